@@ -1,0 +1,55 @@
+# Everything that people and CI do, in a few words. `make demo` and `make test` set themselves up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NODE_READY := node_modules/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test nightly lint fmt contracts check-contracts gas bench gpu clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+setup: $(READY) ## a virtual environment with everything
+
+# torch first and alone: pip then finds its requirement met and takes no other build.
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# The compiler and a local node, where npm is there. What needs them skips loudly elsewhere.
+$(NODE_READY): package-lock.json
+	@if command -v npm >/dev/null; then npm ci --silent && touch $@; else echo "npm is not installed: contract recompilation and the anvil tests are skipped"; fi
+
+demo: $(READY) ## the whole story on the embedded chain
+	@$(BIN)/vgame demo
+
+test: $(READY) $(NODE_READY) ## all tests that need no GPU
+	@$(BIN)/python -m pytest -m "not nightly and not gpu"
+
+nightly: $(READY) $(NODE_READY) ## the long tests too
+	@$(BIN)/python -m pytest -m "not gpu" --timeout=7200
+
+lint: $(READY) ## style
+	@$(BIN)/ruff check vgame tests scripts && $(BIN)/ruff format --check vgame tests scripts
+
+fmt: $(READY) ## format
+	@$(BIN)/ruff format vgame tests scripts && $(BIN)/ruff check --fix vgame tests scripts
+
+contracts: $(READY) $(NODE_READY) ## recompile the contracts into vgame/game/artifacts
+	@$(BIN)/python scripts/compile.py
+
+check-contracts: $(READY) $(NODE_READY) ## do the artifacts come from the sources?
+	@$(BIN)/python scripts/compile.py --check
+
+gas: $(READY) ## does a dispute cost what docs/gas.json says? (2 % margin)
+	@$(BIN)/python scripts/gas.py --check
+
+bench: $(READY) ## what exactness costs: docs/benchmarks.json
+	@$(BIN)/python scripts/bench.py
+
+clean: ## remove what was built
+	@rm -rf build .pytest_cache node_modules $(VENV) *.egg-info

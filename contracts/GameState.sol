@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Clock} from "./Clock.sol";
+import {IReferee} from "./IReferee.sol";
+import {IGame} from "./IVerificationGame.sol";
+import {Merkle} from "./Merkle.sol";
+
+/// @title What the two halves of the game share: storage, whose turn it is, small checks
+/// @notice `VerificationGame` runs `Settlement` by delegatecall, so both have exactly this storage.
+abstract contract GameState is IGame {
+    /// @inheritdoc IGame
+    IReferee public immutable override referee;
+
+    mapping(bytes32 job => Job) internal _jobs;
+    mapping(bytes32 job => mapping(uint256 dispute => Dispute)) internal _disputes;
+    mapping(bytes32 job => Verdict) internal _verdicts;
+    mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _segments;
+    mapping(bytes32 job => mapping(uint256 step => bytes32)) internal _traces;
+    /// @dev When a node, a segment, a tie or a list of partial sums was opened; 0 if not.
+    mapping(bytes32 key => uint256) internal _openedAt;
+    mapping(bytes32 key => bytes32) internal _partials;
+
+    /// @inheritdoc IGame
+    mapping(address account => uint256) public override credits;
+    /// @inheritdoc IGame
+    uint256 public override burnt;
+
+    constructor(IReferee referee_) {
+        referee = referee_;
+    }
+
+    // ---- turns ----
+
+    /// @dev When the thing that the dispute waits for was opened; 0 if the trainer still owes it.
+    function _openingOf(bytes32 id, Dispute storage d) internal view returns (uint256) {
+        (Level level, uint256 height) = (d.level, d.height);
+        if (level == Level.Element) return d.blocks > 1 ? _openedAt[_elementKey(id, d)] : 0;
+        if (level == Level.Block) return 0;
+        if (height != 0 || level == Level.Tensor) return _openedAt[_key(id, level, height, d.node)];
+        if (level == Level.State) return _openedAt[_tieKey(id, d.step, d.index)];
+        if (level == Level.Trace) return d.turnAt; // one operator: its output is the trace root
+        // INVARIANT I13: by position. The root of the segment can have been revealed long before it was posted for this checkpoint.
+        return _openedAt[_segmentKey(id, uint256(d.index) + 1)];
+    }
+
+    function _clock(Job storage job, Dispute storage d) internal view returns (Clock.State memory) {
+        return Clock.State(d.turnAt, uint256(d.others) * job.spec.slot, d.trainerLeft, d.auditorLeft);
+    }
+
+    function _turn(bytes32 id, Job storage job, Dispute storage d) internal view returns (Clock.Turn) {
+        return Clock.turn(_clock(job, d), _openingOf(id, d), block.timestamp);
+    }
+
+    function _openDispute(bytes32 id, uint256 n) internal view returns (Job storage job, Dispute storage d) {
+        job = _inPhase(id, Phase.Claimed);
+        d = _disputes[id][n];
+        if (d.status != Status.Open) revert DisputeClosed(d.status);
+    }
+
+    // ---- openings ----
+
+    /// @dev `state` is checkpoint c of the claim; checkpoint 0 is the job's initial state.
+    function _checkCheckpoint(Job storage job, uint256 c, bytes32 state, bytes32[] calldata path) internal view {
+        if (c == 0) return _expect(state, job.spec.initialRoot);
+        bytes32 leaf = Merkle.runLeaf(state);
+        uint256 height = Merkle.height(job.checkpoints);
+        _expect(Merkle.pathRoot(Merkle.RUN, leaf, c - 1, path, height), job.runRoot);
+    }
+
+    // ---- small things ----
+
+    function _inPhase(bytes32 id, Phase expected) internal view returns (Job storage job) {
+        job = _jobs[id];
+        if (job.phase != expected) revert WrongPhase(job.phase, expected);
+    }
+
+    /// @dev n of checkpoint c >= 1: its segment holds S_0..S_n. In a "diverged" claim the last one stops before the step.
+    function _segmentLength(Job storage job, uint256 c) internal view returns (uint256) {
+        uint256 interval = job.spec.interval;
+        uint256 end = job.divergedAt == 0 ? job.spec.steps : uint256(job.divergedAt) - 1;
+        uint256 start = (c - 1) * interval;
+        if (start >= end) return 0;
+        return end - start < interval ? end - start : interval;
+    }
+
+    function _wordOf(bytes calldata words, uint256 element) internal pure returns (uint32) {
+        if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);
+        uint256 start = (element % Merkle.LEAF_WORDS) * 4;
+        uint32 w = uint32(bytes4(words[start:start + 4]));
+        return (w >> 24) | ((w >> 8) & 0xff00) | ((w << 8) & 0xff0000) | (w << 24);
+    }
+
+    function _isFinite(uint32 word) internal pure returns (bool) {
+        return word & 0x7f800000 != 0x7f800000;
+    }
+
+    function _expect(bytes32 actual, bytes32 expected) internal pure {
+        if (actual != expected) revert BadProof(actual, expected);
+    }
+
+    function _ceilDiv(uint256 a, uint256 b) internal pure returns (uint256) {
+        return (a + b - 1) / b;
+    }
+
+    /// @dev ROUNDING: the odd wei is burnt.
+    function _burnHalf(uint256 amount) internal returns (uint256 rest) {
+        rest = amount / 2;
+        burnt += amount - rest;
+    }
+
+    function _key(bytes32 id, Level kind, uint256 height, bytes32 node) internal pure returns (bytes32) {
+        return keccak256(abi.encode(id, kind, height, node));
+    }
+
+    function _segmentKey(bytes32 id, uint256 checkpoint) internal pure returns (bytes32) {
+        return keccak256(abi.encode("segment", id, checkpoint));
+    }
+
+    function _tieKey(bytes32 id, uint256 step, uint256 tensor) internal pure returns (bytes32) {
+        return keccak256(abi.encode("tie", id, step, tensor));
+    }
+
+    function _elementKey(bytes32 id, Dispute storage d) internal view returns (bytes32) {
+        return keccak256(abi.encode("partials", id, d.step, d.operator, d.index));
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+/// @title The machine behind the game: evaluates one element of one operator
+/// @notice The game knows nothing of arithmetic; it reaches the machine through this interface only, so a toy machine can test the game.
+/// Every function is pure in effect: it reads no storage, reverts on a wrong witness, and never decides for lack of gas.
+interface IReferee {
+    /// @notice Everything that the word of an element depends on.
+    /// @param programRoot root of the program (docs/formats.md section 3)
+    /// @param dataRoot root of the data set
+    /// @param scalarRoot root of the table of scalars
+    /// @param traceRoot outputs of this step's operators
+    /// @param stateRoot state before this step; zero if the prover did not open it
+    /// @param seed seed of the job
+    /// @param step step, counted from 1
+    /// @param steps number of steps of the job
+    /// @param operator index of the operator
+    /// @param element index of the element in its output
+    struct Context {
+        bytes32 programRoot;
+        bytes32 dataRoot;
+        bytes32 scalarRoot;
+        bytes32 traceRoot;
+        bytes32 stateRoot;
+        uint64 seed;
+        uint64 step;
+        uint64 steps;
+        uint32 operator;
+        uint32 element;
+    }
+
+    /// @notice Number of state tensors and of operators of a program.
+    function program(bytes32 programRoot, bytes calldata header)
+        external
+        view
+        returns (uint32 states, uint32 operators);
+
+    /// @notice Which operator's output becomes state tensor `tensor`; computed = false if the program leaves it alone.
+    function source(
+        bytes32 programRoot,
+        uint32 tensor,
+        bytes calldata header,
+        bytes calldata record,
+        bytes32[] calldata path
+    ) external view returns (bool computed, uint32 operator);
+
+    /// @notice Number of elements of an operator's output, whether all must be finite, and in how many blocks one element is decided.
+    function describe(
+        bytes32 programRoot,
+        uint32 operator,
+        bytes calldata header,
+        bytes calldata record,
+        bytes32[] calldata path
+    ) external view returns (uint32 elements, bool finite, uint32 blocks);
+
+    /// @notice The word of an element that is decided in one piece.
+    function evaluate(Context calldata context, bytes calldata proof) external view returns (uint32 word);
+
+    /// @notice The exact partial sum of one block of an element, encoded.
+    function evaluateBlock(Context calldata context, uint32 part, bytes calldata proof)
+        external
+        view
+        returns (bytes memory partialSum);
+
+    /// @notice The word that partial sums add up to; reverts on one that is not canonical.
+    function combine(bytes[] calldata partials) external view returns (uint32 word);
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Clock} from "./Clock.sol";
+import {IReferee} from "./IReferee.sol";
+
+/// @title Types, events and errors of the verification game (docs/protocol.md)
+/// @notice Times are seconds, money is wei, roots are SHA-256.
+interface IGame {
+    enum Phase {
+        None,
+        Created,
+        Accepted,
+        Claimed,
+        Final,
+        Convicted,
+        Expired
+    }
+
+    enum Status {
+        None,
+        Open,
+        Dismissed,
+        Won, // the trainer was convicted in this dispute
+        Void // the trainer was convicted in another one: the bond went back
+
+    }
+
+    /// @notice What a dispute's node is: levels 1..5 are the kinds of trees (Merkle.sol), then the single word.
+    enum Level {
+        None,
+        Run,
+        Segment,
+        State,
+        Trace,
+        Tensor,
+        Element,
+        Block
+    }
+
+    enum Cause {
+        Element,
+        Opening,
+        Timeout
+    }
+
+    /// @param programRoot one training step
+    /// @param dataRoot the data set
+    /// @param initialRoot checkpoint 0
+    /// @param scalarRoot values that change per step
+    /// @param seed of the shuffle and of random words
+    /// @param steps number of training steps
+    /// @param interval steps between two checkpoints
+    /// @param depth levels that one reveal goes down, at most
+    /// @param mode rounding mode: 0 = correct
+    /// @param trainerBudget seconds of the trainer's clock per dispute
+    /// @param auditorBudget seconds of the auditor's clock per dispute
+    /// @param slot seconds granted for each other duty that may be in front in the trainer's queue
+    /// @param reward paid to the trainer of a final claim
+    /// @param divergedPay paid instead if the claim is "diverged"
+    /// @param trainerBond at stake for the trainer
+    /// @param auditorBond at stake for each auditor
+    /// @param acceptWindow seconds from creation to acceptance
+    /// @param claimWindow seconds from acceptance to the claim
+    /// @param challengeWindow seconds from the claim in which it can be challenged
+    /// @param rewardWindow seconds after a conviction in which auditors show what they knew
+    struct JobSpec {
+        bytes32 programRoot;
+        bytes32 dataRoot;
+        bytes32 initialRoot;
+        bytes32 scalarRoot;
+        uint64 seed;
+        uint40 steps;
+        uint32 interval;
+        uint8 depth;
+        uint8 mode;
+        uint32 trainerBudget;
+        uint32 auditorBudget;
+        uint32 slot;
+        uint128 reward;
+        uint128 divergedPay;
+        uint128 trainerBond;
+        uint128 auditorBond;
+        uint32 acceptWindow;
+        uint32 claimWindow;
+        uint32 challengeWindow;
+        uint32 rewardWindow;
+    }
+
+    /// @notice The first word is all that a move reads of a job, beside one word of its spec.
+    /// @param phase where the job stands
+    /// @param states number of state tensors
+    /// @param operators number of operators
+    /// @param checkpoints number of leaves of the run tree
+    /// @param divergedAt step that did not end finite; 0 under a claim "trained"
+    /// @param since time of the last change of phase
+    /// @param disputes how many were ever opened
+    /// @param open how many are open
+    /// @param client who ordered and pays
+    /// @param trainer who accepted
+    /// @param runRoot root over the checkpoints of the claim
+    struct Job {
+        Phase phase;
+        uint24 states;
+        uint24 operators;
+        uint32 checkpoints;
+        uint40 divergedAt;
+        uint40 since;
+        uint32 disputes;
+        uint32 open;
+        address client;
+        address trainer;
+        bytes32 runRoot;
+        JobSpec spec;
+    }
+
+    /// @notice Three words; `node` is contested by the auditor.
+    /// @param step step of the state or trace; at SEGMENT the step of S_0
+    /// @param others open disputes of the claim beside this one when the auditor last moved
+    /// @param word the claimed word of the contested element
+    /// @param blocks in how many blocks the element is decided
+    struct Dispute {
+        bytes32 node;
+        Level level;
+        uint8 height;
+        uint48 index;
+        uint40 step;
+        uint24 operator;
+        uint40 turnAt;
+        uint32 trainerLeft;
+        uint32 auditorLeft;
+        uint24 others;
+        address auditor;
+        Status status;
+        Level entry;
+        bool finite;
+        uint8 blocks;
+        uint32 elements;
+        uint32 word;
+        bytes32 commitment;
+    }
+
+    /// @notice Where the trainer was convicted.
+    struct Verdict {
+        Level level;
+        uint8 height;
+        uint48 index;
+        uint40 step;
+        uint24 operator;
+        uint32 dispute;
+        uint32 best; // earliest dispute that showed its knowledge, plus one
+        bool paid;
+    }
+
+    /// @notice A record of the program and its path (docs/formats.md section 3).
+    struct Record {
+        bytes header;
+        bytes record;
+        bytes32[] path;
+    }
+
+    /// @param state state root in the contested checkpoint
+    /// @param prior state root of the checkpoint before (checkpoint 0: the initial state)
+    /// @param priorPath its path in the run tree (empty for checkpoint 0)
+    /// @param children first reveal below the segment root
+    /// @param firstPath from S_0 to the first child
+    /// @param lastPath from S_n to the child above it
+    struct SegmentPost {
+        bytes32 state;
+        bytes32 prior;
+        bytes32[] priorPath;
+        bytes32[] children;
+        bytes32[] firstPath;
+        bytes32[] lastPath;
+    }
+
+    /// @notice An operator record, a trace root and a word in it, for a claim "diverged".
+    struct DivergedPost {
+        uint40 step;
+        bytes32 runRoot;
+        bytes32 segmentRoot;
+        bytes32 prior;
+        bytes32[] priorPath;
+        bytes32[] firstPath;
+        bytes32 traceRoot;
+        uint32 operator;
+        Record record;
+        bytes32[] tracePath;
+        uint32 element;
+        bytes words;
+        bytes32[] tensorPath;
+    }
+
+    /// @notice What an auditor committed to, and the two nodes that differ.
+    struct Knowledge {
+        bytes32 salt;
+        bytes32 ownRoot;
+        bytes32 ownNode;
+        bytes32[] ownPath;
+        bytes32 theirNode;
+        bytes32[] theirPath;
+    }
+
+    event JobCreated(bytes32 indexed job, address indexed client, JobSpec spec, uint256 nonce);
+    event JobAccepted(bytes32 indexed job, address indexed trainer);
+    event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
+    event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 time);
+    event Revealed(bytes32 indexed job, bytes32 indexed node, uint256 kind, uint256 height, bytes32[] children);
+    event LeafOpened(bytes32 indexed job, bytes32 indexed node, bytes words);
+    event SegmentPosted(bytes32 indexed job, uint256 indexed checkpoint, bytes32 root);
+    event TracePosted(bytes32 indexed job, uint256 indexed step, bytes32 root);
+    event Tied(bytes32 indexed job, uint256 indexed step, uint256 tensor);
+    event PartialsPosted(bytes32 indexed job, uint256 indexed dispute, bytes[] partials);
+    event Selected(bytes32 indexed job, uint256 indexed dispute, Level level, uint256 height, uint256 index, bytes32 node);
+    event Adjudicated(
+        bytes32 indexed job, uint256 indexed dispute, uint256 step, uint256 operator, uint256 element, uint32 claimed, uint32 exact
+    );
+    event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
+    event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause);
+    event Finalized(bytes32 indexed job, bool diverged);
+    event JobExpired(bytes32 indexed job);
+    event Known(bytes32 indexed job, uint256 indexed dispute);
+    event RewardPaid(bytes32 indexed job, address indexed auditor, uint256 amount);
+    event Refunded(bytes32 indexed job, uint256 indexed dispute);
+    event Withdrawn(address indexed account, uint256 amount);
+
+    error WrongPhase(Phase actual, Phase expected);
+    error WrongLevel(Level level, uint256 height);
+    error WrongValue(uint256 actual, uint256 expected);
+    error BadSpec(string field);
+    error JobExists(bytes32 job);
+    error TooEarly(uint256 now_, uint256 from);
+    error TooLate(uint256 now_, uint256 until);
+    error NotTrainer(address caller);
+    error NotAuditor(address caller);
+    error NotYourTurn(Clock.Turn turn);
+    error NotExpired(Clock.Turn turn);
+    error DisputeClosed(Status status);
+    error DisputesOpen(uint256 count);
+    error NothingToContest();
+    error BadProof(bytes32 actual, bytes32 expected);
+    error AlreadyPosted(bytes32 root);
+    error NotPosted();
+    error ElementOutOfLeaf(uint256 element, uint256 leaf);
+    error LeafSize(uint256 actual);
+    error ChildCount(uint256 actual, uint256 expected);
+    error StillFinite(uint32 word);
+    error NotDecidedInBlocks();
+    error DecidedInBlocks(uint256 blocks);
+    error NotTheClaimedSum(uint32 actual, uint32 claimed);
+    error WrongSource();
+    error NotEligible();
+    error AlreadyPaid();
+    error NothingToWithdraw();
+
+    /// @notice What an account may withdraw.
+    function credits(address account) external view returns (uint256);
+
+    /// @notice Wei that nobody can withdraw any more.
+    function burnt() external view returns (uint256);
+
+    /// @notice The machine that decides elements, fixed at deployment.
+    function referee() external view returns (IReferee);
+}
+
+/// @title Jobs, claims and money; implemented by `Settlement`
+interface ISettlement is IGame {
+    // ---- life of a job ----
+
+    /// @notice Order a job; pays the reward. `header` is the program's.
+    function createJob(JobSpec calldata spec, uint256 nonce, bytes calldata header) external payable returns (bytes32 job);
+
+    /// @notice Take a job; pays the trainer's bond.
+    function acceptJob(bytes32 job) external payable;
+
+    /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state.
+    function postClaim(bytes32 job, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external;
+
+    /// @notice Claim "diverged": step `step` ended with a word that must be finite and is not.
+    function postDiverged(bytes32 job, DivergedPost calldata post) external;
+
+    /// @notice After a missed deadline of acceptance or claim.
+    function expire(bytes32 job) external;
+
+    /// @notice After the window, with no dispute open.
+    function finalize(bytes32 job) external;
+
+    // ---- after a conviction ----
+
+    /// @notice Return the bond of a dispute that was open when the trainer was convicted.
+    function refund(bytes32 job, uint256 dispute) external;
+
+    /// @notice Show that the dispute's auditor knew a different result before the dispute.
+    function proveKnowledge(bytes32 job, uint256 dispute, Knowledge calldata knowledge) external;
+
+    /// @notice After the reward window: credit the earliest dispute that showed its knowledge, or burn.
+    function payReward(bytes32 job) external;
+
+    /// @notice Take one's credits.
+    function withdraw() external;
+
+    // ---- views ----
+
+    function getJob(bytes32 job) external view returns (Job memory);
+    function getDispute(bytes32 job, uint256 dispute) external view returns (Dispute memory);
+    function getVerdict(bytes32 job) external view returns (Verdict memory);
+    function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
+    function segmentRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
+    function traceRoot(bytes32 job, uint256 step) external view returns (bytes32);
+    function opened(bytes32 job, Level kind, uint256 height, bytes32 node) external view returns (uint256 time);
+}
+
+/// @title The moves of a dispute; implemented by `VerificationGame` itself
+interface IMoves is IGame {
+
+    /// @notice Dispute a claim at its run root (entry Run), a posted segment (where = checkpoint) or a posted trace (where = step).
+    /// @param commitment keccak256(abi.encode(job, auditor, salt, own root of the entered tree))
+    function challenge(bytes32 job, Level entry, uint256 where, bytes32 commitment) external payable returns (uint256 dispute);
+
+    /// @notice Open the descendants of a node, `revealDepth` levels below. Anyone; idempotent.
+    function reveal(bytes32 job, Level kind, uint256 height, bytes32[] calldata children) external;
+
+    /// @notice Open the 512 bytes of a tensor leaf. Anyone; idempotent.
+    function openLeaf(bytes32 job, bytes calldata words) external;
+
+    /// @notice The trainer posts the states between two checkpoints.
+    function postSegment(bytes32 job, uint256 dispute, SegmentPost calldata post) external;
+
+    /// @notice The trainer posts the operator outputs of the contested step: the first reveal below the root.
+    function postTrace(bytes32 job, uint256 dispute, bytes32[] calldata children) external;
+
+    /// @notice Show the trace leaf that becomes the contested state tensor. Another one convicts.
+    function tie(bytes32 job, uint256 dispute, Record calldata source, bytes32 traceLeaf, bytes32[] calldata path) external;
+
+    /// @notice The contested tensor is one that the program leaves alone: show it in the state before. Another one convicts.
+    function tieUnchanged(
+        bytes32 job,
+        uint256 dispute,
+        Record calldata source,
+        bytes32 prior,
+        bytes32[] calldata priorPath,
+        bytes32 tensor,
+        bytes32[] calldata path
+    ) external;
+
+    /// @notice Name one of the revealed nodes: `index` among them, its path to the contested node.
+    function select(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
+
+    /// @notice Name an operator's output, with the operator's record.
+    function selectOperator(
+        bytes32 job,
+        uint256 dispute,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path,
+        Record calldata operator
+    ) external;
+
+    /// @notice Name a word of the opened leaf. A padding word that is not zero, or one that must be finite and is not, convicts at once.
+    function selectElement(bytes32 job, uint256 dispute, uint256 element, bytes calldata words) external;
+
+    /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word.
+    function postPartials(bytes32 job, uint256 dispute, bytes[] calldata partials) external;
+
+    /// @notice Name one partial sum.
+    function selectBlock(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
+
+    /// @notice Have the referee compute the named element (or block). Anyone. `prior` opens the state before the step if the operator reads it.
+    function prove(bytes32 job, uint256 dispute, bytes32 prior, bytes32[] calldata priorPath, bytes calldata proof) external;
+
+    /// @notice End a dispute whose clock has run out. Anyone.
+    function timeout(bytes32 job, uint256 dispute) external;
+}
+
+/// @title Everything that a caller of the verification game needs, at one address
+interface IVerificationGame is ISettlement, IMoves {}

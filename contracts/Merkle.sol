@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+/// @title Merkle trees over SHA-256 with a kind in every hash (docs/formats.md sections 1 and 2)
+/// @notice In: leaves, paths, range proofs. Out: roots. Twin: vgame/commit/merkle.py.
+library Merkle {
+    uint8 internal constant RUN = 1;
+    uint8 internal constant SEGMENT = 2;
+    uint8 internal constant STATE = 3;
+    uint8 internal constant TRACE = 4;
+    uint8 internal constant TENSOR = 5;
+    uint8 internal constant OPERATORS = 6;
+    uint8 internal constant SOURCES = 7;
+    uint8 internal constant CONSTANTS = 8;
+    uint8 internal constant DATA = 9;
+    uint8 internal constant PARTIALS = 10;
+    uint8 internal constant LOG = 11;
+
+    uint256 internal constant LEAF_WORDS = 128;
+    uint256 internal constant LEAF_BYTES = 512;
+
+    error HashFailed();
+    error IndexOutOfRange(uint256 index, uint256 height);
+    error PathLength(uint256 actual, uint256 expected);
+    error RangeProofLength(uint256 actual, uint256 expected);
+
+    /// @notice ceil(log2(count)), 0 for count <= 1.
+    function height(uint256 count) internal pure returns (uint256 h) {
+        while ((uint256(1) << h) < count) ++h;
+    }
+
+    /// @notice Height of the TENSOR tree over that many words.
+    function tensorHeight(uint256 elements) internal pure returns (uint256) {
+        return height((elements + LEAF_WORDS - 1) / LEAF_WORDS);
+    }
+
+    /// @notice Levels that one reveal goes down from a node of height h: ceil(h / ceil(h / d)), 0 at a leaf.
+    function revealDepth(uint256 h, uint256 d) internal pure returns (uint256) {
+        if (h == 0) return 0;
+        uint256 turns = (h + d - 1) / d;
+        return (h + turns - 1) / turns;
+    }
+
+    /// @notice H(0x01 ‖ kind ‖ left ‖ right)
+    function node(uint8 kind, bytes32 left, bytes32 right) internal view returns (bytes32 result) {
+        bool ok;
+        assembly ("memory-safe") {
+            let p := mload(0x40)
+            mstore8(p, 1)
+            mstore8(add(p, 1), kind)
+            mstore(add(p, 2), left)
+            mstore(add(p, 34), right)
+            ok := staticcall(gas(), 2, p, 66, 0, 32)
+            result := mload(0)
+        }
+        if (!ok) revert HashFailed();
+    }
+
+    /// @notice H(0x00 ‖ kind ‖ content)
+    function leaf(uint8 kind, bytes memory content) internal view returns (bytes32) {
+        return sha256(abi.encodePacked(uint8(0), kind, content));
+    }
+
+    /// @notice H(0x00 ‖ kind ‖ content) of content that lies in calldata.
+    function leafOf(uint8 kind, bytes calldata content) internal view returns (bytes32 result) {
+        bool ok;
+        assembly ("memory-safe") {
+            let p := mload(0x40)
+            mstore8(p, 0)
+            mstore8(add(p, 1), kind)
+            calldatacopy(add(p, 2), content.offset, content.length)
+            ok := staticcall(gas(), 2, p, add(content.length, 2), 0, 32)
+            result := mload(0)
+        }
+        if (!ok) revert HashFailed();
+    }
+
+    /// @notice Root of a subtree of height h that holds nothing: H(0x02 ‖ kind) at height 0.
+    function padding(uint8 kind, uint256 h) internal view returns (bytes32 result) {
+        result = sha256(abi.encodePacked(uint8(2), kind));
+        for (uint256 i; i < h; ++i) result = node(kind, result, result);
+    }
+
+    /// @notice The leaf of the RUN tree for a state without a rounding log: H(0x00 ‖ RUN ‖ state ‖ empty log).
+    function runLeaf(bytes32 state) internal view returns (bytes32) {
+        return leaf(RUN, abi.encodePacked(state, padding(LOG, 0)));
+    }
+
+    /// @notice The node that a path leads to. INVARIANT I7: the caller fixes the length; the index must fit it.
+    /// @dev Equivalent to: for each level, child = bit of the index is 0 ? node(kind, child, sibling) : node(kind, sibling, child).
+    function pathRoot(uint8 kind, bytes32 child, uint256 index, bytes32[] calldata path, uint256 length)
+        internal
+        view
+        returns (bytes32)
+    {
+        if (path.length != length) revert PathLength(path.length, length);
+        if (index >> length != 0) revert IndexOutOfRange(index, length);
+        bool ok = true;
+        assembly ("memory-safe") {
+            let p := mload(0x40)
+            mstore8(p, 1)
+            mstore8(add(p, 1), kind)
+            let end := add(path.offset, shl(5, length))
+            for { let at := path.offset } lt(at, end) { at := add(at, 32) } {
+                let side := shl(5, and(index, 1))
+                mstore(add(add(p, 2), side), child)
+                mstore(sub(add(p, 34), side), calldataload(at))
+                ok := and(ok, staticcall(gas(), 2, p, 66, 0, 32))
+                child := mload(0)
+                index := shr(1, index)
+            }
+        }
+        if (!ok) revert HashFailed();
+        return child;
+    }
+
+    /// @notice Root over 2^depth nodes of one height (overwritten).
+    /// @dev Equivalent to: level by level, nodes[i] = node(kind, nodes[2i], nodes[2i + 1]).
+    /// SAFETY: a parent is written where only nodes lie that are already hashed, and so is the prefix, in the word before the pair: at the first
+    /// pair that is the array's length, which is put back at the end.
+    function fold(uint8 kind, bytes32[] memory nodes) internal view returns (bytes32 root) {
+        bool ok = true;
+        assembly ("memory-safe") {
+            let count := mload(nodes)
+            let prefix := or(0x100, kind)
+            let first := add(nodes, 32)
+            for { let half := shr(1, count) } half { half := shr(1, half) } {
+                let to := first
+                for { let end := add(first, shl(5, half)) } lt(to, end) { to := add(to, 32) } {
+                    let from := sub(shl(1, to), first)
+                    mstore(sub(from, 32), prefix)
+                    ok := and(ok, staticcall(gas(), 2, sub(from, 2), 66, to, 32))
+                }
+            }
+            mstore(nodes, count)
+            root := mload(first)
+        }
+        if (!ok) revert HashFailed();
+    }
+
+    /// @notice Root over any number of leaves, the rest of the tree being padding.
+    function foldPadded(uint8 kind, bytes32[] memory leaves) internal view returns (bytes32) {
+        bytes32[] memory level = new bytes32[](uint256(1) << height(leaves.length));
+        bytes32 pad = padding(kind, 0);
+        for (uint256 i; i < level.length; ++i) level[i] = i < leaves.length ? leaves[i] : pad;
+        return fold(kind, level);
+    }
+
+    /// @notice Root of the tree of height h whose leaves first, first + 1, ... are `leaves` (overwritten).
+    /// @dev Siblings level by level from the leaves up: the left one if the range starts odd, the right one if it ends even.
+    function rangeRoot(uint8 kind, bytes32[] memory leaves, uint256 first, uint256 h, bytes32[] calldata siblings)
+        internal
+        view
+        returns (bytes32)
+    {
+        uint256 last = first + leaves.length - 1;
+        if (leaves.length == 0 || last >> h != 0) revert IndexOutOfRange(last, h);
+        uint256 used;
+        for (uint256 i; i < h; ++i) {
+            used = _rangeLevel(kind, leaves, first, last, siblings, used);
+            first >>= 1;
+            last >>= 1;
+        }
+        if (used != siblings.length) revert RangeProofLength(siblings.length, used);
+        return leaves[0];
+    }
+
+    /// @dev One level of `rangeRoot` in place: nodes first..last become their parents at the front of `level`.
+    function _rangeLevel(
+        uint8 kind,
+        bytes32[] memory level,
+        uint256 first,
+        uint256 last,
+        bytes32[] calldata siblings,
+        uint256 used
+    ) private view returns (uint256) {
+        uint256 needed = used + (first & 1) + (~last & 1);
+        if (needed > siblings.length) revert RangeProofLength(siblings.length, needed);
+        uint256 read;
+        uint256 written;
+        uint256 count = last - first + 1;
+        if (first & 1 == 1) level[written++] = node(kind, siblings[used++], level[read++]);
+        while (read + 1 < count) {
+            level[written++] = node(kind, level[read], level[read + 1]);
+            read += 2;
+        }
+        if (read < count) level[written] = node(kind, level[read], siblings[used++]);
+        return used;
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Address} from "@openzeppelin/contracts/utils/Address.sol";
+import {Clock} from "./Clock.sol";
+import {GameState} from "./GameState.sol";
+import {IReferee} from "./IReferee.sol";
+import {ISettlement} from "./IVerificationGame.sol";
+import {Merkle} from "./Merkle.sol";
+
+/// @title Jobs, claims and money
+/// @notice Runs inside `VerificationGame` by delegatecall; at its own address it is an empty game of no use.
+contract Settlement is GameState, ISettlement {
+    constructor(IReferee referee_) GameState(referee_) {}
+
+    // ---- life of a job ----
+
+    /// @inheritdoc ISettlement
+    function createJob(JobSpec calldata spec, uint256 nonce, bytes calldata header)
+        external
+        payable
+        returns (bytes32 id)
+    {
+        _checkSpec(spec);
+        id = keccak256(abi.encode(spec, block.chainid, address(this), msg.sender, nonce));
+        Job storage job = _jobs[id];
+        if (job.phase != Phase.None) revert JobExists(id);
+        if (msg.value != spec.reward) revert WrongValue(msg.value, spec.reward);
+        (uint32 states, uint32 operators) = referee.program(spec.programRoot, header);
+        if (states == 0 || states >> 24 != 0 || operators == 0 || operators >> 24 != 0) revert BadSpec("program");
+        job.phase = Phase.Created;
+        job.states = uint24(states);
+        job.operators = uint24(operators);
+        job.since = uint40(block.timestamp);
+        job.client = msg.sender;
+        job.spec = spec;
+        emit JobCreated(id, msg.sender, spec, nonce);
+    }
+
+    function _checkSpec(JobSpec calldata spec) private pure {
+        if (spec.steps == 0 || spec.steps > type(uint32).max) revert BadSpec("steps");
+        if (spec.interval == 0) revert BadSpec("interval");
+        if (spec.depth == 0 || spec.depth > 8) revert BadSpec("depth");
+        if (spec.mode != 0) revert BadSpec("mode");
+        if (spec.divergedPay > spec.reward) revert BadSpec("divergedPay");
+        if (spec.trainerBond == 0 || spec.auditorBond == 0) revert BadSpec("bond");
+        if (spec.acceptWindow == 0 || spec.claimWindow == 0 || spec.challengeWindow == 0 || spec.rewardWindow == 0) {
+            revert BadSpec("window");
+        }
+        if (spec.trainerBudget == 0 || spec.auditorBudget == 0) revert BadSpec("budget");
+    }
+
+    /// @inheritdoc ISettlement
+    function acceptJob(bytes32 id) external payable {
+        Job storage job = _inPhase(id, Phase.Created);
+        uint256 until = uint256(job.since) + job.spec.acceptWindow;
+        if (block.timestamp > until) revert TooLate(block.timestamp, until);
+        if (msg.value != job.spec.trainerBond) revert WrongValue(msg.value, job.spec.trainerBond);
+        job.phase = Phase.Accepted;
+        job.trainer = msg.sender;
+        job.since = uint40(block.timestamp);
+        emit JobAccepted(id, msg.sender);
+    }
+
+    /// @inheritdoc ISettlement
+    function postClaim(bytes32 id, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external {
+        Job storage job = _claimable(id);
+        uint256 count = _ceilDiv(job.spec.steps, job.spec.interval);
+        bytes32 leaf = Merkle.runLeaf(finalState);
+        _expect(Merkle.pathRoot(Merkle.RUN, leaf, count - 1, path, Merkle.height(count)), runRoot);
+        _claim(job, runRoot, count, 0);
+        emit ClaimPosted(id, runRoot, finalState, 0);
+    }
+
+    /// @inheritdoc ISettlement
+    /// @dev The run tree ends with the last full checkpoint before the step, the segment with the state before it: no number is the trainer's choice.
+    function postDiverged(bytes32 id, DivergedPost calldata post) external {
+        Job storage job = _claimable(id);
+        if (post.step == 0 || post.step > job.spec.steps) revert BadSpec("step");
+        uint256 full = (post.step - 1) / job.spec.interval;
+        uint256 last = (post.step - 1) % job.spec.interval;
+        _claim(job, post.runRoot, full, post.step);
+        if (full == 0) _expect(post.runRoot, Merkle.padding(Merkle.RUN, 0));
+        _checkCheckpoint(job, full, post.prior, post.priorPath);
+        uint256 height = Merkle.height(last + 1);
+        _expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, height), post.segmentRoot);
+        _segments[id][full + 1] = post.segmentRoot;
+        _traces[id][post.step] = post.traceRoot;
+        _checkNotFinite(job, post);
+        emit ClaimPosted(id, post.runRoot, bytes32(0), post.step);
+        emit SegmentPosted(id, full + 1, post.segmentRoot);
+        emit TracePosted(id, post.step, post.traceRoot);
+    }
+
+    /// @dev The trace holds, at an operator that must be finite, a word that is not.
+    function _checkNotFinite(Job storage job, DivergedPost calldata post) private view {
+        (uint32 elements, bool finite,) = referee.describe(
+            job.spec.programRoot, post.operator, post.record.header, post.record.record, post.record.path
+        );
+        if (!finite || post.element >= elements) revert WrongSource();
+        uint32 word = _wordOf(post.words, post.element);
+        if (_isFinite(word)) revert StillFinite(word);
+        bytes32 node = Merkle.leafOf(Merkle.TENSOR, post.words);
+        uint256 leaf = post.element / Merkle.LEAF_WORDS;
+        node = Merkle.pathRoot(Merkle.TENSOR, node, leaf, post.tensorPath, Merkle.tensorHeight(elements));
+        uint256 height = Merkle.height(job.operators);
+        _expect(Merkle.pathRoot(Merkle.TRACE, node, post.operator, post.tracePath, height), post.traceRoot);
+    }
+
+    function _claimable(bytes32 id) private view returns (Job storage job) {
+        job = _inPhase(id, Phase.Accepted);
+        if (msg.sender != job.trainer) revert NotTrainer(msg.sender);
+        uint256 until = uint256(job.since) + job.spec.claimWindow;
+        if (block.timestamp > until) revert TooLate(block.timestamp, until);
+    }
+
+    function _claim(Job storage job, bytes32 runRoot, uint256 checkpoints, uint256 divergedAt) private {
+        job.phase = Phase.Claimed;
+        job.since = uint40(block.timestamp);
+        job.runRoot = runRoot;
+        job.checkpoints = uint32(checkpoints);
+        job.divergedAt = uint40(divergedAt);
+    }
+
+    /// @inheritdoc ISettlement
+    function expire(bytes32 id) external {
+        Job storage job = _jobs[id];
+        bool created = job.phase == Phase.Created;
+        if (!created && job.phase != Phase.Accepted) revert WrongPhase(job.phase, Phase.Accepted);
+        uint256 until = uint256(job.since) + (created ? job.spec.acceptWindow : job.spec.claimWindow);
+        if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
+        job.phase = Phase.Expired;
+        credits[job.client] += job.spec.reward;
+        if (!created) credits[job.client] += _burnHalf(job.spec.trainerBond);
+        emit JobExpired(id);
+    }
+
+    /// @inheritdoc ISettlement
+    function finalize(bytes32 id) external {
+        Job storage job = _inPhase(id, Phase.Claimed);
+        uint256 until = uint256(job.since) + job.spec.challengeWindow;
+        if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
+        // INVARIANT I6: no dispute is open.
+        if (job.open != 0) revert DisputesOpen(job.open);
+        job.phase = Phase.Final;
+        uint256 pay = job.divergedAt == 0 ? job.spec.reward : job.spec.divergedPay;
+        credits[job.trainer] += pay + job.spec.trainerBond;
+        credits[job.client] += job.spec.reward - pay;
+        emit Finalized(id, job.divergedAt != 0);
+    }
+
+    // ---- after a conviction ----
+
+    /// @inheritdoc ISettlement
+    function refund(bytes32 id, uint256 n) external {
+        Job storage job = _inPhase(id, Phase.Convicted);
+        Dispute storage d = _disputes[id][n];
+        if (d.status != Status.Open) revert DisputeClosed(d.status);
+        d.status = Status.Void;
+        job.open--;
+        credits[d.auditor] += job.spec.auditorBond;
+        emit Refunded(id, n);
+    }
+
+    /// @inheritdoc ISettlement
+    function proveKnowledge(bytes32 id, uint256 n, Knowledge calldata k) external {
+        Job storage job = _inPhase(id, Phase.Convicted);
+        uint256 until = uint256(job.since) + job.spec.rewardWindow;
+        if (block.timestamp > until) revert TooLate(block.timestamp, until);
+        Dispute storage d = _disputes[id][n];
+        Verdict storage v = _verdicts[id];
+        if (d.status == Status.None || d.status == Status.Dismissed) revert DisputeClosed(d.status);
+        bytes32 commitment = keccak256(abi.encode(id, d.auditor, k.salt, k.ownRoot));
+        _expect(commitment, d.commitment);
+        _checkKnowledge(id, job, d, v, k);
+        if (v.best == 0 || n + 1 < v.best) v.best = uint32(n + 1);
+        emit Known(id, n);
+    }
+
+    /// @dev In the tree that the dispute entered, at the node over the place of conviction: own node differs, everything left of it is equal.
+    function _checkKnowledge(bytes32 id, Job storage job, Dispute storage d, Verdict storage v, Knowledge calldata k)
+        private
+        view
+    {
+        Level kind = d.entry;
+        uint256 interval = job.spec.interval;
+        (bool above, uint256 height, uint256 index) = _ancestor(kind, v.level, v.height, v.index, v.step, v.operator, interval);
+        (bool reached, uint256 ownHeight, uint256 ownIndex) =
+            _ancestor(kind, d.level, d.height, d.index, d.step, d.operator, interval);
+        // The dispute itself went to that node or below it, so whoever never moved has no share.
+        if (!above || !reached || ownHeight > height || ownIndex >> (height - ownHeight) != index) revert NotEligible();
+        (bytes32 root, uint256 top) = _entered(id, job, d, v.step, v.level);
+        uint256 length = top - height;
+        _expect(Merkle.pathRoot(uint8(kind), k.theirNode, index, k.theirPath, length), root);
+        _expect(Merkle.pathRoot(uint8(kind), k.ownNode, index, k.ownPath, length), k.ownRoot);
+        if (k.ownNode == k.theirNode) revert NotEligible();
+        for (uint256 i; i < length; ++i) {
+            if ((index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();
+        }
+    }
+
+    /// @dev Position, in a tree of kind `entry`, of the node over a position of a dispute; false if the position is not below that kind.
+    function _ancestor(
+        Level entry,
+        Level level,
+        uint256 height,
+        uint256 index,
+        uint256 step,
+        uint256 operator,
+        uint256 interval
+    ) private pure returns (bool, uint256, uint256) {
+        if (level == entry) return (true, height, index);
+        if (level < entry) return (false, 0, 0);
+        if (entry == Level.Run) {
+            return (true, 0, level == Level.Segment ? step / interval : (step - 1) / interval);
+        }
+        if (entry == Level.Segment) return (true, 0, (step - 1) % interval + 1);
+        return (true, 0, operator);
+    }
+
+    /// @dev Root and height of the tree that a dispute entered; the place of conviction must lie in it.
+    function _entered(bytes32 id, Job storage job, Dispute storage d, uint256 step, Level level)
+        private
+        view
+        returns (bytes32 root, uint256 height)
+    {
+        if (d.entry == Level.Run) return (job.runRoot, Merkle.height(job.checkpoints));
+        uint256 interval = job.spec.interval;
+        uint256 own = d.level == Level.Segment ? d.step / interval : (uint256(d.step) - 1) / interval;
+        if (d.entry == Level.Trace) {
+            if (d.step != step) revert NotEligible();
+            return (_traces[id][step], Merkle.height(job.operators));
+        }
+        if (own != (level == Level.Segment ? step / interval : (step - 1) / interval)) revert NotEligible();
+        return (_segments[id][own + 1], Merkle.height(_segmentLength(job, own + 1) + 1));
+    }
+
+    /// @inheritdoc ISettlement
+    function payReward(bytes32 id) external {
+        Job storage job = _inPhase(id, Phase.Convicted);
+        Verdict storage v = _verdicts[id];
+        if (v.paid) revert AlreadyPaid();
+        uint256 until = uint256(job.since) + job.spec.rewardWindow;
+        if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
+        v.paid = true;
+        uint256 reward = _burnHalf(job.spec.trainerBond);
+        address auditor = v.best == 0 ? address(0) : _disputes[id][v.best - 1].auditor;
+        if (v.best == 0) burnt += reward;
+        else credits[auditor] += reward;
+        emit RewardPaid(id, auditor, reward);
+    }
+
+    /// @inheritdoc ISettlement
+    function withdraw() external {
+        uint256 amount = credits[msg.sender];
+        if (amount == 0) revert NothingToWithdraw();
+        credits[msg.sender] = 0;
+        emit Withdrawn(msg.sender, amount);
+        Address.sendValue(payable(msg.sender), amount);
+    }
+
+    // ---- views ----
+
+    /// @inheritdoc ISettlement
+    function getJob(bytes32 id) external view returns (Job memory) {
+        return _jobs[id];
+    }
+
+    /// @inheritdoc ISettlement
+    function getDispute(bytes32 id, uint256 n) external view returns (Dispute memory) {
+        return _disputes[id][n];
+    }
+
+    /// @inheritdoc ISettlement
+    function getVerdict(bytes32 id) external view returns (Verdict memory) {
+        return _verdicts[id];
+    }
+
+    /// @inheritdoc ISettlement
+    function turn(bytes32 id, uint256 n) external view returns (Clock.Turn, uint256) {
+        (Job storage job, Dispute storage d) = _openDispute(id, n);
+        return (_turn(id, job, d), Clock.deadline(_clock(job, d), _openingOf(id, d)));
+    }
+
+    /// @inheritdoc ISettlement
+    function segmentRoot(bytes32 id, uint256 checkpoint) external view returns (bytes32) {
+        return _segments[id][checkpoint];
+    }
+
+    /// @inheritdoc ISettlement
+    function traceRoot(bytes32 id, uint256 step) external view returns (bytes32) {
+        return _traces[id][step];
+    }
+
+    /// @inheritdoc ISettlement
+    function opened(bytes32 id, Level kind, uint256 height, bytes32 node) external view returns (uint256) {
+        return _openedAt[_key(id, kind, height, node)];
+    }
+}

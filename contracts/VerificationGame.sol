@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Clock} from "./Clock.sol";
+import {GameState} from "./GameState.sol";
+import {IReferee} from "./IReferee.sol";
+import {IMoves} from "./IVerificationGame.sol";
+import {Merkle} from "./Merkle.sol";
+
+/// @title The verification game
+/// @notice Read IVerificationGame for what each call means, docs/protocol.md for why. Invariants In are numbered there.
+/// Trust: nobody. Safety needs one live honest auditor per claim; liveness needs a chain that includes a transaction within a clock's budget.
+contract VerificationGame is GameState, IMoves {
+    /// @dev More than any tree of a job has.
+    uint256 private constant MAX_HEIGHT = 64;
+
+    /// @notice Code of the calls that are no moves: jobs, claims, money, views.
+    address public immutable settlement;
+
+    constructor(IReferee referee_, address settlement_) GameState(referee_) {
+        settlement = settlement_;
+    }
+
+    /// @dev Everything in ISettlement. The target is fixed for ever, so this is one contract in two pieces, not an upgrade.
+    fallback() external payable {
+        address target = settlement;
+        assembly ("memory-safe") {
+            let p := mload(0x40)
+            calldatacopy(p, 0, calldatasize())
+            let ok := delegatecall(gas(), target, p, calldatasize(), 0, 0)
+            returndatacopy(p, 0, returndatasize())
+            if iszero(ok) { revert(p, returndatasize()) }
+            return(p, returndatasize())
+        }
+    }
+
+    // ---- moves ----
+
+    /// @inheritdoc IMoves
+    function challenge(bytes32 id, Level entry, uint256 where, bytes32 commitment) external payable returns (uint256 n) {
+        Job storage job = _inPhase(id, Phase.Claimed);
+        uint256 until = uint256(job.since) + job.spec.challengeWindow;
+        if (block.timestamp > until) revert TooLate(block.timestamp, until);
+        if (msg.value != job.spec.auditorBond) revert WrongValue(msg.value, job.spec.auditorBond);
+        n = job.disputes++;
+        Dispute storage d = _disputes[id][n];
+        (d.node, d.height, d.step) = _enter(id, job, entry, where);
+        d.level = d.entry = entry;
+        d.auditor = msg.sender;
+        d.status = Status.Open;
+        d.commitment = commitment;
+        d.trainerLeft = job.spec.trainerBudget;
+        d.auditorLeft = job.spec.auditorBudget;
+        d.turnAt = uint40(block.timestamp);
+        d.others = uint24(job.open++); // SAFETY: 2^24 open disputes would cost more than 10^12 gas
+        emit Challenged(id, n, msg.sender, entry, where);
+    }
+
+    /// @dev Root, height and step of the tree that a challenge enters.
+    function _enter(bytes32 id, Job storage job, Level entry, uint256 where)
+        private
+        view
+        returns (bytes32 root, uint8 height, uint40 step)
+    {
+        if (entry == Level.Run) {
+            if (job.checkpoints == 0) revert NothingToContest();
+            return (job.runRoot, uint8(Merkle.height(job.checkpoints)), 0);
+        }
+        if (entry != Level.Segment && entry != Level.Trace) revert WrongLevel(entry, 0);
+        root = entry == Level.Segment ? _segments[id][where] : _traces[id][where];
+        if (root == 0) revert NotPosted();
+        if (entry == Level.Trace) return (root, uint8(Merkle.height(job.operators)), uint40(where));
+        uint256 states = _segmentLength(job, where);
+        if (states == 0) revert NothingToContest();
+        return (root, uint8(Merkle.height(states + 1)), uint40((where - 1) * job.spec.interval));
+    }
+
+    /// @inheritdoc IMoves
+    function reveal(bytes32 id, Level kind, uint256 height, bytes32[] calldata children) external {
+        Job storage job = _inPhase(id, Phase.Claimed);
+        if (kind < Level.Run || kind > Level.Tensor || height == 0 || height > MAX_HEIGHT) revert WrongLevel(kind, height);
+        _reveal(id, job.spec.depth, kind, height, children);
+    }
+
+    function _reveal(bytes32 id, uint256 depth, Level kind, uint256 height, bytes32[] calldata children)
+        private
+        returns (bytes32 node)
+    {
+        uint256 expected = uint256(1) << Merkle.revealDepth(height, depth);
+        if (children.length != expected) revert ChildCount(children.length, expected);
+        node = Merkle.fold(uint8(kind), children);
+        if (_open(_key(id, kind, height, node))) emit Revealed(id, node, uint256(kind), height, children);
+    }
+
+    /// @inheritdoc IMoves
+    function openLeaf(bytes32 id, bytes calldata words) external {
+        _inPhase(id, Phase.Claimed);
+        if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);
+        bytes32 node = Merkle.leafOf(Merkle.TENSOR, words);
+        if (_open(_key(id, Level.Tensor, 0, node))) emit LeafOpened(id, node, words);
+    }
+
+    /// @dev INVARIANT I5: an opening has one time. False if it was open before: for an honest player that is success.
+    function _open(bytes32 key) private returns (bool) {
+        if (_openedAt[key] != 0) return false;
+        _openedAt[key] = block.timestamp;
+        return true;
+    }
+
+    /// @inheritdoc IMoves
+    function postSegment(bytes32 id, uint256 n, SegmentPost calldata post) external {
+        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.Run);
+        uint256 c = uint256(d.index) + 1;
+        _expect(Merkle.runLeaf(post.state), d.node);
+        _checkCheckpoint(job, c - 1, post.prior, post.priorPath);
+        uint256 last = _segmentLength(job, c);
+        uint256 height = Merkle.height(last + 1);
+        bytes32 root = _reveal(id, job.spec.depth, Level.Segment, height, post.children);
+        // INVARIANT I8: both ends are the states of the checkpoints around it.
+        uint256 below = height - Merkle.revealDepth(height, job.spec.depth);
+        _expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, below), post.children[0]);
+        uint256 rest = last & ((uint256(1) << below) - 1);
+        _expect(
+            Merkle.pathRoot(Merkle.SEGMENT, post.state, rest, post.lastPath, below), post.children[last >> below]
+        );
+        // INVARIANT I5: the trainer's turn at a checkpoint ends with the first post, so there is no second.
+        _segments[id][c] = root;
+        _openedAt[_segmentKey(id, c)] = block.timestamp;
+        emit SegmentPosted(id, c, root);
+    }
+
+    /// @inheritdoc IMoves
+    function postTrace(bytes32 id, uint256 n, bytes32[] calldata children) external {
+        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.State);
+        if (_traces[id][d.step] != 0) revert AlreadyPosted(_traces[id][d.step]);
+        bytes32 root = _reveal(id, job.spec.depth, Level.Trace, Merkle.height(job.operators), children);
+        _traces[id][d.step] = root;
+        emit TracePosted(id, d.step, root);
+    }
+
+    /// @inheritdoc IMoves
+    function tie(bytes32 id, uint256 n, Record calldata source, bytes32 traceLeaf, bytes32[] calldata path) external {
+        (Job storage job, Dispute storage d) = _trainersTurn(id, n, Level.State);
+        (bool computed, uint32 operator) =
+            referee.source(job.spec.programRoot, uint32(d.index), source.header, source.record, source.path);
+        if (!computed) revert WrongSource();
+        bytes32 root = _traces[id][d.step];
+        if (root == 0) revert NotPosted();
+        _expect(Merkle.pathRoot(Merkle.TRACE, traceLeaf, operator, path, Merkle.height(job.operators)), root);
+        // INVARIANT I9: the trace is tied to the next state.
+        if (traceLeaf != d.node) return _convict(id, job, n, d, Cause.Opening);
+        _openedAt[_tieKey(id, d.step, d.index)] = block.timestamp;
+        emit Tied(id, d.step, d.index);
+    }
+
+    /// @inheritdoc IMoves
+    function tieUnchanged(
+        bytes32 id,
+        uint256 n,
+        Record calldata source,
+        bytes32 prior,
+        bytes32[] calldata priorPath,
+        bytes32 tensor,
+        bytes32[] calldata path
+    ) external {
+        (Job storage job, Dispute storage d) = _trainersTurn(id, n, Level.State);
+        (bool computed,) =
+            referee.source(job.spec.programRoot, uint32(d.index), source.header, source.record, source.path);
+        if (computed) revert WrongSource();
+        _checkPrior(id, job, d.step, prior, priorPath);
+        _expect(Merkle.pathRoot(Merkle.STATE, tensor, d.index, path, Merkle.height(job.states)), prior);
+        if (tensor != d.node) _convict(id, job, n, d, Cause.Opening);
+        else _dismiss(id, job, n, d, Cause.Opening);
+    }
+
+    /// @dev `prior` is the state before `step` in the posted segment.
+    function _checkPrior(bytes32 id, Job storage job, uint256 step, bytes32 prior, bytes32[] calldata path)
+        private
+        view
+    {
+        uint256 c = (step - 1) / job.spec.interval + 1;
+        uint256 index = (step - 1) % job.spec.interval;
+        uint256 height = Merkle.height(_segmentLength(job, c) + 1);
+        _expect(Merkle.pathRoot(Merkle.SEGMENT, prior, index, path, height), _segments[id][c]);
+    }
+
+    /// @inheritdoc IMoves
+    function select(bytes32 id, uint256 n, bytes32 child, uint256 index, bytes32[] calldata path) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+        (Level kind, uint256 height, uint256 position) = _descend(id, job, d, child, index, path);
+        if (kind == Level.Trace && height == 0) revert WrongLevel(kind, height);
+        // INVARIANT I11: what is all padding is what the format fixes, or it convicts.
+        if (position << height >= _leafCount(job, d, kind)) {
+            if (child == Merkle.padding(uint8(kind), height)) revert NothingToContest();
+            return _convict(id, job, n, d, Cause.Opening);
+        }
+        if (kind == Level.Segment) {
+            if (d.level == Level.Run) d.step = uint40(uint256(d.index) * job.spec.interval);
+            if (height == 0) {
+                if (position == 0) revert NothingToContest();
+                d.step += uint40(position);
+                (kind, height, position) = (Level.State, Merkle.height(job.states), 0);
+            }
+        }
+        _move(id, n, d, child, kind, height, position);
+    }
+
+    /// @inheritdoc IMoves
+    function selectOperator(
+        bytes32 id,
+        uint256 n,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path,
+        Record calldata operator
+    ) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+        (Level kind, uint256 height, uint256 position) = _descend(id, job, d, child, index, path);
+        if (kind != Level.Trace || height != 0) revert WrongLevel(kind, height);
+        if (position >= job.operators) {
+            if (child == Merkle.padding(Merkle.TRACE, 0)) revert NothingToContest();
+            return _convict(id, job, n, d, Cause.Opening);
+        }
+        (uint32 elements, bool finite, uint32 blocks) =
+            referee.describe(job.spec.programRoot, uint32(position), operator.header, operator.record, operator.path);
+        (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
+        _move(id, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
+    }
+
+    /// @dev INVARIANT I3, I7: the child lies exactly `revealDepth` levels below the contested node (or the root posted for it), inside it.
+    function _descend(
+        bytes32 id,
+        Job storage job,
+        Dispute storage d,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path
+    ) private view returns (Level kind, uint256 height, uint256 position) {
+        bytes32 root = d.node;
+        (kind, height, position) = (d.level, d.height, d.index);
+        if (kind > Level.Tensor) revert WrongLevel(kind, height);
+        if (height == 0 && kind == Level.Run) {
+            (kind, root) = (Level.Segment, _segments[id][position + 1]);
+            (height, position) = (Merkle.height(_segmentLength(job, position + 1) + 1), 0);
+        } else if (height == 0 && kind == Level.State) {
+            (kind, root, height, position) = (Level.Trace, _traces[id][d.step], Merkle.height(job.operators), 0);
+        } else if (height == 0 && kind == Level.Tensor) {
+            revert WrongLevel(kind, height);
+        }
+        // SAFETY: it is the auditor's turn, so the node was revealed; the roots of a segment and of a trace are, when they are posted.
+        uint256 depth = Merkle.revealDepth(height, job.spec.depth);
+        _expect(Merkle.pathRoot(uint8(kind), child, index, path, depth), root);
+        (height, position) = (height - depth, (position << depth) | index);
+    }
+
+    /// @dev Leaves of the tree that a dispute is in; d still stands where it was before the move.
+    function _leafCount(Job storage job, Dispute storage d, Level kind) private view returns (uint256) {
+        if (kind == Level.Run) return job.checkpoints;
+        if (kind == Level.State) return job.states;
+        if (kind == Level.Trace) return job.operators;
+        if (kind == Level.Tensor) return _ceilDiv(d.elements, Merkle.LEAF_WORDS);
+        uint256 c = d.level == Level.Run ? uint256(d.index) + 1 : uint256(d.step) / job.spec.interval + 1;
+        return _segmentLength(job, c) + 1;
+    }
+
+    function _move(bytes32 id, uint256 n, Dispute storage d, bytes32 node, Level level, uint256 height, uint256 index)
+        private
+    {
+        (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint48(index));
+        emit Selected(id, n, level, height, index, node);
+    }
+
+    /// @inheritdoc IMoves
+    function selectElement(bytes32 id, uint256 n, uint256 element, bytes calldata words) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+        if (d.level != Level.Tensor || d.height != 0) revert WrongLevel(d.level, d.height);
+        _expect(Merkle.leafOf(Merkle.TENSOR, words), d.node);
+        if (element / Merkle.LEAF_WORDS != d.index) revert ElementOutOfLeaf(element, d.index);
+        uint32 word = _wordOf(words, element);
+        if (element >= d.elements) {
+            if (word == 0) revert NothingToContest();
+            return _convict(id, job, n, d, Cause.Opening);
+        }
+        if (d.finite && !_isFinite(word) && (job.divergedAt == 0 || d.step < job.divergedAt)) {
+            return _convict(id, job, n, d, Cause.Opening);
+        }
+        d.word = word;
+        _move(id, n, d, d.node, Level.Element, 0, element);
+    }
+
+    /// @inheritdoc IMoves
+    function postPartials(bytes32 id, uint256 n, bytes[] calldata partials) external {
+        (, Dispute storage d) = _trainerMoves(id, n, Level.Element);
+        if (d.blocks <= 1) revert NotDecidedInBlocks();
+        if (partials.length != d.blocks) revert ChildCount(partials.length, d.blocks);
+        uint32 word = referee.combine(partials);
+        if (word != d.word) revert NotTheClaimedSum(word, d.word);
+        bytes32[] memory leaves = new bytes32[](partials.length);
+        for (uint256 i; i < leaves.length; ++i) leaves[i] = Merkle.leafOf(Merkle.PARTIALS, partials[i]);
+        bytes32 key = _elementKey(id, d);
+        _partials[key] = Merkle.foldPadded(Merkle.PARTIALS, leaves);
+        _openedAt[key] = block.timestamp;
+        emit PartialsPosted(id, n, partials);
+    }
+
+    /// @inheritdoc IMoves
+    function selectBlock(bytes32 id, uint256 n, bytes32 child, uint256 index, bytes32[] calldata path) external {
+        (, Dispute storage d) = _auditorMoves(id, n);
+        if (d.level != Level.Element) revert WrongLevel(d.level, d.height);
+        if (index >= d.blocks) revert NothingToContest();
+        bytes32 root = _partials[_elementKey(id, d)];
+        _expect(Merkle.pathRoot(Merkle.PARTIALS, child, index, path, Merkle.height(d.blocks)), root);
+        _move(id, n, d, child, Level.Block, 0, (index << 32) | d.index);
+    }
+
+    /// @inheritdoc IMoves
+    function prove(bytes32 id, uint256 n, bytes32 prior, bytes32[] calldata priorPath, bytes calldata proof) external {
+        (Job storage job, Dispute storage d) = _openDispute(id, n);
+        _requireTurn(id, job, d, Clock.Turn.Trainer);
+        IReferee.Context memory context = _context(id, job, d, prior, priorPath);
+        bool right;
+        uint32 exact;
+        // INVARIANT I10: the referee reverts on a wrong witness and for lack of gas; it never decides then.
+        if (d.level == Level.Block) {
+            bytes memory partialSum = referee.evaluateBlock(context, uint32(d.index >> 32), proof);
+            right = Merkle.leaf(Merkle.PARTIALS, partialSum) == d.node;
+        } else if (d.level != Level.Element) {
+            revert WrongLevel(d.level, d.height);
+        } else if (d.blocks > 1) {
+            revert DecidedInBlocks(d.blocks);
+        } else {
+            exact = referee.evaluate(context, proof);
+            right = exact == d.word;
+        }
+        emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
+        if (right) _dismiss(id, job, n, d, Cause.Element);
+        else _convict(id, job, n, d, Cause.Element);
+    }
+
+    function _context(bytes32 id, Job storage job, Dispute storage d, bytes32 prior, bytes32[] calldata priorPath)
+        private
+        view
+        returns (IReferee.Context memory)
+    {
+        if (prior != 0) _checkPrior(id, job, d.step, prior, priorPath);
+        return IReferee.Context({
+            programRoot: job.spec.programRoot,
+            dataRoot: job.spec.dataRoot,
+            scalarRoot: job.spec.scalarRoot,
+            traceRoot: _traces[id][d.step],
+            stateRoot: prior,
+            seed: job.spec.seed,
+            step: d.step,
+            steps: job.spec.steps,
+            operator: d.operator,
+            element: uint32(d.index)
+        });
+    }
+
+    /// @inheritdoc IMoves
+    function timeout(bytes32 id, uint256 n) external {
+        (Job storage job, Dispute storage d) = _openDispute(id, n);
+        Clock.Turn turn_ = _turn(id, job, d);
+        if (turn_ == Clock.Turn.TrainerExpired) _convict(id, job, n, d, Cause.Timeout);
+        else if (turn_ == Clock.Turn.AuditorExpired) _dismiss(id, job, n, d, Cause.Timeout);
+        else revert NotExpired(turn_);
+    }
+
+    // ---- verdicts ----
+
+    function _dismiss(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) private {
+        d.status = Status.Dismissed;
+        job.open--;
+        credits[job.trainer] += _burnHalf(job.spec.auditorBond);
+        emit Dismissed(id, n, cause);
+    }
+
+    function _convict(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) private {
+        d.status = Status.Won;
+        job.open--;
+        job.phase = Phase.Convicted;
+        job.since = uint40(block.timestamp);
+        _verdicts[id] = Verdict(d.level, d.height, d.index, d.step, d.operator, uint32(n), 0, false);
+        credits[d.auditor] += job.spec.auditorBond;
+        credits[job.client] += job.spec.reward;
+        emit Convicted(id, n, cause);
+    }
+
+    // ---- turns ----
+
+    function _requireTurn(bytes32 id, Job storage job, Dispute storage d, Clock.Turn expected) private view {
+        Clock.Turn actual = _turn(id, job, d);
+        if (actual != expected) revert NotYourTurn(actual);
+    }
+
+    /// @dev The trainer's turn at a given level, height 0; anyone may move for it.
+    function _trainersTurn(bytes32 id, uint256 n, Level level)
+        private
+        view
+        returns (Job storage job, Dispute storage d)
+    {
+        (job, d) = _openDispute(id, n);
+        if (d.level != level || d.height != 0) revert WrongLevel(d.level, d.height);
+        _requireTurn(id, job, d, Clock.Turn.Trainer);
+    }
+
+    /// @dev The same where only the trainer may commit to something.
+    function _trainerMoves(bytes32 id, uint256 n, Level level)
+        private
+        view
+        returns (Job storage job, Dispute storage d)
+    {
+        (job, d) = _trainersTurn(id, n, level);
+        if (msg.sender != job.trainer) revert NotTrainer(msg.sender);
+    }
+
+    /// @dev INVARIANT I4: charges both clocks for the turn that ends, and starts the trainer's next one.
+    function _auditorMoves(bytes32 id, uint256 n) private returns (Job storage job, Dispute storage d) {
+        (job, d) = _openDispute(id, n);
+        if (msg.sender != d.auditor) revert NotAuditor(msg.sender);
+        Clock.State memory clock = _clock(job, d);
+        uint256 openedAt = _openingOf(id, d);
+        Clock.Turn turn_ = Clock.turn(clock, openedAt, block.timestamp);
+        if (turn_ != Clock.Turn.Auditor) revert NotYourTurn(turn_);
+        d.trainerLeft = uint32(clock.trainerLeft - Clock.trainerUsed(clock, openedAt));
+        d.auditorLeft = uint32(clock.auditorLeft - Clock.auditorUsed(clock, openedAt, block.timestamp));
+        d.turnAt = uint40(block.timestamp);
+        d.others = uint24(job.open - 1);
+    }
+}

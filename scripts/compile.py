@@ -1,0 +1,85 @@
+"""Compile contracts/ with the pinned npm compiler through py-solc-x.
+
+In: contracts/**/*.sol. Out: vgame/game/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for what is deployed.
+`--check` compares a fresh compilation with the artifacts that are checked in, and exits with 1 if they differ.
+Test harnesses (tests/contracts/) are compiled on demand by `compile_sources`, never checked in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import solcx
+
+ROOT = Path(__file__).resolve().parent.parent
+ARTIFACTS = ROOT / "vgame" / "game" / "artifacts"
+DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Pointwise")
+CODE_SIZE_LIMIT = 24_576  # EIP-170
+RUNTIME = ["evm.deployedBytecode.object", "evm.deployedBytecode.immutableReferences"]
+
+
+def compile_sources(paths: list[Path]) -> dict[str, dict]:
+    """Contract name -> {abi, bytecode, runtime, immutables} for every contract of the files and of what they import.
+
+    `immutables`: where the constructor puts words of 32 bytes into the runtime code.
+    """
+    names = [path.relative_to(ROOT).as_posix() for path in paths]
+    standard_input = {
+        "language": "Solidity",
+        "sources": {name: {"content": (ROOT / name).read_text()} for name in names},
+        "settings": {
+            "evmVersion": "prague",
+            "viaIR": True,
+            "optimizer": {"enabled": True, "runs": 800},
+            "metadata": {"bytecodeHash": "none", "appendCBOR": False},
+            "outputSelection": {"*": {"*": ["abi", "evm.bytecode.object", *RUNTIME]}},
+        },
+    }
+    os.chdir(ROOT)
+    output = solcx.compile_standard(standard_input, solc_binary=ROOT / "scripts" / "solc.mjs", base_path=".")
+    compiled = {}
+    for contracts in output["contracts"].values():
+        for name, contract in contracts.items():
+            places = contract["evm"]["deployedBytecode"]["immutableReferences"].values()
+            compiled[name] = {
+                "abi": contract["abi"],
+                "bytecode": contract["evm"]["bytecode"]["object"],
+                "runtime": contract["evm"]["deployedBytecode"]["object"],
+                "immutables": sorted(p["start"] for uses in places for p in uses),
+            }
+    return compiled
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    parser.add_argument("names", nargs="*", help="only these of the deployed contracts")
+    options = parser.parse_args()
+    check = options.check
+    ARTIFACTS.mkdir(exist_ok=True)
+    stale = []
+    for name in options.names or DEPLOYED:
+        (source,) = (ROOT / "contracts").rglob(f"{name}.sol")
+        contract = compile_sources([source])[name]  # by itself: what is compiled beside it would change what is inlined
+        text = json.dumps(contract, indent=1, sort_keys=True) + "\n"
+        size = len(contract["runtime"]) // 2
+        print(f"{name}: {size:,} bytes of {CODE_SIZE_LIMIT:,}")
+        if size > CODE_SIZE_LIMIT:
+            print(f"{name} is too large to deploy: {size:,} bytes, the limit is {CODE_SIZE_LIMIT:,}", file=sys.stderr)
+            return 1
+        path = ARTIFACTS / f"{name}.json"
+        if check and (not path.exists() or path.read_text() != text):
+            stale.append(name)
+        elif not check:
+            path.write_text(text)
+    if stale:
+        print(f"stale artifacts: {', '.join(stale)}; run `make contracts` and commit the result", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Gas of every call of disputes over the demonstration's job, as real transactions on the embedded chain, played by the real agents.
+
+In: vgame/tasks/digits.toml, the checked-in contracts. Out: docs/gas.json; `--check` compares with it, within MARGIN, and writes nothing.
+Only the first interval of the job is computed: the fraud lies there, and the state roots of later checkpoints are arbitrary words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from web3 import Web3
+
+from vgame.commit.store import Store
+from vgame.execute.attacks import CheatingHistory, Patch, PatchedExecutor
+from vgame.execute.executor import Executor
+from vgame.execute.history import History
+from vgame.game.auditor import Auditor
+from vgame.game.chain import Chain, Game, JobSpec, Phase, Wallet, _type, deploy_game, full_abi
+from vgame.game.embedded import serve
+from vgame.game.trainer import Trainer
+from vgame.spec import Bundle, prepare, read_job_file
+
+RECORD = Path(__file__).resolve().parent.parent / "docs" / "gas.json"
+MARGIN = 0.02
+ETHER = 10**18
+STEP = 10  # of the fraud: the last of the first interval
+
+#: Fraud in one word of an operator: title -> (operator, which element).
+FRAUDS = {"a copy with the most elements": (66, -1), "a product of 144 terms": (8, 0), "a sum of 4096 terms": (70, 0)}
+
+
+SELECTORS = {
+    bytes(Web3.keccak(text=f"{e['name']}({','.join(_type(i) for i in e['inputs'])})")[:4]): e["name"]
+    for e in full_abi()
+    if e["type"] == "function"
+}
+
+
+class FirstInterval:
+    """A history whose checkpoints behind the first one are arbitrary."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        first = history.segment(1)[-1]
+        count = history.bundle.checkpoints
+        self.checkpoints = [first, *(hashlib.sha256(first + bytes([c])).digest() for c in range(1, count))]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.history, name)
+
+
+class Stage:
+    """The embedded chain with the game, one bundle, and players with money."""
+
+    def __init__(self, chain: Chain, bundle: Bundle, folder: Path) -> None:
+        self.chain, self.bundle, self.folder = chain, bundle, folder
+        self.address = deploy_game(self.wallet())
+        self.nonce = 0
+        self.honest = FirstInterval(History(Store(folder / "honest", bundle), self.executor()))
+
+    def executor(self) -> Executor:
+        b = self.bundle
+        return Executor(b.program, b.data, b.scalars, b.seed, b.mode)
+
+    def wallet(self) -> Wallet:
+        wallet = Wallet(self.chain)
+        self.chain.fund(wallet.address, 10 * ETHER)
+        return wallet
+
+    def game(self) -> Game:
+        return Game(self.chain, self.address, self.wallet())
+
+    def post(self) -> bytes:
+        game, spec, self.nonce = self.game(), JobSpec(**self.bundle.order), self.nonce + 1
+        game.send("createJob", astuple(spec), self.nonce, self.bundle.program.header, value=spec.reward)
+        return game.job_id(spec, game.wallet.address, self.nonce)
+
+    def cheat(self, operator: int, element: int) -> FirstInterval:
+        """A machine with one wrong word."""
+
+        def output(s: int, o: int, words: torch.Tensor, before: Any) -> torch.Tensor:
+            if (s, o) == (STEP, operator):
+                words = words.clone()
+                words[element] = 3.0
+            return words
+
+        store = Store(self.folder / f"cheat-{operator}", self.bundle)
+        return FirstInterval(CheatingHistory(store, PatchedExecutor(self.executor(), Patch(output=output))))
+
+    def calls(self, first: int) -> list[tuple[str, int]]:
+        """(function, gas) of every transaction to the game since block `first`."""
+        web3, found = self.chain.web3, []
+        for number in range(first, web3.eth.block_number + 1):
+            for tx in web3.eth.get_block(number, True)["transactions"]:
+                if tx.get("to") == self.address:
+                    used = web3.eth.get_transaction_receipt(tx["hash"])["gasUsed"]
+                    found.append((SELECTORS[bytes(tx["input"])[:4]], used))
+        return found
+
+    def play(self, machine: Any, auditor: bool) -> list[tuple[str, int]]:
+        """One job from its order to the last withdrawal."""
+        first = self.chain.web3.eth.block_number + 1
+        job = self.post()
+        trainer = Trainer(self.game(), job, machine)
+        trainer.accept()
+        trainer.claim()
+        players = [trainer, *([Auditor(self.game(), job, self.honest)] if auditor else [])]
+        while True:
+            before = self.chain.web3.eth.block_number
+            for player in players:
+                player.step()
+            if self.chain.web3.eth.block_number > before:
+                continue
+            if (phase := trainer.game.job(job).phase) is Phase.CLAIMED and not auditor:
+                self.chain.advance(self.bundle.terms.challenge_window + 1)
+            elif phase is Phase.CONVICTED and not trainer.game.verdict(job).paid:
+                self.chain.advance(self.bundle.terms.reward_window + 1)
+            else:
+                return self.calls(first)
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    """Everything that the measurement needs."""
+    bundle = prepare(read_job_file(Path(str(files("vgame.tasks") / "digits.toml"))))
+    server = serve()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with tempfile.TemporaryDirectory() as folder:
+        yield Stage(Chain(f"http://127.0.0.1:{server.server_port}"), bundle, Path(folder))
+    server.shutdown()
+
+
+#: What is no move of a dispute.
+AROUND = {"acceptJob", "createJob", "payReward", "postClaim", "proveKnowledge", "withdraw", "finalize", "refund"}
+
+
+def measure() -> dict[str, Any]:
+    """Least and most gas of each function, and the sums that matter."""
+    with stage() as s:
+        final = s.play(s.honest, auditor=False)
+        disputes = {title: s.play(s.cheat(*where), auditor=True) for title, where in FRAUDS.items()}
+    table: dict[str, list[int]] = {}
+    for name, gas in [*final, *(call for calls in disputes.values() for call in calls)]:
+        table.setdefault(name, []).append(gas)
+    moves = {title: [gas for name, gas in calls if name not in AROUND] for title, calls in disputes.items()}
+    return {
+        "calls": {name: {"least": min(gas), "most": max(gas)} for name, gas in table.items()},
+        "disputes": {title: {"gas": sum(gas), "transactions": len(gas)} for title, gas in moves.items()},
+    }
+
+
+def figures(table: Any, path: str = "") -> dict[str, int]:
+    """All numbers of a table by their path."""
+    if isinstance(table, int):
+        return {path: table}
+    return {p: n for key, value in table.items() for p, n in figures(value, f"{path}/{key}").items()}
+
+
+def differences(new: dict[str, Any], old: dict[str, Any]) -> list[str]:
+    """Every figure that is new, gone, or off by more than the margin."""
+    a, b = figures(new), figures(old)
+    off = [p for p in sorted(a.keys() | b.keys()) if p not in a or p not in b or abs(a[p] - b[p]) > MARGIN * b[p]]
+    return [f"{p}: {b.get(p)} recorded, {a.get(p)} measured" for p in off]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check, new = parser.parse_args().check, measure()
+    if not check:
+        RECORD.write_text(json.dumps(new, indent=1, sort_keys=True) + "\n")
+        return 0
+    wrong = differences(new, json.loads(RECORD.read_text()))
+    print("\n".join(wrong) or "the gas is as recorded")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Plant one fault at a time in the contracts and see whether the tests notice: which faults are caught, by which test.
+
+In: contracts/. Out: docs/mutants.json: per fault the file, what was changed, the first test that failed (null: it survived).
+Works in a temporary copy of the tracked files; `--only N..M` plays a range, so that a long run can be cut into pieces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vgame.files import write_atomic
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs" / "mutants.json"
+GAME_ONLY = ("VerificationGame", "Settlement")
+DEPLOYED = (*GAME_ONLY, "Referee", "Pointwise")
+#: The fast chain only, cheapest first.
+GAME = tuple(
+    f"tests/game/test_{n}.py" for n in ("errors", "clocks", "fraud", "restart", "agents", "many", "stateful", "listed")
+)
+TWIN = ("tests/twin", *GAME)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: in `file` the first `old` becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = GAME
+
+
+MUTANTS = (
+    # clocks
+    Mutant("Clock.sol", "return time > start ? time - start : 0;", "return time >= start ? time - start + 1 : 0;"),
+    Mutant("Clock.sol", "> s.trainerLeft) return", ">= s.trainerLeft) return"),
+    Mutant("Clock.sol", "> s.auditorLeft ?", ">= s.auditorLeft ?"),
+    Mutant("Clock.sol", "uint256 start = s.turnAt + s.grace;", "uint256 start = s.turnAt;"),
+    Mutant("Clock.sol", "uint256 start = openedAt > s.turnAt ? openedAt : s.turnAt;", "uint256 start = openedAt;"),
+    # challenge and reveal
+    Mutant("VerificationGame.sol", "if (block.timestamp > until) revert TooLate", "if (block.timestamp >= until) revert TooLate"),
+    Mutant("VerificationGame.sol", "if (msg.value != job.spec.auditorBond)", "if (msg.value < job.spec.auditorBond)"),
+    Mutant("VerificationGame.sol", "if (children.length != expected) revert", "if (children.length > expected) revert"),
+    Mutant("VerificationGame.sol", "if (_openedAt[key] != 0) return false;", ""),
+    Mutant("VerificationGame.sol", "if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);", ""),
+    # the ends of a segment, write-once roots, ties
+    Mutant("VerificationGame.sol", "_expect(Merkle.runLeaf(post.state), d.node);", ""),
+    Mutant("VerificationGame.sol", "_checkCheckpoint(job, c - 1, post.prior, post.priorPath);", ""),
+    Mutant(
+        "VerificationGame.sol", "_expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, below), post.children[0]);", ""
+    ),
+    Mutant("VerificationGame.sol", "if (_traces[id][d.step] != 0) revert AlreadyPosted(_traces[id][d.step]);", ""),
+    Mutant("VerificationGame.sol", "if (!computed) revert WrongSource();", ""),
+    Mutant("VerificationGame.sol", "if (traceLeaf != d.node) return _convict(id, job, n, d, Cause.Opening);", ""),
+    Mutant("VerificationGame.sol", "if (tensor != d.node) _convict", "if (tensor == d.node) _convict"),
+    Mutant("VerificationGame.sol", "uint256 index = (step - 1) % job.spec.interval;", "uint256 index = step % job.spec.interval;"),
+    # descent
+    Mutant("VerificationGame.sol", "(height - depth, (position << depth) | index);", "(height - depth, index);"),
+    Mutant("VerificationGame.sol", "<< height >= _leafCount(job, d, kind)", "<< height > _leafCount(job, d, kind)"),
+    Mutant("VerificationGame.sol", "if (kind == Level.Trace && height == 0) revert WrongLevel(kind, height);", ""),
+    Mutant("VerificationGame.sol", "element / Merkle.LEAF_WORDS != d.index", "element / Merkle.LEAF_WORDS < d.index"),
+    Mutant("VerificationGame.sol", "if (word == 0) revert NothingToContest();", ""),
+    Mutant("VerificationGame.sol", "(job.divergedAt == 0 || d.step < job.divergedAt)", "(job.divergedAt == 0 || d.step <= job.divergedAt)"),
+    Mutant("VerificationGame.sol", "if (word != d.word) revert NotTheClaimedSum(word, d.word);", ""),
+    Mutant("VerificationGame.sol", "if (index >= d.blocks) revert NothingToContest();", ""),
+    # verdicts
+    Mutant("VerificationGame.sol", "right = exact == d.word;", "right = exact != d.word;"),
+    Mutant("VerificationGame.sol", "_requireTurn(id, job, d, Clock.Turn.Trainer);\n        IReferee", "IReferee"),
+    Mutant("VerificationGame.sol", "if (msg.sender != d.auditor) revert NotAuditor(msg.sender);", ""),
+    Mutant("VerificationGame.sol", "if (msg.sender != job.trainer) revert NotTrainer(msg.sender);", ""),
+    Mutant("VerificationGame.sol", "d.others = uint24(job.open - 1);", "d.others = 0;"),
+    Mutant("VerificationGame.sol", "+= _burnHalf(job.spec.auditorBond);", "+= job.spec.auditorBond;"),
+    Mutant("VerificationGame.sol", "credits[job.client] += job.spec.reward;\n        emit Convicted", "emit Convicted"),
+    # jobs and money
+    Mutant("Settlement.sol", "if (msg.value != spec.reward) revert", "if (msg.value < spec.reward) revert"),
+    Mutant("Settlement.sol", "if (job.open != 0) revert DisputesOpen(job.open);", ""),
+    Mutant("Settlement.sol", "if (job.phase != Phase.None) revert JobExists(id);", ""),
+    Mutant("Settlement.sol", "if (_isFinite(word)) revert StillFinite(word);", ""),
+    Mutant("Settlement.sol", "if (full == 0) _expect(post.runRoot, Merkle.padding(Merkle.RUN, 0));", ""),
+    Mutant("Settlement.sol", "if (d.status != Status.Open) revert DisputeClosed(d.status);", ""),
+    Mutant("Settlement.sol", "credits[msg.sender] = 0;", ""),
+    Mutant("Settlement.sol", "if (v.paid) revert AlreadyPaid();", ""),
+    Mutant("Settlement.sol", "if (k.ownNode == k.theirNode) revert NotEligible();", ""),
+    Mutant("Settlement.sol", "if ((index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();", ""),
+    Mutant("Settlement.sol", "n + 1 < v.best", "n + 1 > v.best"),
+    # trees
+    Mutant("Merkle.sol", "if (path.length != length) revert PathLength(path.length, length);", ""),
+    Mutant("Merkle.sol", "if (index >> length != 0) revert IndexOutOfRange(index, length);", ""),
+    Mutant("Merkle.sol", "mstore8(add(p, 1), kind)\n            mstore(add(p, 2), left)", "mstore(add(p, 2), left)", TWIN),
+    Mutant("Merkle.sol", "if (used != siblings.length) revert RangeProofLength(siblings.length, used);", "", TWIN),
+)  # fmt: skip
+
+
+def copy_repository(to: Path) -> None:
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    for name in names:
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    (to / "node_modules").symlink_to(ROOT / "node_modules")
+
+
+def first_failure(place: Path, tests: tuple[str, ...]) -> str | None:
+    """The first test that fails in the copy; None if all pass."""
+    environment = os.environ | {"PYTHONPATH": str(place)}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return found[1] if found else f"pytest ended with {done.returncode}"
+
+
+def play(place: Path, mutant: Mutant) -> str | None:
+    path = place / "contracts" / mutant.file
+    before = path.read_text()
+    if mutant.old not in before:
+        raise SystemExit(f"{mutant.file} no longer contains {mutant.old!r}; bring scripts/mutants.py up to date")
+    artifacts = {p: p.read_bytes() for p in (place / "vgame/game/artifacts").glob("*.json")}
+    path.write_text(before.replace(mutant.old, mutant.new, 1))
+    try:
+        names = DEPLOYED if mutant.tests is TWIN else GAME_ONLY
+        command = [sys.executable, "scripts/compile.py", *names]
+        compiled = subprocess.run(command, cwd=place, capture_output=True, text=True)
+        if compiled.returncode:
+            raise SystemExit(f"a fault in {mutant.file} does not compile: {mutant.new!r}\n{compiled.stderr[-500:]}")
+        return first_failure(place, mutant.tests)
+    finally:
+        path.write_text(before)
+        for artifact, data in artifacts.items():
+            artifact.write_bytes(data)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=f"0..{len(MUTANTS)}", help="a range of faults, N..M (M excluded)")
+    first, last = map(int, parser.parse_args().only.split(".."))
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {"faults": []}
+    known = {(f["file"], f["old"], f["new"]): f for f in record["faults"]}
+    with tempfile.TemporaryDirectory(prefix="vgame-mutants-") as folder:
+        place = Path(folder)
+        copy_repository(place)
+        for number, mutant in list(enumerate(MUTANTS))[first:last]:
+            caught = play(place, mutant)
+            facts = {k: v for k, v in asdict(mutant).items() if k != "tests"} | {"caught_by": caught}
+            known[mutant.file, mutant.old, mutant.new] = facts
+            print(f"{number}: {mutant.file}: {mutant.old[:60]!r}: {caught or 'SURVIVED'}", flush=True)
+            faults = [known[key] for m in MUTANTS if (key := (m.file, m.old, m.new)) in known]
+            found = sum(f["caught_by"] is not None for f in faults)
+            text = json.dumps({"planted": len(faults), "caught": found, "faults": faults}, indent=1) + "\n"
+            write_atomic(RECORD, text.encode())
+    print(f"{found} of {len(faults)} faults caught")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The fast chain, rewound after every test, and its ghost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "twin"))
+
+from scene import Scene, fast_scene, watch
+
+
+@pytest.fixture(scope="session")
+def deployed_scene() -> Scene:
+    """One deployment for the session."""
+    return fast_scene()
+
+
+@pytest.fixture
+def scene(deployed_scene: Scene) -> Iterator[Scene]:
+    """The game on the fast chain; every transaction is checked against the ghost, afterwards the chain is as before."""
+    node = deployed_scene.chain.node
+    point, send = node.snapshot(), node.methods["eth_sendTransaction"]
+    deployed_scene.ghost = watch(deployed_scene)
+    yield deployed_scene
+    del node.send
+    node.methods["eth_sendTransaction"] = send
+    node.revert(point)

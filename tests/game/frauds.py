@@ -1,0 +1,116 @@
+"""Lies and those who tell or believe them: what several tests of the game share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from scene import WIDE, Call, Setup
+from toy import Lies, ToyMachine
+
+from vgame.commit.merkle import Kind as Tree_
+from vgame.errors import VgameError
+from vgame.game.adversaries import CheatingTrainer, FalseAccuser
+from vgame.game.auditor import Auditor, Node, View
+from vgame.game.chain import Dispute, Game, Level
+
+JUNK = b"\x5a" * 32
+SETUP = Setup(WIDE, steps=8)
+HONEST = SETUP.honest
+SUM = 3
+
+Place = tuple[Level, int, int, int]  # level, step, operator, index
+Case = tuple[Lies, Place]
+
+
+# ---- players ----
+
+
+class Bluffer(CheatingTrainer):
+    """It goes on with whatever it can still do, and never makes the `silent` moves."""
+
+    def __init__(self, game: Game, job: bytes, machine: ToyMachine, silent: Iterable[str] = ()) -> None:
+        super().__init__(game, job, machine, frozenset(silent))
+
+    def step(self) -> bool:
+        try:
+            return super().step()
+        except VgameError:
+            return False
+
+
+class Mistaken(Auditor):
+    """An honest auditor whose computation went wrong; where it has nothing to name it loses by its clock."""
+
+    def step(self) -> bool:
+        try:
+            return super().step()
+        except VgameError:
+            return False
+
+
+class Forcer(FalseAccuser):
+    """It makes the trainer post the segment and the trace of a step, and is silent from then on."""
+
+    def __init__(self, game: Game, job: bytes, machine: ToyMachine, step: int, tensor: int) -> None:
+        super().__init__(game, job, machine, step_wanted=step)
+        self.tensor = tensor
+
+    def move(self, view: View, number: int, d: Dispute) -> bool:
+        return not (d.level is Level.STATE and d.height == 0) and super().move(view, number, d)
+
+    def order(self, node: Node) -> Sequence[int]:
+        return [(self.tensor >> node.base) - node.first] if node.kind is Tree_.STATE else super().order(node)
+
+
+class Arbitrary(Auditor):
+    """It may name anything that was opened."""
+
+    def options(self, number: int, d: Dispute) -> Iterator[Call]:
+        view, game = View(self, self.game.job(self.id)), self.game
+        calls: list[Call] = []
+        game.send = lambda name, *args, value=0: calls.append(Call(name, args, value))
+        if d.level is Level.TENSOR and d.height == 0:
+            for element in range(d.elements):
+                self.name("selectElement", number, d, element, view.leaf(d.node))
+        elif d.level is Level.ELEMENT:
+            partials = view.partials(d)
+            for index in range(len(partials)):
+                self.select_block(number, d, partials, index)
+        else:
+            node = view.base(d)
+            for index in range(len(node.children)):
+                self.select(number, d, node, index)
+        del game.send
+        yield from calls
+
+
+# ---- lies ----
+
+
+def wrong_word(step: int, operator: int, element: int) -> int:
+    """One bit away from the right one, and finite."""
+    return int(HONEST.output_words(step, operator)[element]) ^ 1
+
+
+def place_of(step: int, operator: int, element: int, block: int = 0) -> Place:
+    """Where a wrong word is decided: long sums in a block."""
+    return (
+        (Level.BLOCK, step, SUM, block << 32 | element) if operator == SUM else (Level.ELEMENT, step, operator, element)
+    )
+
+
+def word_lie(step: int, operator: int, element: int, block: int = 0) -> Case:
+    """A word is computed wrong, and everything after it follows from it."""
+    lies = Lies(words={(step, operator, element): wrong_word(step, operator, element)}, block=block)
+    return lies, place_of(step, operator, element, block)
+
+
+def state_lie(step: int, tensor: int, element: int) -> Case:
+    """A state tensor is not what its own trace ends in."""
+    word = int(HONEST.state_words(step)[tensor][element]) ^ 1
+    return Lies(state={(step, tensor, element): word}), (Level.STATE, step, 0, tensor)
+
+
+def name(case: Case) -> str:
+    level, step, operator, index = case[1]
+    return f"{level.name.lower()}-step{step}-operator{operator}-{index >> 32}-{index & 0xFFFFFFFF}"

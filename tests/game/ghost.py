@@ -1,0 +1,196 @@
+"""A model of the game that knows only its events: after every transaction the contract must agree with it, to the wei (I1..I6).
+
+In: a RevmNode and a game's address; it calls the contract without web3, so that it can afford to look after every single call.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from eth_abi import decode
+from revm_node import DATA, RICH, SELECTORS, TOPICS, RevmNode, decode_output
+
+from vgame.game.chain import Dispute, Job, JobSpec, Level, Phase, Status
+
+
+@dataclass
+class Ghost:
+    """Money and progress, as the events tell them."""
+
+    node: RevmNode
+    address: str
+    seen: int = 0
+    calls: int = 0
+    locked: int = 0
+    forced: int = 0
+    burnt: int = 0
+    credits: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    jobs: dict[bytes, Job] = field(default_factory=dict)
+    disputes: dict[tuple[bytes, int], Dispute] = field(default_factory=dict)
+    posted: dict[tuple[str, bytes, int], str] = field(default_factory=dict)
+
+    # ---- reading the contract ----
+
+    def ask(self, name: str, *arguments: bytes | int) -> str:
+        words = b"".join(a if isinstance(a, bytes) else a.to_bytes(32, "big") for a in arguments)
+        data = "0x" + (SELECTORS[name] + words).hex()
+        return self.node.call({"from": RICH[0], "to": self.address, "data": data})
+
+    def read(self, name: str, *arguments: bytes | int) -> Any:
+        return decode_output(name, self.ask(name, *arguments))[0]
+
+    def job(self, job: bytes) -> Job:
+        phase, *rest, spec = self.read("getJob", job)
+        return Job(Phase(phase), *rest, JobSpec(*spec))
+
+    def dispute(self, job: bytes, number: int) -> Dispute:
+        d = Dispute(*self.read("getDispute", job, number))
+        values = {name: getattr(d, name) for name in d.__slots__}
+        return Dispute(**values | {"level": Level(d.level), "status": Status(d.status), "entry": Level(d.entry)})
+
+    # ---- going back ----
+
+    def memory(self) -> dict[str, Any]:
+        """Everything that it knows, for `remember`."""
+        return {name: copy(value) for name, value in vars(self).items() if name != "node"}
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        vars(self).update({name: copy(value) for name, value in memory.items()})
+
+    # ---- after every transaction ----
+
+    def check(self) -> None:
+        """Follow what happened since the last check, then compare."""
+        logs = [log for r in list(self.node.receipts.values())[self.seen :] for log in r["logs"]]
+        self.seen = len(self.node.receipts)
+        touched = set()
+        for log in logs:
+            if log["address"].lower() == self.address.lower():
+                touched |= self._follow(log)
+        self._compare_money()
+        for job in touched:
+            self._compare_job(job)
+        self.calls += 1
+
+    def _follow(self, log: dict[str, Any]) -> set[bytes]:
+        name, *topics = TOPICS[log["topics"][0]], *(bytes.fromhex(t[2:]) for t in log["topics"][1:])
+        values = decode(DATA[name], bytes.fromhex(log["data"][2:]))
+        handler = getattr(self, f"_on_{name}", None)
+        if handler:
+            handler(topics, values)
+        return set() if name == "Withdrawn" else {topics[0]}
+
+    def _pay(self, account: str, amount: int) -> None:
+        self.credits[account.lower()] += amount
+        self.locked -= amount
+
+    def _burn(self, amount: int) -> None:
+        self.burnt += amount
+        self.locked -= amount
+
+    def _on_JobCreated(self, topics: list[bytes], values: Any) -> None:
+        self.locked += JobSpec(*values[0]).reward
+        self.jobs[topics[0]] = self.job(topics[0])
+        assert self.jobs[topics[0]].phase is Phase.CREATED
+
+    def _on_JobAccepted(self, topics: list[bytes], values: Any) -> None:
+        self.locked += self.jobs[topics[0]].spec.trainer_bond
+
+    def _on_JobExpired(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        self._pay(job.client, job.spec.reward)
+        if job.phase is Phase.ACCEPTED:
+            self._pay(job.client, job.spec.trainer_bond // 2)
+            self._burn(job.spec.trainer_bond - job.spec.trainer_bond // 2)
+
+    def _on_Finalized(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        pay = job.spec.diverged_pay if values[0] else job.spec.reward
+        self._pay(job.trainer, pay + job.spec.trainer_bond)
+        self._pay(job.client, job.spec.reward - pay)
+        # INVARIANT I6: nothing is open, the window has passed.
+        assert job.open == 0 and self.node.now > job.since + job.spec.challenge_window
+
+    def _on_Challenged(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        self.locked += job.spec.auditor_bond
+        assert self.node.now <= job.since + job.spec.challenge_window
+
+    def _on_Dismissed(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        self._pay(job.trainer, job.spec.auditor_bond // 2)
+        self._burn(job.spec.auditor_bond - job.spec.auditor_bond // 2)
+
+    def _on_Convicted(self, topics: list[bytes], values: Any) -> None:
+        job, number = self.jobs[topics[0]], int.from_bytes(topics[1], "big")
+        self._pay(self.disputes[topics[0], number].auditor, job.spec.auditor_bond)
+        self._pay(job.client, job.spec.reward)
+
+    def _on_Refunded(self, topics: list[bytes], values: Any) -> None:
+        job, number = topics[0], int.from_bytes(topics[1], "big")
+        self._pay(self.disputes[job, number].auditor, self.jobs[job].spec.auditor_bond)
+
+    def _on_RewardPaid(self, topics: list[bytes], values: Any) -> None:
+        bond, (reward,) = self.jobs[topics[0]].spec.trainer_bond, values
+        assert reward == bond // 2
+        self._burn(bond - reward)
+        winner = "0x" + topics[1][12:].hex()
+        self._burn(reward) if int(winner, 16) == 0 else self._pay(winner, reward)
+
+    def _on_Withdrawn(self, topics: list[bytes], values: Any) -> None:
+        account = "0x" + topics[0][12:].hex()
+        assert self.credits[account] == values[0]
+        self.credits[account] = 0
+
+    def _on_SegmentPosted(self, topics: list[bytes], values: Any) -> None:
+        self._once("segment", topics[0], int.from_bytes(topics[1], "big"), values[0])
+
+    def _on_TracePosted(self, topics: list[bytes], values: Any) -> None:
+        self._once("trace", topics[0], int.from_bytes(topics[1], "big"), values[0])
+
+    def _once(self, kind: str, job: bytes, place: int, root: bytes) -> None:
+        """INVARIANT I5: written once, and never changed after."""
+        assert (kind, job, place) not in self.posted
+        self.posted[kind, job, place] = root
+
+    def _compare_money(self) -> None:
+        """INVARIANT I1: what the contract holds is what it owes."""
+        assert self.read("burnt") == self.burnt
+        for account, amount in self.credits.items():
+            assert self.read("credits", int(account, 16)) == amount
+        owed = self.locked + sum(self.credits.values()) + self.burnt
+        assert self.node.evm.get_balance(self.address) == owed + self.forced
+
+    def _compare_job(self, job: bytes) -> None:
+        before, after = self.jobs[job], self.job(job)
+        # INVARIANT I2: phases advance; Final, Convicted and Expired are ends.
+        allowed = {Phase.CREATED: (Phase.ACCEPTED, Phase.EXPIRED), Phase.ACCEPTED: (Phase.CLAIMED, Phase.EXPIRED)}
+        ends = {Phase.CLAIMED: (Phase.FINAL, Phase.CONVICTED)}
+        assert after.phase is before.phase or after.phase in (allowed | ends)[before.phase]
+        if before.phase in (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED):
+            assert (after.since, after.run_root, after.disputes) == (before.since, before.run_root, before.disputes)
+        self.jobs[job] = after
+        numbers = range(after.disputes)
+        for number in numbers:
+            self._compare_dispute(job, number)
+        found = [self.disputes[job, n] for n in numbers]
+        assert after.open == sum(d.status is Status.OPEN for d in found)
+        for (kind, owner, place), root in self.posted.items():
+            if owner == job:
+                assert self.read(f"{kind}Root", job, place) == root
+
+    def _compare_dispute(self, job: bytes, number: int) -> None:
+        new, old = self.dispute(job, number), self.disputes.get((job, number))
+        self.disputes[job, number] = new
+        if old is None:
+            return
+        # INVARIANT I4: budgets never grow.
+        assert new.trainer_left <= old.trainer_left and new.auditor_left <= old.auditor_left
+        # INVARIANT I3: each select goes strictly down.
+        if (new.node, new.level, new.height, new.index) != (old.node, old.level, old.height, old.index):
+            assert (new.level, -new.height) > (old.level, -old.height)
+        if old.status is not Status.OPEN:
+            assert new == old

@@ -1,0 +1,138 @@
+"""What an unattended agent must bear: floods of openings, endpoints that lag, outages, its own mistakes, a queue of idle disputes."""
+
+from __future__ import annotations
+
+import pytest
+from frauds import SETUP, SUM, Forcer, state_lie, word_lie
+from scene import Scene, Setup, due
+
+from vgame.errors import Abstain, ChainError, NotYet
+from vgame.game.auditor import View
+from vgame.game.chain import Level, Phase, Status, Turn
+from vgame.report import Reporter
+from vgame.roles import Patience
+
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+
+def test_openings_by_strangers_are_not_read(scene: Scene) -> None:
+    """Anybody may open anything, so an auditor that read all openings could be flooded."""
+    play = scene.claimed(SETUP, LIE)
+    stranger, auditor = scene.game(), play.auditor()
+    width = 1 << SETUP.depth
+    for i in range(30):
+        stranger.send("reveal", play.id, int(Level.TENSOR), SETUP.depth, [i.to_bytes(32)] * width)
+        stranger.send("openLeaf", play.id, i.to_bytes(512))
+    read, events = [], auditor.game.events
+
+    def watched(*args, **options):
+        found = events(*args, **options)
+        read.extend(e for e in found if e.name in ("Revealed", "LeafOpened"))
+        return found
+
+    auditor.game.events = watched
+    assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
+    nodes = {e.args["node"] for e in read}
+    assert 0 < len(nodes) < 20 and not any(
+        int.from_bytes(e.args["children"][0]) < 30 for e in read if e.name == "Revealed"
+    )
+
+
+def test_an_endpoint_that_lags_behind_is_waited_for(scene: Scene) -> None:
+    """eth_getLogs may come from another node than eth_call, some blocks behind."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    auditor.step()
+    play.trainer.step()
+    events = auditor.game.events
+    auditor.game.events = lambda *args, **options: [] if args[0] == "Revealed" else events(*args, **options)
+    with pytest.raises(NotYet, match="not shown"):
+        View(auditor, play.job).base(play.dispute())
+    assert auditor.step() is False and play.phase is Phase.CLAIMED
+    auditor.game.events = events
+    assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
+
+
+def test_a_run_that_the_contract_refuted_is_not_trusted_again(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    auditor = play.auditor(state_lie(6, 5, 0)[0])
+    with pytest.raises(Abstain, match="own run is wrong"):
+        play.run(auditor, play.trainer)
+    assert [d.status for d in play.disputes()] == [Status.DISMISSED]
+
+
+def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
+    """Each gave the trainer a slot more for each of its duties."""
+    play = scene.claimed(SETUP, LIE)
+    idle = [play.auditor(None, Forcer, step=step, tensor=1) for step in (1, 5)]
+    for player in (*idle, play.trainer):
+        player.step()
+    play.advance(SETUP.spec.auditor_budget + 1)
+    assert {play.client.turn(play.id, n)[0] for n in range(2)} == {Turn.AUDITOR_EXPIRED}
+    auditor = play.auditor()
+    auditor.step()
+    assert play.dispute(2).others == 2
+    auditor.step()
+    assert [d.status for d in play.disputes()] == [Status.DISMISSED, Status.DISMISSED, Status.OPEN]
+
+
+@pytest.mark.parametrize("crowd", [12])
+def test_a_crowd_at_the_segments_cannot_run_the_trainer_out_of_time_at_the_run_level(scene: Scene, crowd: int) -> None:
+    """Idle disputes whose segments are due, and one whose reveal of the run tree then waits behind all of them."""
+    slot = 60
+    setup = Setup(steps=40, interval=1, terms={"slot": slot, "trainer_budget": 3 * slot, "challenge_window": 10**6})
+    play = scene.claimed(setup)
+    sybils = [play.auditor(None, Forcer, step=1 + n, tensor=1) for n in range(crowd)]
+    while any(d.height for d in play.disputes()) or not play.job.disputes:  # down to a checkpoint each
+        for sybil in sybils:
+            sybil.step()
+        while (call := due(play.trainer)) and call.name == "reveal":
+            call.send(play.trainer.game)
+    last = play.auditor(None, Forcer, step=40, tensor=1)
+    last.step()
+    last.step()
+    d = play.dispute(crowd)
+    assert (d.level, d.height) == (Level.RUN, 4) and play.client.turn(play.id, crowd)[0] is Turn.TRAINER
+    while any(play.client.turn(play.id, n)[0] is Turn.TRAINER for n in range(play.job.disputes)):
+        play.advance(slot // 3)  # what one duty takes
+        call = due(play.trainer)
+        assert call is not None
+        call.send(play.trainer.game)
+    turns = {play.client.turn(play.id, n)[0] for n in range(play.job.disputes)}
+    assert turns <= {Turn.AUDITOR, Turn.AUDITOR_EXPIRED} and play.phase is Phase.CLAIMED
+
+
+def test_patience_says_a_problem_once_and_passes_on_what_is_none_of_the_worlds(capsys) -> None:
+    patience = Patience(Reporter(json_lines=True), 0.001, 0.002)
+    for _ in range(3):
+        with patience:
+            raise ChainError("no answer")
+    with patience:
+        pass
+    with patience:
+        raise ChainError("no answer")
+    assert capsys.readouterr().out.count("no answer") == 2
+    with pytest.raises(ZeroDivisionError), patience:
+        1 / 0  # noqa: B018
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_earliest_that_knew_is_paid_whoever_shows_it_first(scene: Scene, order: tuple[int, int]) -> None:
+    play = scene.claimed(SETUP, LIE)
+    auditors = play.auditor(), play.auditor()
+    for auditor in auditors:
+        due(auditor).send(auditor.game)
+    while play.phase is Phase.CLAIMED:
+        for player in (play.trainer, *auditors):
+            call = due(player) if play.phase is Phase.CLAIMED else None
+            if call is not None:
+                call.send(player.game)
+    for number in order:
+        view = View(auditors[number], play.job)
+        play.scene.game(auditors[number].game.wallet).send(
+            "proveKnowledge", play.id, number, view.knowledge(play.dispute(number))
+        )
+    assert play.client.verdict(play.id).best == 1
+    play.advance(SETUP.spec.reward_window + 1)
+    play.run(*auditors)
+    assert [play.paid(a) - SETUP.spec.auditor_bond for a in auditors] == [SETUP.spec.trainer_bond // 2, 0]

@@ -1,0 +1,469 @@
+"""Attacks known from other dispute systems, by name: what comes of each, and where it is tested. Those without another home are here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frauds import JUNK, SETUP, SUM, Bluffer, Forcer, Mistaken, place_of, state_lie, word_lie
+from revm_node import RICH, SELECTORS, Reverted, calldata
+from scene import Call, Scene, Setup, due, payee_game
+from toy import Lies
+
+from vgame.errors import ContractError, VgameError
+from vgame.game.adversaries import FalseAccuser
+from vgame.game.auditor import Auditor, View
+from vgame.game.chain import Game, Level, Phase, Status, Turn
+from vgame.game.player import Player
+
+HERE = Path(__file__).parent
+SPEC = SETUP.spec
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+#: Attack -> (outcome, test).
+LISTED = {
+    "wrong element": ("convicted by element", "test_fraud.test_a_wrong_word_convicts_by_arithmetic"),
+    "zero subtree, repeated leaves, random root": ("convicted by timeout", "test_fraud.test_a_checkpoint_that_nobody_can_open"),
+    "honest tree, other final model": ("refused", "test_errors.post_claim"),
+    "wrong initial state": ("convicted by timeout", "test_fraud.test_another_initial_state_cannot_be_posted"),
+    "wrong batch, order, rate; poisoned, backdoored, skipped": ("convicted by element", "test_attacks.test_an_attack_is_convicted"),
+    "nested root whose ends are not the parent's": ("refused, then timeout", "test_errors.post_segment"),
+    "nested tree of another step or job": ("refused, or convicted", "test_listed.test_the_trace_of_another_step"),
+    "silence": ("convicted by timeout or element", "test_fraud.test_silence_does_not_help"),
+    "every move at the last second": ("bounded by the budgets", "test_clocks.test_a_dispute_ends_within_its_two_budgets_and_its_graces"),
+    "answers all paths but one": ("convicted by timeout", "test_listed.test_a_cheat_that_answers_everybody_else"),
+    "two claims, twin jobs": ("refused; apart", "test_listed.test_there_is_one_claim_and_one_job_of_a_name"),
+    "tree not padded": ("convicted by opening", "test_fraud.test_padding_of_a_state"),
+    "NaN, infinity": ("convicted by opening", "test_fraud.test_a_hidden_divergence"),
+    "witness for another operator or step": ("refused", "test_errors.prove"),
+    "withdraws in mid-dispute": ("nothing to withdraw", "test_listed.test_no_bond_can_be_withdrawn_in_a_dispute"),
+    "payee that reverts, burns gas, re-enters": ("only its own money is stuck", "test_listed.test_a_payee_hurts_only_itself"),
+    "finalises early or in the block of a challenge": ("refused", "test_clocks.test_a_challenge_ends_where_finality_begins"),
+    "children swapped, doubled, cut": ("not the contested node: no effect", "test_listed.test_damaged_children_are_no_answer"),
+    "extra calldata": ("ignored", "test_listed.test_extra_calldata_changes_nothing"),
+    "fraud that cancels out": ("convicted", "test_fraud.test_frauds_that_cancel_out"),
+    "random and all paths": ("dismissed, bonds lost", "test_many.test_fifty_accusers_of_an_honest_claim"),
+    "opens and idles": ("dismissed by timeout", "test_fraud.test_an_idle_accuser_loses_by_its_clock"),
+    "index out of range, unrevealed, padding": ("refused", "test_errors.selects"),
+    "challenge at the window -1, 0, +1": ("until the second of the deadline", "test_clocks.test_a_challenge_ends_where_finality_begins"),
+    "a path that was already proven": ("dismissed again, bond lost again", "test_listed.test_a_path_that_was_already_proven"),
+    "gas-starved proof": ("reverts, decides nothing", "test_listed.test_too_little_gas_decides_nothing"),
+    "own auditor stalls on the path of the fraud": ("convicted all the same", "test_listed.test_an_own_auditor_on_the_path"),
+    "own auditor loses on purpose": ("protects nothing", "test_listed.test_an_own_auditor_that_loses_on_purpose"),
+    "self-slash round trip": ("costs half a bond and the reward", "test_listed.test_slashing_oneself_costs_half_the_bond"),
+    "copied challenge, sybils": ("no share", "test_listed.test_a_copied_challenge_has_no_share"),
+    "saboteur on the same path": ("the honest dispute decides", "test_many.test_several_frauds_and_all_kinds_of_auditors_at_once"),
+    "front-running any move": ("success for the honest", "test_restart.test_every_move_is_front_run_by_its_own_copy"),
+    "timeout against late reveal": ("the clock decides, in any order", "test_clocks.test_a_late_opening_does_not_save_the_trainer"),
+    "reorganisation": ("moves fail harmlessly, agents go on", "test_listed.test_a_reorganisation"),
+    "proof and timeout both sent": ("the first decides, the second is refused", "test_listed.test_a_proof_and_a_timeout"),
+    "time jumps, ten budgets": ("everything can be ended", "test_clocks.test_after_ten_budgets_everything_can_still_be_ended"),
+    "one tree's node as another's": ("not a node of that tree", "test_listed.test_a_node_of_one_tree_is_none_of_another"),
+    "re-entrancy from a payout": ("paid once", "test_listed.test_a_payee_hurts_only_itself"),
+    "settle twice, by a stranger, after the end": ("refused; same money", "test_listed.test_after_the_end_nothing_moves"),
+    "forced ether": ("belongs to nobody, disturbs nothing", "test_listed.test_forced_ether_disturbs_nothing"),
+    "unknown calls, plain ether": ("refused", "test_listed.test_the_contract_takes_no_plain_ether"),
+    "restart, lost store": ("goes on, or abstains", "test_restart.test_killed_before_every_move"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_each_attack_has_its_test(name: str) -> None:
+    outcome, where = LISTED[name]
+    module, function = where.split(".")
+    assert outcome and re.search(rf"^def {function}\(", (HERE / f"{module}.py").read_text(), re.MULTILINE)
+
+
+# ---- the trainer ----
+
+
+def test_the_trace_of_another_step(scene: Scene) -> None:
+    """It can post the trace of step 5 for step 6: the tie shows another leaf than the state's."""
+    play = scene.claimed(SETUP, LIE, Bluffer)
+    honest = play.trainer.machine.trace
+    play.trainer.machine.trace = lambda step: honest(5 if step == 6 else step)
+    auditor = play.auditor()
+    play.run_to_end(play.trainer, auditor)
+    assert play.verdicts == [("Convicted", 0, "opening")]
+
+
+def test_a_cheat_that_answers_everybody_else(scene: Scene) -> None:
+    """T10, T11: sybils on all other paths are answered, the honest dispute is not: its clock runs out, whatever the others do."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    due(auditor).send(auditor.game)
+    sybils = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (1, 8)]
+    for sybil in sybils:
+        sybil.step()
+    answer = play.trainer.answer
+    play.trainer.answer = lambda job, number, d: number != 0 and answer(job, number, d)
+    play.run_to_end(play.trainer, auditor, *sybils)
+    assert play.verdicts[-1] == ("Convicted", 0, "timeout")
+    assert play.paid(auditor) == SPEC.auditor_bond + SPEC.trainer_bond // 2
+
+
+def test_there_is_one_claim_and_one_job_of_a_name(scene: Scene) -> None:
+    """T12: no second claim; the job's name binds the order, the client, the nonce, the contract and the chain."""
+    play = scene.claimed(SETUP)
+    other = play.new_trainer(LIE)
+    claim = Call(
+        "postClaim", (play.id, other.run_tree().root, other.machine.checkpoints[-1], other.run_tree().path(0, 2))
+    )
+    with pytest.raises(ContractError, match="WrongPhase"):
+        claim.send(play.trainer.game)
+    game = play.client
+    names = {
+        game.job_id(spec, client, nonce)
+        for spec in (SPEC, *(replace(SPEC, **{k: v + 1}) for k, v in zip(SPEC.__slots__, astuple(SPEC), strict=True) if type(v) is int))
+        for client, nonce in ((game.wallet.address, 0), (RICH[0], 0), (game.wallet.address, 1))
+    }  # fmt: skip
+    assert len(names) == 17 * 3
+
+
+def test_no_bond_can_be_withdrawn_in_a_dispute(scene: Scene) -> None:
+    """T16, A11, C6: neither side has credits while its bond is at stake, nor can one bond serve two disputes."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    due(auditor).send(auditor.game)
+    for player in (play.trainer, auditor):
+        with pytest.raises(ContractError, match="NothingToWithdraw"):
+            player.game.send("withdraw")
+    spent = 100 * 10**18 - SPEC.auditor_bond
+    assert scene.chain.balance(auditor.address) == spent
+    due(play.auditor()).send(auditor.game)
+    assert scene.chain.balance(auditor.address) == spent - SPEC.auditor_bond
+
+
+def test_damaged_children_are_no_answer(scene: Scene) -> None:
+    """T19: they hash to another node, which nobody contests; the dispute still waits."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    reveal = play.run_until("reveal", auditor, play.trainer)
+    children = list(reveal.args[3])
+    damaged = [children[::-1], [children[0]] * 4, [JUNK, *children[1:]], [*children[:3], JUNK], [bytes(32)] * 4]
+    for other in damaged:
+        reveal.but(3, other).send(play.trainer.game)
+        assert play.client.turn(play.id, 0)[0] is Turn.TRAINER
+    with pytest.raises(ContractError, match="ChildCount"):
+        reveal.but(3, children[:3]).send(play.trainer.game)
+    play.run_to_end(play.trainer, auditor)
+    assert play.verdicts == [("Convicted", 0, "element")]
+
+
+def test_extra_calldata_changes_nothing(scene: Scene) -> None:
+    """S13: bytes behind the arguments are not looked at; missing ones revert."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    select = play.run_until("select", auditor, play.trainer)
+    data = calldata("select", select.args)
+    tx = {"from": auditor.address, "to": scene.address, "gas": 10**7}
+    with pytest.raises(Reverted):
+        scene.chain.node.call(tx | {"data": data[:-64]})
+    scene.chain.node.send(tx | {"data": data + "ff" * 100})
+    assert play.dispute().height == 0
+    play.run_to_end(play.trainer, auditor)
+    assert play.verdicts == [("Convicted", 0, "element")]
+
+
+# ---- auditors ----
+
+
+def test_a_path_that_was_already_proven(scene: Scene) -> None:
+    """A10: everything is open, so it costs the trainer one more proof and the accuser one more bond."""
+    play = scene.claimed(SETUP)
+    for number in range(3):
+        accuser = play.auditor(LIE, Mistaken)
+        before = len(play.events("Revealed", "LeafOpened", "PartialsPosted"))
+        play.run(play.trainer, accuser)
+        assert play.verdicts[number] == ("Dismissed", number, "element")
+        assert number == 0 or len(play.events("Revealed", "LeafOpened", "PartialsPosted")) == before
+    assert play.run_to_end(play.trainer) is Phase.FINAL
+    assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond + 3 * (SPEC.auditor_bond // 2)
+
+
+def test_too_little_gas_decides_nothing(scene: Scene) -> None:
+    """A14, I10: at any amount of gas a proof reverts, or decides as it does with all of it."""
+    play = scene.claimed(SETUP, word_lie(6, 1, 7)[0])
+    auditor = play.auditor()
+    prove = play.run_until("prove", auditor, play.trainer)
+    node, tx = scene.chain.node, {"from": RICH[0], "to": scene.address, "data": calldata("prove", prove.args)}
+    enough = int(prove.send(scene.game())["gasUsed"], 16)
+    assert play.verdicts == [("Convicted", 0, "element")]
+    play = scene.claimed(SETUP, word_lie(6, 1, 7)[0])
+    auditor = play.auditor()
+    tx["data"] = calldata("prove", play.run_until("prove", auditor, play.trainer).args)
+    outcomes = set()
+    for gas in [*range(21_000, enough + 60_000, 1_777), *range(enough - 300, enough + 300, 7)]:
+        point, memory = node.snapshot(), scene.ghost.memory()
+        node.send(tx | {"gas": gas})
+        outcomes.add((play.phase, tuple(play.verdicts)))
+        node.revert(point)
+        scene.ghost.remember(memory)
+    assert outcomes == {(Phase.CLAIMED, ()), (Phase.CONVICTED, (("Convicted", 0, "element"),))}
+
+
+# ---- collusion ----
+
+
+def test_an_own_auditor_on_the_path(scene: Scene) -> None:
+    """C1: the trainer's own auditor came first, sits at the fraud and stalls: the honest one neither waits for it nor shares."""
+    play = scene.claimed(SETUP, LIE)
+    own, honest = play.auditor(), play.auditor()
+    play.run_until("selectElement", own, play.trainer)
+    play.run_to_end(play.trainer, honest)
+    assert play.verdicts == [("Convicted", 1, "element")]
+    # The own auditor went down to the node and knew the difference, so it can have the reward: the burnt half deters.
+    assert play.paid(honest) >= SPEC.auditor_bond
+    assert play.client.burnt() >= SPEC.trainer_bond - SPEC.trainer_bond // 2
+
+
+def test_an_own_auditor_that_loses_on_purpose(scene: Scene) -> None:
+    """C2: a dismissed dispute says nothing about the claim; the same element is decided again for whoever else names it."""
+    play = scene.claimed(SETUP, LIE)
+    own = play.auditor()
+    play.run_until("selectElement", own, play.trainer)
+    play.advance(SPEC.auditor_budget + 1)
+    play.trainer.step()
+    assert play.verdicts == [("Dismissed", 0, "timeout")]
+    honest = play.auditor()
+    play.run_to_end(play.trainer, honest)
+    assert play.verdicts[-1] == ("Convicted", 1, "element")
+    assert play.paid(honest) == SPEC.auditor_bond + SPEC.trainer_bond // 2
+
+
+def test_slashing_oneself_costs_half_the_bond(scene: Scene) -> None:
+    """C3: trainer and auditor are one: what comes back is less by the burnt half."""
+    play = scene.claimed(SETUP, LIE)
+    own = play.auditor()
+    play.run_to_end(play.trainer, own)
+    back = play.paid(play.trainer) + play.paid(own)
+    assert SPEC.trainer_bond + SPEC.auditor_bond - back == SPEC.trainer_bond - SPEC.trainer_bond // 2
+
+
+def test_a_copied_challenge_has_no_share(scene: Scene) -> None:
+    """C4, C5: the commitment binds its sender, and the dispute itself must have gone down to the place."""
+    play = scene.claimed(SETUP, LIE)
+    honest = play.auditor()
+    challenge = due(honest)
+    thieves = [scene.game() for _ in range(3)]
+    for thief in thieves:
+        challenge.send(thief)
+    play.run_to_end(play.trainer, honest)
+    assert play.verdicts == [("Convicted", 3, "element")]
+    assert play.paid(honest) == SPEC.auditor_bond + SPEC.trainer_bond // 2
+    for number, thief in enumerate(thieves):
+        thief.send("refund", play.id, number)
+        assert thief.credits(thief.wallet.address) == SPEC.auditor_bond
+
+
+def test_a_copied_proof_of_knowledge(scene: Scene) -> None:
+    """C4: what the winner shows is no proof for a dispute of somebody else."""
+    play = scene.claimed(SETUP, LIE)
+    thief, honest = play.auditor(), play.auditor()
+    play.run_until("selectElement", thief, play.trainer)
+    play.run(play.trainer, honest)
+    shown = View(honest, play.job).knowledge(play.dispute(1))
+    with pytest.raises(ContractError, match="BadProof"):
+        thief.game.send("proveKnowledge", play.id, 0, shown)
+
+
+# ---- order and time ----
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 5])
+def test_a_reorganisation(scene: Scene, lost: int) -> None:
+    """F3, O4: the last blocks are gone; agents that follow the chain make their moves again, stale moves fail harmlessly."""
+    play = scene.claimed(SETUP, LIE)
+    auditor, node = play.auditor(), scene.chain.node
+    points: list[Any] = []
+    stale: list[tuple[Player, Call]] = []
+    while not stale or stale[-1][1].name != "postTrace":
+        for player in (auditor, play.trainer):
+            call = due(player)
+            if call:
+                points.append((node.snapshot(), scene.ghost.memory()))
+                call.send(player.game)
+                stale.append((player, call))
+    point, memory = points[-lost]
+    node.revert(point)
+    scene.ghost.remember(memory)
+    for player, call in reversed(stale[-lost:]):
+        try:
+            call.send(player.game)
+        except ContractError as error:
+            assert error.name in ("NotYourTurn", "WrongLevel", "BadProof")
+    play.run_to_end(play.trainer, auditor)
+    assert play.verdicts == [("Convicted", 0, "element")]
+
+
+@pytest.mark.parametrize("first", ["prove", "timeout"])
+def test_a_proof_and_a_timeout(scene: Scene, first: str) -> None:
+    """F7: both convict here; the second one finds the job decided."""
+    play = scene.claimed(SETUP, LIE, Bluffer, silent={"prove"})
+    auditor = play.auditor()
+    prove = play.run_until("prove", auditor, play.trainer)
+    timeout = Call("timeout", (play.id, 0))
+    if first == "timeout":
+        play.advance(SPEC.trainer_budget + 1)
+    calls = [prove, timeout] if first == "prove" else [timeout, prove]
+    calls[0].send(scene.game())
+    assert play.verdicts == [("Convicted", 0, "element" if first == "prove" else "timeout")]
+    with pytest.raises(ContractError, match="WrongPhase"):
+        calls[1].send(scene.game())
+
+
+# ---- encoding ----
+
+
+def test_a_node_of_one_tree_is_none_of_another(scene: Scene) -> None:
+    """M1, M4: the kind is in every hash; a reveal under another kind or height opens nothing that is contested."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    reveal = play.run_until("reveal", auditor, play.trainer)
+    for kind in (Level.SEGMENT, Level.STATE, Level.TRACE, Level.TENSOR):
+        reveal.but(1, int(kind)).send(play.trainer.game)
+    reveal.but(2, 4).send(play.trainer.game)  # the same node at another height
+    assert play.client.turn(play.id, 0)[0] is Turn.TRAINER
+    leaf = b"".join(reveal.args[3])[:64] + bytes(448)
+    scene.game().send("openLeaf", play.id, leaf)
+    assert play.client.turn(play.id, 0)[0] is Turn.TRAINER
+    reveal.send(play.trainer.game)
+    assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR
+
+
+# ---- settlement ----
+
+
+@pytest.mark.parametrize("mode", ["TAKE", "REFUSE", "REASON", "BURN", "REENTER"])
+def test_a_payee_hurts_only_itself(scene: Scene, mode: str) -> None:
+    """T17, A12, S1: a contract as the auditor that wins: the verdict, the refunds and the reward do not depend on it."""
+    play = scene.claimed(SETUP, LIE)
+    payee = payee_game(scene, mode, bytes.fromhex(calldata("withdraw", [])[2:]))
+    contract = Auditor(payee, play.id, SETUP.honest)
+    contract.secret = lambda what: bytes(32)
+    contract.withdraw = lambda: False
+    play.run_to_end(play.trainer, contract)
+    assert play.verdicts == [("Convicted", 0, "element")]
+    owed = payee.credits(payee.wallet.address)
+    assert owed == SPEC.auditor_bond + SPEC.trainer_bond // 2
+    if mode in ("TAKE", "REENTER"):
+        payee.send("withdraw")
+        assert (payee.credits(payee.wallet.address), scene.chain.balance(payee.wallet.address)) == (0, owed)
+        succeeded = scene.chain.node.call({"to": payee.wallet.address, "data": "0x93415250"})  # succeeded()
+        assert int(succeeded, 16) == 0
+    else:
+        with pytest.raises(ContractError):
+            payee.send("withdraw")
+        assert payee.credits(payee.wallet.address) == owed
+    client = play.client
+    client.send("withdraw")
+    assert client.credits(client.wallet.address) == 0
+
+
+def test_forced_ether_disturbs_nothing(scene: Scene) -> None:
+    """S4: by a contract that ends with the game as its heir."""
+    play = scene.claimed(SETUP, LIE)
+    before = scene.chain.balance(scene.address)
+    scene.ghost.forced = 12_345
+    scene.chain.node.send({"from": RICH[0], "data": f"0x73{scene.address[2:]}ff", "value": 12_345})
+    assert scene.chain.balance(scene.address) == before + 12_345
+    auditor = play.auditor()
+    play.run_to_end(play.trainer, auditor)
+    assert play.paid(auditor) == SPEC.auditor_bond + SPEC.trainer_bond // 2
+
+
+def test_the_contract_takes_no_plain_ether(scene: Scene) -> None:
+    """S15: nor any call that the interface does not have."""
+    node = scene.chain.node
+    for data in ("0x", "0x00000000", "0xdeadbeef" + "00" * 64):
+        with pytest.raises(Reverted):
+            node.call({"from": RICH[0], "to": scene.address, "data": data, "value": 5})
+    payable = {"createJob", "acceptJob", "challenge"}
+    for name, selector in SELECTORS.items():
+        if name not in payable:
+            with pytest.raises(Reverted):
+                node.call(
+                    {"from": RICH[0], "to": scene.address, "data": "0x" + selector.hex() + "00" * 640, "value": 1}
+                )
+
+
+ENDS: dict[str, tuple[Lies | None, Callable[..., Player]]] = {"final": (None, Mistaken), "convicted": (LIE, Auditor)}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_after_the_end_nothing_moves(scene: Scene, end: str) -> None:
+    """S2, S3, S8, S9: every call of the game's life again, by both sides and by a stranger: refused, or without effect on the job."""
+    lies, cls = ENDS[end]
+    play = scene.claimed(SETUP, lies)
+    auditor = play.auditor(None if end == "convicted" else LIE, cls)
+    history: list[Call] = []
+    for player in (play.trainer, auditor):
+        send = player.game.send
+
+        def record(name: str, *args: Any, value: int = 0, send: Any = send) -> Any:
+            history.append(Call(name, args, value))
+            return send(name, *args, value=value)
+
+        player.game.send = record
+    play.run_to_end(play.trainer, auditor)
+    before = (
+        play.job,
+        play.disputes(),
+        play.client.verdict(play.id),
+        play.client.burnt(),
+        scene.chain.balance(scene.address),
+    )
+    history += [Call(name, (play.id, 0)) for name in ("timeout", "refund")]
+    history += [Call(name, (play.id,)) for name in ("finalize", "expire", "payReward")]
+    games: list[Game] = [play.trainer.game, auditor.game, scene.game()]
+    for player in (play.trainer, auditor):
+        del player.game.send
+    for call in history:
+        for game in games:
+            with pytest.raises(VgameError):
+                call.send(game)
+    assert before == (
+        play.job, play.disputes(), play.client.verdict(play.id), play.client.burnt(), scene.chain.balance(scene.address)
+    )  # fmt: skip
+    assert {d.status for d in play.disputes()} <= {Status.DISMISSED, Status.WON}
+
+
+def test_extreme_numbers(scene: Scene) -> None:
+    """S12: bonds, rewards and windows at the limits of their types: no overflow bricks a job."""
+    big = 2**128 - 1
+    for wallet in (play_wallets := [scene.wallet() for _ in range(3)]):
+        scene.chain.node.evm.set_balance(wallet.address, 2**130)
+    terms = {"reward": big, "diverged_pay": big, "trainer_bond": big, "auditor_bond": big}
+    terms |= dict.fromkeys(
+        ("challenge_window", "claim_window", "trainer_budget", "auditor_budget", "slot", "accept_window"), 2**32 - 1
+    )
+    setup = Setup(SETUP.program, steps=8, terms=terms)
+    scene.nonce += 1
+    game = scene.game(play_wallets[0])
+    game.send("createJob", astuple(setup.spec), scene.nonce, setup.program.header, value=big)
+    job = game.job_id(setup.spec, game.wallet.address, scene.nonce)
+    trainer = Bluffer(scene.game(play_wallets[1]), job, setup.machine(LIE))
+    auditor = Auditor(scene.game(play_wallets[2]), job, setup.honest)
+    trainer.accept()
+    trainer.claim()
+    for _ in range(60):
+        trainer.step()
+        auditor.step()
+    v = game.verdict(job)
+    assert game.job(job).phase is Phase.CONVICTED and (v.level, v.step, v.operator, v.index) == place_of(6, SUM, 4, 1)
+    assert game.credits(game.wallet.address) == big
+
+
+def test_a_dispute_that_was_forced_has_no_share_elsewhere(scene: Scene) -> None:
+    """A forcer that came first and stalls in another step is refunded, not rewarded."""
+    play = scene.claimed(SETUP, state_lie(6, 1, 7)[0])
+    forcer, honest = play.auditor(None, Forcer, step=1, tensor=1), play.auditor()
+    forcer.step()
+    play.run_to_end(play.trainer, honest, forcer)
+    assert play.verdicts[-1] == ("Convicted", 1, "opening")
+    assert play.paid(honest) == SPEC.auditor_bond + SPEC.trainer_bond // 2
+    assert play.paid(forcer) in (0, SPEC.auditor_bond)

@@ -1,0 +1,138 @@
+"""Status and monitor: what they say is what the contract says, and every alarm sounds and stops."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from eth_account import Account
+from frauds import SETUP, SUM, word_lie
+from scene import Scene
+
+from vgame.errors import ChainError
+from vgame.game.chain import Phase, Turn, checksum_address
+from vgame.overview import alarms, read_game, read_job, show_status, watch
+from vgame.report import Reporter
+from vgame.roles import wallet_from_environment
+
+
+def kinds(play, account: str, forecast: dict[str, str] | None = None) -> set[str]:
+    return {alarm.kind for alarm in alarms(play.client, account, forecast)}
+
+
+def disputed(scene: Scene):
+    """A wrong claim, and an auditor that has challenged it."""
+    play = scene.claimed(SETUP, word_lie(6, SUM, 4, 1)[0])
+    auditor = play.auditor()
+    auditor.step()
+    assert play.job.open == 1
+    return play, auditor
+
+
+def test_status_says_what_the_contract_says(scene: Scene) -> None:
+    play, auditor = disputed(scene)
+    now = scene.chain.now()
+    told = read_job(play.client, play.id, now)
+    turn, deadline = play.client.turn(play.id, 0)
+    assert (told.phase, told.steps, told.run_root) == ("claimed", play.setup.steps, play.job.run_root.hex())
+    assert told.seconds_left == play.job.since + play.job.spec.challenge_window - now
+    (dispute,) = told.disputes
+    assert (dispute.status, dispute.level, dispute.auditor) == ("open", "run", auditor.address)
+    assert (dispute.turn, dispute.seconds_left) == ("trainer", deadline - now)
+    assert turn is Turn.TRAINER
+    play.run(play.trainer, auditor)
+    assert play.phase is Phase.CONVICTED
+    (after,) = [j for j in read_game(play.client) if j.job == play.id.hex()]
+    assert (after.phase, after.seconds_left, after.disputes[0].status) == ("convicted", None, "won")
+
+
+def test_status_prints_one_object(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    play, auditor = disputed(scene)
+    show_status(play.client, Reporter(json_lines=True), play.id, auditor.address, None)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["jobs"][0]["job"] == play.id.hex()
+    assert lines[0]["account"]["balance"] == scene.chain.balance(auditor.address)
+
+
+def test_clock_and_stuck_sound_for_the_side_that_is_to_move(scene: Scene) -> None:
+    play, auditor = disputed(scene)
+    trainer = play.trainer.address
+    assert not kinds(play, trainer) & {"clock", "stuck", "timeout"}
+    play.advance(61)
+    assert "stuck" in kinds(play, trainer) and "clock" not in kinds(play, trainer)
+    assert "stuck" not in kinds(play, auditor.address)
+    play.advance(play.setup.spec.trainer_budget - 100)
+    assert "clock" in kinds(play, trainer)
+    play.advance(200)
+    assert "timeout" in kinds(play, trainer) and "timeout" in kinds(play, auditor.address)
+    auditor.step()
+    assert play.phase is Phase.CONVICTED
+    assert not kinds(play, trainer) & {"clock", "stuck", "timeout"}
+
+
+def test_forecast(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    root = play.job.run_root.hex()
+    assert "forecast" not in kinds(play, play.trainer.address, {play.id.hex(): root})
+    assert "forecast" in kinds(play, play.trainer.address, {play.id.hex(): "00" * 32})
+
+
+def test_a_claim_that_is_due(scene: Scene) -> None:
+    play = scene.post(SETUP)
+    trainer = play.new_trainer()
+    trainer.accept()
+    assert "claim" not in kinds(play, trainer.address)
+    play.advance(play.setup.spec.claim_window - 50)
+    assert "claim" in kinds(play, trainer.address)
+
+
+def test_bonds_and_balance_against_the_price_of_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = scene.claimed(SETUP)
+    monkeypatch.setattr(scene.chain, "fees", lambda: (0, 1))
+    assert not kinds(play, play.trainer.address) & {"bond", "balance"}
+    monkeypatch.setattr(scene.chain, "fees", lambda: (10**20, 0))
+    assert kinds(play, play.trainer.address) >= {"bond", "balance"}
+
+
+def test_watch_once_counts(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    play, _ = disputed(scene)
+    before = watch(play.client, Reporter(json_lines=True), play.trainer.address, None, 0.0, once=True)
+    play.advance(61)
+    assert watch(play.client, Reporter(json_lines=True), play.trainer.address, None, 0.0, once=True) == before + 1
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["event"], last["kind"], last["dispute"]) == ("alarm", "stuck", 0)
+
+
+def test_watch_once_says_that_all_is_well(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    play, auditor = disputed(scene)
+    play.run(play.trainer, auditor)
+    nobody = Account.create().address
+    scene.chain.fund(nobody, 10**18)
+    assert watch(play.client, Reporter(json_lines=True), nobody, None, 0.0, once=True) == 0
+    (said,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert said == {"event": "calm", "who": "", "jobs": len(read_game(play.client))}
+    watch(play.client, Reporter(), nobody, None, 0.0, once=True)
+    assert f"nothing alarming in {said['jobs']} job" in capsys.readouterr().out
+
+
+def test_a_key_comes_from_a_keystore(scene: Scene, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account.create()
+    path = tmp_path / "key.json"
+    path.write_text(json.dumps(Account.encrypt(account.key, "secret", kdf="pbkdf2", iterations=2)))
+    monkeypatch.delenv("VGAME_KEY", raising=False)
+    monkeypatch.setenv("VGAME_KEYSTORE", str(path))
+    with pytest.raises(ChainError, match="VGAME_PASSWORD"):
+        wallet_from_environment(scene.chain)
+    monkeypatch.setenv("VGAME_PASSWORD", "wrong")
+    with pytest.raises(ChainError, match="not its password"):
+        wallet_from_environment(scene.chain)
+    monkeypatch.setenv("VGAME_PASSWORD", "secret")
+    assert wallet_from_environment(scene.chain).address == account.address
+    path.write_text("{}")
+    with pytest.raises(ChainError, match="no keystore"):
+        wallet_from_environment(scene.chain)
+
+
+def test_an_address_that_is_none() -> None:
+    with pytest.raises(ChainError, match="40 hex digits"):
+        checksum_address("0x12")

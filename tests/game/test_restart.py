@@ -1,0 +1,242 @@
+"""Agents are restartable: killed at any move and started again from the chain and their own data, they go on and win.
+
+And whatever another instance of an agent, or a stranger, has done just before, it takes for done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, state_lie, word_lie
+from scene import Call, Scene, due
+from toy import INFINITY, Lies, Special
+
+from vgame.errors import Abstain, ContractError
+from vgame.game.chain import Level, Phase, Status
+from vgame.game.player import Player
+from vgame.game.trainer import Trainer
+
+SUM_LIE = word_lie(6, SUM, 4, 1)[0]
+LEFT_ALONE = state_lie(6, 5, 0)[0]
+DIVERGING = replace(SETUP, program=replace(SETUP.program, specials=(Special(5, 1, 130, INFINITY),)))
+
+Make = Callable[[], Player]
+
+
+class Story:
+    """A job from its order to the last withdrawal; both players can be made anew at any time."""
+
+    def __init__(self, scene: Scene, trainers: Lies | None, auditors: Lies | None, setup: Any = SETUP) -> None:
+        self.play = scene.post(setup)
+        self.lies = {"trainer": trainers, "auditor": auditors}
+        self.players = {name: self.fresh(name, scene.game()) for name in self.lies}
+
+    def fresh(self, name: str, game: Any) -> Player:
+        """A new object: its wallet, the job's name, and what it computed."""
+        honest, cheat = {"trainer": (Trainer, Bluffer), "auditor": (None, Mistaken)}[name]
+        if name == "auditor" and self.lies[name] is None:
+            return type(self.play.auditor())(game, self.play.id, self.play.machine(None))
+        cls = honest if self.lies[name] is None else cheat
+        return cls(game, self.play.id, self.play.machine(self.lies[name]))
+
+    def kill(self, name: str) -> None:
+        """Start it again."""
+        self.players[name] = self.fresh(name, self.players[name].game)
+
+    def start(self) -> None:
+        self.play.trainer = self.players["trainer"]
+        self.players["trainer"].accept()
+
+    def moves(self, each: Callable[[str, Call], bool | None]) -> list[str]:
+        """Play to the end; `each` sees every call before it is sent by whoever then holds that part, unless it says that it sent it."""
+        made: list[str] = []
+        for _ in range(200):
+            sent = len(made)
+            for name in ("trainer", "auditor"):
+                call = due(self.players[name])
+                if call:
+                    made.append(call.name)
+                    if not each(name, call):
+                        self.players[name].step()
+            if len(made) == sent:
+                if self.play.phase is Phase.CLAIMED:
+                    self.play.wait_for_clocks()
+                elif self.play.phase is Phase.CONVICTED and not self.play.client.verdict(self.play.id).paid:
+                    self.play.advance(self.play.setup.spec.reward_window + 1)
+                else:
+                    return made
+        raise AssertionError("it never ends")
+
+
+STORIES = {
+    "a wrong sum": (SUM_LIE, None, SETUP, [("Convicted", 0, "element")]),
+    "a tensor that is left alone": (LEFT_ALONE, None, SETUP, [("Convicted", 0, "opening")]),
+    "a mistaken auditor": (None, SUM_LIE, SETUP, [("Dismissed", 0, "element")]),
+    "a run that diverged": (None, Lies(words={(5, 1, 130): 1}), DIVERGING, [("Dismissed", 0, "element")]),
+    "a hidden divergence": (Lies(endless=True), None, DIVERGING, [("Convicted", 0, "opening")]),
+}
+MOVES = {
+    "a wrong sum": {
+        "postClaim", "challenge", "reveal", "select", "postSegment", "postTrace", "tie", "selectOperator", "openLeaf",
+        "selectElement", "postPartials", "selectBlock", "prove", "proveKnowledge", "payReward", "withdraw",
+    },
+    "a tensor that is left alone": {"tieUnchanged"},
+    "a mistaken auditor": {"finalize", "withdraw"},
+    "a run that diverged": {"postDiverged", "finalize"},
+    "a hidden divergence": {"selectElement", "payReward"},
+}  # fmt: skip
+
+
+@pytest.fixture(params=STORIES)
+def story(request: pytest.FixtureRequest, scene: Scene) -> tuple[Story, str]:
+    trainers, auditors, setup, _ = STORIES[request.param]
+    told = Story(scene, trainers, auditors, setup)
+    told.start()
+    return told, request.param
+
+
+def test_killed_before_every_move(story: tuple[Story, str]) -> None:
+    """O2: no player keeps anything from one move to the next; started again it would send the very same."""
+    told, name = story
+
+    def kill(who: str, call: Call) -> bool:
+        told.kill(who)
+        assert due(told.players[who]) == call
+        call.send(told.players[who].game)
+        return True
+
+    made = told.moves(kill)
+    assert told.play.verdicts == STORIES[name][3]
+    assert MOVES[name] <= set(made)
+
+
+def test_killed_between_a_move_and_its_receipt(story: tuple[Story, str]) -> None:
+    """The transaction was sent, the sender does not know: started again it finds its move made, or has nothing to do."""
+    told, name = story
+
+    def send_and_die(who: str, call: Call) -> None:
+        call.send(told.players[who].game)
+        told.kill(who)
+
+    told.moves(send_and_die)
+    assert told.play.verdicts == STORIES[name][3]
+    assert told.play.job.disputes == 1
+
+
+def test_every_move_is_front_run_by_its_own_copy(story: tuple[Story, str]) -> None:
+    """O1, O5, F1: the same call of the same account is included first. To find one's move made is success."""
+    told, name = story
+    for player in told.players.values():
+        race(player)
+    told.moves(lambda who, call: None)
+    assert told.play.verdicts[:1] == STORIES[name][3][:1]
+    assert told.play.phase in (Phase.FINAL, Phase.CONVICTED)
+
+
+def race(player: Player) -> None:
+    """Somebody with the same account is always faster, but for challenges, which are not idempotent."""
+    game, original = player.game, type(player.game).send
+
+    def send(name: str, *args: Any, value: int = 0) -> Any:
+        if name != "challenge":
+            original(game, name, *args, value=value)
+        return original(game, name, *args, value=value)
+
+    game.send = send
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_public_moves_are_front_run_by_a_stranger(scene: Scene, name: str) -> None:
+    """F1: reveals, openings, ties and proofs of another account: nobody is worse off."""
+    trainers, auditors, setup, verdicts = STORIES[name]
+    told = Story(scene, trainers, auditors, setup)
+    told.start()
+    stranger = scene.game()
+
+    def run(who: str, call: Call) -> None:
+        if call.name in ("reveal", "openLeaf", "tie", "tieUnchanged", "prove", "timeout", "finalize", "payReward"):
+            call.send(stranger)
+
+    told.moves(run)
+    assert told.play.verdicts == verdicts
+
+
+def test_a_challenge_that_comes_after_the_conviction_is_not_needed(scene: Scene) -> None:
+    """Another auditor was faster: no crash, and the bond is not lost."""
+    play = scene.claimed(SETUP, SUM_LIE)
+    fast, slow = play.auditor(), play.auditor()
+    original = slow.game.send
+
+    def late(name: str, *args: Any, value: int = 0) -> Any:
+        play.run(play.trainer, fast)
+        return original(name, *args, value=value)
+
+    slow.game.send = late
+    assert slow.step() is False
+    assert play.phase is Phase.CONVICTED and scene.chain.balance(slow.address) == 100 * 10**18
+
+
+def test_a_trainer_whose_job_was_taken_says_so_before_it_trains(scene: Scene) -> None:
+    play = scene.post(SETUP)
+    slow, fast = play.new_trainer(), play.new_trainer()
+    original = slow.game.send
+
+    def late(name: str, *args: Any, value: int = 0) -> Any:
+        fast.accept()
+        return original(name, *args, value=value)
+
+    slow.game.send = late
+    for _ in range(2):
+        with pytest.raises(Abstain, match=f"it is accepted, its trainer is {fast.address}"):
+            slow.accept()
+
+
+# ---- data that is lost or wrong ----
+
+
+@pytest.mark.parametrize("kind", ["reveal", "postSegment", "postTrace", "openLeaf"])
+def test_a_trainer_with_another_store_abstains(scene: Scene, kind: str) -> None:
+    """O3: what it would show is not what it claimed; it says so and sends nothing."""
+    play = scene.claimed(SETUP)
+    accuser = play.auditor(SUM_LIE, Mistaken)
+    play.run_until(kind, play.trainer, accuser)
+    other = Trainer(play.trainer.game, play.id, play.machine(word_lie(3, 1, 4)[0]))
+    before = scene.chain.now()
+    with pytest.raises((Abstain, ContractError)):
+        other.step()
+    assert scene.chain.now() == before
+    play.run_to_end(play.trainer, accuser)
+    assert play.verdicts == [("Dismissed", 0, "element")]
+
+
+def test_an_auditor_without_a_difference_abstains(scene: Scene) -> None:
+    """O3, L16: its store was replaced by the trainer's own data in mid-dispute: nothing is named, and it says so."""
+    play = scene.claimed(SETUP, SUM_LIE)
+    auditor = play.auditor()
+    play.run_until("select", auditor, play.trainer)
+    confused = type(auditor)(auditor.game, play.id, play.machine(SUM_LIE))
+    with pytest.raises(Abstain, match="nothing below it can be named"):
+        confused.step()
+    play.run_to_end(auditor, play.trainer)
+    assert play.verdicts == [("Convicted", 0, "element")]
+
+
+def test_one_dispute_that_cannot_be_served_does_not_stop_the_others(scene: Scene) -> None:
+    """A duty that fails is reported after all others are done."""
+    play = scene.claimed(SETUP, SUM_LIE)
+    auditor, forcer = play.auditor(), play.auditor(None, Forcer, step=1, tensor=1)
+    forcer.step()
+    due(auditor).send(auditor.game)
+    damaged = Trainer(play.trainer.game, play.id, play.machine(SUM_LIE))
+    segment = damaged.machine.segment
+    damaged.machine.segment = lambda c: segment(c) if c != 1 else [b"\0" * 32] * 4
+    for player in (damaged, forcer, auditor):
+        player.step()
+    with pytest.raises(ContractError):
+        damaged.step()
+    assert play.client.segment_root(play.id, 1) is None and play.client.segment_root(play.id, 2) is not None
+    assert [d.status for d in play.disputes()] == [Status.OPEN] * 2
+    assert play.dispute(0).level is Level.RUN

@@ -1,0 +1,45 @@
+"""A development node that people use, from nothing: anvil. The embedded chain is in tests/game/scene.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from vgame.errors import ChainError
+from vgame.game.chain import Chain, wait_until
+
+ANVIL = Path(__file__).resolve().parents[2] / "node_modules" / ".bin" / "anvil"
+
+
+@contextmanager
+def anvil() -> Iterator[Chain]:
+    """A fresh anvil under the rules that the contracts are compiled for, stopped at the end."""
+    if not ANVIL.exists() or shutil.which("node") is None:
+        message = "anvil is missing: install node, then run `npm install`"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(ANVIL), "--port", str(port), "--hardfork", "prague", "--silent"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert wait_until(lambda: process.poll() is not None or answers(port), 30)
+        assert process.poll() is None, "anvil stopped at once"
+        yield Chain(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def answers(port: int) -> bool:
+    try:
+        return Chain(f"http://127.0.0.1:{port}").now() > 0
+    except ChainError:
+        return False

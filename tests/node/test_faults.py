@@ -1,0 +1,153 @@
+"""Agents behind an endpoint that drops, delays and repeats requests and loses replies, and on a chain that reorganises."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from scene import Play, Scene
+
+from vgame.game.auditor import Auditor
+from vgame.game.chain import Chain, Game, Phase, Status, Wallet
+from vgame.game.player import Player
+from vgame.report import Reporter
+from vgame.roles import Patience
+
+SPEC = SETUP.spec
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+
+class FaultyProxy(BaseHTTPRequestHandler):
+    """Forwards to `target`, or fails in one of four ways."""
+
+    protocol_version = "HTTP/1.1"
+    target: str
+    dice: random.Random
+    faults: dict[str, int]
+    rate = 0.04  # of each fault
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        draw = self.dice.random() / self.rate
+        fault = {0: "drop", 1: "lose", 2: "delay", 3: "repeat"}.get(int(draw))
+        if fault:
+            self.faults[fault] = self.faults.get(fault, 0) + 1
+        if fault == "drop":  # never arrives
+            return self.hang_up()
+        if fault == "delay":
+            time.sleep(0.3)
+        reply = self.forward(body)
+        if fault == "repeat":  # what was sent is sent once more
+            reply = self.forward(body)
+        if fault == "lose":  # it arrived, but nobody learns of it
+            return self.hang_up()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def forward(self, body: bytes) -> bytes:
+        request = urllib.request.Request(self.target, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.read()
+
+    def hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.close()
+
+    def log_message(self, *args: object) -> None:
+        """Requests are not logged."""
+
+
+def patient(play: Play, chain: Chain, cls: type[Player], lies=None) -> tuple[Player, Patience]:
+    """A player whose endpoint is `chain`, kept going as `vgame trainer` and `vgame auditor` keep it going."""
+    wallet = Wallet(play.scene.chain)
+    play.scene.chain.fund(wallet.address, 100 * 10**18)
+    game = Game(chain, play.scene.address, Wallet(chain, wallet.key))
+    return cls(game, play.id, play.machine(lies)), Patience(Reporter(json_lines=True), 0.01, 0.05)
+
+
+def keep_going(players: list[tuple[Player, Patience]], end, seconds: float = 400) -> None:
+    limit = time.monotonic() + seconds
+    while not end():
+        assert time.monotonic() < limit, "the game stands still"
+        for player, patience in players:
+            with patience:
+                player.step()
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1))])
+def test_a_fraud_is_convicted_through_a_faulty_endpoint(node: Scene, seed: int) -> None:
+    handler = type("Proxy", (FaultyProxy,), {"target": node.chain.url, "dice": random.Random(seed), "faults": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    handler.rate, rate = 0.0001, handler.rate
+    faulty = Chain(f"http://127.0.0.1:{server.server_port}")
+    play = node.claimed(SETUP, LIE)
+    auditor, patience = patient(play, faulty, Auditor)
+    handler.rate = rate
+    with patience:
+        play.trainer.game = Game(faulty, node.address, Wallet(faulty, play.trainer.game.wallet.key))
+    keep_going(
+        [(play.trainer, Patience(Reporter(json_lines=True), 0.01, 0.05)), (auditor, patience)],
+        lambda: play.phase is Phase.CONVICTED,
+    )
+    assert sum(handler.faults.values()) > 10, handler.faults
+    assert play.verdicts[-1][0] == "Convicted" and len(play.disputes()) == 1
+    server.shutdown()
+
+
+def reorganise(chain: Chain, depth: int) -> None:
+    reply = chain.web3.provider.make_request("anvil_reorg", [depth, []])
+    assert "error" not in reply, json.dumps(reply["error"])
+
+
+def bury(chain: Chain) -> None:
+    """So many empty blocks that only what comes after them is undone."""
+    chain.web3.provider.make_request("anvil_mine", [hex(64)])
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_moves_that_a_reorganisation_undid_are_made_again(node: Scene, depth: int) -> None:
+    """F3: also a challenge and a reveal; a move names its target by content, so none of them does harm elsewhere."""
+    play = node.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    bury(node.chain)
+    for _ in range(8):
+        play.trainer.step()
+        auditor.step()
+        reorganise(node.chain, depth)
+        play.trainer.step()
+        auditor.step()
+        play.trainer.step()
+        auditor.step()
+        if play.phase is not Phase.CLAIMED:
+            break
+    play.run(play.trainer, auditor)
+    assert play.phase is Phase.CONVICTED
+
+
+@pytest.mark.node
+def test_an_honest_trainer_survives_reorganisations(node: Scene) -> None:
+    play = node.claimed(SETUP)
+    accuser = play.auditor(state_lie(6, 5, 0)[0], Mistaken)
+    bury(node.chain)
+    for _ in range(6):
+        accuser.step()
+        play.trainer.step()
+        reorganise(node.chain, 2)
+    play.run(accuser, play.trainer)
+    assert play.phase is Phase.CLAIMED
+    assert all(d.status is Status.DISMISSED for d in play.disputes())
+    play.pass_window()
+    play.run(play.trainer)
+    assert play.phase is Phase.FINAL

@@ -1,0 +1,112 @@
+"""Honest players as processes that are killed at random moments (SIGKILL) and started again: they win every dispute, no money is stuck."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from scene import Play, Scene
+
+from vgame.game.chain import Phase, Status, Turn, Wallet
+
+PLAYER = Path(__file__).resolve().parent / "player.py"
+SPEC = SETUP.spec
+
+
+class Mortal:
+    """A player's process, killed a random while after it is ready, as often as asked for; then left alone."""
+
+    def __init__(self, role: str, play: Play, wallet: Wallet, kills: int, dice: random.Random) -> None:
+        self.wallet, self.kills, self.dice, self.killed = wallet, kills, dice, 0
+        scene = play.scene
+        self.command = [sys.executable, str(PLAYER), role, scene.chain.url, scene.address, play.id.hex()]
+        self.start()
+
+    def start(self) -> None:
+        environment = os.environ | {"VGAME_KEY": self.wallet.key.hex()}
+        self.process = subprocess.Popen(self.command, env=environment, stdout=subprocess.PIPE, text=True)
+        self.death = None
+
+    def watch(self) -> None:
+        """Kill it when its time has come; start it again."""
+        if self.process.poll() is None and self.killed < self.kills:
+            if self.death is None:
+                assert self.process.stdout.readline() == "ready\n"
+                self.death = time.monotonic() + self.dice.uniform(0, 0.4)
+            if time.monotonic() < self.death:
+                return
+            self.process.kill()
+            self.killed += 1
+        if self.process.poll() is not None:
+            self.process.stdout.close()
+            self.start()
+
+    def end(self, timeout: float = 60) -> None:
+        self.process.wait(timeout)
+        self.process.stdout.close()
+
+
+def until(condition: Callable[[], bool], *turns: Callable[[], object], timeout: float = 120) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "the game stands still"
+        for turn in turns:
+            turn()
+        time.sleep(0.02)
+
+
+def auditor_wins(scene: Scene, kills: int, dice: random.Random) -> int:
+    """A cheat in this process against a mortal auditor."""
+    play = scene.claimed(SETUP, word_lie(6, SUM, 4, 1)[0])
+    auditor = Mortal("auditor", play, scene.wallet(), kills, dice)
+    until(lambda: play.phase is Phase.CONVICTED, auditor.watch, play.trainer.step)
+    until(lambda: play.client.verdict(play.id).best == 1, auditor.watch)
+    play.advance(SPEC.reward_window + 1)
+    auditor.kills = auditor.killed
+    until(lambda: play.client.verdict(play.id).paid and not play.client.credits(auditor.wallet.address), auditor.watch)
+    auditor.end()
+    drawn = [e.args["amount"] for e in play.client.events("Withdrawn") if e.args["account"] == auditor.wallet.address]
+    assert sum(drawn) == SPEC.auditor_bond + SPEC.trainer_bond // 2
+    return auditor.killed
+
+
+def trainer_wins(scene: Scene, kills: int, dice: random.Random) -> int:
+    """A mistaken auditor in this process against a mortal trainer."""
+    play = scene.post(SETUP)
+    trainer = Mortal("trainer", play, scene.wallet(), kills, dice)
+    until(lambda: play.phase is Phase.CLAIMED, trainer.watch)
+    accuser = play.auditor(state_lie(6, 5, 0)[0], Mistaken)
+
+    def accuse() -> None:
+        if not accuser.step() and play.job.open and play.client.turn(play.id, 0)[0] is Turn.AUDITOR:
+            time.sleep(0.05)
+
+    until(lambda: play.job.disputes == 1 and play.job.open == 0, trainer.watch, accuse)
+    assert play.dispute().status is Status.DISMISSED
+    play.pass_window()
+    trainer.kills = trainer.killed
+    until(lambda: play.phase is Phase.FINAL and not play.client.credits(trainer.wallet.address), trainer.watch)
+    trainer.end()
+    drawn = [e.args["amount"] for e in play.client.events("Withdrawn") if e.args["account"] == trainer.wallet.address]
+    assert sum(drawn) == SPEC.trainer_bond + SPEC.reward + SPEC.auditor_bond // 2
+    return trainer.killed
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("total", [8, pytest.param(200, marks=pytest.mark.nightly)])
+def test_whoever_is_killed_goes_on_and_wins(node: Scene, total: int) -> None:
+    dice, killed = random.Random(total), 0
+    while killed < total:
+        for game in (auditor_wins, trainer_wins):
+            killed += game(node, min(4, max(total - killed, 0)), dice)
+    balance = node.chain.balance(node.address)
+    view = node.game()
+    clients = {e.args["client"] for e in view.events("JobCreated")}
+    assert balance == view.burnt() + sum(view.credits(c) for c in clients)

@@ -1,0 +1,131 @@
+"""Contracts under test: compiled once per content, deployed in an in-process EVM, called by their ABI.
+
+Compiled output is cached in build/contracts/ under the hash of every source that a contract reaches and of the compiler settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgame.game.chain import calldata_floor
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / "build" / "contracts"
+CALLER = "0x" + "11" * 20
+IMPORT = re.compile(r'^import .*?"([^"]+)";', re.MULTILINE | re.DOTALL)
+
+
+class Reverted(Exception):
+    """A call reverted with a custom error: its name and arguments."""
+
+    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
+        super().__init__(f"{name}{arguments}")
+        self.name = name
+        self.arguments = arguments
+
+
+class Contract:
+    """A deployed contract: `contract.call("f", x, y)` encodes by its ABI and returns the decoded outputs.
+
+    `near`: a contract in whose EVM this one is deployed; `arguments`: the constructor's addresses.
+    """
+
+    def __init__(self, artifacts: dict[str, dict], name: str, *arguments: str, near: Contract | None = None) -> None:
+        import pyrevm
+        from eth_utils.abi import function_abi_to_4byte_selector as selector
+
+        self.artifacts = artifacts
+        self.evm = near.evm if near else pyrevm.EVM(gas_limit=10**13, spec_id="PRAGUE")
+        addresses = b"".join(bytes.fromhex(a[2:]).rjust(32, b"\0") for a in arguments)
+        self.address = self.evm.deploy(CALLER, bytes.fromhex(artifacts[name]["bytecode"]) + addresses)
+        self.functions = {entry["name"]: entry for entry in artifacts[name]["abi"] if entry["type"] == "function"}
+        self.selectors = {name: selector(entry) for name, entry in self.functions.items()}
+
+    def call(self, function: str, *arguments: Any, gas: int = 10**12) -> Any:
+        """The outputs (a bare value if there is one); Reverted for a custom error."""
+        from eth_abi import decode, encode
+        from eth_utils.abi import get_abi_input_types, get_abi_output_types
+
+        entry = self.functions[function]
+        self._data = self.selectors[function] + encode(get_abi_input_types(entry), arguments)
+        try:
+            output = self.evm.message_call(CALLER, self.address, calldata=self._data, gas=gas)
+        except RuntimeError as error:
+            raise self._decode_revert(error) from error
+        values = decode(get_abi_output_types(entry), output)
+        return values[0] if len(values) == 1 else values
+
+    @property
+    def gas(self) -> int:
+        """Gas of the last call as a transaction: what it used, or the floor for its calldata, which this EVM does not apply."""
+        return max(int(self.evm.result.gas_used), calldata_floor(self._data))
+
+    def _decode_revert(self, error: RuntimeError) -> Exception:
+        found = re.search(r"0x([0-9a-f]{8,})", str(error))
+        return self.decode_error(bytes.fromhex(found[1])) if found else error
+
+    def decode_error(self, data: bytes) -> Reverted:
+        """The custom error of any compiled contract whose selector `data` starts with."""
+        from eth_abi import decode
+        from eth_utils.abi import function_abi_to_4byte_selector as selector
+
+        for artifact in self.artifacts.values():
+            for entry in artifact["abi"]:
+                if entry["type"] == "error" and selector(entry) == data[:4]:
+                    return Reverted(entry["name"], decode([i["type"] for i in entry["inputs"]], data[4:]))
+        return Reverted("0x" + data.hex(), ())
+
+
+def reachable(path: Path) -> list[Path]:
+    """The repository's sources that `path` imports, itself included (npm packages are pinned by package-lock.json)."""
+    found, queue = set(), [path]
+    while queue:
+        source = queue.pop()
+        if source in found:
+            continue
+        found.add(source)
+        for name in IMPORT.findall(source.read_text()):
+            if not name.startswith("@"):
+                queue.append((source.parent / name if name.startswith(".") else ROOT / name).resolve())
+    return sorted(found)
+
+
+def compile_cached(path: Path) -> dict[str, dict]:
+    """Contract name -> {abi, bytecode, runtime} of `path`, from build/contracts/ if nothing that matters has changed."""
+    settings = [ROOT / "scripts" / "compile.py", ROOT / "package-lock.json"]
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in [*reachable(path), *settings])).hexdigest()[:16]
+    cached = CACHE / f"{path.stem}-{digest}.json"
+    if not cached.exists():
+        compiled = _compiler()([path])
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = cached.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(compiled))
+        partial.replace(cached)
+    return json.loads(cached.read_text())
+
+
+def _compiler() -> Callable[[list[Path]], dict[str, dict]]:
+    if shutil.which("node") is None or not (ROOT / "node_modules" / "solc").exists():
+        message = "the Solidity compiler is missing: install node, then run `npm install`"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    spec = importlib.util.spec_from_file_location("compile_script", ROOT / "scripts" / "compile.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.compile_sources
+
+
+def deploy(name: str) -> Contract:
+    """The harness tests/contracts/NAME.sol, deployed."""
+    return Contract(compile_cached(ROOT / "tests" / "contracts" / f"{name}.sol"), name)

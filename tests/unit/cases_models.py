@@ -1,0 +1,461 @@
+"""Cases of test_lowering.py: losses, embeddings, attention, recurrent cells, small models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from traced import Batch, Case, over
+
+from vgame.program.schedule import Schedule
+
+# ---- losses ----
+
+
+def _classes(loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *shape: int) -> Case:
+    """Logits [B, 5, ...] by a linear layer and labels [B, ...]; the loss is the model's loss."""
+    return Case(
+        lambda: nn.Sequential(nn.Linear(3, 5), nn.Unflatten(1, (5, *(1 for _ in shape)))),
+        lambda: {"x": torch.randn(12, 3), "y": torch.randint(0, 5, (12, *shape))},
+        loss=lambda model, batch: loss(model(batch["x"]).expand(-1, -1, *shape), batch["y"]),
+        recorded=False,
+    )
+
+
+def _targets(loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Case:
+    """Predictions [B, 5] by a linear layer and targets in (0, 1) of the same shape."""
+    return Case(
+        lambda: nn.Linear(3, 5),
+        lambda: {"x": torch.randn(12, 3), "y": torch.rand(12, 5)},
+        loss=lambda model, batch: loss(model(batch["x"]), batch["y"]),
+        recorded=False,
+    )
+
+
+def _weights(logits: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([1.0, 0.5, 2.0, 0.1, 3.0], dtype=logits.dtype)
+
+
+def _losses() -> dict[str, Case]:
+    ce, on_targets = F.cross_entropy, {}
+    on_targets |= {
+        f.__name__: _targets(f) for f in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss)
+    }
+    on_targets |= {
+        "binary_cross_entropy_with_logits": _targets(F.binary_cross_entropy_with_logits),
+        "bce with weights": _targets(
+            lambda p, y: F.binary_cross_entropy_with_logits(p, y, weight=y, pos_weight=_weights(p))
+        ),
+        "binary_cross_entropy": _targets(lambda p, y: F.binary_cross_entropy(p.sigmoid(), y)),
+        "kl_div": _targets(lambda p, y: F.kl_div(p.log_softmax(1), y, reduction="batchmean")),
+        "soft cross-entropy": _targets(lambda p, y: ce(p, y.softmax(1), label_smoothing=0.1)),
+        "soft margin": _targets(lambda p, y: F.soft_margin_loss(p, y.round() * 2 - 1)),
+        "sum of squares": _targets(lambda p, y: F.mse_loss(p, y, reduction="sum")),
+        "cosine embedding": _targets(lambda p, y: F.cosine_embedding_loss(p, y, torch.tensor([1, -1, 1, -1]))),
+        "triplet margin": _targets(lambda p, y: F.triplet_margin_loss(p, y, y.flip(0))),
+    }
+    return on_targets | {
+        "cross-entropy": _classes(ce),
+        "cross-entropy, summed": _classes(lambda p, y: ce(p, y, reduction="sum")),
+        "cross-entropy, class weights": _classes(lambda p, y: ce(p, y, weight=_weights(p))),
+        "cross-entropy, ignored and smoothed": _classes(lambda p, y: ce(p, y, ignore_index=2, label_smoothing=0.1)),
+        "cross-entropy, all options": _classes(lambda p, y: ce(p, y, _weights(p), ignore_index=1, label_smoothing=0.2)),
+        "cross-entropy per pixel": _classes(lambda p, y: ce(p, y, _weights(p), ignore_index=3), 2, 3),
+        "cross-entropy per sample": _classes(lambda p, y: (ce(p, y, reduction="none") * torch.arange(4)).sum()),
+        "nll": _classes(lambda p, y: F.nll_loss(p.log_softmax(1), y)),
+        "focal": _classes(lambda p, y: ((1 - p.softmax(1).gather(1, y[:, None])) ** 2 * ce(p, y, reduction="none")[:, None]).mean()),
+        "accuracy beside": _classes(lambda p, y: ce(p, y) + 0 * (p.argmax(1) == y).float().mean()),
+    }  # fmt: skip
+
+
+# ---- embeddings ----
+
+
+class Tied(nn.Module):
+    """Token embedding with positions; the head shares the embedding's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(7, 4), nn.Embedding(6, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        positions = self.positions(torch.arange(tokens.shape[1]))
+        return self.head(self.tokens(tokens) + positions)
+
+
+def tokens(count: int, length: int) -> Callable[[], dict[str, torch.Tensor]]:
+    return lambda: {"tokens": torch.randint(0, count, (12, length))}
+
+
+class Rows(nn.Module):
+    """An embedding whose rows are normalised or frozen by the options."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(7, 4, **options)
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        return self.rows(i) * self.rows.weight.sum()
+
+
+class Bags(nn.Module):
+    """A bag of embeddings [B, 5] by every way to reduce it, also by offsets that are data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.weights = nn.Parameter(torch.randn(7, 4)), nn.Parameter(torch.randn(4, 5))
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        bag = F.embedding_bag
+        offsets = torch.stack([i.new_zeros(()), i[0, 0] % 3, i[0, 0] % 3, i[0, 0] + 4])  # the second bag is empty
+        results = [bag(i, self.rows, mode=mode) for mode in ("sum", "mean", "max")]
+        results += [bag(i.flatten(), self.rows, offsets, mode=mode) for mode in ("sum", "mean", "max")]
+        results += [
+            bag(i, self.rows, mode="sum", per_sample_weights=self.weights),
+            bag(i, self.rows, mode="mean", padding_idx=2),
+        ]
+        results += [bag(i.flatten(), self.rows, offsets, mode="sum", include_last_offset=True)]
+        return torch.cat(results)
+
+
+# ---- attention ----
+
+
+class Attention(nn.Module):
+    """Scaled dot products [B, 2, 4, 3] with whatever options; rotary embeddings if asked for."""
+
+    def __init__(self, rotary: bool = False, masked: bool = False, **options: object) -> None:
+        super().__init__()
+        self.project, self.rotary, self.masked, self.options = nn.Linear(6, 24), rotary, masked, options
+        angles = torch.arange(4.0)[:, None] * torch.tensor([1.0, 0.1])
+        self.register_buffer("angles", angles, persistent=False)
+
+    def rotate(self, x: torch.Tensor) -> torch.Tensor:
+        cos, sin = self.angles.cos(), self.angles.sin()
+        a, b = x[..., :2], x[..., 2:]
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).view(*x.shape[:2], 2, 12).transpose(1, 2).split(4, -1)
+        if self.rotary:
+            q, k = self.rotate(q), self.rotate(k)
+        mask = (torch.arange(4)[:, None] > torch.arange(4)) if self.masked else None  # the first row sees nothing
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.options)
+        return y.transpose(1, 2).flatten(2)
+
+
+class ByHand(nn.Module):
+    """Attention as it is written out in many models: an additive mask of -inf, softmax over the last dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(6, 3), nn.Linear(6, 3)
+        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / 3**0.5
+        return (scores + self.mask).softmax(-1) @ x
+
+
+def _attention() -> dict[str, Case]:
+    width = {"d_model": 6, "nhead": 2, "dim_feedforward": 8, "dropout": 0.0, "batch_first": True}
+    layer = lambda: nn.TransformerEncoderLayer(**width, norm_first=True, activation="gelu")  # noqa: E731
+    return {
+        "attention": over(Attention, 4, 6),
+        "attention, causal": over(lambda: Attention(is_causal=True), 4, 6),
+        "attention, a row that sees nothing": over(lambda: Attention(masked=True), 4, 6),
+        "attention, rotary": over(lambda: Attention(rotary=True, is_causal=True, scale=0.3), 4, 6),
+        "attention by hand": over(ByHand, 4, 6),
+        "multi-head attention": over(lambda: _Self(nn.MultiheadAttention(6, 2, batch_first=True)), 4, 6),
+        "transformer encoder layer": over(layer, 4, 6),
+        "transformer decoder layer": over(lambda: _Twice(nn.TransformerDecoderLayer(**width)), 4, 6),
+    }
+
+
+class _Self(nn.Module):
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=True)[0]
+
+
+class _Twice(nn.Module):
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(x, x * 2)
+
+
+# ---- recurrent networks ----
+
+
+class Recurrent(nn.Module):
+    """A recurrent network's outputs and last states."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output, state = self.network(x)
+        return torch.cat([t.reshape(-1) for t in (output, *(state if isinstance(state, tuple) else (state,)))])
+
+
+class Cells(nn.Module):
+    """Two steps of one cell of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru, self.rnn = nn.LSTMCell(3, 4), nn.GRUCell(3, 4), nn.RNNCell(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, c = self.lstm(x)
+        h, c = self.lstm(x.flip(1), (h, c))
+        return torch.cat([h, c, self.gru(x, self.gru(x)), self.rnn(x, self.rnn(x))], 1)
+
+
+def _recurrent() -> dict[str, Case]:
+    two_ways = {"num_layers": 2, "bidirectional": True, "batch_first": True}
+    return {
+        "cells": over(Cells, 3),
+        "lstm": over(lambda: Recurrent(nn.LSTM(3, 4, batch_first=True)), 3, 3),
+        "lstm both ways": over(lambda: Recurrent(nn.LSTM(3, 2, **two_ways)), 3, 3),
+        "gru": over(lambda: Recurrent(nn.GRU(3, 4, batch_first=True)), 3, 3),
+        "rnn": over(lambda: Recurrent(nn.RNN(3, 4, batch_first=True, nonlinearity="relu")), 3, 3),
+    }
+
+
+# ---- models ----
+
+
+class Residual(nn.Module):
+    """Two residual convolutions with batch norm, concatenation of a strided slice, and a frozen first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(False)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)) for _ in range(2)
+        )
+        self.head = nn.Linear(4 + 16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.stem(x)
+        for block in self.blocks:
+            y = y + F.relu(block(y))
+        return self.head(torch.cat([y.mean((2, 3)), x[:, 0, ::2, 1::2].flatten(1)], 1))
+
+
+class Unused(nn.Module):
+    """A parameter without a gradient and one that is its own output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(2))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("seen", torch.zeros(3, dtype=torch.bool))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen |= (x > 1.5).any(0)
+        return x * self.used * (~self.seen + self.calls)
+
+
+class Average(nn.Module):
+    """A buffer that is replaced, not written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("average", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        return self.linear(x - self.average)
+
+
+def parameter_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The loss is a parameter itself: no operator computes it."""
+    return model.weight.view(())
+
+
+def penalised(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The loss asks the model for its parameters."""
+    return model(batch["x"]).square().mean() + sum(p.square().sum() for p in model.parameters())
+
+
+class _Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return (self.a * x).masked_fill(~m, 0.5) + (m & ~m.flip(0))
+
+
+# ---- whole tasks ----
+
+
+def next_token(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Cross-entropy of the next token, in windows of a stream."""
+    logits = model(batch["tokens"][:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), batch["tokens"][:, 1:].flatten())
+
+
+def grouped(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Decay and twice the learning rate for matrices only."""
+    parameters = list(parameters)
+    matrices, others = ([p for p in parameters if (p.dim() > 1) == wanted] for wanted in (True, False))
+    return torch.optim.AdamW(
+        [{"params": others, "weight_decay": 0.0}, {"params": matrices, "lr": 2.0, "weight_decay": 0.2}], lr=1.0
+    )
+
+
+def _stream(model: Callable[[], nn.Module], **options: object) -> Case:
+    """Next tokens of a stream of 61 tokens, 7 at a time, 5 apart."""
+    return Case(
+        model,
+        lambda: {"tokens": torch.randint(0, 7, (61,))},
+        loss=next_token,
+        recorded=False,
+        steps=4,
+        schedule=Schedule(lr="0.1"),
+        options={"window": 7, "stride": 5, **options},
+    )
+
+
+def _steady() -> nn.Module:
+    """Batch norm and a linear layer: every batch of a step moves the running statistics."""
+    return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+
+def _tasks() -> dict[str, Case]:
+    rows = lambda: {"x": torch.randn(20, 3), "y": torch.randn(20, 2)}  # noqa: E731
+    squares = lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"])  # noqa: E731
+    plain = {"loss": squares, "recorded": False, "steps": 3, "batch": 2}
+    return {
+        "windows of a stream": _stream(Tied),
+        "windows, clipped": _stream(Tied, clip=0.05),
+        "windows, parameter groups": replace(_stream(Tied), optimizer=grouped),
+        "gradients that need no clipping": Case(lambda: nn.Linear(3, 2), rows, options={"clip": 1e3}, **plain),
+        "accumulated gradients": Case(_steady, rows, options={"accumulate": 3}, **plain),
+        "accumulated and clipped": Case(_steady, rows, options={"accumulate": 2, "clip": 0.01}, **plain),
+        "parameter groups": Case(
+            _steady, rows, optimizer=grouped, **plain | {"schedule": Schedule(lr="0.05", kind="cosine", warmup=1)}
+        ),
+    }
+
+
+# ---- what is opened up before autograd ----
+
+
+class Sampled(nn.Module):
+    """Images [B, 2, 4, 5] looked at through a grid that is learnt."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.angle, self.options = nn.Parameter(torch.tensor([[0.91, 0.23, 0.117], [-0.31, 1.17, 0.053]])), options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = F.affine_grid(self.angle.expand(len(x), 2, 3), list(x.shape), align_corners=False)
+        return F.grid_sample(x, grid, **self.options) + self.angle.sum()
+
+
+class Experts(nn.Module):
+    """Rows sorted by the expert that is best for them, each expert's rows times its matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route, self.experts = nn.Linear(4, 3), nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, chosen = self.route(x).softmax(-1).topk(1)
+        order = chosen[:, 0].argsort()
+        ends = torch.histc(chosen.float(), 3, 0, 2).cumsum(0).int()
+        experts = self.experts
+        if x.dtype == torch.float64:  # torch's own grouped product knows bfloat16 only
+            starts = [0, *ends.tolist()]
+            y = torch.cat([x[order][s:e] @ m for s, e, m in zip(starts, starts[1:], experts, strict=False)])
+        else:
+            y = F.grouped_mm(x[order], experts, offs=ends)
+        return torch.zeros_like(y).index_copy(0, order, y) * weight
+
+
+class Skipping(nn.Module):
+    """A layer that is dropped with probability 0, as transformers do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if torch.rand([]) < 0.0 else self.linear(x)
+
+
+class Deciding(nn.Module):
+    """Decisions by what the model builds itself: a mask, a count, the positions of its true elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, mask, count = self.linear(x), torch.zeros(4), torch.zeros(4)
+        mask[1:3] = 1.0
+        if not (mask > 0).any() or int(mask.sum()) != 2 or torch.equal(mask, torch.ones(4)):
+            return x
+        count[: len(mask.nonzero())] += 1
+        return x[:, mask > 0] * x[..., count.bool()] * float(count.max())
+
+
+def _opened() -> dict[str, Case]:
+    distances = {f"distances of order {p}": over(lambda p=p: _Distances(p), 5, 3) for p in (1.0, 2.0)}
+    return distances | {
+        "grid sample": over(Sampled, 2, 4, 5),
+        "grid sample to the border": over(lambda: Sampled(padding_mode="border", align_corners=True), 2, 4, 5),
+        "grid sample, nearest": over(lambda: Sampled(mode="nearest"), 2, 4, 5),
+        "experts": over(Experts, 4, batch=7),
+        "a layer that is never dropped": over(Skipping, 3),
+        "decisions by constants": over(Deciding, 4),
+    }
+
+
+class _Distances(nn.Module):
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cdist(x, x[:, :2] + 1, self.p)
+
+
+CASES: dict[str, Case] = {
+    **_tasks(),
+    **_opened(),
+    **_losses(),
+    "tied embeddings": Case(Tied, tokens(7, 6)),
+    "embedding with padding": Case(lambda: Rows(padding_idx=3), tokens(7, 5)),
+    "embedding counted from the end": Case(lambda: Rows(padding_idx=-1), tokens(7, 5)),
+    "bags of embeddings": Case(Bags, tokens(7, 5)),
+    **_attention(),
+    **_recurrent(),
+    "residual network, frozen stem": over(Residual, 1, 8, 8, steps=2),
+    "buffers of integers and truth values": Case(Unused, lambda: {"x": torch.randn(8, 3)}, steps=3, batch=2),
+    "a parameter as loss": Case(
+        lambda: nn.Linear(1, 1, bias=False), lambda: {"x": torch.zeros(4, 1)}, loss=parameter_loss, recorded=False
+    ),
+    "a penalty on all parameters": Case(
+        lambda: nn.Linear(3, 2), lambda: {"x": torch.randn(8, 3)}, loss=penalised, recorded=False, steps=2
+    ),
+    "a buffer that is replaced": Case(Average, lambda: {"x": torch.randn(8, 3)}, steps=3),
+    "data of truth values": Case(_Masked, lambda: {"x": torch.randn(8, 3), "m": torch.rand(8, 3) > 0.5}),
+}

@@ -1,0 +1,83 @@
+"""Programs of a few hand-built operators, run by the executor and, element by element, by the reference.
+
+In: operators and the tensors that they may name. Out: words. A loss of one word is appended, because every program has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from vgame.arithmetic.functions import Function
+from vgame.commit.tensor import to_words
+from vgame.execute.executor import Executor
+from vgame.execute.reference import Position, evaluate
+from vgame.program.operators import Map, Operator, Ref, RefClass, immediate
+from vgame.program.program import Program
+
+ZERO_LOSS = Map(Function.ABS, (1,), (immediate(0),), False)
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything outside the step: state before it, constants, data, the table of scalars [steps, n]."""
+
+    state: Sequence[torch.Tensor] = ()
+    constants: Sequence[torch.Tensor] = ()
+    data: Sequence[torch.Tensor] = ()
+    scalars: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 0))
+    seed: int = 0x0123456789ABCDEF
+    step: int = 1
+
+    def program(self, operators: Sequence[Operator]) -> Program:
+        """The operators and a loss; no state tensor is written."""
+        every = (*operators, ZERO_LOSS)
+        return Program(every, (), tuple(self.constants), len(self.data), self.scalars.shape[1], len(operators))
+
+
+def executed(operators: Sequence[Operator], world: World, mode: str = "correct") -> list[list[int]]:
+    """The words of every operator's output, by the executor."""
+    found: list[list[int]] = []
+
+    def tap(index: int, output: torch.Tensor) -> torch.Tensor:
+        found.append(to_words(output).tolist())
+        return output
+
+    executor = Executor(world.program(operators), world.data, world.scalars, world.seed, mode)
+    executor.step(world.step, world.state, tap)
+    return found[: len(operators)]
+
+
+def referenced(operators: Sequence[Operator], world: World) -> list[list[int]]:
+    """The same by the reference, which reads nothing but the words of its operands."""
+    outputs: list[list[int]] = []
+    tables = {
+        RefClass.STATE: [to_words(t).tolist() for t in world.state],
+        RefClass.CONSTANT: [to_words(t).tolist() for t in world.constants],
+        RefClass.DATA: [to_words(t).tolist() for t in world.data],
+        RefClass.OPERATOR: outputs,
+    }
+
+    def read(ref: Ref, first: int, count: int) -> list[int]:
+        if ref.cls is RefClass.SCALAR:
+            assert (first, count) == (0, 1), "a scalar is one word"
+            return to_words(world.scalars[world.step - 1, ref.index]).tolist()
+        words = tables[ref.cls][ref.index]
+        assert first >= 0 and first + count <= len(words), f"words {first}.. + {count} of {len(words)} are read"
+        return words[first : first + count]
+
+    for i, operator in enumerate(operators):
+        at = (Position(world.seed, world.step, i, element) for element in range(operator.elements))
+        outputs.append([evaluate(operator, position, read) for position in at])
+    return outputs
+
+
+def check(operators: Sequence[Operator], world: World) -> list[list[int]]:
+    """Executor and reference agree on every bit of every output; the words."""
+    words, wanted = executed(operators, world), referenced(operators, world)
+    for i, operator in enumerate(operators):
+        wrong = [(e, hex(a), hex(b)) for e, (a, b) in enumerate(zip(words[i], wanted[i], strict=True)) if a != b]
+        assert not wrong, f"operator {i} {operator}: (element, executor, reference) {wrong[:4]}"
+    return words

@@ -1,0 +1,430 @@
+"""What people do to job files and runs: each ends in one sentence that says what is wrong, never in a traceback or a false verdict."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vgame.commit.store import Divergence, Store
+from vgame.errors import BundleError, ContractError, JobFileError, StoreError, VgameError
+from vgame.execute.training import train
+from vgame.locate import locate
+from vgame.offline import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
+from vgame.report import Reporter
+from vgame.spec import JobFile, differences, load_bundle, make_task, prepare, read_job_file, save_bundle
+
+QUIET = Reporter(json_lines=True)
+STEPS, INTERVAL = 6, 2
+JOB = """
+model = "{model}"
+seed = {seed}
+steps = 6
+interval = 2
+[args]
+{args}
+[schedule]
+{schedule}
+"""
+
+
+def write(path: Path, model="vgame.tasks.digits:task", seed="1", args="batch = 4", schedule='lr = "0.1"') -> Path:
+    path.write_text(JOB.format(model=model, seed=seed, args=args, schedule=schedule))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    train_offline(write(folder / "job.toml"), folder / "run", "default", 1, QUIET)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+@pytest.fixture
+def begun(run: Path, tmp_path: Path) -> Path:
+    """The same run when it has made one checkpoint of three, and a half."""
+    roots, losses = run / "roots.bin", run / "losses.bin"
+    roots.write_bytes(roots.read_bytes()[:32])
+    losses.write_bytes(losses.read_bytes()[:20])  # the next two steps' losses are there, their root is not yet
+    for step in (4, 6):
+        (run / f"states/{step:010d}.safetensors").unlink()
+    return run
+
+
+def audit(run: Path, segment: str | None = None, sample: float | None = None, seed: int = 1) -> bool:
+    return audit_offline(run, "default", segment, sample, seed, QUIET)
+
+
+def told(capsys: pytest.CaptureFixture[str], event: str) -> dict:
+    """The last event of that name."""
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    return [line for line in lines if line["event"] == event][-1]
+
+
+def sentence(capsys: pytest.CaptureFixture[str], run: Path, **chosen) -> str:
+    """What a person reads at the end of an audit."""
+    capsys.readouterr()
+    audit_offline(run, "default", chosen.get("segment"), chosen.get("sample"), 1, Reporter())
+    return capsys.readouterr().out.strip().splitlines()[-1]
+
+
+# ---- weights that are not those of the run ----
+
+
+def weights(run: Path, step: int) -> Path:
+    return run / f"states/{step:010d}.safetensors"
+
+
+def replace_weights(run: Path, step: int, word: int = 0) -> None:
+    """Another valid file: one weight is another."""
+    state = load_file(weights(run, step))
+    state["conv1.bias"].view(torch.int32)[word] ^= 1
+    save_file(state, weights(run, step))
+
+
+def truncate(run: Path, step: int) -> None:
+    weights(run, step).write_bytes(weights(run, step).read_bytes()[:-8])
+
+
+@pytest.mark.parametrize("chosen", [{}, {"segment": "1..1"}, {"sample": 0.01}])
+def test_an_audit_reads_the_final_weights(chosen: dict, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(run, **chosen)
+    replace_weights(run, 6)
+    assert not audit(run, **chosen)
+    assert told(capsys, "audited")["differs"] == 3
+    assert sentence(capsys, run, **chosen).startswith("NO MATCH at checkpoint 3: committed ")
+    truncate(run, 6)
+    with pytest.raises(StoreError, match=r"checkpoint 3 is damaged: .*0000000006\.safetensors cannot be read"):
+        audit(run, **chosen)
+    weights(run, 6).unlink()
+    with pytest.raises(StoreError, match="checkpoint 3 is damaged"):
+        audit(run, **chosen)
+
+
+def test_an_audit_reads_every_kept_state_in_its_scope(run: Path) -> None:
+    replace_weights(run, 2)
+    assert audit(run, "3..3")
+    assert not audit(run, "2..2")  # it would start there
+    assert not audit(run)
+    weights(run, 2).unlink()  # not kept: nothing to compare
+    assert audit(run)
+
+
+def test_locate_reads_the_kept_states(trained: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert locate(trained, run, "default", QUIET) is None
+    replace_weights(run, 4, 5)
+    for first, second, place in ((trained, run, "second"), (run, trained, "first")):
+        found = locate(first, second, "default", QUIET)
+        assert found is not None
+        assert (found.step, found.tensor, found.element) == (4, "conv1.bias", 5)
+        assert int(found.first, 16) ^ int(found.second, 16) == 1
+        assert found.note == f"the file of checkpoint 2 of the {place} run does not hold what that run committed"
+        stored = load_file(weights(run, 4))["conv1.bias"].view(torch.int32)[5].item() & 0xFFFFFFFF
+        assert int(found.first if place == "first" else found.second, 16) == stored
+    shutil.copy(weights(trained, 4), weights(run, 4))
+    truncate(run, 6)
+    with pytest.raises(StoreError, match="checkpoint 3 is damaged"):
+        locate(run, run, "default", QUIET)
+
+
+# ---- a folder that holds another job ----
+
+
+def test_a_run_goes_on_with_its_own_job_only(run: Path, trained: Path, tmp_path: Path) -> None:
+    same, other = write(tmp_path / "same.toml"), write(tmp_path / "other.toml", seed="2", schedule='lr = "0.2"')
+    save_bundle(prepare(read_job_file(other)), tmp_path / "bundle")
+    for source in (same, trained / "job", run / "job"):
+        assert prepare_run(source, run).identity == load_bundle(trained / "job").identity
+    for source in (other, tmp_path / "bundle"):
+        with pytest.raises(StoreError, match=r"holds another job \(other scalars, seed\); choose another folder"):
+            train_offline(source, run, "default", 1, QUIET)
+
+
+def test_what_differs_is_all_that_the_identity_covers(trained: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    bundle = load_bundle(trained / "job")
+    flipped = [bundle.state[0] + 1, *bundle.state[1:]]
+    pixels = [bundle.data[0] * 0.5, *bundle.data[1:]]
+    for name, other in (
+        ("seed", replace(bundle, seed=9)),
+        ("steps", replace(bundle, steps=5)),
+        ("interval", replace(bundle, interval=3)),
+        ("mode", replace(bundle, mode="nearest")),
+        ("initial state", replace(bundle, state=tuple(flipped))),
+        ("data", replace(bundle, data=tuple(pixels))),
+        ("scalars", replace(bundle, scalars=bundle.scalars * 2)),
+    ):
+        assert differences(bundle, other) == [name] and other.identity != bundle.identity
+    assert differences(bundle, replace(bundle, depth=3)) == []
+
+
+def test_a_logged_job_with_measured_windows_goes_on(tmp_path: Path) -> None:
+    """Without measuring them again, which another machine would do otherwise."""
+    job = write(tmp_path / "job.toml", schedule='lr = "0.1"\n[log]\nbits = 32\nthresholds = "proven"')
+    text = job.read_text().replace("seed = 1", 'seed = 1\nmode = "logged"')
+    job.write_text(text)
+    held = prepare_run(job, tmp_path / "run")
+    measured = (held.log.windows[0] / 2, *held.log.windows[1:])
+    spec = tmp_path / "run/job/spec.json"
+    fields = json.loads(spec.read_text())
+    spec.write_text(json.dumps(fields | {"log": fields["log"] | {"windows": measured}}))
+    with pytest.raises(StoreError, match=r"holds another job \(other log\)"):
+        prepare_run(job, tmp_path / "run")
+    job.write_text(text.replace("proven", "adaptive"))
+    assert prepare_run(job, tmp_path / "run").log.windows == measured
+    job.write_text(text.replace("proven", "adaptive").replace("bits = 32", "bits = 30"))
+    with pytest.raises(StoreError, match=r"holds another job \(other log\)"):
+        prepare_run(job, tmp_path / "run")
+
+
+def test_locate_says_in_what_two_jobs_differ(trained: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "job.toml", seed="3")
+    train_offline(other, tmp_path / "run", "default", 1, QUIET)
+    with pytest.raises(VgameError, match=r"of different jobs \(other seed\)"):
+        locate(trained, tmp_path / "run", "default", QUIET)
+
+
+# ---- runs in progress, parts of runs, runs that diverged ----
+
+
+def test_a_run_in_progress_matches_so_far(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(begun)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (lines[-1]["match"], lines[-1]["complete"], lines[-1]["checked"]) == (True, False, [1])
+    assert {line["total"] for line in lines if line["event"] == "progress"} == {2}  # no step beyond what is stored
+    assert sentence(capsys, begun).startswith("MATCH so far: 1 of 3 checkpoints: theirs ")
+    roots = begun / "roots.bin"
+    roots.write_bytes(bytes(32))
+    weights(begun, 2).unlink()
+    with pytest.raises(StoreError, match="checkpoint 1 is damaged"):
+        audit(begun)
+
+
+def test_who_reads_a_run_in_progress_changes_nothing(begun: Path, trained: Path) -> None:
+    (begun / "roots.bin").write_bytes((begun / "roots.bin").read_bytes() + b"half")
+    before = {name: (begun / name).read_bytes() for name in ("roots.bin", "losses.bin")}
+    store = open_run(begun)
+    assert (len(store.roots), len(store.losses())) == (1, 2)
+    assert {name: (begun / name).read_bytes() for name in before} == before
+    train(store, executor_of(store.bundle, "cpu"))
+    for name in before:
+        assert (begun / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_fork_that_was_killed_is_forked_again(trained: Path, tmp_path: Path) -> None:
+    store = open_run(trained)
+    store.fork(tmp_path / "fork", 2)
+    (tmp_path / "fork/roots.bin").write_bytes(b"half")  # all losses, not a single root
+    again = store.fork(tmp_path / "fork", 2)
+    assert (again.roots, again.losses().tolist()) == (store.roots[:2], store.losses()[:4].tolist())
+    assert (tmp_path / "fork/roots.bin").read_bytes() == b"".join(store.roots[:2])
+    assert (tmp_path / "fork/losses.bin").stat().st_size == 16
+
+
+def test_what_was_checked_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sentence(capsys, run, segment="2..3").startswith("MATCH of 2 of 3 checkpoints (2..3 only): theirs ")
+    assert sentence(capsys, run, sample=1.0).startswith("MATCH of 3 of 3 checkpoints (1..3): theirs ")
+    assert sentence(capsys, run).startswith("MATCH: theirs ")
+    assert ranges([2, 5, 6, 7, 9]) == "2, 5..7, 9"
+    assert ranges(range(1, 99, 2)).endswith(" ...")
+
+
+def test_segment_or_sample(run: Path) -> None:
+    with pytest.raises(VgameError, match=r"--segment and --sample were both given"):
+        audit(run, "1..2", 0.5)
+
+
+def diverged(run: Path, step: int) -> Path:
+    """A run that says so at a step, and holds what came before."""
+    store = open_run(run)
+    store.roots = store.roots[: (step - 1) // INTERVAL]
+    (run / "roots.bin").write_bytes(b"".join(store.roots))
+    store.diverged(Divergence(step, 0, 0))
+    return run
+
+
+def test_no_part_of_a_run_that_diverged_at_once(run: Path) -> None:
+    diverged(run, 1)
+    for segment, sample in ((None, 0.5), ("1..1", None)):
+        with pytest.raises(VgameError, match="diverged before its first checkpoint"):
+            audit(run, segment, sample)
+
+
+def test_a_divergence_that_is_none_is_found_at_its_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    diverged(run, 3)
+    assert audit(run, "1..1")
+    assert "that it diverged was not checked" in sentence(capsys, run, segment="1..1")
+    assert not audit(run)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1]["differs"] == 2 and {line["total"] for line in lines if line["event"] == "progress"} == {3}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [1],
+        {"identity": None},
+        {"divergence": {"step": 1, "operator": 0, "element": 0, "colour": 3}},
+        {"divergence": [1]},
+        {"divergence": {"step": 7, "operator": 0, "element": 0}},
+        {"divergence": {"step": "1", "operator": 0, "element": 0}},
+        {"divergence": {"step": 1, "operator": 10**6, "element": 0}},
+    ],
+)
+def test_a_damaged_header(header: object, run: Path) -> None:
+    path = run / "run.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | header if isinstance(header, dict) else header))
+    with pytest.raises(StoreError, match=r"is damaged|holds another run") as caught:
+        open_run(run)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"file/run cannot be used for a run|states cannot be used for a run"):
+        Store(tmp_path / "file" / "run", load_bundle(trained / "job"))
+    (tmp_path / "roots.bin").mkdir()
+    with pytest.raises(StoreError, match=r"roots\.bin cannot be used for a run"):
+        Store(tmp_path, load_bundle(trained / "job"))
+
+
+def test_nothing_to_train(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match=r"nowhere is not there; a job file .* or the folder of a bundle"):
+        train_offline(tmp_path / "nowhere", tmp_path / "run", "default", 1, QUIET)
+
+
+# ---- job files ----
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ('lr = "fast"', "`schedule.lr` 'fast' is no decimal string"),
+        ('lr = "inf"', "out of range"),
+        ('lr = "nan"', "out of range"),
+        ('lr = "-1"', "out of range"),
+        ('lr = "1e999999999"', "out of range"),
+        ('lr = "0e-999999999"', "out of range"),
+        ("lr = 0.01", 'write lr = "0.01"'),
+        ("lr = 1", 'write lr = "1"'),
+        ("lr = true", "no decimal string"),
+        ('lr = "0.1"\nfinal = "1/0"', "`schedule.final` '1/0' is no decimal string"),
+        ('lr = "0.1"\nfactor = "-0.5"', "`schedule.factor` '-0.5' is out of range"),
+        ('lr = "0.1"\nwarmup = 7', "`schedule.warmup` = 7 is more than `steps` = 6"),
+        ('lr = "0.1"\nwarmup = true', "`schedule.warmup`"),
+        ('lr = "0.1"\n[terms]\nreward = "inf ether"', "`terms.reward` 'inf ether' is out of range"),
+        ('lr = "0.1"\n[terms]\nreward = "1e999999999 ether"', "out of range"),
+        ('lr = "0.1"\n[terms]\nreward = "nan ether"', "out of range"),
+        ('lr = "0.1"\n[terms]\nreward = true', "`terms.reward` True is no amount"),
+        ('lr = "0.1"\n[terms]\nslot = true', "`terms.slot`"),
+    ],
+)
+def test_a_number_that_is_none(schedule: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(JobFileError) as caught:
+        read_job_file(write(tmp_path / "job.toml", schedule=schedule))
+    assert expected in str(caught.value) and "\n" not in str(caught.value) and "Value error" not in str(caught.value)
+
+
+def test_numbers_that_are_fine(tmp_path: Path) -> None:
+    job = read_job_file(write(tmp_path / "job.toml", schedule='lr = "1e-3"\nfinal = "0"\nwarmup = 6'))
+    assert (job.schedule.lr, job.schedule.warmup, job.seed) == ("1e-3", 6, 1)
+
+
+def test_a_seed_is_a_number(tmp_path: Path) -> None:
+    for seed in ("true", "1.0", '"1"'):
+        with pytest.raises(JobFileError, match="`seed` Input should be a valid integer"):
+            read_job_file(write(tmp_path / "job.toml", seed=seed))
+
+
+def test_a_module_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    source = "from vgame.tasks.digits import task as digits\ndef task(batch=4):\n    return digits(batch=batch)\n"
+    (tmp_path / "module_beside_the_job.py").write_text(source)
+    job = read_job_file(write(tmp_path / "job.toml", model="module_beside_the_job:task"))
+    assert make_task(job.model_copy(update={"steps": 3})).batch == 4
+
+
+FAILING = """
+import json
+
+def raises(batch=1):
+    return {}["no\\nsuch key"]
+
+def type_error(batch=1):
+    return len(batch)
+
+def in_a_library(batch=1):
+    return json.loads("{")
+
+def one(size):
+    return size
+
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("raises", r"failing_module:raises fails: KeyError: .*failing_module.py, line 5\)"),
+        ("type_error", r"failing_module:type_error fails: TypeError: object of type 'int' has no len\(\) .*line 8\)"),
+        ("in_a_library", r"in_a_library fails: JSONDecodeError: .*failing_module.py, line 11\)"),
+        ("one", r"failing_module:one does not take args \{'batch': 4\}: missing a required argument: 'size'"),
+        ("number", r"'failing_module:number' is of type int; a function is expected"),
+        ("nothing", r"cannot be loaded: module 'failing_module' has no attribute 'nothing'"),
+    ],
+)
+def test_a_factory_that_fails(name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    monkeypatch.delitem(__import__("sys").modules, "failing_module", raising=False)
+    (tmp_path / "failing_module.py").write_text(FAILING)
+    with pytest.raises(JobFileError, match=expected) as caught:
+        make_task(read_job_file(write(tmp_path / "job.toml", model=f"failing_module:{name}")))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    for name, source, expected in (
+        ("module_one", "x = 1\nx / 0\n", r"ZeroDivisionError: division by zero .*module_one.py, line 2\)"),
+        ("module_two", "def task(:\n", r"SyntaxError: .*module_two.py, line 1"),
+        ("module_three", "import nowhere_at_all\n", r"No module named 'nowhere_at_all' .*module_three.py, line 1\)"),
+    ):
+        (tmp_path / f"{name}.py").write_text(source)
+        with pytest.raises(JobFileError, match=rf"model = '{name}:task' cannot be loaded: {expected}"):
+            make_task(read_job_file(write(tmp_path / "job.toml", model=f"{name}:task")))
+
+
+@pytest.mark.parametrize("damage", [lambda s: [1, 2], lambda s: s | {"terms": 3}, lambda s: {}, lambda s: "text"])
+def test_a_damaged_spec(damage: Callable, run: Path) -> None:
+    path = run / "job/spec.json"
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(BundleError) as caught:
+        load_bundle(run / "job")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_of_the_contract_is_readable() -> None:
+    assert (
+        str(ContractError("NotYourTurn", (bytes([171] * 32), 7)))
+        == f"the contract refused: NotYourTurn(0x{'ab' * 32}, 7)"
+    )
+    assert str(ContractError("Empty", ())) == "the contract refused: Empty"
+
+
+def test_a_job_file_is_not_needed(tmp_path: Path) -> None:
+    """A job made in Python has no folder."""
+    job = JobFile(model="vgame.tasks.digits:task", seed=1, steps=2, interval=1, schedule={"lr": "0.1"})
+    assert make_task(job).batch == 64

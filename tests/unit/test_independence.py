@@ -1,0 +1,52 @@
+"""Whole training steps under the worst library that keeps its promises: not one bit of any root changes, for any model."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+from test_jobs import ROOT, SHIPPED, USER, job
+
+from vgame.arithmetic.perturbed import perturbed_products
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.execute.executor import Executor
+from vgame.spec import Bundle, prepare
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    sys.path.insert(0, str(ROOT / "tests/user"))
+    folder = tmp_path_factory.mktemp("jobs")
+    return {name: prepare(job(name, folder, 5)) for name in (*SHIPPED, *USER)}
+
+
+def roots(bundle: Bundle, library: AbstractContextManager, steps: int) -> list[bytes]:
+    """State roots of the first steps."""
+    with library:
+        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, "correct")
+        state, found = executor.initial(bundle.state), []
+        for step in range(1, steps + 1):
+            state = executor.step(step, state).state
+            found.append(tensors_root(Kind.STATE, state))
+    return found
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, *USER])
+@pytest.mark.parametrize(
+    "kind,steps",
+    [
+        ("midpoint", 1),
+        pytest.param("midpoint", 5, marks=pytest.mark.nightly),
+        pytest.param("random", 5, marks=pytest.mark.nightly),
+    ],
+)
+def test_errors_within_the_bound_change_no_root(bundles: dict[str, Bundle], name: str, kind: str, steps: int) -> None:
+    assert roots(bundles[name], perturbed_products(kind), steps) == roots(bundles[name], nullcontext(), steps)
+
+
+def test_errors_beyond_the_bound_do(bundles: dict[str, Bundle]) -> None:
+    """The red twin."""
+    broken = perturbed_products("midpoint", 2.0**26)
+    assert roots(bundles["digits"], broken, 1) != roots(bundles["digits"], nullcontext(), 1)

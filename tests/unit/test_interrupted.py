@@ -1,0 +1,105 @@
+"""`vgame train` as a process: killed, or out of disk in the middle of a checkpoint. Nothing is lost, and it goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vgame.spec import JobFile, prepare, save_bundle
+
+STEPS, INTERVAL = 40, 4
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = JobFile(
+        model="vgame.tasks.digits:task",
+        args={"batch": 8},
+        seed=3,
+        steps=STEPS,
+        interval=INTERVAL,
+        schedule={"lr": "0.05"},
+    )
+    folder = tmp_path_factory.mktemp("interrupted") / "bundle"
+    save_bundle(prepare(job), folder)
+    return folder
+
+
+def start(bundle: Path, run: Path, file_size: int | None = None) -> subprocess.Popen:
+    """`file_size`: no file may become larger, as on a disk that is full."""
+
+    def limit() -> None:
+        if file_size is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+
+    command = [sys.executable, "-B", "-m", "vgame.cli", "train", str(bundle), "--out", str(run), "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+
+
+def finish(process: subprocess.Popen) -> tuple[int, dict, str]:
+    """Exit code, the last event, stderr."""
+    out, err = process.communicate(timeout=300)
+    lines = out.splitlines()
+    return process.returncode, json.loads(lines[-1]) if lines else {}, err
+
+
+def committed(run: Path) -> int:
+    found = list(run.rglob("roots.bin"))
+    return found[0].stat().st_size // 32 if found else 0
+
+
+def killed_after(bundle: Path, run: Path, checkpoints: int) -> None:
+    process = start(bundle, run)
+    end = time.monotonic() + 240
+    while committed(run) < checkpoints:
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def whole(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The run root of an undisturbed run."""
+    code, last, _ = finish(start(bundle, tmp_path_factory.mktemp("whole") / "run"))
+    assert code == 0
+    return last["root"]
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(bundle: Path, whole: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    killed_after(bundle, run, 2)
+    killed_after(bundle, run, 5)
+    assert committed(run) < STEPS // INTERVAL
+    code, last, _ = finish(start(bundle, run))
+    assert (code, last["root"]) == (0, whole)
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(bundle: Path, whole: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    killed_after(bundle, run, 2)
+    (state, *_) = sorted(run.rglob("states/*.safetensors"))
+    before = committed(run)
+    code, _, err = finish(start(bundle, run, file_size=state.stat().st_size // 2))
+    assert code == 1 and committed(run) == before
+    assert err.count("\n") == 1 and "cannot be written" in err and "Traceback" not in err
+    assert not list(run.rglob(".*safetensors.*"))  # no half file is left
+    code, last, _ = finish(start(bundle, run))
+    assert (code, last["root"]) == (0, whole)
+
+
+def test_a_disk_that_is_full_from_the_start(bundle: Path, whole: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, _, err = finish(start(bundle, run, file_size=1000))
+    assert code == 1 and err.count("\n") == 1 and "cannot be written" in err
+    code, last, _ = finish(start(bundle, run))
+    assert (code, last["root"]) == (0, whole)

@@ -1,0 +1,135 @@
+"""Jobs from end to end, as files: captured, trained on one device, audited on another, with identical roots. The shipped small models and
+three modules of a user (tests/user)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vgame.commit.store import Store
+from vgame.errors import VgameError
+from vgame.offline import train_offline
+from vgame.report import Reporter
+from vgame.spec import JobFile, load_bundle, prepare, read_job_file, save_bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("digits", "small_resnet", "small_gpt", "small_llama", "small_lstm", "gpt2")
+TINY = {
+    "n_embd": 8,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 16,
+    "vocab_size": 256,
+    "length": 12,
+}  # transformers' GPT-2, smaller
+USER = {
+    "spatial": '{ kind = "constant", lr = "0.05" }',
+    "transformer": '{ kind = "step", lr = "0.5", every = 2 }',
+    "translation": '{ kind = "cosine", lr = "0.01", warmup = 2 }',
+}
+
+
+def job(name: str, folder: Path, steps: int) -> JobFile:
+    """The job file, its text being one that is here, with other numbers of steps."""
+    if name in SHIPPED:
+        path = ROOT / f"vgame/tasks/{name}.toml"
+    else:
+        path = folder / f"{name}.toml"
+        path.write_text(f'model = "tutorials:{name}"\nseed = 5\nsteps = 9\ninterval = 3\nschedule = {USER[name]}\n')
+    job = read_job_file(path)
+    args = job.args | ({"text": str(ROOT / "LICENSE")} if "text" in job.args else {}) | (TINY if name == "gpt2" else {})
+    return job.model_copy(update={"args": args, "steps": steps, "interval": max(steps // 3, 1)})
+
+
+AUDIT = """
+import json, sys
+from pathlib import Path
+from vgame.execute.devices import prepare_environment
+prepare_environment("compatible")
+from vgame.offline import audit_offline
+from vgame.report import Reporter
+for run in sys.argv[1:]:
+    print(json.dumps([Path(run).name, audit_offline(Path(run), "compatible", None, None, 0, Reporter())]), file=sys.stderr)
+"""
+
+
+def trained(names: tuple[str, ...], folder: Path, steps: int) -> dict[str, Path]:
+    """Runs on the device "default", one folder each."""
+    runs = {}
+    for name in names:
+        save_bundle(prepare(job(name, folder, steps)), folder / f"{name}-bundle")
+        runs[name] = folder / name
+        train_offline(folder / f"{name}-bundle", runs[name], "default", 1, Reporter(json_lines=True))
+    return runs
+
+
+def audited(runs: dict[str, Path]) -> dict[str, bool]:
+    """Does the device "compatible", a process of its own, compute the same roots?"""
+    command = [sys.executable, "-c", AUDIT, *map(str, runs.values())]
+    result = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert result.returncode == 0, result.stderr[-2000:]
+    return dict(json.loads(line) for line in result.stderr.splitlines() if line.startswith("["))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], dict[str, bool]]:
+    """Every job, some steps."""
+    sys.path.insert(0, str(ROOT / "tests/user"))
+    runs = trained((*SHIPPED, *USER), tmp_path_factory.mktemp("jobs"), 3)
+    return runs, audited(runs)
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, *USER])
+def test_a_job_is_trained_on_one_device_and_audited_on_another(name: str, short) -> None:
+    runs, matches = short
+    assert matches[name]
+    store = Store(runs[name], load_bundle(runs[name] / "job"))
+    assert store.done and len(set(store.roots)) == 3 and np.isfinite(store.losses()).all()
+
+
+def test_an_audit_tells_a_run_that_is_not_the_jobs(short, tmp_path: Path) -> None:
+    """The damaged twin: one bit of one committed root."""
+    runs, _ = short
+    root = runs["digits"] / "roots.bin"
+    before = root.read_bytes()
+    try:
+        root.write_bytes(before[:40] + bytes([before[40] ^ 1]) + before[41:])
+        assert audited({"digits": runs["digits"]}) == {"digits": False}
+    finally:
+        root.write_bytes(before)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_300_steps_of_the_small_models_on_two_devices(tmp_path: Path) -> None:
+    runs = trained(SHIPPED[1:5], tmp_path, 300)
+    assert audited(runs) == dict.fromkeys(SHIPPED[1:5], True)
+    for name, run in runs.items():
+        losses = Store(run, load_bundle(run / "job")).losses()
+        assert losses[-20:].mean() < 0.8 * losses[:20].mean(), name
+
+
+def test_a_program_runs_without_the_models_source(short) -> None:
+    """The audit above ran in a folder from which `tutorials` cannot be imported."""
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tutorials') is not None)"
+    assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
+
+
+def test_what_a_job_file_names_and_is_not_there() -> None:
+    common = {"seed": 1, "steps": 1, "interval": 1, "schedule": {"lr": "0.1"}}
+    for model, args, expected in (
+        ("nowhere:task", {}, "cannot be loaded"),
+        ("vgame.tasks.digits:nothing", {}, "cannot be loaded"),
+        ("vgame.tasks.digits:images", {}, "a vgame.tasks.task.Task is expected"),
+        ("vgame.tasks.digits:task", {"size": 3}, "does not take args"),
+        ("vgame.tasks.shipped:language_model", {"text": "/nowhere.txt"}, "cannot be read"),
+        ("vgame.tasks.shipped:resnet50", {"folder": "/nowhere"}, "vgame never downloads"),
+    ):
+        with pytest.raises(VgameError, match=expected) as caught:
+            prepare(JobFile.model_validate({"model": model, "args": args, **common}))
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,165 @@
+"""Trainer and auditor of one sum: with the proven window both give the same words on devices that err as much as the bound allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from vgame.arithmetic.compiled import compiled
+from vgame.arithmetic.perturbed import perturbed_products as perturbed
+from vgame.arithmetic.vendor import reversed_order
+from vgame.logged import sums
+from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
+from vgame.logged.rounding import Direction, round_fraction
+from vgame.logged.sums import Entries, Site
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def draw(kind: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator)
+    if kind == "cancelling":
+        x = x * torch.exp2(torch.randint(-18, 18, shape, generator=generator).float())
+        half = shape[-1] // 2
+        x[..., half : 2 * half] = -x[..., :half] * (
+            1 + 2.0**-20 * torch.randint(0, 3, (*shape[:-1], half), generator=generator)
+        )
+    elif kind == "low bits":
+        x = torch.randint(-9, 10, shape, generator=generator) / 8
+    elif kind == "sparse":
+        x[torch.rand(shape, generator=generator) < 0.9] = 0.0
+    elif kind == "subnormal":
+        x = x * 2.0**-75
+    elif kind == "huge":
+        x = x * 2.0**62
+    return x
+
+
+KINDS = ("normal", "cancelling", "low bits", "sparse", "subnormal", "huge")
+Compute = Callable[[Site], torch.Tensor]
+
+
+def cases(kind: str) -> dict[str, Compute]:
+    a, b = draw(kind, (2, 24, 300), 1), draw(kind if kind != "cancelling" else "normal", (2, 40, 300), 2)
+    long_a, long_b = draw(kind, (1, 6, 2600), 3), draw("normal", (1, 9, 2600), 4)
+    rows = draw(kind, (200, 1500), 5)
+    index = torch.randint(-1, 7, (3, 90), generator=torch.Generator().manual_seed(6)).to(torch.int32)
+    terms = draw(kind, (3, 20, 90), 7)
+    return {
+        "dot": lambda site: sums.dot(a, b, site),
+        "long dot": lambda site: sums.dot(long_a, long_b, site),
+        "sum": lambda site: sums.sum_rows(rows, site),
+        "one hot": lambda site: sums.one_hot_sum(index, terms, 6, site),
+    }
+
+
+def same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return torch.equal(x.contiguous().view(torch.int32), y.contiguous().view(torch.int32))
+
+
+def pairs() -> list[tuple[str, AbstractContextManager, AbstractContextManager]]:
+    return [
+        ("two orders", nullcontext(), reversed_order()),
+        ("up against down", perturbed("up"), perturbed("down")),
+        ("across the midpoint", perturbed("midpoint"), reversed_order()),
+    ]
+
+
+@pytest.mark.parametrize("bits", (26, 32))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_auditor_gets_the_trainers_words(kind: str, bits: int) -> None:
+    corrections = 0
+    for name, compute in cases(kind).items():
+        for devices, first, second in pairs():
+            with first:
+                site = Site(bits)
+                trained = compute(site)
+            entries = site.entries()
+            assert np.all(np.diff(entries.positions) > 0)
+            with second:
+                site = Site(bits, given=entries)
+                audited = compute(site)
+            assert same(trained, audited), (name, devices)
+            corrections += len(site.corrections)
+            assert not bool((trained.view(torch.int32) & (1 << 32 - bits) - 1)[torch.isfinite(trained)].any())
+    if kind == "normal" and bits == 32:
+        assert corrections > 0, "the devices did not differ, so nothing was shown"
+
+
+def test_without_the_log_the_devices_part() -> None:
+    """The damaged twin: the same sums, the auditor's log empty."""
+    compute = cases("normal")["dot"]
+    with perturbed("up"):
+        trained = compute(Site(32))
+    with perturbed("down"):
+        audited = compute(Site(32, given=Entries()))
+    assert not same(trained, audited)
+
+
+def test_passes_and_compiled_loops_agree() -> None:
+    for kind in KINDS:
+        for name, compute in cases(kind).items():
+            if name == "sum" or kind == "huge":
+                continue
+            results = []
+            for allowed in (True, False):
+                with compiled(allowed):
+                    site = Site(32)
+                    results.append((compute(site), site.entries()))
+            (x, log_x), (y, log_y) = results
+            assert same(x, y), (kind, name)
+            assert set(log_x.positions) ^ set(log_y.positions) == set(), (kind, name)
+
+
+def test_every_word_is_admissible_and_others_are_not() -> None:
+    """Predicate in integers: what the trainer gives under any device is admitted; an ulp further is not."""
+    a, b = draw("normal", (1, 8, 512), 1), draw("normal", (1, 8, 512), 2)
+    a[..., 256:] = -a[..., :256] * (1 + 2.0**-22)
+    b[..., 256:] = b[..., :256]  # much cancels, so that the bound spans words
+    words = [[x.view(torch.int32).tolist() for x in rows[0]] for rows in (a, b)]
+    words = [[[w & 0xFFFFFFFF for w in row] for row in rows] for rows in words]
+    free = 0
+    for device in ("up", "down", "midpoint"):
+        with perturbed(device, 0.5):  # its error is relative to the norms, the predicate's bound to the terms
+            site = Site(32)
+            out = sums.dot(a, b, site)[0]
+        entries = site.entries()
+        logged = dict(zip(entries.positions.tolist(), entries.up.tolist(), strict=True))
+        for m in range(8):
+            for n in range(8):
+                enclosure = enclose_dot(words[0][m], words[1][n], 32)
+                word = out[m, n].view(torch.int32).item() & 0xFFFFFFFF
+                up = logged.get(8 * m + n)
+                entry = Direction.NONE if up is None else Direction.UP if up else Direction.DOWN
+                assert enclosure.agrees(word, entry)
+                free += enclosure.free
+                if not enclosure.free:
+                    assert not enclosure.admits(word + 1) and not enclosure.admits(word - 1)
+    assert free > 0
+
+
+def test_the_predicate_on_cases_by_hand() -> None:
+    tiny = Fraction(1, 2**60)
+    middle = 1 + Fraction(1, 2**24)
+    one, above = 0x3F800000, 0x3F800001
+    near = Enclosure(middle + tiny, 2 * tiny, 32)
+    assert near.free and near.agrees(above, Direction.UP) and near.agrees(one, Direction.DOWN)
+    assert not near.agrees(above, Direction.DOWN) and not near.agrees(one, Direction.UP) and not near.admits(above + 1)
+    far = Enclosure(middle + 4 * tiny, 2 * tiny, 32)
+    assert far.agrees(above, Direction.UP) and far.agrees(above, Direction.NONE) and not far.agrees(one, Direction.DOWN)
+    assert not Enclosure(middle, tiny, 26).admits(above), "not on the grid of 26 bits"
+    zero = Enclosure(Fraction(0), tiny * Fraction(1, 2**200), 32)
+    assert zero.agrees(0, Direction.NONE) and zero.agrees(0, Direction.DOWN) and not zero.agrees(0, Direction.UP)
+    minus = Enclosure(-middle - tiny, 2 * tiny, 32)
+    assert minus.agrees(above | 1 << 31, Direction.UP) and minus.agrees(one | 1 << 31, Direction.DOWN)
+    assert enclose_sum([0x7F800000, one], 32) is None
+    third = 0x3EAAAAAB
+    assert enclose_sum([one], 32).bound == 0 and enclose_sum([one, third], 32).bound == 0, "exact in binary64"
+    assert enclose_sum([one, third >> 8 | third << 22 & 0x3FFFFFFF, 1], 32, 9).bound > 0
+    assert round_fraction(middle, 32) == one

@@ -1,0 +1,109 @@
+"""Safe terms: counted from the program, above what was measured, and themselves sufficient."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vgame.errors import VgameError
+from vgame.execute.executor import Executor
+from vgame.report import Reporter
+from vgame.spec import Bundle, JobFile, Terms, prepare, save_bundle
+from vgame.terms import (
+    GAS,
+    KEPT_OUT,
+    Pace,
+    Prices,
+    auditor_shortcomings,
+    count_moves,
+    measure,
+    needed_slot,
+    propose,
+    safe_terms,
+    trainer_shortcomings,
+)
+
+RECORD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return prepare(JobFile(model="vgame.tasks.digits:task", seed=1, steps=240, interval=10, schedule={"lr": "0.1"}))
+
+
+def test_gas_is_above_what_was_measured() -> None:
+    measured = {name: call["most"] for name, call in RECORD["calls"].items() if name != "createJob"}
+    assert set(measured) == set(GAS)
+    assert all(GAS[name] >= gas for name, gas in measured.items())
+    assert all(GAS[name] <= 1.2 * gas for name, gas in measured.items())
+
+
+def test_the_longest_dispute_is_longer_than_any_that_was_played(bundle: Bundle) -> None:
+    moves = count_moves(bundle)
+    played = max(d["transactions"] for d in RECORD["disputes"].values())
+    assert played <= moves.trainer + moves.auditor <= 40
+    assert max(d["gas"] for d in RECORD["disputes"].values()) <= moves.trainer_gas + moves.auditor_gas
+    deeper = count_moves(replace(bundle, depth=1))
+    assert deeper.auditor > moves.auditor and deeper.trainer > moves.trainer
+
+
+PRICE = 20 * 10**9
+PACE = Pace(0.5, 1.0)
+TIMED = ("slot", "trainer_budget", "auditor_budget", "claim_window", "challenge_window", "auditor_bond", "trainer_bond")
+
+
+def test_safe_terms_have_no_shortcoming_and_smaller_ones_have(bundle: Bundle) -> None:
+    terms = safe_terms(bundle, PACE, Prices(inclusion=15, censorship=KEPT_OUT))
+    safe = replace(bundle, terms=terms)
+    assert trainer_shortcomings(safe, PACE, PRICE) == auditor_shortcomings(safe, PACE) == []
+    for name in ("slot", "trainer_budget"):
+        short = terms.model_copy(update={name: getattr(terms, name) - 1})
+        (problem,) = trainer_shortcomings(replace(bundle, terms=short), PACE, PRICE)
+        assert problem.startswith(name)
+    assert needed_slot(bundle, PACE, 15) == 15 + 3 * (10 // 2 + 1)
+
+
+@pytest.mark.parametrize(
+    "name,value",
+    [("claim_window", 1), ("auditor_bond", 1), ("diverged_pay", 0), ("challenge_window", 2**32 - 1)],
+)
+def test_a_trainer_refuses_what_could_hurt_it(bundle: Bundle, name: str, value: int) -> None:
+    terms = safe_terms(bundle, PACE, Prices()).model_copy(update={name: value})
+    (problem,) = trainer_shortcomings(replace(bundle, terms=terms), PACE, PRICE)
+    assert problem.startswith(name)
+
+
+def test_an_auditor_refuses_a_clock_that_it_cannot_keep(bundle: Bundle) -> None:
+    terms = safe_terms(bundle, PACE, Prices()).model_copy(update={"auditor_budget": 1})
+    (problem,) = auditor_shortcomings(replace(bundle, terms=terms), PACE)
+    assert problem.startswith("auditor_budget")
+
+
+def test_bonds_pay_for_what_they_must(bundle: Bundle) -> None:
+    prices = Prices(gas=30 * 10**9, audited=0.25)
+    terms, moves = safe_terms(bundle, PACE, prices), count_moves(bundle)
+    assert terms.auditor_bond // 2 >= moves.trainer_gas * prices.gas
+    assert terms.trainer_bond // 2 >= moves.auditor_gas * prices.gas
+    assert terms.trainer_bond * prices.audited / 2 >= terms.reward * (1 - prices.audited)  # only the burnt half deters
+
+
+def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_bundle(bundle, tmp_path / "bundle")
+    prices = Prices(1000 * 10**9, 5 * 10**17, 0.01, censorship=100)
+    propose(tmp_path / "bundle", "default", 2.0, prices, Reporter())
+    terms = Terms.model_validate(tomllib.loads(capsys.readouterr().out)["terms"])
+    quick = safe_terms(bundle, Pace(0, 0), prices)
+    assert terms.slot > quick.slot and terms.trainer_bond >= quick.trainer_bond > 0
+    assert terms.model_copy(update=quick.model_dump(include=set(TIMED))) == quick
+    with pytest.raises(VgameError, match="probability"):
+        propose(tmp_path / "bundle", "default", 1.0, replace(prices, audited=0.0), Reporter())
+
+
+def test_the_pace_is_measured(bundle: Bundle) -> None:
+    executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed)
+    pace = measure(bundle, executor)
+    assert 0 < pace.step < 10 and 0 < pace.trace < 20

@@ -1,0 +1,80 @@
+"""The rounding test: which approximate sums already determine the correctly rounded binary32 result.
+
+In: s binary64 and a bound e on its error. Out: RN32(s + e), and where it differs from RN32(s - e): those stay open.
+Source: A. Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded last bit", TOMS 17 (1991).
+Proof: docs/numerics-products.md, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Unit roundoff of binary64, rounding to nearest.
+UNIT = 2.0**-53
+#: Covers every rounding in the computation of a bound, for up to 2^31 terms.
+SLACK = 1 + 2.0**-19
+#: Longest sum for which SLACK is proved.
+MAX_TERMS = 1 << 31
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many elements each tier settled: the bound (non-finite results too), the exactness test, the exact tier."""
+
+    bound: int = 0
+    exact: int = 0
+    tier: int = 0
+
+    @property
+    def elements(self) -> int:
+        return self.bound + self.exact + self.tier
+
+
+_counts: ContextVar[Counts | None] = ContextVar("counts", default=None)
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """`with counting() as counts:` adds up what the certified sums of this thread did."""
+    counts = Counts()
+    token = _counts.set(counts)
+    try:
+        yield counts
+    finally:
+        _counts.reset(token)
+
+
+def tally(elements: int, tested_exact: int, tier: int) -> None:
+    """Record one finished group of elements; those not named are settled by the bound."""
+    counts = _counts.get()
+    if counts is not None:
+        counts.bound += elements - tested_exact - tier
+        counts.exact += tested_exact
+        counts.tier += tier
+
+
+def weigh(terms: Tensor | int) -> Tensor | float:
+    """e / S for sums in which no term meets `terms` or more inexact additions: terms * u * SLACK; 0 for one term.
+
+    The one in `terms` that is no addition pays for the rounding of s - e and s + e.
+    """
+    several = terms > 1
+    return (several.double() if isinstance(several, Tensor) else float(several)) * terms * (UNIT * SLACK)
+
+
+def enclose(s: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """(RN32(s + e) with zero as +0, whether RN32(s - e) is less). With e = 0 nothing is open, NaN included."""
+    upper = (s + e).float()
+    still_open = (s - e).float() < upper
+    return canonical_nan(upper.add_(0.0)), still_open
+
+
+def canonical_nan(out: Tensor) -> Tensor:
+    """NaN words become 0x7fc00000. In place."""
+    return torch.nan_to_num(out, nan=float("nan"), posinf=float("inf"), neginf=float("-inf"), out=out)

@@ -1,0 +1,32 @@
+"""Correctly rounded products and sums, on any device: the face of this part.
+
+In: binary32 and int32 tensors. Out: tensors whose every bit is a mathematical function of the operands, independent of kernel,
+order, thread count, device and vendor. Each function has a twin on words in vgame/arithmetic/reference.py.
+
+The way of an element (docs/numerics-products.md proves each step):
+vendor's binary64 sum -> rounding test (acceptance) -> exactness test (row_facts) -> exact tier (exact_tier, slices).
+
+A compiled path replaces two functions and nothing else: products._round_pass (sums and bounds -> rounded words, what is open)
+and products.Tile._sum_gathered (positions -> exact results).
+"""
+
+from vgame.arithmetic.acceptance import Counts, counting
+from vgame.arithmetic.maxima import argmax, reduce_max
+from vgame.arithmetic.one_hot import one_hot_sum
+from vgame.arithmetic.products import dot
+from vgame.arithmetic.sums import sum_rows
+from vgame.arithmetic.vendor import EmulatedBinary64, Vendor, reversed_order, using
+
+__all__ = [
+    "Counts",
+    "EmulatedBinary64",
+    "Vendor",
+    "argmax",
+    "counting",
+    "dot",
+    "one_hot_sum",
+    "reduce_max",
+    "reversed_order",
+    "sum_rows",
+    "using",
+]

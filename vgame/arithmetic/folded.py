@@ -1,0 +1,104 @@
+"""Matrices that are read where they lie: the patches of a convolution as rows, without a copy of every patch.
+
+In: a strided view of any rank. Out: a matrix [B, R, K] whose element is memory[rows[b, r] + columns[k]], for products.dot; strides
+separate, so two short tables say where every word is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic import compiled
+from vgame.arithmetic.vendor import NATIVE, vendor
+
+#: Words of a matrix from which on its tables cost less than a copy.
+LEAST = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K]."""
+
+    memory: Tensor
+    rows: np.ndarray
+    columns: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.rows.shape, self.columns.size)
+
+    @property
+    def device(self) -> torch.device:
+        return self.memory.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.memory.dtype
+
+    def tile(self, batch: slice, rows: slice) -> Folded:
+        """Some batches (or the one that serves all) and rows."""
+        chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
+        return Folded(self.memory, np.ascontiguousarray(chosen[:, rows]), self.columns)
+
+    def block(self, k: slice) -> Folded:
+        """Some columns."""
+        return Folded(self.memory, self.rows, self.columns[k])
+
+    def some(self, rows: np.ndarray) -> Tensor:
+        """Copies of some rows of [B * R], contiguous."""
+        return compiled.gather_rows(self.memory, self.rows.reshape(-1)[rows], self.columns)
+
+    def whole(self) -> Tensor:
+        """The same as a contiguous tensor."""
+        return self.some(np.arange(self.rows.size)).view(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A view some of whose dimensions run backwards, which a tensor's strides cannot say; `tensor` makes the copy."""
+
+    view: Tensor
+    backwards: tuple[int, ...]
+
+    def tensor(self) -> Tensor:
+        return self.view.flip(self.backwards) if self.backwards else self.view
+
+
+def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Folded:
+    """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
+    mirrored = source if isinstance(source, Mirrored) else Mirrored(source, ())
+    view = mirrored.view
+    if not mirrored.backwards:
+        try:
+            return view.view(shape)
+        except RuntimeError:
+            pass
+    ends = _ends(tuple(view.shape), shape)
+    usable = view.dtype == torch.float32 and compiled.in_use(view.device) and vendor().norm is NATIVE.norm
+    if ends is None or not usable or view.numel() < LEAST:
+        return mirrored.tensor().reshape(shape)
+    batch, rows, columns = (_offsets(mirrored, first, last) for first, last in ends)
+    return Folded(compiled.flat_tensor(view), batch[:, None] + rows, columns)
+
+
+def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int, int]] | None:
+    """Which dimensions make up the batch, the rows and the columns; None if one would have to be cut."""
+    starts, product, wanted = [0], 1, [shape[0], shape[0] * shape[1]]
+    for dimension, size in enumerate([*sizes, 0]):
+        while len(starts) < 3 and product == wanted[len(starts) - 1]:
+            starts.append(dimension)
+        product *= size
+    return list(zip(starts, [*starts[1:], len(sizes)], strict=True)) if len(starts) == 3 else None
+
+
+def _offsets(mirrored: Mirrored, first: int, last: int) -> np.ndarray:
+    """int64: where the words of the dimensions first..last-1 lie, relative to the first word of the memory."""
+    total, view = np.zeros(1, np.int64), mirrored.view
+    for dimension in range(first, last):
+        places = np.arange(view.shape[dimension]) * view.stride(dimension)
+        total = (total[:, None] + (places[::-1] if dimension in mirrored.backwards else places)).reshape(-1)
+    return total

@@ -1,0 +1,111 @@
+"""sum_rows: correctly rounded sums of binary32 rows.
+
+In: binary32 rows. Out: binary32 RN(exact sum) of each.
+Method: as in products.py, with the sum of the magnitudes itself instead of Cauchy and Schwarz's bound on it.
+Reference: vgame/arithmetic/reference.py, sum_words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic import compiled
+from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, tally, weigh
+from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums
+from vgame.arithmetic.folded import Folded
+from vgame.arithmetic.row_facts import row_facts
+from vgame.arithmetic.vendor import NATIVE, vendor
+from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
+
+#: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in blocks.
+SHORT, TWO_STAGES = 64, 1024
+#: Rows of at most so many terms are laid side by side: reductions are slow along a short contiguous dimension.
+TRANSPOSED = 8
+NO_COLUMNS = np.empty(0, np.int64)
+
+
+@torch.no_grad()
+def sum_rows(a: Tensor | Folded) -> Tensor:
+    """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides."""
+    if isinstance(a, Folded):
+        if vendor().total is not NATIVE.total:
+            return sum_rows(a.whole())
+        begins = a.rows.reshape(-1)
+        return _sum_compiled((a.memory.numpy(), begins, a.columns, 0), a.shape, lambda r: a.some(r.numpy()))
+    assert a.dtype == torch.float32 and 1 <= a.shape[-1] <= MAX_TERMS, "a binary32 tensor, rows of 1 to 2^31 terms"
+    rows = a.reshape(-1, a.shape[-1])
+    if compiled.in_use(a.device) and vendor().total is NATIVE.total:
+        memory, begins, step = compiled.rows_of(rows.unsqueeze(0))
+        return _sum_compiled((memory, begins, NO_COLUMNS, step), a.shape, lambda r: rows[r])
+    out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
+    for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1])):
+        _sum_tile(rows[r], out[r])
+    return out.view(a.shape[:-1])
+
+
+def block_length(length: int) -> int:
+    """Rows are added in blocks of this many terms, about the square root of many."""
+    return length if length < TWO_STAGES else 1 << length.bit_length() // 2
+
+
+def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tensor], Tensor]) -> Tensor:
+    """Twin of _sum_tile; rows_at: some rows of [R, K] as a tensor."""
+    count, length = math.prod(shape[:-1]), shape[-1]
+    block = block_length(length)
+    out = torch.empty(count, dtype=torch.float32)
+    spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
+    weight = weigh(block + -(-length // block) - 1)
+    rest, sums, magnitude = compiled.sum_rows(source, (count, length), block, weight, spread, out)
+    exact = 0
+    if rest.numel():
+        rows = rows_at(rest)
+        terms = Rows(length, lambda e, k: widen(rows[:, k].index_select(0, e), "left"))
+        out[rest], exact = settle(
+            terms, sums[rest], magnitude[rest], row_facts(rows.unsqueeze(0), spans(length, TILE))[1][0]
+        )
+    tally(count, exact, rest.numel() - exact)
+    return out.view(shape[:-1])
+
+
+def _sum_tile(rows: Tensor, out: Tensor) -> None:
+    """rows [R, K] -> out [R]."""
+    length = rows.shape[1]
+    block = block_length(length)
+    sums, magnitude = torch.zeros(2, rows.shape[0], dtype=torch.float64, device=rows.device)
+    for k in spans(length, TILE // block * block):
+        x = widen(rows[:, k], "rows") if length > TRANSPOSED else widen(rows.mT.contiguous(), "rows").mT
+        sums += two_stages(x, block)
+        magnitude += two_stages(x.abs_(), block)
+    bound = magnitude.nan_to_num(nan=0.0, posinf=0.0) * weigh(block + -(-length // block) - 1)
+    if length < SHORT:
+        bound[magnitude * SLACK <= 2.0**29 * x.amin(-1)] = 0.0
+    upper, still_open = enclose(sums, bound)
+    out.copy_(upper)
+    rest = still_open.nonzero().squeeze(-1)
+    exact = 0
+    if rest.numel():
+        _, quantum = row_facts(rows[rest].unsqueeze(0), spans(length, TILE))
+        terms = Rows(length, lambda e, k: widen(rows[:, k].index_select(0, rest[e]), "left"))
+        out[rest], exact = settle(terms, sums[rest], magnitude[rest], quantum[0])
+    tally(out.numel(), exact, rest.numel() - exact)
+
+
+def settle(terms: Terms, sums: Tensor, magnitude: Tensor, quantum: Tensor) -> tuple[Tensor, int]:
+    """(RN32 of the sums, how many of them the vendor's sum gives exactly), with the exact tier for the others."""
+    value = sums.float()
+    rest = (magnitude * SLACK > 2.0**53 * quantum).nonzero().squeeze(-1)
+    value[rest] = exact_sums(terms, rest, magnitude[rest] * SLACK).float()
+    return value.add_(0.0), value.numel() - rest.numel()
+
+
+def two_stages(x: Tensor, block: int) -> Tensor:
+    """Sums of x [R, K]: of whole blocks, of these, and of what is left over."""
+    whole = x.shape[1] // block * block
+    stage = vendor().total(x[:, :whole].mT.unflatten(0, (-1, block)).transpose(1, 2))  # [whole / block, R]
+    sums = vendor().total(stage.mT) if len(stage) > 1 else stage[0]
+    return sums + vendor().total(x[:, whole:]) if whole < x.shape[1] else sums

@@ -1,0 +1,372 @@
+"""The command line. Exit codes: 0 fine, 1 the environment or the input, 2 the verdict is "cheated".
+
+Torch is imported inside the commands that compute, after the device's environment is set.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vgame.errors import VgameError
+from vgame.report import Reporter, fail
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split("\n")[0]
+)
+
+UsageError = typer.BadParameter.__bases__[0]
+
+Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
+GameAddress = Annotated[str, typer.Option("--game", help="address of the game")]
+BundleFolder = Annotated[Path, typer.Option("--bundle", help="folder of the job's bundle")]
+StoreFolder = Annotated[Path, typer.Option("--store", help="folder for checkpoints")]
+DeviceName = Annotated[str, typer.Option("--device", help="default, compatible, reversed or cuda")]
+Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
+
+
+def _seat(rpc: str, game: str, bundle: Path, store: Path, device: str):
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.roles import Seat
+
+    return Seat(rpc, game, bundle, store, device)
+
+
+@app.command()
+def demo(
+    json: Json = False,
+    attack: Annotated[str | None, typer.Option(help="play one attack only")] = None,
+    rpc: Annotated[str | None, typer.Option(help="play on this node instead of the embedded chain")] = None,
+    report: Annotated[Path, typer.Option(help="where the HTML report goes")] = Path("vgame-report.html"),
+    job: Annotated[Path | None, typer.Option(help="another job file instead of the digits")] = None,
+) -> None:
+    """Play the whole story: an honest claim becomes final, every cheat is convicted."""
+    from vgame.demo import run_demo
+
+    raise typer.Exit(run_demo(json_output=json, attack=attack, rpc=rpc, report=report, job_file=job))
+
+
+@app.command()
+def prepare(
+    job: Annotated[Path, typer.Argument(help="job file (TOML)")],
+    out: Annotated[Path, typer.Option(help="folder of the new bundle")],
+    json: Json = False,
+) -> None:
+    """Capture a job's model and write the bundle that everybody needs."""
+    from vgame.spec import prepare as prepare_bundle
+    from vgame.spec import read_job_file, save_bundle
+
+    bundle = prepare_bundle(read_job_file(job))
+    save_bundle(bundle, out)
+    program = bundle.program
+    text = f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root {program.root.hex()}"
+    Reporter(json).emit("prepared", text, **bundle.rendering())
+
+
+@app.command()
+def train(
+    bundle: Annotated[Path, typer.Argument(help="bundle folder, or a job file (TOML)")],
+    out: Annotated[Path, typer.Option(help="folder of the run")],
+    device: DeviceName = "default",
+    keep: Annotated[int, typer.Option(min=1, help="keep every n-th checkpoint (and the newest)")] = 1,
+    profile: Annotated[bool, typer.Option("--profile", help="say where the time goes, by operator and module")] = False,
+    json: Json = False,
+) -> None:
+    """Train without a chain: checkpoints, roots, resumable."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.offline import train_offline
+
+    train_offline(bundle, out, device, keep, Reporter(json), profile)
+
+
+@app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    device: DeviceName = "default",
+    segment: Annotated[str | None, typer.Option(help="checkpoints I..J only")] = None,
+    sample: Annotated[float | None, typer.Option(help="each checkpoint interval with this probability")] = None,
+    seed: Annotated[int, typer.Option(help="of the sample; 0: unpredictable")] = 0,
+    json: Json = False,
+) -> None:
+    """Re-execute a run and say MATCH or NO MATCH (exit code 2)."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.offline import audit_offline
+
+    raise typer.Exit(0 if audit_offline(run, device, segment, sample, seed, Reporter(json)) else 2)
+
+
+@app.command()
+def locate(
+    first: Annotated[Path, typer.Argument(help="folder of a run")],
+    second: Annotated[Path, typer.Argument(help="folder of another run of the same job")],
+    device: DeviceName = "default",
+    json: Json = False,
+) -> None:
+    """Where two runs part: step, operator, element, both values (exit code 2 if they do)."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.locate import locate as find_difference
+
+    raise typer.Exit(0 if find_difference(first, second, device, Reporter(json)) is None else 2)
+
+
+@app.command()
+def inspect(
+    program: Annotated[Path, typer.Argument(help="bundle folder, run folder or program file")], json: Json = False
+) -> None:
+    """Operators of a program, their sizes, and the dearest leaf to decide on chain."""
+    from vgame.inspect_program import show
+
+    show(program, Reporter(json))
+
+
+@app.command()
+def terms(
+    bundle: Annotated[Path, typer.Argument(help="bundle folder")],
+    device: DeviceName = "default",
+    slower: Annotated[
+        float, typer.Option(help="how many times slower than this device the slowest honest one is")
+    ] = 1.0,
+    gas_gwei: Annotated[float, typer.Option(help="price of gas, gwei")] = 20.0,
+    compute_ether: Annotated[float, typer.Option(help="price of an hour of the training device, ether")] = 0.001,
+    audited: Annotated[float, typer.Option(help="how likely a claim is audited, above 0 and at most 1")] = 0.5,
+    censorship: Annotated[int, typer.Option(help="seconds that a player can be kept off the chain, at most")] = 86_400,
+    json: Json = False,
+) -> None:
+    """The smallest safe bonds, clocks and windows of a job, as a [terms] table for its job file."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.terms import GWEI, Prices, propose
+
+    prices = Prices(int(gas_gwei * GWEI), int(compute_ether * 10**18), audited, censorship=censorship)
+    propose(bundle, device, slower, prices, Reporter(json))
+
+
+@app.command()
+def chain(
+    port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
+    still: Annotated[
+        bool, typer.Option("--still", help="time passes only with transactions, or when it is moved")
+    ] = False,
+) -> None:
+    """Serve the embedded chain on loopback until interrupted: a URL, then rich accounts and their keys."""
+    from vgame.game.embedded import announce, serve
+
+    server = serve(port, still)
+    announce(server)
+    server.serve_forever()
+
+
+@app.command()
+def deploy(rpc: Rpc, json: Json = False) -> None:
+    """Deploy the game and its referee with the key in VGAME_KEY."""
+    from vgame.game.chain import Chain, deploy_game
+    from vgame.roles import wallet_from_environment
+
+    connection = Chain(rpc)
+    address = deploy_game(wallet_from_environment(connection))
+    Reporter(json).emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
+
+
+@app.command()
+def post(
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: BundleFolder,
+    nonce: Annotated[int, typer.Option(help="a number that this client has not used for the same order", min=0)] = 0,
+    json: Json = False,
+) -> None:
+    """Order a job: pays its reward."""
+    seat = _seat(rpc, game, bundle, bundle, "default")
+    from vgame.roles import open_game, post_job
+    from vgame.spec import load_bundle
+
+    job = post_job(open_game(seat), load_bundle(bundle), nonce)
+    Reporter(json).emit("posted", f"job {job.hex()}", job=job.hex())
+
+
+@app.command()
+def trainer(
+    rpc: Rpc,
+    game: GameAddress,
+    job: Annotated[str, typer.Option(help="identity of the job, hex")],
+    bundle: BundleFolder,
+    store: StoreFolder,
+    device: DeviceName = "default",
+    any_terms: Annotated[bool, typer.Option("--any-terms", help="accept clocks that may be too short")] = False,
+    json: Json = False,
+) -> None:
+    """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
+    seat = _seat(rpc, game, bundle, store, device)
+    from vgame.game.chain import Phase
+    from vgame.roles import run_trainer
+
+    phase = run_trainer(seat, _job_id(job), Reporter(json, "trainer"), any_terms)
+    raise typer.Exit(2 if phase is Phase.CONVICTED else 0)
+
+
+@app.command()
+def auditor(
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: BundleFolder,
+    store: StoreFolder,
+    device: DeviceName = "default",
+    once: Annotated[bool, typer.Option(help="stop when all jobs of this bundle have ended")] = False,
+    max_bond: Annotated[
+        str | None, typer.Option(help='most that is staked, "0.5 ether"; default: the trainer\'s bond')
+    ] = None,
+    any_terms: Annotated[bool, typer.Option("--any-terms", help="dispute on clocks that may be too short")] = False,
+    json: Json = False,
+) -> None:
+    """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
+    seat = _seat(rpc, game, bundle, store, device)
+    from vgame.roles import Limits, run_auditor
+
+    run_auditor(seat, Reporter(json, "auditor"), Limits(_wei(max_bond), any_terms), once)
+
+
+@app.command()
+def status(
+    rpc: Rpc,
+    game: GameAddress,
+    job: Annotated[str | None, typer.Option(help="one job only, hex")] = None,
+    account: Annotated[str | None, typer.Option(help="address whose money is shown too")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="print again whenever something changed")] = False,
+    json: Json = False,
+) -> None:
+    """Jobs, claims, disputes, clocks and money of a game."""
+    from vgame.game.chain import Chain, Game, checksum_address
+    from vgame.overview import show_status
+
+    only = _job_id(job) if job else None
+    who = checksum_address(account) if account else None
+    show_status(Game(Chain(rpc), game), Reporter(json), only, who, 2.0 if follow else None)
+
+
+@app.command()
+def monitor(
+    rpc: Rpc,
+    game: GameAddress,
+    account: Annotated[str, typer.Option(help="address of the player to watch over")],
+    bundle: Annotated[Path | None, typer.Option(help="bundle, with --store: compare claims with the own run")] = None,
+    store: Annotated[Path | None, typer.Option(help="folder of the own run's checkpoints")] = None,
+    every: Annotated[float, typer.Option(help="seconds between two looks")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="look once; exit code 1 if something is alarming")] = False,
+    json: Json = False,
+) -> None:
+    """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little ether."""
+    from vgame.game.chain import Chain, Game, checksum_address
+    from vgame.overview import watch
+
+    if (bundle is None) != (store is None):
+        raise VgameError("--bundle and --store belong together: both are needed to compare claims with the own run")
+    contract, who = Game(Chain(rpc), game), checksum_address(account)
+    forecast = None
+    if bundle is not None and store is not None:
+        from vgame.roles import forecast as own_roots
+
+        forecast = own_roots(contract, bundle, store)
+    found = watch(contract, Reporter(json), who, forecast, every, once)
+    raise typer.Exit(1 if found else 0)
+
+
+@app.command()
+def doctor(device: DeviceName = "default", json: Json = False) -> None:
+    """What this device can do, and what would break bits."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.execute.devices import settle
+    from vgame.execute.doctor import examine
+
+    reporter, bad = Reporter(json), []
+    with settle(device) as kind:
+        for finding in examine(kind):
+            mark = {True: "ok  ", False: "BAD ", None: "    "}[finding.ok]
+            reporter.emit(
+                "finding", f"{mark}{finding.what} {finding.detail}".rstrip(), what=finding.what, ok=finding.ok
+            )
+            bad += [finding.what] if finding.ok is False else []
+    if bad:
+        raise VgameError(f"this device must not train or audit: {'; '.join(bad)}")
+
+
+@app.command(hidden=True)
+def adversary(
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: BundleFolder,
+    store: StoreFolder,
+    device: DeviceName = "default",
+    json: Json = False,
+) -> None:
+    """Drills: play the cheats that are named on stdin."""
+    seat = _seat(rpc, game, bundle, store, device)
+    from vgame.demo.drills import run_adversary
+
+    run_adversary(seat, Reporter(json, "adversary"))
+
+
+@app.command(hidden=True)
+def roots(
+    bundle: Annotated[Path, typer.Argument()], mode: str = "nearest", device: DeviceName = "default", json: Json = False
+) -> None:
+    """State roots of every step in any rounding mode."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.demo.drills import run_roots
+
+    run_roots(bundle, mode, device, Reporter(json, mode))
+
+
+def _wei(text: str | None) -> int | None:
+    from vgame.spec import wei
+
+    try:
+        return None if text is None else int(wei(text))
+    except (ValueError, OverflowError) as error:
+        raise VgameError(f"--max-bond: {error}") from None
+
+
+def _job_id(text: str) -> bytes:
+    try:
+        job = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        job = b""
+    if len(job) != 32:
+        raise VgameError(f"{text!r} is no job identity; 64 hex digits are expected, as `vgame post` prints them")
+    return job
+
+
+def main() -> None:
+    """Entry point: an error of the world is one sentence and exit code 1."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what a command started is stopped with it
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except UsageError as error:  # no verdict, so not 2
+        error.show()
+        sys.exit(1)
+    except VgameError as error:
+        fail(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        fail("interrupted; start the same command again to go on")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

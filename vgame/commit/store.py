@@ -1,0 +1,209 @@
+"""A run on disk: the state root of every checkpoint, the losses, and some of the states themselves.
+
+    RUN/run.json             which job, mode and device; how it ended if it diverged
+    RUN/roots.bin            32 bytes per checkpoint, appended
+    RUN/losses.bin           4 bytes per step, appended
+    RUN/states/STEP.safetensors   kept checkpoints: every `keep`-th and the newest
+
+A kill at any moment loses at most the interval in progress; bytes that were half appended are not read, and cut off before the next ones
+are appended. So a run can be read while it is written. Disk use is bounded by `keep`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.errors import BundleError, StoreError
+from vgame.files import write_atomic
+from vgame.spec import Bundle, pack_tensors, unpack_tensors
+
+ROOT_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first step that did not end finite, and the operator whose output says so."""
+
+    step: int
+    operator: int
+    element: int
+
+
+class Store:
+    """Checkpoints of one run of one bundle."""
+
+    def __init__(self, folder: Path, bundle: Bundle, keep: int = 1) -> None:
+        self.folder, self.bundle, self.keep = folder, bundle, keep
+        self.roots: list[bytes] = []
+        self.divergence: Divergence | None = None
+        try:
+            (folder / "states").mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            raise StoreError(f"{error.filename or folder} cannot be used for a run: {error.strerror}") from None
+
+    def _open(self) -> None:
+        path = self.folder / "run.json"
+        if not path.exists():
+            self._write_header()
+        try:
+            header = json.loads(path.read_text())
+            identity, diverged = header["identity"], header["divergence"]
+            self.divergence = Divergence(**diverged) if diverged is not None else None
+            if diverged is not None:
+                self._check_divergence(self.divergence)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} is damaged ({error}); move {self.folder} away and run again") from None
+        if identity != self.bundle.identity.hex():
+            raise StoreError(
+                f"{self.folder} holds another run (identity {str(identity)[:16]}...); choose another folder"
+            )
+        data = self._read("roots.bin")
+        self.roots = [data[i : i + ROOT_BYTES] for i in range(0, len(data) - ROOT_BYTES + 1, ROOT_BYTES)]
+
+    def _check_divergence(self, d: Divergence) -> None:
+        numbers, limits = (
+            (d.step - 1, d.operator, d.element),
+            (self.bundle.steps, len(self.bundle.program.operators), 2**31),
+        )
+        if not all(type(n) is int and 0 <= n < limit for n, limit in zip(numbers, limits, strict=True)):
+            raise ValueError(f"there is no {d}")
+
+    def _write_header(self) -> None:
+        diverged = asdict(self.divergence) if self.divergence else None
+        header = {"version": 1, "identity": self.bundle.identity.hex(), "divergence": diverged}
+        write_atomic(self.folder / "run.json", (json.dumps(header, indent=2) + "\n").encode())
+
+    def _read(self, name: str) -> bytes:
+        path = self.folder / name
+        return path.read_bytes() if path.exists() else b""
+
+    def _cut(self, name: str, size: int) -> None:
+        path = self.folder / name
+        if path.exists() and path.stat().st_size > size:
+            os.truncate(path, size)
+
+    def _append(self, name: str, data: bytes, at: int | None = None) -> None:
+        """Bytes to the end of a file; `at`: where the end must be, what lies beyond is left over from a kill."""
+        try:
+            if at is not None:
+                self._cut(name, at)
+            with open(self.folder / name, "ab") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder / name} cannot be written: {error.strerror}; free space, then resume"
+            ) from None
+
+    # ---- progress ----
+
+    @property
+    def step(self) -> int:
+        """Steps that are committed."""
+        return min(len(self.roots) * self.bundle.interval, self.bundle.steps)
+
+    @property
+    def done(self) -> bool:
+        return self.divergence is not None or len(self.roots) >= self.bundle.checkpoints
+
+    def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
+        """Append the next checkpoint; afterwards it survives anything."""
+        step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
+        self._save_state(step, state)
+        self._append("losses.bin", np.asarray(losses, dtype="<f4").tobytes(), 4 * self.step)
+        root = tensors_root(Kind.STATE, state)
+        self._append("roots.bin", root, ROOT_BYTES * len(self.roots))
+        self.roots.append(root)
+        self._forget(step)
+
+    def diverged(self, divergence: Divergence) -> None:
+        """Record that training stopped; nothing is committed after it."""
+        self.divergence = divergence
+        self._write_header()
+
+    def fork(self, folder: Path, checkpoint: int) -> Store:
+        """A new store that shares this one's first checkpoints."""
+        fork = Store(folder, self.bundle, self.keep)
+        checkpoint = min(checkpoint, len(self.roots))
+        if not fork.roots and checkpoint:
+            step = min(checkpoint * self.bundle.interval, self.bundle.steps)
+            fork._save_state(step, self.load_state(checkpoint))
+            fork._append("losses.bin", self._read("losses.bin")[: 4 * step], 0)
+            fork._append("roots.bin", b"".join(self.roots[:checkpoint]), 0)
+            fork.roots = self.roots[:checkpoint]
+        return fork
+
+    def losses(self) -> np.ndarray:
+        return np.frombuffer(self._read("losses.bin")[: 4 * self.step], "<f4")
+
+    # ---- states ----
+
+    def _path(self, step: int) -> Path:
+        return self.folder / "states" / f"{step:010d}.safetensors"
+
+    def _save_state(self, step: int, state: Sequence[torch.Tensor]) -> None:
+        write_atomic(self._path(step), pack_tensors(self.bundle.program.labels.state, tuple(state)))
+
+    def _forget(self, newest: int) -> None:
+        """Drop the checkpoint before the newest one unless it is one to keep."""
+        previous = (
+            newest - self.bundle.interval
+            if newest % self.bundle.interval == 0
+            else newest // self.bundle.interval * self.bundle.interval
+        )
+        number = previous // self.bundle.interval
+        if previous > 0 and number % self.keep:
+            self._path(previous).unlink(missing_ok=True)
+
+    def load_state(self, checkpoint: int) -> tuple[torch.Tensor, ...]:
+        """The state of a kept checkpoint (0: the initial one), checked against its root."""
+        if checkpoint == 0:
+            return self.bundle.state
+        step = min(checkpoint * self.bundle.interval, self.bundle.steps)
+        state = self.stored_state(checkpoint)
+        root = tensors_root(Kind.STATE, state)
+        if root != self.roots[checkpoint - 1]:
+            raise StoreError(
+                f"the checkpoint {self._path(step)} is damaged: its root is {root.hex()}, {self.roots[checkpoint - 1].hex()} "
+                "was committed; delete the file and resume from an earlier one"
+            )
+        return state
+
+    def stored_state(self, checkpoint: int) -> tuple[torch.Tensor, ...]:
+        """What the file of a checkpoint holds, whatever was committed."""
+        path = self._path(min(checkpoint * self.bundle.interval, self.bundle.steps))
+        try:
+            return unpack_tensors(path, self.bundle.program.labels.state)
+        except BundleError as error:
+            raise StoreError(f"checkpoint {checkpoint} is damaged: {error}") from None
+
+    def replaced(self, checkpoints: Iterable[int]) -> tuple[int, bytes] | None:
+        """The first of these checkpoints, and of the newest, whose kept file does not hold what was committed, and the root that it holds.
+
+        The newest must be kept: it is what a run is for. StoreError where a file cannot be read.
+        """
+        newest = len(self.roots)
+        for checkpoint in sorted({*checkpoints, newest} - {0}):
+            step = min(checkpoint * self.bundle.interval, self.bundle.steps)
+            if checkpoint == newest or self._path(step).exists():
+                root = tensors_root(Kind.STATE, self.stored_state(checkpoint))
+                if root != self.roots[checkpoint - 1]:
+                    return checkpoint, root
+        return None
+
+    def nearest(self, checkpoint: int) -> int:
+        """The newest kept checkpoint at or before the given one."""
+        interval, steps = self.bundle.interval, self.bundle.steps
+        kept = (c for c in range(checkpoint, 0, -1) if self._path(min(c * interval, steps)).exists())
+        return next(kept, 0)

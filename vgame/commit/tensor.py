@@ -1,0 +1,65 @@
+"""Tensors as words and roots (docs/formats.md section 1).
+
+In: torch tensors of float32 or int32. Out: little-endian words, roots of tensors and of lists of tensors.
+NaN is canonicalised here and nowhere else: no operator sees a NaN's payload, so this is where it could first matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from vgame.commit.merkle import Kind, Tree, fold, tree_height
+from vgame.commit.words import words_root, words_tree
+
+CANONICAL_NAN = 0x7FC00000
+#: Tensor: (its version, its root), as long as the tensor lives.
+_roots = WeakTensorKeyDictionary()
+
+
+def to_words(tensor: torch.Tensor) -> np.ndarray:
+    """Row-major little-endian uint32 words of a float32 or int32 tensor; NaN becomes 0x7fc00000."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.dtype not in (torch.float32, torch.int32):
+        raise TypeError(f"a tensor of {tensor.dtype} has no words: float32 and int32 do")
+    values = flat.cpu().numpy()
+    words = values.view(np.uint32).astype("<u4", copy=False)
+    if flat.dtype == torch.float32 and values.size and np.isnan(values.max()):  # a maximum shows whether there is a NaN
+        words = np.where(np.isnan(values), np.uint32(CANONICAL_NAN), words)
+    return words
+
+
+def from_words(words: np.ndarray, *, integer: bool) -> torch.Tensor:
+    """The flat tensor whose words these are."""
+    tensor = torch.from_numpy(np.ascontiguousarray(words, dtype=np.uint32).view(np.int32).copy())
+    return tensor if integer else tensor.view(torch.float32)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The words as bytes, without a copy where none is needed."""
+    return memoryview(to_words(tensor)).cast("B")
+
+
+def tensor_tree(tensor: torch.Tensor) -> Tree:
+    """All nodes over a tensor: for openings."""
+    return words_tree(tensor_bytes(tensor))
+
+
+def tensor_root(tensor: torch.Tensor) -> bytes:
+    """Root of the TENSOR tree. A tensor that has not changed since it was asked for last is not hashed again.
+
+    SAFETY: torch counts its own writes only; nothing in vgame writes to a tensor by other means once it has been hashed.
+    """
+    version, root = _roots.get(tensor, (None, b""))
+    if version != tensor._version:
+        root = words_root(tensor_bytes(tensor))
+        _roots[tensor] = tensor._version, root
+    return root
+
+
+def tensors_root(kind: Kind, tensors: Sequence[torch.Tensor]) -> bytes:
+    """Root of a tree whose leaves are the roots of these tensors (STATE, DATA)."""
+    return fold(kind, [tensor_root(t) for t in tensors], tree_height(len(tensors)))

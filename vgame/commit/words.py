@@ -1,0 +1,88 @@
+"""Words of a tensor as leaves of its tree, without torch (docs/formats.md section 1).
+
+Large tensors go through sha_kernel.py where the processor has what it needs; the hashes are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+
+from vgame.commit.merkle import LEAF_PREFIX, Kind, Tree, fold, padding, tree_height
+
+LEAF_WORDS = 128
+LEAF_BYTES = 4 * LEAF_WORDS
+#: Hashes from which on compiled code pays for being loaded.
+MANY = 1 << 10
+#: Nodes that are left to hashlib.
+FEW = 8
+
+
+def leaf_count(elements: int) -> int:
+    return -(-elements // LEAF_WORDS)
+
+
+def tensor_height(elements: int) -> int:
+    """Height of the TENSOR tree over that many words."""
+    return tree_height(leaf_count(elements))
+
+
+def leaf_bytes(words: bytes | memoryview, leaf: int) -> bytes:
+    """The 512 bytes of one leaf of little-endian words, filled with zeros behind the last word."""
+    return bytes(words[leaf * LEAF_BYTES : (leaf + 1) * LEAF_BYTES]).ljust(LEAF_BYTES, b"\0")
+
+
+@cache
+def _kernel() -> ModuleType | None:
+    """The compiled hashes, imported where they are needed first."""
+    from vgame.commit import sha_kernel
+
+    return sha_kernel if sha_kernel.available() else None
+
+
+def leaf_hashes(words: bytes | memoryview) -> list[bytes]:
+    """H(0x00 ‖ TENSOR ‖ 512 bytes) of every leaf."""
+    if len(words) >= MANY * LEAF_BYTES and _kernel():
+        digests = _leaf_digests(words).tobytes()
+        return [digests[i : i + 32] for i in range(0, len(digests), 32)]
+    start = hashlib.sha256(LEAF_PREFIX[Kind.TENSOR])
+    hashes = []
+    for offset in range(0, len(words), LEAF_BYTES):
+        leaf = start.copy()
+        chunk = words[offset : offset + LEAF_BYTES]
+        leaf.update(chunk)
+        if len(chunk) < LEAF_BYTES:
+            leaf.update(bytes(LEAF_BYTES - len(chunk)))
+        hashes.append(leaf.digest())
+    return hashes
+
+
+def _leaf_digests(words: bytes | memoryview) -> np.ndarray:
+    """The same as uint8 [leaves, 32], by the kernel."""
+    whole = len(words) // LEAF_BYTES * LEAF_BYTES
+    digests = _kernel().leaf_hashes(np.frombuffer(words, np.uint8, whole), Kind.TENSOR)
+    return _append(digests, leaf_hashes(words[whole:])) if whole < len(words) else digests
+
+
+def _append(digests: np.ndarray, hashes: list[bytes]) -> np.ndarray:
+    return np.concatenate([digests, np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)])
+
+
+def words_tree(words: bytes | memoryview) -> Tree:
+    """All nodes over little-endian words."""
+    return Tree(Kind.TENSOR, leaf_hashes(words))
+
+
+def words_root(words: bytes | memoryview) -> bytes:
+    """Root over little-endian words."""
+    height = tensor_height(len(words) // 4)
+    if len(words) < MANY * LEAF_BYTES or not _kernel():
+        return fold(Kind.TENSOR, leaf_hashes(words), height)
+    level, base = _leaf_digests(words), 0
+    while len(level) > FEW:
+        level = _append(level, [padding(Kind.TENSOR, base)]) if len(level) % 2 else level
+        level, base = _kernel().node_hashes(level, Kind.TENSOR), base + 1
+    return fold(Kind.TENSOR, [row.tobytes() for row in level], height - base, base)

@@ -1,0 +1,222 @@
+"""What the chain says happened to a job: verdict, place, bits, moves, gas, money. Read from events, receipts and views only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vgame.commit.words import LEAF_WORDS, leaf_count
+from vgame.game.chain import CAUSES, Dispute, Event, Game, Job, Level, Phase, Status
+from vgame.program.program import Program
+
+Names = Mapping[str, str]  # address -> who that is
+
+LEAF_MOVES = frozenset({"prove"})
+AFTERWARDS = frozenset({"refund", "proveKnowledge", "payReward", "withdraw", "finalize"})
+BEFORE = frozenset({"createJob", "acceptJob", "postClaim", "postDiverged"})
+
+
+@dataclass(frozen=True)
+class Move:
+    """One transaction of a dispute."""
+
+    name: str
+    sender: str
+    gas: int
+    transaction: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One of the nested trees that a dispute went through: its leaves, the one that was named, and what that is."""
+
+    name: str
+    leaves: int
+    index: int
+    caption: str
+
+
+@dataclass
+class Dossier:
+    """The facts of one dispute."""
+
+    name: str
+    verdict: str  # final, convicted, dismissed
+    decided_by: str | None = None  # element, opening, timeout
+    step: int | None = None
+    operator: str | None = None
+    element: int | None = None
+    claimed_bits: str | None = None
+    exact_bits: str | None = None
+    moves: list[Move] = field(default_factory=list)
+    descent: list[Tree] = field(default_factory=list)
+    money: dict[str, int] = field(default_factory=dict)
+    integer: bool = False  # the contested word is int32
+    job: str = ""
+    contract: str = ""
+    chain: int = 0
+
+    @property
+    def gas_leaf(self) -> int:
+        return sum(m.gas for m in self.moves if m.name in LEAF_MOVES)
+
+    @property
+    def gas_descent(self) -> int:
+        return sum(m.gas for m in self.moves if m.name not in LEAF_MOVES)
+
+    @property
+    def claimed(self) -> str:
+        """Bits and value."""
+        return with_value(self.claimed_bits, self.integer)
+
+    @property
+    def exact(self) -> str:
+        """Bits and value."""
+        return with_value(self.exact_bits, self.integer)
+
+    def facts(self) -> dict[str, Any]:
+        """The keys that `vgame demo --json` promises for an attack."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "decided_by": self.decided_by,
+            "step": self.step,
+            "operator": self.operator,
+            "element": self.element,
+            "claimed_bits": self.claimed_bits,
+            "exact_bits": self.exact_bits,
+            "moves": len(self.moves),
+            "gas_descent": self.gas_descent,
+            "gas_leaf": self.gas_leaf,
+            "money": self.money,
+        }
+
+
+def with_value(bits: str | None, integer: bool) -> str:
+    """`0x3f800000 = 1.0`: a word, and the shortest decimal that is read back as it."""
+    if bits is None:
+        return ""
+    words = np.array([int(bits, 16)], dtype="<u4")
+    return f"{bits} = {words.view('<i4' if integer else '<f4')[0]!s}"
+
+
+def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> list[Move]:
+    """The transactions that a dispute needed, in order; senders by name where it is known.
+
+    Reveals and openings name no dispute, they serve all: counted are those of a node that this dispute came to, made after it began.
+    """
+    web3, moves = game.chain.web3, []
+    visited = {e.args["runRoot"] for e in events if e.name == "ClaimPosted"}
+    visited |= {e.args["root"] for e in events if e.name in ("SegmentPosted", "TracePosted")}
+    visited |= {e.args["node"] for e in events if e.name == "Selected" and e.args["dispute"] == dispute}
+    begin = next(i for i, e in enumerate(events) if e.name == "Challenged" and e.args["dispute"] == dispute)
+    seen: set[str] = set()
+    for event in events[begin:]:
+        if event.transaction in seen:
+            continue
+        seen.add(event.transaction)
+        tx = web3.eth.get_transaction(bytes.fromhex(event.transaction))
+        function, args = game.contract.decode_function_input(tx["input"])
+        if function.fn_name in BEFORE or function.fn_name in AFTERWARDS:
+            continue
+        named = args.get("n", event.args.get("dispute"))
+        if named != dispute and (named is not None or event.args.get("node") not in visited):
+            continue
+        receipt = web3.eth.get_transaction_receipt(bytes.fromhex(event.transaction))
+        size = len(bytes(tx["input"]))
+        sender = names.get(receipt["from"], receipt["from"])
+        moves.append(Move(function.fn_name, sender, int(receipt["gasUsed"]), event.transaction, size))
+    return moves
+
+
+def investigate(
+    game: Game, job: bytes, name: str, program: Program, names: Names, dispute: int | None = None
+) -> Dossier:
+    """The dossier of a job's decisive dispute, or of a given one."""
+    place = {"job": job.hex(), "contract": game.address, "chain": game.chain.chain_id}
+    events = game.events(job=job)
+    ends = [e for e in events if e.name in ("Convicted", "Dismissed") and dispute in (None, e.args["dispute"])]
+    if not ends:
+        phase = game.job(job).phase
+        return Dossier(name, "final" if phase is Phase.FINAL else phase.name.lower(), **place)
+    end = next((e for e in ends if e.name == "Convicted"), ends[-1])
+    number = end.args["dispute"]
+    dossier = Dossier(name, end.name.lower(), CAUSES[end.args["cause"]], **place)
+    dossier.moves = moves_of(game, events, number, names)
+    _place(dossier, game, job, number, program)
+    selected = [e.args for e in events if e.name == "Selected" and e.args["dispute"] == number]
+    dossier.descent = _descent(game.job(job), game.dispute(job, number), selected, program)
+    for event in events:
+        if event.name == "Adjudicated" and event.args["dispute"] == number:
+            dossier.claimed_bits = f"0x{event.args['claimed']:08x}"
+            dossier.exact_bits = f"0x{event.args['exact']:08x}"
+    return dossier
+
+
+def _descent(job: Job, d: Dispute, selected: list[dict[str, Any]], program: Program) -> list[Tree]:
+    """The trees between the root that was entered and the place of the verdict."""
+    interval, trees = job.spec.interval, []
+    checkpoint = (d.step - 1) // interval
+    first = checkpoint * interval
+    if d.entry is Level.RUN and d.level > Level.RUN:
+        trees.append(Tree("run", job.checkpoints, checkpoint, f"checkpoint {checkpoint + 1} of {job.checkpoints}"))
+    if d.entry <= Level.SEGMENT and d.level > Level.SEGMENT:
+        count = min(interval, job.spec.steps - first) + 1
+        trees.append(Tree("segment", count, d.step - first, f"state after step {d.step}"))
+    tensor = next((s["index"] for s in selected if (s["level"], s["height"]) == (Level.STATE, 0)), None)
+    if tensor is not None:
+        trees.append(Tree("state", job.states, tensor, f"tensor {program.labels.state[tensor].name}"))
+    if d.level >= Level.TENSOR:
+        trees.append(Tree("trace", job.operators, d.operator, program.operator_name(d.operator)))
+    if d.level >= Level.ELEMENT or (d.level is Level.TENSOR and d.height == 0):
+        leaf = d.index // LEAF_WORDS if d.level >= Level.ELEMENT else d.index
+        count = leaf_count(d.elements)
+        trees.append(Tree("tensor", count, leaf, f"leaf {leaf} of {count}"))
+    if d.level >= Level.ELEMENT:
+        element = d.index & 0xFFFFFFFF
+        trees.append(Tree("leaf", LEAF_WORDS, element % LEAF_WORDS, f"element {element}"))
+    return trees
+
+
+def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Program) -> None:
+    """Step, operator and element as far as the dispute went."""
+    d = game.dispute(job, number)
+    if d.level >= Level.STATE:
+        dossier.step = d.step
+    if d.level is Level.STATE and d.height == 0:
+        source = program.sources[d.index]
+        dossier.operator = f"state {program.labels.state[d.index].name} from {program.operator_name(source.ref.index)}"
+    if d.level >= Level.TENSOR:
+        dossier.operator = program.operator_name(d.operator)
+        dossier.integer = program.operators[d.operator].integer
+    if d.level >= Level.ELEMENT:
+        dossier.element = d.index & 0xFFFFFFFF
+        dossier.claimed_bits = f"0x{d.word:08x}"
+
+
+def holdings(game: Game, accounts: dict[str, str], events: Iterable[Event]) -> dict[str, int]:
+    """Per account what it ever got out of the contract: withdrawn or waiting as credit."""
+    got = {name: game.credits(address) for name, address in accounts.items()}
+    names = {address: name for name, address in accounts.items()}
+    for event in events:
+        if event.name == "Withdrawn" and event.args["account"] in names:
+            got[names[event.args["account"]]] += event.args["amount"]
+    return got
+
+
+def paid_in(game: Game, events: Iterable[Event]) -> dict[str, int]:
+    """Per address what it ever paid into the contract."""
+    paid: dict[str, int] = {}
+    for digest in {e.transaction for e in events if e.name in ("JobCreated", "JobAccepted", "Challenged")}:
+        tx = game.chain.web3.eth.get_transaction(bytes.fromhex(digest))
+        paid[tx["from"]] = paid.get(tx["from"], 0) + int(tx["value"])
+    return paid
+
+
+def open_statuses(game: Game, job: bytes) -> list[Status]:
+    """Status of every dispute of a job."""
+    return [game.dispute(job, n).status for n in range(game.job(job).disputes)]

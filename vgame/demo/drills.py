@@ -1,0 +1,78 @@
+"""What only the demonstration plays: cheats and false accusers as a process, and runs in other rounding modes to see where devices part."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.execute.devices import settle
+from vgame.execute.executor import Executor
+from vgame.game.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
+from vgame.game.chain import Game, Phase
+from vgame.report import Reporter
+from vgame.roles import Computation, Seat, hello, open_game
+from vgame.spec import load_bundle
+
+
+def run_adversary(seat: Seat, reporter: Reporter) -> None:
+    """Play cheats, one order per line on stdin: {"attack": NAME, "job": HEX, "step": N} or {"accuse": "path" | "idle", "job": HEX}.
+
+    Prints `played` when a job has ended (or the accusation has), so a demonstration can give the next order.
+    """
+    game = open_game(seat)
+    with settle(seat.device) as kind:
+        hello(reporter, "adversary", seat.device)
+        for line in sys.stdin:
+            order = json.loads(line)
+            job = bytes.fromhex(order["job"])
+            if "attack" in order:
+                _cheat(seat, game, kind, job, order["attack"], order["step"], reporter)
+            else:
+                _accuse(seat, game, kind, job, order["accuse"], reporter)
+
+
+def _cheat(seat: Seat, game: Game, kind: str, job: bytes, name: str, step: int, reporter: Reporter) -> None:
+    attack = ATTACKS[name]
+    computation = Computation(seat, kind, reporter, (name, step))
+    trainer = CheatingTrainer(game, job, computation.history, attack.silent)
+    trainer.accept()
+    computation.run()
+    trainer.claim()
+    reporter.emit("claimed", f"{name}: posted its claim", attack=name, run_root=computation.run_root.hex())
+    players: list[Callable[[], bool]] = [trainer.step]
+    if attack.forced:
+        players.append(FalseAccuser(game, job, computation.history, step_wanted=step).step)
+    while game.job(job).phase is Phase.CLAIMED:
+        if not sum(player() for player in players):
+            time.sleep(seat.poll)
+    reporter.emit("played", f"{name}: over", attack=name, job=job.hex())
+
+
+def _accuse(seat: Seat, game: Game, kind: str, job: bytes, how: str, reporter: Reporter) -> None:
+    computation = Computation(seat, kind, reporter)
+    accuser = FalseAccuser(game, job, computation.history, idle=how == "idle")
+    accuser.step()
+    reporter.emit("accused", f"accuses the trainer ({how})", how=how, job=job.hex())
+    while how != "idle" and game.job(job).open and game.job(job).phase is Phase.CLAIMED:
+        if not accuser.step():
+            time.sleep(seat.poll)
+    reporter.emit("played", f"accusation {how}: over", how=how, job=job.hex())
+
+
+def run_roots(bundle_folder: Path, mode: str, device: str, reporter: Reporter) -> list[str]:
+    """State root after every step in any rounding mode, to see where two devices part."""
+    with settle(device) as kind:
+        bundle = load_bundle(bundle_folder)
+        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode, kind)
+        state, roots = executor.initial(bundle.state), []
+        for step in range(1, bundle.steps + 1):
+            state = executor.step(step, state).state
+            roots.append(tensors_root(Kind.STATE, state).hex())
+            reporter.progress("training", step, bundle.steps)
+        reporter.emit("roots", mode=mode, device=device, roots=roots)
+        return roots

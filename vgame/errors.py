@@ -1,0 +1,66 @@
+"""Every error that vgame raises on purpose. One clear sentence each: the value, what was expected, what to do.
+
+Exit codes of the command line: 0 fine, 1 the environment or the input, 2 the verdict is "cheated".
+"""
+
+from __future__ import annotations
+
+
+class VgameError(Exception):
+    """Something outside vgame is wrong and the user can mend it. The command line prints it and exits with 1."""
+
+    exit_code = 1
+
+
+class ProofError(VgameError):
+    """A Merkle proof or an opening is malformed or does not lead to its root."""
+
+
+class ProgramError(VgameError):
+    """A program, or a record of one, is malformed or invalid."""
+
+
+class UnsupportedOperators(ProgramError):
+    """The model uses operators that vgame cannot lower; `found` maps each to the modules it comes from."""
+
+    def __init__(self, found: dict[str, list[str]]) -> None:
+        self.found = found
+        listing = "; ".join(f"{what} in {', '.join(where)}" for what, where in sorted(found.items()))
+        super().__init__(f"the training step uses operators that are not supported: {listing}")
+
+
+class JobFileError(VgameError):
+    """A job file is missing, malformed or names something that is not there."""
+
+
+class BundleError(VgameError):
+    """A bundle's files are missing, damaged, or not the ones that were ordered."""
+
+
+class StoreError(VgameError):
+    """A run's files are damaged or belong to another run."""
+
+
+class ChainError(VgameError):
+    """The chain is down, is another one, or does not accept what is sent."""
+
+
+class ContractError(VgameError):
+    """The contract refused a call; `name` and `args_` are its custom error's."""
+
+    def __init__(self, name: str, args_: tuple) -> None:
+        self.name, self.args_ = name, args_
+        told = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else repr(a) for a in args_)
+        super().__init__(f"the contract refused: {name}" + (f"({told})" if told else ""))
+
+
+class Abstain(VgameError):
+    """An agent's own data is not enough to act safely, so it does nothing and says so."""
+
+
+class NotYet(VgameError):
+    """The endpoint has shown one thing that happened, but not yet another that must have happened with it; look again."""
+
+
+class DataError(VgameError):
+    """A data set is missing, damaged, or not what it should be."""

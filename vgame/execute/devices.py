@@ -1,0 +1,107 @@
+"""Devices: hardware and software configurations that compute. Several of them fit on one CPU.
+
+`prepare_environment` must run before torch is imported (it only sets environment variables); `settle` runs after. The
+command line uses the names, and so do the tests that show that bits do not depend on the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from vgame.errors import VgameError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`kind` is torch's device; the environment chooses the vendor library's kernels."""
+
+    name: str
+    what: str
+    kind: str = "cpu"
+    environment: dict[str, str] = field(default_factory=dict)
+    onednn: bool = True
+    reverse: bool = False
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("default", "the CPU with the kernels that its libraries choose"),
+        Device(
+            "compatible",
+            "the CPU with the kernels that every x86-64 has: another order of summation",
+            environment={"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+            onednn=False,
+        ),
+        Device("reversed", "the CPU with every sum taken backwards, in three pieces", reverse=True),
+        Device("cuda", "the first CUDA GPU", kind="cuda"),
+    )
+}
+
+
+def find(name: str) -> Device:
+    """A device by name."""
+    if name not in DEVICES:
+        raise VgameError(f"there is no device {name!r}; known are {', '.join(DEVICES)}")
+    return DEVICES[name]
+
+
+def prepare_environment(name: str) -> None:
+    """Set what the vendor's libraries read when they are loaded."""
+    os.environ.update(find(name).environment)
+
+
+@contextmanager
+def settle(name: str) -> Iterator[str]:
+    """Make this process the device; yields torch's name of it. Refuses a device that flushes subnormals to zero."""
+    import torch
+
+    from vgame.arithmetic import certified
+
+    device = find(name)
+    if device.kind == "cuda" and not torch.cuda.is_available():
+        raise VgameError("device cuda was asked for, but torch finds no CUDA GPU; use --device default")
+    torch.backends.mkldnn.enabled = device.onednn
+    torch.backends.cuda.matmul.allow_tf32 = False
+    refuse_flush_to_zero(device.kind)
+    if not device.reverse:
+        yield device.kind
+        return
+    with certified.reversed_order():
+        yield device.kind
+
+
+def refuse_flush_to_zero(kind: str) -> None:
+    """Probe every worker: subnormals must survive in binary32 and binary64."""
+    import torch
+
+    tiny = torch.full((1 << 18,), 2.0**-140, device=kind)
+    tinier = torch.full((1 << 18,), 2.0**-1060, dtype=torch.float64, device=kind)
+    if not bool((tiny * 0.5 == 2.0**-141).all()) or not bool((tinier * 0.5 > 0).all()):
+        raise VgameError(
+            "this process flushes subnormal numbers to zero (a library was loaded that sets FTZ/DAZ, often one built with "
+            "-Ofast); bits would differ: start vgame in a process without that library"
+        )
+
+
+def fingerprint() -> dict[str, str]:
+    """Hashes of raw vendor results that may differ between devices: products of 512 binary32 terms in both formats, a convolution.
+
+    The operands are normally distributed: uniform ones are multiples of 2**-24, whose binary64 sums are exact in every order.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(256, 512, generator=generator) for _ in range(2))
+    image = torch.rand(4, 16, 16, 16, generator=generator) - 0.5
+    kernel = torch.rand(32, 16, 3, 3, generator=generator) - 0.5
+    results = {
+        "binary64 product": a.double() @ b.double().T,
+        "binary32 product": a @ b.T,
+        "binary32 convolution": torch.nn.functional.conv2d(image, kernel),
+    }
+    return {name: hashlib.sha256(r.contiguous().numpy().tobytes()).hexdigest()[:16] for name, r in results.items()}

@@ -1,0 +1,113 @@
+"""What this device can do, and what would break bits.
+
+Every whitelisted kernel runs against the exact reference, the assumptions of docs/numerics.md one by one.
+
+In: a device. Out: findings; a device with a failed one must not train or audit.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from vgame.arithmetic import certified, reference, reference_sums
+from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
+from vgame.commit.tensor import from_words, to_words
+from vgame.execute.devices import fingerprint
+from vgame.execute.kernels import Correct
+from vgame.execute.reference import canonical
+from vgame.program.operators import yields_integer
+
+DRAWS = 512
+SPECIAL = (
+    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x80800000, 0x3F800000, 0xBF800000,
+    0x3F7FFFFF, 0x3F800001, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x33800000, 0x4B800000, 0x7FFFFFFF,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One question and its answer; `ok` is None where it is only information."""
+
+    what: str
+    ok: bool | None
+    detail: str = ""
+
+
+def examine(kind: str) -> Iterator[Finding]:
+    """All findings for a torch device, one after the other."""
+    yield Finding(
+        "machine", None, f"{platform.machine()} {platform.system()}, torch {torch.__version__}, {_name(kind)}"
+    )
+    for what, mark in fingerprint().items():
+        yield Finding(
+            what, None, f"raw vendor result {mark} (differs between devices; no bit of training depends on it)"
+        )
+    yield _subnormals(kind)
+    yield from (_function(f, kind) for f in Function)
+    yield _products(kind)
+    yield _non_finite_rows(kind)
+
+
+def _name(kind: str) -> str:
+    return torch.cuda.get_device_name() if kind == "cuda" else f"CPU with {torch.get_num_threads()} threads"
+
+
+def _subnormals(kind: str) -> Finding:
+    from vgame.errors import VgameError
+    from vgame.execute.devices import refuse_flush_to_zero
+
+    try:
+        refuse_flush_to_zero(kind)
+    except VgameError as error:
+        return Finding("subnormals survive in every worker", False, str(error))
+    return Finding("subnormals survive in every worker", True)
+
+
+def draw(count: int, seed: int) -> np.ndarray:
+    """Words with every special one, and random bits."""
+    words = np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32)
+    words[: len(SPECIAL)] = SPECIAL
+    return words
+
+
+def _function(function: Function, kind: str) -> Finding:
+    """The fast kernel against the reference, on bits."""
+    integer = function in BINARY_I or function in COMPARE_I or function is Function.ITOF
+    columns = [draw(DRAWS, function * 8 + i) for i in range(arity(function))]
+    if len(columns) > 1:  # every pair of special words meets
+        first, second = np.meshgrid(SPECIAL, SPECIAL)
+        columns[-2][: first.size], columns[-1][: second.size] = first.ravel(), second.ravel()
+    types = [True, False, False] if function is Function.SELECT else [integer] * len(columns)
+    tensors = [from_words(c, integer=t).to(kind) for c, t in zip(columns, types, strict=True)]
+    fast = to_words(Correct().map(function, *tensors))
+    exact = [reference.evaluate(function, *map(int, words)) for words in zip(*columns, strict=True)]
+    exact = exact if yields_integer(function) else [canonical(word) for word in exact]
+    wrong = [i for i, (a, b) in enumerate(zip(fast.tolist(), exact, strict=True)) if a != b]
+    detail = f"wrong for {', '.join(f'0x{int(c[wrong[0]]):08x}' for c in columns)}" if wrong else ""
+    return Finding(f"function {function.name.lower()} is correctly rounded", not wrong, detail)
+
+
+def _products(kind: str) -> Finding:
+    """A certified product against exact integers, with cancellation and ties."""
+    generator = torch.Generator().manual_seed(3)
+    a = torch.randn(24, 640, generator=generator) * 2.0 ** torch.randint(-20, 20, (24, 640), generator=generator)
+    b = torch.randint(-8, 8, (16, 640), generator=generator).float() / 4
+    fast = to_words(certified.dot(a[None].to(kind), b[None].to(kind))).reshape(24, 16)
+    rows_a, rows_b = to_words(a).reshape(24, 640).tolist(), to_words(b).reshape(16, 640).tolist()
+    exact = [[reference_sums.dot(x, y) for y in rows_b] for x in rows_a]
+    return Finding("products are correctly rounded", fast.tolist() == exact)
+
+
+def _non_finite_rows(kind: str) -> Finding:
+    """The vendor's binary64 product must not skip zero factors: infinity times zero is NaN wherever it stands."""
+    good = True
+    for m, n, k in ((1, 1, 1), (3, 5, 7), (64, 64, 64), (33, 65, 300), (128, 1, 1000)):
+        a, b = torch.zeros(m, k, dtype=torch.float64, device=kind), torch.ones(k, n, dtype=torch.float64, device=kind)
+        b[k // 2] = torch.inf
+        good &= bool(torch.isnan(a @ b).all())
+    return Finding("the vendor's product skips no term", good)

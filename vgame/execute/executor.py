@@ -1,0 +1,258 @@
+"""Runs a program, one training step at a time, on a torch device.
+
+In: the program, the data, the scalars, a state. Out: the next state and the loss, the same bits on every device (mode `correct`).
+Twin: vgame/execute/reference.py computes any single element, slowly and exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vgame.arithmetic import certified
+from vgame.arithmetic.folded import LEAST, Folded, Mirrored, fold
+from vgame.execute.kernels import MODES, integer_max
+from vgame.execute.layout import inside, look, read, signed
+from vgame.execute.random import random_words, shuffle_indices
+from vgame.program.operators import (
+    Access,
+    ArgMax,
+    Contract,
+    Copy,
+    Gather,
+    Map,
+    Operator,
+    Philox,
+    ReduceMax,
+    Ref,
+    RefClass,
+    Shuffle,
+    Variant,
+)
+from vgame.program.program import Program
+
+#: Sees every operator's output (flat); what it returns takes the output's place. None on the fast path.
+Tap = Callable[[int, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """State after a step, its loss, and the first output that must be finite and is not (an operator's index)."""
+
+    state: tuple[torch.Tensor, ...]
+    loss: torch.Tensor
+    not_finite: int | None
+
+
+class Executor:
+    """One program on one device in one rounding mode."""
+
+    def __init__(
+        self,
+        program: Program,
+        data: Sequence[torch.Tensor],
+        scalars: torch.Tensor,
+        seed: int,
+        mode: str = "correct",
+        device: str = "cpu",
+    ) -> None:
+        self.program, self.seed, self.scalars = program, seed, scalars
+        self.device = torch.device(device)
+        self.kernels = MODES[mode]()
+        self.data = [t.to(self.device) for t in data]
+        self.constants = [t.to(self.device) for t in program.constants]
+        #: Told every operator's index and seconds (vgame/execute/profile.py); None: nobody looks.
+        self.watch: Callable[[int, float], None] | None = None
+        self._immediates: dict[tuple[int, bool], torch.Tensor] = {}
+
+    def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return [t.to(self.device) for t in state]
+
+    def initial(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The state that the first step starts from."""
+        return self.to_device(state)
+
+    def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
+        """State after step `step` (counted from 1). `state` is flat tensors on the executor's device."""
+        run = _Run(self, step, state)
+        last_use = self.program.last_use
+        kept = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR} | self.program.finite
+        for i, operator in enumerate(self.program.operators):
+            value = self._watched(run, i, operator) if self.watch else run.compute(i, operator)
+            run.outputs[i] = tap(i, run.flat_output(value)) if tap else value
+            for ref in run.refs(operator):
+                if ref.cls is RefClass.OPERATOR and last_use[ref.index] == i and ref.index not in kept:
+                    run.outputs[ref.index] = None
+            if last_use[i] == i and i not in kept:
+                run.outputs[i] = None
+        return self._result(run, state)
+
+    def _watched(self, run: _Run, index: int, operator: Operator) -> torch.Tensor:
+        start = time.perf_counter()
+        value = run.compute(index, operator)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.watch(index, time.perf_counter() - start)
+        return value
+
+    def _result(self, run: _Run, state: Sequence[torch.Tensor]) -> StepResult:
+        new = tuple(run.flat(s.ref) for s in self.program.sources)
+        bad = (i for i in sorted(self.program.finite) if not bool(torch.isfinite(run.output(i)).all()))
+        return StepResult(new, run.output(self.program.loss).reshape(()), next(bad, None))
+
+    def immediate(self, word: int, integer: bool) -> torch.Tensor:
+        """A one-word tensor on the device (never a Python number: CUDA divides by those differently)."""
+        key = (word, integer)
+        if key not in self._immediates:
+            value = torch.tensor([signed(word)], dtype=torch.int32).to(self.device)
+            self._immediates[key] = value if integer else value.view(torch.float32)
+        return self._immediates[key]
+
+
+class _Run:
+    """The values of one step."""
+
+    def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor]) -> None:
+        self.executor, self.step, self.state = executor, step, state
+        self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
+        self.scalars = executor.scalars[step - 1].to(executor.device)
+
+    @staticmethod
+    def refs(operator: Operator) -> list[Ref]:
+        match operator:
+            case Map() | Copy():
+                return [a.ref for a in operator.accesses]
+            case Contract():
+                return [operator.a, operator.b]
+            case Gather():
+                return [operator.index, operator.table]
+            case ReduceMax() | ArgMax():
+                return [operator.operand]
+        return []
+
+    @staticmethod
+    def flat_output(value: torch.Tensor | Mirrored) -> torch.Tensor:
+        return (value.tensor() if isinstance(value, Mirrored) else value).contiguous().reshape(-1)
+
+    def output(self, index: int) -> torch.Tensor:
+        """An operator's output as a tensor."""
+        value = self.outputs[index]
+        if isinstance(value, Mirrored):
+            value = self.outputs[index] = value.tensor()
+        return value
+
+    def flat(self, ref: Ref) -> torch.Tensor:
+        """A tensor as a flat row-major one."""
+        match ref.cls:
+            case RefClass.OPERATOR:
+                value = self.output(ref.index)
+                if value.dim() != 1 or not value.is_contiguous():
+                    value = self.outputs[ref.index] = self.flat_output(value)
+                return value
+            case RefClass.STATE:
+                return self.state[ref.index]
+            case RefClass.CONSTANT:
+                return self.executor.constants[ref.index]
+            case RefClass.DATA:
+                return self.executor.data[ref.index]
+        return self.scalars[ref.index : ref.index + 1]
+
+    def shaped(self, ref: Ref, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor in a row-major shape; a strided output is viewed where it can be."""
+        if ref.cls is RefClass.OPERATOR:
+            return self.output(ref.index).reshape(shape)
+        return self.flat(ref).view(shape)
+
+    def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> torch.Tensor | Folded:
+        """A tensor as rows of a product; large patches of a convolution are read where they lie."""
+        if ref.cls is RefClass.OPERATOR and self.executor.kernels.folds:
+            return fold(self.outputs[ref.index], shape)
+        return self.shaped(ref, shape)
+
+    def operand(self, access: Access, sizes: tuple[int, ...], integer: bool) -> torch.Tensor:
+        if access.ref.cls is RefClass.IMMEDIATE:
+            return self.executor.immediate(access.fill, integer).view((1,) * len(sizes))
+        if access.ref.cls is RefClass.SCALAR:
+            return self.flat(access.ref).view((1,) * len(sizes))
+        value = self.output(access.ref.index) if access.ref.cls is RefClass.OPERATOR else None
+        if value is not None and value.shape == sizes and self._is_identity(access, sizes):
+            return value
+        return read(self.flat(access.ref), access, sizes)
+
+    @staticmethod
+    def _is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
+        if len(access.dims) != 1 or access.dims[0].offset or access.dims[0].divisor != 1:
+            return False
+        expected, stride = [], 1
+        for size in reversed(sizes):
+            expected.append((0, stride))
+            stride *= size
+        return access.dims[0].size == stride and access.targets == tuple(reversed(expected))
+
+    def compute(self, index: int, operator: Operator) -> torch.Tensor | Mirrored:
+        """The operator's output, row-major in some shape (perhaps a strided view)."""
+        kernels = self.executor.kernels
+        match operator:
+            case Map():
+                return self._map(operator)
+            case Copy():
+                return self._copy(operator)
+            case Contract(variant=Variant.DOT):
+                shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)
+                shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
+                product = kernels.dot(self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b))
+                return product.expand(operator.batch, -1, -1)  # both may be shared
+            case Contract(variant=Variant.SUM):
+                batches = 1 if operator.shared_a else operator.batch
+                rows = self.shaped(operator.a, (batches * operator.m, operator.k))
+                return kernels.sum_rows(rows).view(batches, operator.m).expand(operator.batch, -1)
+            case Contract():
+                index_shape = (1 if operator.shared_a else operator.batch, operator.k)
+                shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
+                indices, values = self.shaped(operator.a, index_shape), self.shaped(operator.b, shape_b)
+                return kernels.one_hot_sum(indices, values, operator.m).expand(operator.batch, -1, -1)
+            case Gather():
+                return self._gather(operator)
+            case ReduceMax():
+                return self._reduce_max(operator)
+            case ArgMax():
+                return certified.argmax(self.shaped(operator.operand, (operator.rows, operator.length)))
+            case Philox():
+                return random_words(self.executor.seed, self.step, index, operator.elements, self.executor.device)
+            case Shuffle():
+                return shuffle_indices(self.executor.seed, self.step, operator, self.executor.device)
+        raise AssertionError(f"unknown operator {operator}")
+
+    def _map(self, operator: Map) -> torch.Tensor:
+        from vgame.program.operators import operand_types
+
+        types = operand_types(operator)
+        operands = [self.operand(a, operator.sizes, t) for a, t in zip(operator.accesses, types, strict=True)]
+        return self.executor.kernels.map(operator.function, *operands).expand(operator.sizes)
+
+    def _copy(self, operator: Copy) -> torch.Tensor | Mirrored:
+        *front, behind = operator.accesses
+        plain = not front and behind.ref.cls not in (RefClass.IMMEDIATE, RefClass.SCALAR)
+        if plain and operator.elements >= LEAST and any(coefficient < 0 for _, coefficient in behind.targets):
+            return look(self.flat(behind.ref), behind, operator.sizes)
+        result = self.operand(behind, operator.sizes, operator.integer).expand(operator.sizes)
+        for access in reversed(front):
+            mask = inside(access, operator.sizes, self.executor.device)
+            result = torch.where(mask, self.operand(access, operator.sizes, operator.integer), result)
+        return result
+
+    def _gather(self, operator: Gather) -> torch.Tensor:
+        index = self.shaped(operator.index, (operator.count,)).to(torch.int64)
+        table = self.flat(operator.table).view(operator.rows, operator.width)
+        valid = (index >= 0) & (index < operator.rows)
+        rows = table.index_select(0, torch.where(valid, index, 0))
+        if bool(valid.all()):
+            return rows
+        return torch.where(valid[:, None], rows, self.executor.immediate(operator.fill, operator.integer))
+
+    def _reduce_max(self, operator: ReduceMax) -> torch.Tensor:
+        rows = self.shaped(operator.operand, (operator.rows, operator.length))
+        return (integer_max if operator.integer else certified.reduce_max)(rows, operator.block)

@@ -1,0 +1,117 @@
+"""Accesses as torch views: no data moves where strides can say it (docs/formats.md section 3).
+
+In: a flat tensor and an access over an index space. Out: a tensor of the index space's shape; a padded copy only where
+the access leaves its bounds,
+and one gather per word only where that copy would be mostly gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+
+from vgame.arithmetic.folded import Mirrored
+from vgame.program.operators import BROADCAST, Access, Dim
+
+WIDEST = 8  # how many words a padded copy may have per word that is read or written
+
+
+def strides_of(dims: tuple[Dim, ...]) -> list[int]:
+    """Row-major strides of the operand's dimensions."""
+    return [math.prod(d.size for d in dims[j + 1 :]) for j in range(len(dims))]
+
+
+def strided(base: torch.Tensor, access: Access, sizes: tuple[int, ...], strides: list[int], offset: int) -> Mirrored:
+    """View with stride coefficient * strides[target] per output dimension; negative ones run backwards."""
+    steps, offset, flipped = steps_of(access, sizes, strides, offset)
+    return Mirrored(torch.as_strided(base, sizes, steps, base.storage_offset() + offset), flipped)
+
+
+def steps_of(
+    access: Access, sizes: tuple[int, ...], strides: list[int], offset: int
+) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """(non-negative strides, offset, the dimensions that run backwards)."""
+    steps = [0 if t == BROADCAST else c * strides[t] for t, c in access.targets]
+    flipped = tuple(i for i, (s, n) in enumerate(zip(steps, sizes, strict=True)) if s < 0 and n > 1)
+    return tuple(map(abs, steps)), offset + sum(steps[i] * (sizes[i] - 1) for i in flipped), flipped
+
+
+@lru_cache(1 << 16)
+def plan(access: Access, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int, tuple[int, ...]] | None:
+    """`steps_of` an access that never leaves its bounds; kept, because every step of a program asks again."""
+    if not access.always_inside(sizes):
+        return None
+    strides = strides_of(access.dims)
+    return steps_of(access, sizes, strides, sum(d.offset * s for d, s in zip(access.dims, strides, strict=True)))
+
+
+def read(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
+    """The operand over the index space, `fill` where it is out of bounds. `base` is flat and contiguous."""
+    return look(base, access, sizes).tensor()
+
+
+def look(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> Mirrored:
+    """The same as a view that may run backwards."""
+    if found := plan(access, sizes):
+        steps, offset, flipped = found
+        return Mirrored(torch.as_strided(base, sizes, steps, base.storage_offset() + offset), flipped)
+    extent = math.prod(high - low + 1 for low, high in access.bounds(sizes))
+    if extent > WIDEST * (base.numel() + math.prod(sizes)):
+        return Mirrored(gathered(base, access, sizes), ())
+    return _read_padded(base, access, sizes)
+
+
+def gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
+    """The operand word by word: any access, in memory for the index space only."""
+    position = torch.zeros((1,) * len(sizes), dtype=torch.int64, device=base.device)
+    for dim, coordinate in zip(access.dims, coordinates(access, sizes, base.device), strict=True):
+        quotient = torch.div(coordinate, dim.divisor, rounding_mode="floor")
+        position = position * dim.size + quotient.clamp(0, dim.size - 1)
+    words = base.view(torch.int32).take(position.expand(sizes))
+    return torch.where(inside(access, sizes, base.device), words, signed(access.fill)).to(torch.int32).view(base.dtype)
+
+
+def _read_padded(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> Mirrored:
+    """Spread the operand over every coordinate that occurs, filled in between and around, then view that."""
+    bounds = access.bounds(sizes)
+    extents = [high - low + 1 for low, high in bounds]
+    spread = torch.empty(extents, dtype=torch.int32, device=base.device).fill_(signed(access.fill)).view(base.dtype)
+    source, target = [], []
+    for dim, (low, high) in zip(access.dims, bounds, strict=True):
+        first = max(0, -(-low // dim.divisor))
+        last = min(dim.size - 1, high // dim.divisor)
+        source.append(slice(first, last + 1))
+        target.append(slice(first * dim.divisor - low, max(last, first - 1) * dim.divisor - low + 1, dim.divisor))
+    if all(s.stop > s.start for s in source):
+        spread[tuple(target)] = base.view([d.size for d in access.dims])[tuple(source)]
+    strides = list(spread.stride())
+    offset = sum((d.offset - low) * s for d, (low, _), s in zip(access.dims, bounds, strides, strict=True))
+    return strided(spread.reshape(-1), access, sizes, strides, offset)
+
+
+def coordinates(access: Access, sizes: tuple[int, ...], device: torch.device) -> Iterator[torch.Tensor]:
+    """Per operand dimension its coordinate over the index space (int64, broadcast where it does not move)."""
+    for j, dim in enumerate(access.dims):
+        coordinate = torch.full((1,) * len(sizes), dim.offset, dtype=torch.int64, device=device)
+        for i, (target, coefficient) in enumerate(access.targets):
+            if target == j:
+                shape = [-1 if e == i else 1 for e in range(len(sizes))]
+                coordinate = coordinate + (torch.arange(sizes[i], device=device) * coefficient).view(shape)
+        yield coordinate
+
+
+def inside(access: Access, sizes: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Truth values over the index space: is the access in bounds there?"""
+    result = torch.ones((1,) * len(sizes), dtype=torch.bool, device=device)
+    for dim, coordinate in zip(access.dims, coordinates(access, sizes, device), strict=True):
+        fits = (coordinate >= 0) & (coordinate < dim.size * dim.divisor)
+        result = result & fits if dim.divisor == 1 else result & fits & (coordinate % dim.divisor == 0)
+    return result
+
+
+def signed(word: int) -> int:
+    """A word as the int32 with the same bits."""
+    return word - (1 << 32) if word >> 31 else word

@@ -1,0 +1,60 @@
+"""Philox words and shuffled sample indices as tensors (docs/formats.md section 5).
+
+Twins: vgame/arithmetic/philox.py, contracts/arithmetic/Philox.sol.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from vgame.execute.random_kernel import fill_shuffle, fill_words
+from vgame.program.operators import Shuffle
+
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+MASK = 0xFFFFFFFF
+
+
+def _multiply(x: torch.Tensor, multiplier: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(high, low) 32-bit words of x * multiplier for words x in int64; no product exceeds 2^63."""
+    low = x * (multiplier & 0xFFFF)
+    high = x * (multiplier >> 16)
+    carried = high + (low >> 16)
+    return carried >> 16, ((carried & 0xFFFF) << 16) | (low & 0xFFFF)
+
+
+def philox(counter: list[torch.Tensor], key: tuple[int, int]) -> list[torch.Tensor]:
+    """Philox4x32-10 over int64 tensors that hold 32-bit words."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        high0, low0 = _multiply(c0, MULTIPLIERS[0])
+        high1, low1 = _multiply(c2, MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
+    return [c0, c1, c2, c3]
+
+
+def _key(seed: int) -> tuple[int, int]:
+    return seed & MASK, seed >> 32
+
+
+def random_words(seed: int, step: int, operator: int, elements: int, device: torch.device) -> torch.Tensor:
+    """The output of a PHILOX operator: int32 words."""
+    if device.type == "cpu":
+        words = np.empty(elements, np.uint32)
+        fill_words(words, operator, step & MASK, step >> 32, *_key(seed))
+        return torch.from_numpy(words.view(np.int32))
+    blocks = torch.arange(-(-elements // 4), device=device)
+    zero = torch.zeros_like(blocks)
+    words = philox([blocks, zero + operator, zero + (step & MASK), zero + (step >> 32)], _key(seed))
+    return torch.stack(words, 1).reshape(-1)[:elements].to(torch.int32)
+
+
+def shuffle_indices(seed: int, step: int, operator: Shuffle, device: torch.device) -> torch.Tensor:
+    """The sample indices of a step: few numbers, computed on the host for every device."""
+    indices = np.empty(operator.elements, np.int32)
+    fill_shuffle(indices, (step - 1) * operator.elements, operator.population, *_key(seed))
+    return torch.from_numpy(indices).to(device)

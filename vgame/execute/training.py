@@ -1,0 +1,86 @@
+"""Training and re-training: steps in order, a commitment at every checkpoint, resumable at any moment.
+
+In: a bundle, a store, something that makes steps. Out: the store filled up, or the step at which the job diverged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from vgame.commit.merkle import Kind
+from vgame.commit.store import Divergence, Store
+from vgame.commit.tensor import tensors_root
+from vgame.errors import StoreError
+from vgame.execute.executor import StepResult, Tap
+
+State = Sequence[torch.Tensor]
+Progress = Callable[[int, float], None]  # (step, loss)
+
+
+class Stepper(Protocol):
+    """An executor, or one with a patch."""
+
+    def initial(self, state: State) -> State: ...
+    def to_device(self, state: State) -> State: ...
+    def step(self, step: int, state: State, tap: Tap | None = None) -> StepResult: ...
+
+
+def train(store: Store, stepper: Stepper, progress: Progress | None = None) -> Store:
+    """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised)."""
+    bundle = store.bundle
+    if store.done:
+        return store
+    state = state_at(store, stepper, len(store.roots))
+    while not store.done:
+        losses = []
+        for step in range(store.step + 1, min(store.step + bundle.interval, bundle.steps) + 1):
+            result = stepper.step(step, state)
+            if result.not_finite is not None:
+                store.diverged(locate(stepper, step, state, result.not_finite))
+                return store
+            state = result.state
+            losses.append(float(result.loss))
+            if progress:
+                progress(step, losses[-1])
+        store.commit(state, losses)
+    return store
+
+
+def locate(stepper: Stepper, step: int, state: State, operator: int) -> Divergence:
+    """The first non-finite element of the operator that must be finite."""
+    found = []
+
+    def tap(index: int, output: torch.Tensor) -> torch.Tensor:
+        if index == operator:
+            found.append(int(torch.nonzero(~torch.isfinite(output))[0]))
+        return output
+
+    stepper.step(step, state, tap)
+    return Divergence(step, operator, found[0])
+
+
+def advance(stepper: Stepper, state: State, first: int, last: int) -> State:
+    """State after steps first..last."""
+    for step in range(first, last + 1):
+        state = stepper.step(step, state).state
+    return state
+
+
+def state_at(store: Store, stepper: Stepper, checkpoint: int) -> State:
+    """The state of a checkpoint: kept, or re-executed from the nearest one that is, and equal to what was committed."""
+    bundle, start = store.bundle, store.nearest(checkpoint)
+    state = stepper.initial(bundle.state) if start == 0 else stepper.to_device(store.load_state(start))
+    if start == checkpoint:
+        return state
+    end = min(checkpoint * bundle.interval, bundle.steps)
+    state = advance(stepper, state, start * bundle.interval + 1, end)
+    root = tensors_root(Kind.STATE, state)
+    if root != store.roots[checkpoint - 1]:
+        raise StoreError(
+            f"re-executing steps {start * bundle.interval + 1}..{end} gives the state root {root.hex()}, but "
+            f"{store.roots[checkpoint - 1].hex()} was committed: this device does not compute the same bits; run `vgame doctor`"
+        )
+    return state

@@ -1,0 +1,460 @@
+"""The auditor: re-execute, compare with everything that is posted, dispute the first difference, play to the end.
+
+It only ever names what differs from its own computation; where its own data does not suffice it abstains and says so.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from web3 import Web3
+
+from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
+from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
+from vgame.errors import Abstain, ContractError, NotYet
+from vgame.game.chain import CAUSES, Dispute, Game, Job, Level, Phase, Status, Turn
+from vgame.game.player import Player, each
+from vgame.game.trees import ClaimedTree, known_tree, run_leaf, subtree_path
+
+log = logging.getLogger(__name__)
+
+EMPTY = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a challenge enters: the run root, a posted segment (where = checkpoint) or a posted trace (where = step)."""
+
+    level: Level
+    where: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A contested node as it was revealed: its children stand at height `base`, the leftmost at index `first`."""
+
+    kind: Kind
+    base: int
+    first: int
+    children: Sequence[bytes]
+
+
+class Auditor(Player):
+    """The side that checks."""
+
+    @cached_property
+    def openings(self) -> Openings:
+        return Openings(self.game, self.id)
+
+    # ---- rounds ----
+
+    def step(self) -> bool:
+        """One round of duties; True if anything was done."""
+        job = self.game.job(self.id)
+        match job.phase:
+            case Phase.CLAIMED:
+                view = View(self, job)
+                return self.play(view) or self.challenge(view)
+            case Phase.CONVICTED:
+                return self.collect(View(self, job))
+        return self.withdraw()
+
+    # ---- what to dispute ----
+
+    def challenge(self, view: View) -> bool:
+        """Open a dispute where the claim differs from my run, unless I already have one there."""
+        job = view.job
+        if self.game.chain.now() > job.since + job.spec.challenge_window:
+            return False
+        self.check_refuted(view)
+        taken = {(d.entry, view.where(d)) for _, d in view.mine if d.status is not Status.DISMISSED}
+        for entry in self.differences(view):
+            if (entry.level, entry.where) not in taken:
+                root = view.own_tree(entry.level, entry.where).root
+                commitment = self.commitment(root)
+                value = job.spec.auditor_bond
+                return self.attempt("challenge", self.id, int(entry.level), entry.where, commitment, value=value)
+        return False
+
+    def check_refuted(self, view: View) -> None:
+        """A dispute lost by time is opened again; one that was lost by what the contract computed says that my own run is wrong."""
+        lost = {n for n, d in view.mine if d.status is Status.DISMISSED}
+        for args in view.args("Dismissed") if lost else ():
+            if args["dispute"] in lost and CAUSES[args["cause"]] != "timeout":
+                cause = CAUSES[args["cause"]]
+                raise Abstain(
+                    f"dispute {args['dispute']} was dismissed by {cause}: this auditor's own run is wrong; run `vgame doctor`"
+                )
+
+    def differences(self, view: View) -> list[Entry]:
+        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed."""
+        if view.checkpoints and view.own_run.root != view.job.run_root:
+            return [Entry(Level.RUN)]
+        found = [Entry(Level.SEGMENT, c) for c, root in view.segments.items() if view.contradicts_segment(c, root)]
+        return found or [Entry(Level.TRACE, s) for s, root in view.traces.items() if view.contradicts_trace(s, root)]
+
+    def agrees(self) -> bool:
+        """Nothing that the claim or its trainer posted contradicts my run."""
+        return not self.differences(View(self, self.game.job(self.id)))
+
+    # ---- playing ----
+
+    def play(self, view: View) -> bool:
+        """Make the move that is due in each of my disputes, and end those of others that only hold mine up."""
+        mine = [partial(self.turn, view.job, n, d) for n, d in view.mine if d.status is Status.OPEN]
+        return each([*mine, *(partial(self.sweep, n) for n, d in view.others if mine and d.status is Status.OPEN)])
+
+    def sweep(self, number: int) -> bool:
+        """An idle dispute gives the trainer a slot more for each of its duties, until somebody says that its time is over."""
+        return self.turn_of(number) is Turn.AUDITOR_EXPIRED and self.attempt("timeout", self.id, number)
+
+    def turn(self, job: Job, number: int, d: Dispute) -> bool:
+        """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just now."""
+        turn, view = self.turn_of(number), View(self, job)
+        try:
+            match turn:
+                case Turn.AUDITOR:
+                    return self.move(view, number, d)
+                case Turn.TRAINER_EXPIRED:
+                    return self.attempt("timeout", self.id, number)
+                case Turn.TRAINER if d.level in (Level.ELEMENT, Level.BLOCK):
+                    return self.prove(view, number, d)
+        except NotYet as behind:
+            log.info("dispute %d waits: %s", number, behind)
+        return False
+
+    def name(self, move: str, number: int, d: Dispute, *args: object) -> bool:
+        """Send a move of mine; if another instance of me was faster, it is not needed any more."""
+        try:
+            return self.attempt(move, self.id, number, *args)
+        except ContractError:
+            if self.game.dispute(self.id, number) == d:
+                raise
+            return False
+
+    def move(self, view: View, number: int, d: Dispute) -> bool:
+        """Name the first difference among what was opened."""
+        if d.level is Level.TENSOR and d.height == 0:
+            words = view.leaf(d.node)
+            return self.name("selectElement", number, d, view.first_word(d, words), words)
+        if d.level is Level.ELEMENT:
+            theirs, own = view.partials(d), self.machine.partials(d.step, d.operator, d.index)
+            return self.select_block(number, d, theirs, first(a != b for a, b in zip(theirs, own, strict=True)))
+        node = view.base(d)
+        return self.select(number, d, node, view.first_difference(d, node))
+
+    def select(self, number: int, d: Dispute, node: Node, index: int) -> bool:
+        """Name child `index` of the contested node."""
+        path = subtree_path(node.kind, node.children, index, node.base)
+        arguments = (number, d, node.children[index], index, path)
+        if node.kind is Kind.TRACE and node.base == 0:
+            operator = min(node.first + index, self.machine.operators - 1)  # any record, where only padding is named
+            return self.name("selectOperator", *arguments, self.machine.operator_record(operator).as_tuple())
+        return self.name("select", *arguments)
+
+    def select_block(self, number: int, d: Dispute, partials: Sequence[bytes], index: int) -> bool:
+        """Name partial sum `index`."""
+        tree = Tree(Kind.PARTIALS, [leaf_hash(Kind.PARTIALS, p) for p in partials])
+        return self.name("selectBlock", number, d, tree.node(0, index), index, tree.path(0, index))
+
+    def prove(self, view: View, number: int, d: Dispute) -> bool:
+        """Do not wait for the trainer: my operands are its own, for they lie left of the first difference."""
+        if d.level is Level.ELEMENT and d.blocks > 1:
+            return False
+        element, block = d.index & 0xFFFFFFFF, (d.index >> 32 if d.level is Level.BLOCK else None)
+        trace = view.claimed_trace(d.step)
+        proof = self.machine.prove(d.step, d.operator, element, block, lambda operator: trace.path(0, operator))
+        prior, path = (EMPTY, [])
+        if proof.reads_state:
+            segment = view.claimed_segment((d.step - 1) // self.machine.interval + 1)
+            index = (d.step - 1) % self.machine.interval
+            prior, path = segment.node(0, index), segment.path(0, index)
+        return self.attempt("prove", self.id, number, prior, path, proof.proof)
+
+    # ---- money ----
+
+    def secret(self, what: bytes) -> bytes:
+        """Nobody else can know it, and a lost store does not lose it."""
+        assert self.game.wallet is not None
+        return hmac.digest(self.game.wallet.key, what + self.id, "sha256")
+
+    def salt(self, root: bytes) -> bytes:
+        """Secret of a commitment."""
+        return self.secret(b"vgame commitment" + root)
+
+    def commitment(self, root: bytes) -> bytes:
+        """keccak256(abi.encode(job, auditor, salt, own root))."""
+        types = ["bytes32", "address", "bytes32", "bytes32"]
+        values = [self.id, self.address, self.salt(root), root]
+        return bytes(Web3.keccak(self.game.chain.web3.codec.encode(types, values)))
+
+    def collect(self, view: View) -> bool:
+        """After a conviction: bonds back, knowledge shown in time, reward paid, credits withdrawn."""
+        for number, dispute in view.mine:
+            if dispute.status is Status.OPEN:
+                return self.attempt("refund", self.id, number)
+        now, job = self.game.chain.now(), view.job
+        verdict = self.game.verdict(self.id)
+        if now <= job.since + job.spec.reward_window:
+            if any(self.show(view, n, d) for n, d in view.mine if not verdict.best or n + 1 < verdict.best):
+                return True
+        elif not verdict.paid and verdict.best:
+            return self.attempt("payReward", self.id)
+        return self.withdraw()
+
+    def show(self, view: View, number: int, d: Dispute) -> bool:
+        """Prove what I knew, if the conviction lies where my run differs."""
+        if d.status not in (Status.WON, Status.VOID):
+            return False
+        knowledge = view.knowledge(d)
+        if knowledge is None:
+            return False
+        try:
+            self.game.send("proveKnowledge", self.id, number, knowledge)
+        except ContractError as error:
+            log.info("no reward for dispute %d: %s", number, error)
+            return False
+        return True
+
+
+class Openings:
+    """What was revealed, asked for node by node: strangers may open anything, so whoever reads all openings can be flooded."""
+
+    def __init__(self, game: Game, job: bytes) -> None:
+        self.game, self.job = game, job
+        self._children: dict[tuple[int, int, bytes], list[bytes]] = {}
+        self._leaves: dict[bytes, bytes] = {}
+
+    def get(self, key: tuple[int, int, bytes]) -> list[bytes] | None:
+        """Children of (kind, height, node), if they were revealed."""
+        if key not in self._children:
+            for event in self.game.events("Revealed", self.job, node=key[2]):
+                found = (event.args["kind"], event.args["height"], event.args["node"])
+                self._children[found] = list(event.args["children"])
+        return self._children.get(key)
+
+    def __getitem__(self, key: tuple[int, int, bytes]) -> list[bytes]:
+        children = self.get(key)
+        if children is None:
+            raise NotYet(f"the node {key[2].hex()[:16]} was revealed, but its event is not shown")
+        return children
+
+    def leaf(self, node: bytes) -> bytes:
+        """The words of an opened leaf."""
+        if node not in self._leaves:
+            events = self.game.events("LeafOpened", self.job, node=node)
+            if not events:
+                raise NotYet(f"the leaf {node.hex()[:16]} was opened, but its event is not shown")
+            self._leaves[node] = events[0].args["words"]
+        return self._leaves[node]
+
+
+class Posted(dict[int, bytes]):
+    """Posted roots by checkpoint or step."""
+
+    def __missing__(self, where: int) -> bytes:
+        raise NotYet(f"what was posted for {where} is not shown")
+
+
+class View:
+    """The claim as the chain shows it now, beside the auditor's own run."""
+
+    def __init__(self, auditor: Auditor, job: Job) -> None:
+        self.auditor, self.job = auditor, job
+        self.game, self.machine, self.id = auditor.game, auditor.machine, auditor.id
+        self.checkpoints = job.checkpoints
+
+    @cached_property
+    def disputes(self) -> list[tuple[int, Dispute]]:
+        return [(n, self.game.dispute(self.id, n)) for n in range(self.job.disputes)]
+
+    @property
+    def mine(self) -> list[tuple[int, Dispute]]:
+        return [(n, d) for n, d in self.disputes if d.auditor == self.auditor.address]
+
+    @property
+    def others(self) -> list[tuple[int, Dispute]]:
+        return [(n, d) for n, d in self.disputes if d.auditor != self.auditor.address]
+
+    def args(self, name: str) -> list[dict]:
+        """Arguments of the job's events of that name."""
+        return [e.args for e in self.game.events(name, self.id)]
+
+    @property
+    def revealed(self) -> Openings:
+        return self.auditor.openings
+
+    @cached_property
+    def segments(self) -> dict[int, bytes]:
+        return Posted((a["checkpoint"], a["root"]) for a in self.args("SegmentPosted"))
+
+    @cached_property
+    def traces(self) -> dict[int, bytes]:
+        return Posted((a["step"], a["root"]) for a in self.args("TracePosted"))
+
+    def leaf(self, node: bytes) -> bytes:
+        return self.auditor.openings.leaf(node)
+
+    def partials(self, d: Dispute) -> list[bytes]:
+        """The partial sums posted for the contested element, in whichever dispute that was."""
+        for args in reversed(self.args("PartialsPosted")):
+            other = self.game.dispute(self.id, args["dispute"])
+            if (other.step, other.operator, other.index & 0xFFFFFFFF) == (d.step, d.operator, d.index):
+                return list(args["partials"])
+        raise NotYet("the partial sums of the contested element were posted, but their event is not shown")
+
+    def where(self, d: Dispute) -> int:
+        """The argument with which the dispute was opened."""
+        if d.entry is Level.RUN:
+            return 0
+        if d.entry is Level.TRACE:
+            return d.step
+        below = d.level is not Level.SEGMENT
+        return (d.step - below) // self.machine.interval + 1
+
+    # ---- my own trees, in the shape of the claim ----
+
+    def known(self, kind: Kind, leaves: Sequence[bytes], count: int) -> Tree:
+        """My tree in the claim's shape; where my run stopped earlier its leaves are secrets, which no claim can contain."""
+        return known_tree(kind, leaves, count, self.auditor.secret(b"vgame unknown"))
+
+    @cached_property
+    def own_run(self) -> Tree:
+        return self.known(Kind.RUN, [run_leaf(root) for root in self.machine.checkpoints], self.checkpoints)
+
+    def segment_length(self, c: int) -> int:
+        """n of checkpoint c in the claim: its segment holds S_0..S_n."""
+        end = self.job.diverged_at - 1 if self.job.diverged_at else self.machine.steps
+        return min(end - (c - 1) * self.machine.interval, self.machine.interval)
+
+    def own_segment(self, c: int) -> Tree:
+        return self.known(Kind.SEGMENT, self.machine.segment(c), self.segment_length(c) + 1)
+
+    def own_tree(self, level: Level, where: int) -> Tree:
+        if level is Level.RUN:
+            return self.own_run
+        return self.own_segment(where) if level is Level.SEGMENT else Tree(Kind.TRACE, self.machine.trace(where))
+
+    def tree_at(self, d: Dispute, kind: Kind) -> Tree:
+        """My tree of the kind that the dispute goes into next."""
+        match kind:
+            case Kind.RUN:
+                return self.own_run
+            case Kind.SEGMENT:
+                c = d.index + 1 if d.level is Level.RUN else d.step // self.machine.interval + 1
+                return self.own_segment(c)
+            case Kind.STATE:
+                return Tree(Kind.STATE, self.machine.state(d.step))
+            case Kind.TRACE:
+                return Tree(Kind.TRACE, self.machine.trace(d.step))
+        return words_tree(self.machine.words(d.step, d.operator))
+
+    def base(self, d: Dispute) -> Node:
+        """The node whose children are named next. Twin: VerificationGame._descend."""
+        kind, height, root, position = Kind(min(d.level, Level.TENSOR)), d.height, d.node, d.index
+        if d.height == 0 and d.level is Level.RUN:
+            c = d.index + 1
+            kind, height, root, position = Kind.SEGMENT, tree_height(self.segment_length(c) + 1), self.segments[c], 0
+        elif d.height == 0 and d.level is Level.STATE:
+            kind, height, root, position = Kind.TRACE, tree_height(self.machine.operators), self.traces[d.step], 0
+        children = self.revealed[kind, height, root] if height else [root]
+        span = tree_height(len(children))
+        return Node(kind, height - span, position << span, children)
+
+    # ---- where the claim and my run part ----
+
+    def contradicts_segment(self, c: int, root: bytes) -> bool:
+        return self.segment_length(c) > 0 and self.own_segment(c).root != root
+
+    def contradicts_trace(self, step: int, root: bytes) -> bool:
+        """Only where I agree with the state before the step, so that I know its operands."""
+        segment = self.machine.segment((step - 1) // self.machine.interval + 1)
+        reached = (step - 1) % self.machine.interval < len(segment)
+        return reached and fold(Kind.TRACE, self.machine.trace(step), tree_height(self.machine.operators)) != root
+
+    def first_difference(self, d: Dispute, node: Node) -> int:
+        """Index of the first child that is not mine; at the step where my run stopped, of the one with the word that is not finite."""
+        kind, tree = node.kind, self.tree_at(d, node.kind)
+        for i, theirs in enumerate(node.children):
+            if theirs != tree.node(node.base, node.first + i):
+                return i
+        stop = self.machine.stop
+        if stop is None or d.step != stop.step or kind not in (Kind.STATE, Kind.TRACE, Kind.TENSOR):
+            raise Abstain(f"the contested {kind.name} node is my own: nothing below it can be named")
+        target = {
+            Kind.STATE: next(t for t in range(self.job.states) if self.machine.source(t) is not None),
+            Kind.TRACE: stop.operator,
+            Kind.TENSOR: stop.element // LEAF_WORDS,
+        }[kind]
+        return (target >> node.base) - node.first
+
+    def first_word(self, d: Dispute, words: bytes) -> int:
+        """The first word of the opened leaf that is not mine (padding is zero), or the one that must be finite and is not."""
+        own = leaf_bytes(self.machine.words(d.step, d.operator), d.index)
+        for i in range(LEAF_WORDS):
+            if words[4 * i : 4 * i + 4] != own[4 * i : 4 * i + 4]:
+                return d.index * LEAF_WORDS + i
+        stop = self.machine.stop
+        if stop and (stop.step, stop.operator, stop.element // LEAF_WORDS) == (d.step, d.operator, d.index):
+            return stop.element
+        raise Abstain("the contested leaf is my own: no word of it can be named")
+
+    # ---- the trainer's trees ----
+
+    def claimed_trace(self, step: int) -> ClaimedTree:
+        own = Tree(Kind.TRACE, self.machine.trace(step))
+        return ClaimedTree(Kind.TRACE, self.traces[step], own, self.job.spec.depth, self.revealed)
+
+    def claimed_segment(self, c: int) -> ClaimedTree:
+        own = self.own_segment(c)
+        return ClaimedTree(Kind.SEGMENT, self.segments[c], own, self.job.spec.depth, self.revealed)
+
+    def knowledge(self, d: Dispute) -> tuple[object, ...] | None:
+        """struct Knowledge for a dispute of mine, or None if the conviction is not where my run differs."""
+        v = self.game.verdict(self.id)
+        where = self.where(d)
+        own, kind = self.own_tree(d.entry, where), Kind(d.entry)
+        position = self._ancestor(d.entry, v.level, v.height, v.index, v.step, v.operator)
+        if position is None or position[1] >> (own.height - position[0]):
+            return None  # elsewhere: behind the end of this tree, if it is another segment's
+        root = {
+            Level.RUN: self.job.run_root,
+            Level.SEGMENT: self.segments.get(where),
+            Level.TRACE: self.traces.get(where),
+        }
+        theirs = ClaimedTree(kind, root[d.entry] or EMPTY, own, self.job.spec.depth, self.revealed)
+        try:
+            node, path = theirs.node(*position), theirs.path(*position)
+        except Abstain:
+            return None
+        if node == own.node(*position):
+            return None
+        return (self.auditor.salt(own.root), own.root, own.node(*position), own.path(*position), node, path)
+
+    def _ancestor(
+        self, entry: Level, level: Level, height: int, index: int, step: int, operator: int
+    ) -> tuple[int, int] | None:
+        """Twin: Settlement._ancestor."""
+        interval = self.machine.interval
+        if level is entry:
+            return height, index
+        if level < entry:
+            return None
+        if entry is Level.RUN:
+            return 0, (step if level is Level.SEGMENT else step - 1) // interval
+        return (0, (step - 1) % interval + 1) if entry is Level.SEGMENT else (0, operator)
+
+
+def first(flags: Iterable[bool]) -> int:
+    """Index of the first true one."""
+    for index, flag in enumerate(flags):
+        if flag:
+            return index
+    raise Abstain("the posted partial sums are my own: none of them can be named")
+
+
+__all__ = ["Auditor", "Entry", "Node", "View"]

@@ -1,0 +1,75 @@
+"""What trainer and auditor share: a wallet, a job, moves that may already have been made by somebody else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from vgame.errors import ContractError, VgameError
+from vgame.game.chain import Game, Turn
+from vgame.game.machine import Machine
+
+log = logging.getLogger(__name__)
+
+#: The contract's way of saying that the move is already made, or that the dispute or the job ended meanwhile: success for an honest player.
+HARMLESS = frozenset(
+    {
+        "AlreadyPaid",
+        "AlreadyPosted",
+        "DisputeClosed",
+        "NotExpired",
+        "NotYourTurn",
+        "NothingToWithdraw",
+        "WrongLevel",
+        "WrongPhase",
+    }
+)
+
+
+class Player:
+    """Plays one job for the wallet of `game`, from what `machine` computed."""
+
+    def __init__(self, game: Game, job: bytes, machine: Machine) -> None:
+        self.game, self.id, self.machine = game, job, machine
+
+    @property
+    def address(self) -> str:
+        assert self.game.wallet is not None
+        return self.game.wallet.address
+
+    def attempt(self, name: str, *args: object, value: int = 0) -> bool:
+        """Send a move; True if it was made, False if it was not needed any more."""
+        try:
+            self.game.send(name, *args, value=value)
+        except ContractError as error:
+            if error.name not in HARMLESS:
+                raise
+            log.info("%s was not needed any more: %s", name, error)
+            return False
+        return True
+
+    def turn_of(self, number: int) -> Turn | None:
+        """Whose turn it is; None if the dispute has just ended."""
+        try:
+            return self.game.turn(self.id, number)[0]
+        except ContractError as error:
+            if error.name not in HARMLESS:
+                raise
+            return None
+
+    def withdraw(self) -> bool:
+        """Take what the contract owes."""
+        return bool(self.game.credits(self.address)) and self.attempt("withdraw")
+
+
+def each(duties: Iterable[Callable[[], bool]]) -> bool:
+    """Do all duties, whatever becomes of one of them; True if any did something. The first error is raised when all are through."""
+    acted, problems = False, []
+    for duty in duties:
+        try:
+            acted |= duty()
+        except VgameError as problem:
+            problems.append(problem)
+    if problems:
+        raise problems[0]
+    return acted

@@ -1,0 +1,201 @@
+"""The mode `logged` as a rounding mode: Algorithm 1 (the trainer records) and Algorithm 2 (the auditor follows), every operator of a step.
+
+In: a program, bits, a window per sum operator; for an auditor the step's entries. Out: the same values on both sides, the trainer's
+entries, the auditor's corrections. Sums are where devices differ; every other operator has one binary64 value on all IEEE devices
+(elementary functions are our own code), so it needs no entry: RN_b of it, rounded once. What selects or moves values does not round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vgame.arithmetic import elementary
+from vgame.arithmetic.folded import Folded
+from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.errors import VgameError
+from vgame.execute.executor import Executor, StepResult, Tap
+from vgame.execute.kernels import Correct
+from vgame.logged import sums
+from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
+from vgame.logged.rounding import Direction, round_tensor
+from vgame.logged.sums import Entries, Site
+from vgame.program.operators import Contract
+from vgame.program.program import Program
+
+StepEntries = Mapping[int, Entries]  # by operator
+Enclose = Callable[[int], Enclosure | None]  # by flat position
+Look = Callable[[int, Tensor, Tensor, Tensor], None]  # (operator, positions, sums, bounds)
+
+WIDE: dict[Function, Callable[..., Tensor]] = {
+    Function.SQRT: lambda x: x.sqrt_(),
+    Function.ADD: torch.add,
+    Function.SUB: torch.sub,
+    Function.MUL: torch.mul,
+    Function.DIV: torch.div,
+}
+
+
+class TamperedLog(VgameError):
+    """The log steers a value where the arithmetic leaves no choice. The verdict is "cheated"."""
+
+    exit_code = 2
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an auditor's steps did, by operator: corrections, elements summed exactly; entries followed or made."""
+
+    corrections: dict[int, int] = field(default_factory=dict)
+    exact: dict[int, int] = field(default_factory=dict)
+    entries: dict[int, int] = field(default_factory=dict)
+
+    def add(self, operator: int, site: Site, entries: int) -> None:
+        """Count one sum operator of one step."""
+        for counts, number in (
+            (self.corrections, len(site.corrections)),
+            (self.exact, site.exact),
+            (self.entries, entries),
+        ):
+            counts[operator] = counts.get(operator, 0) + number
+
+
+def sum_operators(program: Program) -> tuple[int, ...]:
+    """The operators that may have entries, in program order: contractions of more than one term."""
+    return tuple(i for i, op in enumerate(program.operators) if isinstance(op, Contract) and op.k > 1)
+
+
+class Logged(Correct):
+    """Kernels of one run. The executor calls one sum kernel per contraction, in program order."""
+
+    def __init__(self, program: Program, bits: int, windows: Mapping[int, float]) -> None:
+        self.program, self.bits, self.windows, self.tally = program, bits, windows, Tally()
+        #: Measurements: sees the sums of every operator; sees how any of its elements is enclosed.
+        self.look: Look | None = None
+        self.survey: Callable[[int, Enclose], None] | None = None
+        self._contractions: Sequence[int] = [i for i, op in enumerate(program.operators) if isinstance(op, Contract)]
+        self.begin(0, None)
+
+    def begin(self, step: int, given: StepEntries | None) -> None:
+        """A new step: to be recorded, or with the entries to follow."""
+        self.step, self.given, self.made, self._next = step, given, {}, 0
+
+    def map(self, function: Function, *operands: Tensor) -> Tensor:
+        if self.bits == 32:  # these functions, rounded from binary64, are correctly rounded: 53 >= 2 * 24 + 2
+            return super().map(function, *operands)
+        if function in ELEMENTARY:
+            return self._elementary(function, *operands)
+        if function in WIDE:
+            return round_tensor(WIDE[function](*(x.double() for x in operands)), self.bits)
+        result = super().map(function, *operands)
+        return round_tensor(result.double(), self.bits) if function in (Function.ITOF, Function.FMOD) else result
+
+    def _elementary(self, function: Function, x: Tensor) -> Tensor:
+        flat = x.contiguous().view(-1)
+        if x.device.type != "cpu":
+            return round_tensor(elementary.evaluate_wide(function, flat), self.bits).view(x.shape)
+        from vgame.arithmetic import elementary_kernel
+
+        wide = torch.empty(flat.shape, dtype=torch.float64)
+        elementary_kernel.fill(function, flat.numpy(), wide.numpy())
+        return round_tensor(wide, self.bits).view(x.shape)
+
+    def dot(self, a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
+        return self._sum(lambda site: sums.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
+
+    def sum_rows(self, a: Tensor) -> Tensor:
+        return self._sum(lambda site: sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
+
+    def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
+        def enclose(flat: int) -> Enclosure | None:
+            batch, j, n = flat // (m * b.shape[1]), flat // b.shape[1] % m, flat % b.shape[1]
+            chosen = _batch(index, batch) == j
+            return enclose_sum(_words(_batch(b, batch)[n][chosen]), self.bits, b.shape[2])
+
+        return self._sum(lambda site: sums.one_hot_sum(index, b, m, site), enclose)
+
+    def _dot_words(self, a: Tensor | Folded, b: Tensor | Folded, flat: int) -> Enclosure | None:
+        rows, columns = a.shape[1], b.shape[1]
+        batch, m, n = flat // (rows * columns), flat // columns % rows, flat % columns
+        return enclose_dot(_words(_row(a, batch, m)), _words(_row(b, batch, n)), self.bits)
+
+    def _sum(self, compute: Callable[[Site], Tensor], enclose: Enclose) -> Tensor:
+        operator = self._contractions[self._next]
+        self._next += 1
+        given = None if self.given is None else self.given.get(operator, Entries())
+        look = self.look and (lambda positions, s, e: self.look(operator, positions, s, e))
+        site = Site(self.bits, self.windows.get(operator, sums.PROVEN), given, look)
+        if given is not None and len(given):
+            self._refuse_outside(operator, given)
+        out = compute(site)
+        if given is None:
+            entries = site.entries()
+            if len(entries):
+                self.made[operator] = entries
+        else:
+            entries = given
+            self._judge(operator, site, enclose)
+        self.tally.add(operator, site, len(entries))
+        if self.survey:
+            self.survey(operator, enclose)
+        return out
+
+    def _refuse_outside(self, operator: int, given: Entries) -> None:
+        if int(given.positions[-1]) >= self.program.operators[operator].elements or int(given.positions[0]) < 0:
+            raise TamperedLog(
+                f"step {self.step}, operator {self.program.operator_name(operator)}: the log has an entry beyond its elements"
+            )
+
+    def _judge(self, operator: int, site: Site, enclose: Enclose) -> None:
+        """Every correction must be admissible; where the auditor's own rounding stands, it is by construction."""
+        up = dict(zip(site.given.positions.tolist(), site.given.up.tolist(), strict=True))
+        for position, value in site.corrections:
+            enclosure = enclose(position)
+            word = _words(torch.tensor([value]))[0]
+            entry = Direction.UP if up[position] else Direction.DOWN
+            if enclosure is None or not enclosure.agrees(word, entry):
+                raise TamperedLog(
+                    f"step {self.step}, operator {self.program.operator_name(operator)}, element {position}: the log says "
+                    f"{entry.name.lower()}, which gives 0x{word:08x}; the arithmetic leaves no such choice: the log was tampered with"
+                )
+
+
+def _words(x: Tensor) -> list[int]:
+    """The words of binary32 values."""
+    return [w & 0xFFFFFFFF for w in x.to(torch.float32).contiguous().view(torch.int32).tolist()]
+
+
+def _batch(x: Tensor, batch: int) -> Tensor:
+    return x[0 if x.shape[0] == 1 else batch]
+
+
+def _row(x: Tensor | Folded, batch: int, row: int) -> Tensor:
+    if isinstance(x, Folded):
+        one = slice(batch, batch + 1) if len(x.rows) > 1 else slice(0, 1)
+        return x.tile(one, slice(row, row + 1)).whole()[0, 0]
+    return _batch(x, batch)[row]
+
+
+class LoggedExecutor(Executor):
+    """Steps in mode `logged`: those whose entries are known are followed, the others recorded."""
+
+    def __init__(
+        self, program, data, scalars, seed: int, bits: int, windows: Mapping[int, float], device: str = "cpu"
+    ) -> None:
+        super().__init__(program, data, scalars, seed, device=device)
+        self.kernels = Logged(program, bits, windows)
+        #: Entries of a step, None if it is to be recorded.
+        self.read: Callable[[int], StepEntries | None] = lambda step: None
+        #: Entries of recorded steps that nobody has taken yet.
+        self.made: dict[int, StepEntries] = {}
+
+    def step(self, step: int, state: Sequence[Tensor], tap: Tap | None = None) -> StepResult:
+        given = self.read(step)
+        self.kernels.begin(step, given)
+        result = super().step(step, state, tap)
+        if given is None:
+            self.made[step] = self.kernels.made
+        return result

@@ -1,0 +1,228 @@
+"""A rounding log on disk: one record per step, appended; and its Merkle root, which the run tree commits.
+
+    header   "VGLOG" ‖ version 1 ‖ encoding ‖ bits ‖ identity of the job (32 bytes) ‖ checksum of all before
+    record   step u32 ‖ length u32 ‖ sections ‖ checksum of the checksum before (the first: the header's) and of this
+    section  varint operator ‖ varint length ‖ entries (encoding.py) ‖ checksum of step, operator and entries
+
+Numbers are little-endian, sections in program order; the sparse encoding leaves out operators without entries. A kill while appending
+leaves a part of a record at the end: readers go up to the last whole one and writers cut the rest off. Damage elsewhere is an error
+that names step and operator: the records' sums find it and order the records, the sections' sums place it.
+
+Checksums are four bytes of BLAKE2b. (A CRC within what a CRC covers hides changes from it: CRCs are linear.)
+
+The root does not depend on the encoding (docs/formats.md section 2, LOG): leaf of an operator H(0x00 ‖ LOG ‖ operator u32 ‖ per entry
+u64 2 * position + up), a step's node over its sum operators, a checkpoint interval's root over its steps. Entries in rising order make
+presence and absence of an entry provable at (step, operator, element).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
+from vgame.logged.encoding import Encoding, LogError, decode, encode, read_varint, varint
+from vgame.logged.kernels import StepEntries, sum_operators
+from vgame.logged.sums import Entries
+from vgame.program.program import Program
+
+MAGIC, VERSION = b"VGLOG", 1
+HEADER = 8 + 32 + 4
+FRAME = 12  # of a record beside its sections
+
+
+def checksum(data: bytes) -> bytes:
+    """Four bytes that notice damage."""
+    return hashlib.blake2b(data, digest_size=4).digest()
+
+
+def step_root(program: Program, entries: StepEntries) -> bytes:
+    """Root over the sum operators of a step."""
+    leaves = []
+    for operator in sum_operators(program):
+        one = entries.get(operator, Entries())
+        words = (one.positions.astype("<u8") << np.uint64(1)) | one.up.astype("<u8")
+        leaves.append(leaf_hash(Kind.LOG, struct.pack("<I", operator) + words.tobytes()))
+    return fold(Kind.LOG, leaves, tree_height(len(leaves)))
+
+
+def interval_root(program: Program, steps: Sequence[StepEntries]) -> bytes:
+    """Root of the log of one checkpoint interval."""
+    return fold(Kind.LOG, [step_root(program, entries) for entries in steps], tree_height(len(steps)))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where the sections of a step stand, and the checksum after it."""
+
+    step: int
+    start: int
+    length: int
+    checksum: bytes
+
+
+class LogFile:
+    """A log that is read and appended. Opening checks every whole record."""
+
+    def __init__(
+        self, path: Path, program: Program, identity: bytes, bits: int, encoding: Encoding = Encoding.SPARSE
+    ) -> None:
+        self.path, self.program, self.operators = path, program, sum_operators(program)
+        head = MAGIC + bytes([VERSION, encoding, bits]) + identity
+        if not path.exists() or path.stat().st_size < HEADER:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write("wb", head + checksum(head))
+        self.encoding = self._open_header(identity, bits)
+        self.records: list[Record] = []
+        self.look()
+
+    # ---- reading ----
+
+    def _open_header(self, identity: bytes, bits: int) -> Encoding:
+        head = self._read(0, HEADER)
+        if head[:5] != MAGIC or head[5] != VERSION:
+            raise LogError(f"{self.path} is not a rounding log of version {VERSION}")
+        if checksum(head[:-4]) != head[-4:]:
+            raise LogError(f"{self.path}: the header is damaged; get the log again from the trainer")
+        if head[8:40] != identity:
+            raise LogError(
+                f"{self.path} is the log of another job (identity {head[8:16].hex()}...), not of {identity[:8].hex()}..."
+            )
+        if head[7] != bits or head[6] not in list(Encoding):
+            raise LogError(f"{self.path} is a log for {head[7]} bits in encoding {head[6]}; the job orders {bits} bits")
+        return Encoding(head[6])
+
+    def _read(self, start: int, size: int) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(start)
+                return file.read(size)
+        except OSError as error:
+            raise LogError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def look(self) -> None:
+        """Take in the whole records that were appended since the last look."""
+        size, (at, last) = self.path.stat().st_size, self._end()
+        while at + FRAME <= size:
+            step, length = struct.unpack("<II", self._read(at, 8))
+            if at + FRAME + length > size:
+                break
+            body = self._read(at, FRAME + length)
+            if step != len(self.records) + 1:
+                raise LogError(
+                    f"{self.path}: the record of step {step} stands where step {len(self.records) + 1} is due"
+                )
+            last = checksum(last + body[:-4])
+            if body[-4:] != last:
+                raise LogError(
+                    f"{self.path}: step {step}, {self._damaged(step, body[8:-4])}; get the log again from the trainer"
+                )
+            self.records.append(Record(step, at + 8, length, last))
+            at += FRAME + length
+
+    def _damaged(self, step: int, sections: bytes) -> str:
+        """Which part of a record is damaged."""
+        try:
+            self._parse(step, sections)
+        except LogError as error:
+            return str(error).partition(f"step {step}, ")[2]
+        return "its place among the other steps is wrong: records were replaced or reordered"
+
+    def _parse(self, step: int, sections: bytes) -> StepEntries:
+        found: dict[int, Entries] = {}
+        at, last = 0, -1
+        while at < len(sections):
+            where = f"after operator {last}"
+            try:
+                operator, at = read_varint(sections, at)
+                size, at = read_varint(sections, at)
+                if operator not in self.operators or operator <= last:
+                    raise LogError(f"an operator {operator} has no place there")
+                where = f"operator {self.program.operator_name(operator)}"
+                data, given = sections[at : at + size], sections[at + size : at + size + 4]
+                if given != checksum(struct.pack("<II", step, operator) + data):
+                    raise LogError("its entries are damaged")
+                found[operator] = decode(data, self.program.operators[operator].elements, self.encoding)
+            except LogError as error:
+                raise LogError(f"{self.path}: step {step}, {where}: {error}") from None
+            at, last = at + size + 4, operator
+        return found
+
+    def _end(self) -> tuple[int, bytes]:
+        """Where the last whole record ends, and its checksum."""
+        if not self.records:
+            return HEADER, self._read(HEADER - 4, 4)
+        record = self.records[-1]
+        return record.start + record.length + 4, record.checksum
+
+    @property
+    def steps(self) -> int:
+        """Whole steps."""
+        return len(self.records)
+
+    def read(self, step: int) -> StepEntries:
+        """The entries of a step (counted from 1), by operator; those without entries are left out."""
+        if not 1 <= step <= self.steps:
+            raise LogError(f"{self.path} ends after step {self.steps}: the entries of step {step} are missing")
+        record = self.records[step - 1]
+        entries = self._parse(step, self._read(record.start, record.length))
+        return {operator: one for operator, one in entries.items() if len(one)}
+
+    def root(self, first: int, last: int) -> bytes:
+        """Root over the steps first..last."""
+        return interval_root(self.program, [self.read(step) for step in range(first, last + 1)])
+
+    # ---- writing ----
+
+    def append(self, steps: Mapping[int, StepEntries]) -> None:
+        """Add steps that follow on the last one; afterwards they survive anything."""
+        end, last = self._end()
+        self._cut(end)
+        data = b""
+        for step in sorted(steps):
+            assert step == len(self.records) + 1, "steps are appended in order"
+            sections = self.sections(step, steps[step])
+            body = struct.pack("<II", step, len(sections)) + sections
+            last = checksum(last + body)
+            self.records.append(Record(step, end + len(data) + 8, len(sections), last))
+            data += body + last
+        self._write("ab", data)
+
+    def sections(self, step: int, entries: StepEntries) -> bytes:
+        """The body of a record."""
+        parts = []
+        for operator in self.operators:
+            one = entries.get(operator, Entries())
+            if len(one) or self.encoding is not Encoding.SPARSE:
+                data = encode(one, self.program.operators[operator].elements, self.encoding)
+                parts += [
+                    varint(operator),
+                    varint(len(data)),
+                    data,
+                    checksum(struct.pack("<II", step, operator) + data),
+                ]
+        return b"".join(parts)
+
+    def keep(self, steps: int) -> None:
+        """Forget everything after so many steps."""
+        del self.records[steps:]
+        self._cut(self._end()[0])
+
+    def _cut(self, size: int) -> None:
+        if self.path.stat().st_size > size:
+            os.truncate(self.path, size)
+
+    def _write(self, mode: str, data: bytes) -> None:
+        try:
+            with open(self.path, mode) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise LogError(f"{self.path} cannot be written: {error.strerror}; free space, then resume") from None

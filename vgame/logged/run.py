@@ -1,0 +1,110 @@
+"""Runs in mode `logged` without a chain: the store with its log, the executor that records, the executor that follows.
+
+    RUN/rounding.vglog   the log (logfile.py)
+    RUN/logs.bin         32 bytes per checkpoint, appended: the root of the log of its interval, the second half of its leaf of the run tree
+
+The log is on the disk before the checkpoint that needs it; what a kill left over is cut off on opening. A run that diverged has the log of
+the steps up to there as one more interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from vgame.commit.store import ROOT_BYTES, Divergence, Store
+from vgame.errors import StoreError
+from vgame.logged.encoding import LogError
+from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
+from vgame.logged.logfile import LogFile, interval_root
+from vgame.spec import Bundle
+
+
+def make_executor(bundle: Bundle, kind: str) -> LoggedExecutor:
+    """The bundle's executor on a torch device; it records what it is not told to follow."""
+    assert bundle.log is not None, "a bundle in mode logged says how it logs"
+    windows = dict(zip(sum_operators(bundle.program), bundle.log.windows, strict=True))
+    return LoggedExecutor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.log.bits, windows, kind)
+
+
+class LoggedStore(Store):
+    """A store whose checkpoints have logs."""
+
+    def __init__(self, folder: Path, bundle: Bundle, keep: int = 1) -> None:
+        super().__init__(folder, bundle, keep)
+        self.log = LogFile(folder / "rounding.vglog", bundle.program, bundle.identity, bundle.log.bits)
+        data = self._read("logs.bin")
+        self.log_roots = [data[i : i + ROOT_BYTES] for i in range(0, len(data) - ROOT_BYTES + 1, ROOT_BYTES)]
+
+    def bounds(self, checkpoint: int) -> tuple[int, int]:
+        """First and last step of a checkpoint's interval."""
+        return (checkpoint - 1) * self.bundle.interval + 1, min(checkpoint * self.bundle.interval, self.bundle.steps)
+
+    # ---- the trainer ----
+
+    def record(self, executor: LoggedExecutor) -> None:
+        """From now on the executor's entries become this run's log; steps that are in it are followed."""
+        if self.divergence is None:
+            self._cut("logs.bin", ROOT_BYTES * len(self.roots))
+            del self.log_roots[len(self.roots) :]
+            if self.log.steps < self.step:
+                raise LogError(
+                    f"{self.log.path} ends after step {self.log.steps}, the run after step {self.step}; restore the log"
+                )
+            self.log.keep(self.step)
+        self.executor = executor
+        executor.read = lambda step: self.log.read(step) if step <= self.log.steps else None
+
+    def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
+        self._flush()
+        super().commit(state, losses)
+
+    def diverged(self, divergence: Divergence) -> None:
+        self._flush()
+        super().diverged(divergence)
+
+    def _flush(self) -> None:
+        """The recorded steps and their root to the disk."""
+        first, steps = self.log.steps + 1, dict(self.executor.made)
+        self.log.append(steps)
+        root = self.log.root(first, self.log.steps)
+        self._append("logs.bin", root)
+        self.log_roots.append(root)
+        self.executor.made.clear()
+
+    # ---- the auditor ----
+
+    def follow(self, executor: LoggedExecutor) -> None:
+        """From now on the executor takes this run's directions, interval by interval as they were committed."""
+        checked: dict[int, list[StepEntries]] = {}
+        if len(self.log_roots) < len(self.roots):
+            raise StoreError(
+                f"{self.folder}/logs.bin holds {len(self.log_roots)} roots of logs, but there are {len(self.roots)} checkpoints"
+            )
+
+        def read(step: int) -> StepEntries:
+            checkpoint = (step - 1) // self.bundle.interval + 1
+            if checkpoint not in checked:
+                checked.clear()  # one interval at a time
+                checked[checkpoint] = self.committed(checkpoint)
+            return checked[checkpoint][step - self.bounds(checkpoint)[0]]
+
+        executor.read = read
+
+    def committed(self, checkpoint: int) -> list[StepEntries]:
+        """The entries of a checkpoint's interval; LogError unless they are the committed ones."""
+        first, last = self.bounds(checkpoint)
+        if self.divergence and last >= self.divergence.step:
+            last = self.divergence.step
+        if checkpoint > len(self.log_roots):
+            raise LogError(f"{self.log.path}: no log was committed for checkpoint {checkpoint}, from step {first} on")
+        entries = [self.log.read(step) for step in range(first, last + 1)]
+        root = interval_root(self.bundle.program, entries)
+        if root != self.log_roots[checkpoint - 1]:
+            raise LogError(
+                f"{self.log.path}: the log of steps {first}..{last} has the root {root.hex()}, but "
+                f"{self.log_roots[checkpoint - 1].hex()} was committed with checkpoint {checkpoint}; get the committed log from the trainer"
+            )
+        return entries

@@ -1,0 +1,234 @@
+"""What stands on chain, for people and programs: jobs, claims, disputes, clocks, money; and what should alarm one of the players.
+
+In: a game (read only). Out: plain data; only what the chain says, except where an own run is given to compare with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from vgame.game.chain import Dispute, Game, Job, Phase, Status, Turn
+from vgame.report import Reporter
+
+DISPUTE_GAS = 2_000_000  # more than either side needs for a descent and a leaf (docs/gas.json)
+WINDOWS = {Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window"}
+ETHER = 10**18
+
+
+@dataclass(frozen=True)
+class DisputeState:
+    """One dispute: who moves, until when, and where it stands."""
+
+    number: int
+    auditor: str
+    status: str
+    level: str
+    step: int | None
+    turn: str | None = None
+    seconds_left: int | None = None
+    seconds_waiting: int | None = None
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job. Money in wei, times in seconds."""
+
+    job: str
+    phase: str
+    client: str
+    trainer: str | None
+    run_root: str | None
+    diverged_at: int | None
+    steps: int
+    seconds_left: int | None
+    reward: int
+    trainer_bond: int
+    auditor_bond: int
+    disputes: list[DisputeState]
+
+
+def read_job(game: Game, job: bytes, now: int) -> JobState:
+    """A job and its disputes at one time."""
+    state = game.job(job)
+    window = WINDOWS.get(state.phase)
+    left = state.since + getattr(state.spec, window) - now if window else None
+    claimed = state.phase >= Phase.CLAIMED and any(state.run_root)
+    return JobState(
+        job.hex(), state.phase.name.lower(), state.client, state.trainer if int(state.trainer, 16) else None,
+        state.run_root.hex() if claimed else None, state.diverged_at or None, state.spec.steps, left,
+        state.spec.reward, state.spec.trainer_bond, state.spec.auditor_bond,
+        [_dispute(game, job, state, n, now) for n in range(state.disputes)],
+    )  # fmt: skip
+
+
+def _dispute(game: Game, job: bytes, state: Job, number: int, now: int) -> DisputeState:
+    d = game.dispute(job, number)
+    place = (number, d.auditor, d.status.name.lower(), d.level.name.lower(), d.step or None)
+    if d.status is not Status.OPEN or state.phase is not Phase.CLAIMED:
+        return DisputeState(*place)
+    turn, deadline = game.turn(job, number)
+    begin = deadline - _left(turn, d)
+    return DisputeState(*place, turn.name.lower().replace("_", " "), deadline - now, max(0, now - begin))
+
+
+def _left(turn: Turn, d: Dispute) -> int:
+    return d.trainer_left if turn in (Turn.TRAINER, Turn.TRAINER_EXPIRED) else d.auditor_left
+
+
+def read_game(game: Game, only: bytes | None = None) -> list[JobState]:
+    """All jobs of a game, oldest first, or one."""
+    now = game.chain.now()
+    jobs = [only] if only else [e.args["job"] for e in game.events("JobCreated")]
+    return [read_job(game, job, now) for job in jobs]
+
+
+# ---- status ----
+
+
+def show_status(game: Game, reporter: Reporter, only: bytes | None, account: str | None, follow: float | None) -> None:
+    """Print the state, once or whenever it changes."""
+    before: Any = None
+    while True:
+        jobs = read_game(game, only)
+        facts: dict[str, Any] = {"jobs": [asdict(j) for j in jobs], "burnt": game.burnt()}
+        if account:
+            facts["account"] = {
+                "address": account, "balance": game.chain.balance(account), "credits": game.credits(account)
+            }  # fmt: skip
+        if (seen := _without_times(facts)) != before:
+            before = seen
+            reporter.emit("status", "", **facts)
+            if not reporter.json_lines:
+                reporter.console.print(_table(jobs))
+                _say_money(reporter, facts)
+        if follow is None:
+            return
+        time.sleep(follow)
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_times(v) for k, v in value.items() if not k.startswith("seconds")}
+    return [_without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def _say_money(reporter: Reporter, facts: dict[str, Any]) -> None:
+    if account := facts.get("account"):
+        reporter.emit(
+            "money",
+            f"{account['address']}: {account['balance'] / ETHER:.6f} ether, {account['credits'] / ETHER:.6f} to withdraw",
+        )
+    reporter.emit("money", f"burnt so far: {facts['burnt'] / ETHER:.6f} ether")
+
+
+def _table(jobs: list[JobState]) -> Table:
+    table = Table("job", "phase", "left", "dispute", "stands at", "to move", "left")
+    for job in jobs:
+        table.add_row(job.job[:16], job.phase, _duration(job.seconds_left))
+        for d in job.disputes:
+            place = d.level if d.step is None else f"{d.level}, step {d.step}"
+            table.add_row("", "", "", f"{d.number} {d.status}", place, d.turn or "", _duration(d.seconds_left))
+    return table
+
+
+def _duration(seconds: int | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return "over"
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+# ---- monitor ----
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that a player should look at now."""
+
+    kind: str  # clock, timeout, stuck, claim, forecast, bond, balance
+    text: str
+    job: str | None = None
+    dispute: int | None = None
+
+
+def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> Iterator[Alarm]:
+    """Everything alarming for `account`; `forecast`: own run root per job, hex."""
+    cost = DISPUTE_GAS * sum(game.chain.fees())
+    need = cost
+    for event in game.events("JobCreated"):
+        now = game.chain.now()
+        job, state = event.args["job"], game.job(event.args["job"])
+        told = read_job(game, job, now)
+        if state.phase in WINDOWS:
+            yield from _about_bonds(told, cost)
+            need = max(need, cost + state.spec.auditor_bond)
+        if (
+            state.phase is Phase.ACCEPTED
+            and state.trainer == account
+            and told.seconds_left < state.spec.claim_window // 10
+        ):
+            text = f"job {told.job[:16]}: the claim is due in {_duration(told.seconds_left)}"
+            yield Alarm("claim", text, told.job)
+        mine = (forecast or {}).get(told.job)
+        if state.phase is Phase.CLAIMED and mine and mine != told.run_root:
+            text = f"job {told.job[:16]}: the claim is {told.run_root[:16]}, the own run says {mine[:16]}"
+            yield Alarm("forecast", text, told.job)
+        for d in told.disputes:
+            yield from _about_clocks(told, state, d, account)
+    if (owned := game.chain.balance(account)) < need:
+        yield Alarm("balance", f"{account} has {owned / ETHER:.6f} ether; a dispute needs up to {need / ETHER:.6f}")
+
+
+def _about_bonds(job: JobState, cost: int) -> Iterator[Alarm]:
+    for who, bond in (("auditor", job.auditor_bond), ("trainer", job.trainer_bond)):
+        if bond // 2 < cost:
+            text = (
+                f"job {job.job[:16]}: half of the {who}'s bond is {bond / 2 / ETHER:.6f} ether, a dispute costs the other side up to "
+                f"{cost / ETHER:.6f} in gas"
+            )
+            yield Alarm("bond", text, job.job)
+
+
+def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> Iterator[Alarm]:
+    if d.turn is None:
+        return
+    name = f"job {job.job[:16]}, dispute {d.number}"
+    if d.turn.endswith("expired"):
+        yield Alarm("timeout", f"{name}: the clock of the {d.turn}; anybody may send timeout", job.job, d.number)
+        return
+    mine = account == (state.trainer if d.turn == "trainer" else d.auditor)
+    budget = state.spec.trainer_budget if d.turn == "trainer" else state.spec.auditor_budget
+    if mine and d.seconds_left < budget // 4:
+        text = f"{name}: the own clock runs out in {_duration(d.seconds_left)}"
+        yield Alarm("clock", text, job.job, d.number)
+    if mine and d.seconds_waiting > max(state.spec.slot, 60):
+        text = f"{name}: no move for {_duration(d.seconds_waiting)} although it is this account's turn: is the agent alive?"
+        yield Alarm("stuck", text, job.job, d.number)
+
+
+def watch(
+    game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, every: float, once: bool
+) -> int:
+    """Report alarms as they appear and end; how many there were in the last round. A single look says too that there were none."""
+    standing: set[tuple[str, str | None, int | None]] = set()
+    while True:
+        found = {(a.kind, a.job, a.dispute): a for a in alarms(game, account, forecast)}
+        for key, alarm in found.items():
+            if key not in standing:
+                place = {"job": alarm.job, "dispute": alarm.dispute}
+                reporter.emit("alarm", f"{alarm.kind}: {alarm.text}", kind=alarm.kind, message=alarm.text, **place)
+        for kind, job, dispute in standing - set(found):
+            reporter.emit("over", f"{kind}: over", kind=kind, job=job, dispute=dispute)
+        standing = set(found)
+        if once:
+            jobs = len(game.events("JobCreated"))
+            if not found:
+                reporter.emit("calm", f"nothing alarming in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
+            return len(found)
+        time.sleep(every)

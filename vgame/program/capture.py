@@ -1,0 +1,308 @@
+"""Capture: an ordinary module, loss and optimizer become one flat graph of ATen operators, every node with the module it came from.
+
+Three passes of make_fx over fake tensors (nothing is computed): trace forward, loss and gradients; functionalize; decompose to core ATen.
+In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.lower` turns that into a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import nn
+from torch._decomp import core_aten_decompositions
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.stateless import _reparametrize_module
+
+from vgame.errors import ProgramError, VgameError
+from vgame.program.lowering import HANDLERS
+from vgame.program.opened import Opened
+from vgame.tasks.task import Task
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph over (parameters, buffers, batch) that returns (loss, gradients, new buffers), and the names of each."""
+
+    graph: torch.fx.GraphModule
+    parameters: tuple[str, ...]
+    trained: tuple[str, ...]  # parameters that get a gradient
+    buffers: tuple[str, ...]
+    batch: tuple[str, ...]
+
+
+def capture(task: Task) -> Captured:
+    """The training step of a task, as one graph. Deterministic: tracing again gives the same graph."""
+    parameters = dict(task.model.named_parameters())
+    buffers = dict(task.model.named_buffers())
+    _refuse_types(task, parameters, buffers)
+    trained = tuple(name for name, p in parameters.items() if p.requires_grad)
+    batch = task.samples(torch.arange(task.batch) % task.population)
+    wrapper = _Step(task, trained)
+    task.model.train()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(_without_mkldnn())
+            stack.enter_context(fx_traceback.preserve_node_meta())
+            stack.enter_context(labelled_modules(task.model))
+            stack.enter_context(_restored(task.model))
+            graph = _three_passes(wrapper, parameters, buffers, batch)
+    except VgameError:
+        raise
+    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+        raise _decides_by_values(str(getattr(error, "func", "a condition"))) from None
+    except Exception as error:
+        what = " ".join(str(error).split("\n")[0].split())
+        raise ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}") from error
+    _refuse_unknown_shapes(graph)
+    return Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
+
+
+def _decides_by_values(where: str) -> ProgramError:
+    return ProgramError(
+        f"the model decides by the values of its tensors ({where}), which cannot be captured; "
+        "make the control flow and all shapes independent of the data"
+    )
+
+
+def _refuse_unknown_shapes(graph: torch.fx.GraphModule) -> None:
+    """Tensors whose shape depends on data, and numbers read from tensors."""
+    found = set()
+    for node in graph.graph.nodes:
+        for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
+            known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
+            if value is not None and not known:
+                found.add(f"{node.target} in {node.meta.get('custom', {}).get('module') or '(model)'}")
+    if found:
+        raise _decides_by_values(", ".join(sorted(found)))
+
+
+def _refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in {**parameters, **buffers, **task.data}.items():
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise ProgramError(f"{name} is {tensor.dtype}; vgame trains in float32: convert it with .float()")
+        if tensor.device.type != "cpu":
+            raise ProgramError(
+                f"{name} is on the device {tensor.device}; build the model on the CPU, `--device` says where it runs"
+            )
+        if tensor.is_complex():
+            raise ProgramError(f"{name} is complex; only float32 and integers are supported")
+
+
+class _Step:
+    """forward, loss and gradients as a pure function of tensors."""
+
+    def __init__(self, task: Task, trained: tuple[str, ...]) -> None:
+        self.task, self.trained = task, trained
+
+    def __call__(
+        self, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor], batch: Mapping
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        parameters = {n: p.detach().requires_grad_(n in self.trained) for n, p in parameters.items()}
+        buffers = {n: t.clone() for n, t in buffers.items()}
+        batch = {n: t.clone() for n, t in batch.items()}
+        tensors = {**parameters, **buffers}
+        with (
+            _reparametrize_module(self.task.model, tensors, tie_weights=True),
+            Opened(),
+        ):  # puts reassigned buffers into `tensors`
+            loss = self.task.loss(self.task.model, batch)
+        if self.task.accumulate > 1:
+            loss = loss / self.task.accumulate
+        buffers = {n: tensors[n] for n in buffers}
+        if loss.dim() or loss.dtype != torch.float32:
+            raise ProgramError(f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected")
+        fx_traceback.current_meta.pop("custom", None)
+        _label_gradients(loss)
+        wanted = [parameters[n] for n in self.trained]
+        gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
+        used = [(n, g) for n, g in zip(self.trained, gradients, strict=True) if g is not None]
+        self.trained = tuple(n for n, _ in used)
+        return loss, [g for _, g in used], list(buffers.values())
+
+
+def _three_passes(step: Callable, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
+    fake = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
+    opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
+    first = make_fx(step, decomposition_table=opened, **fake)(parameters, buffers, batch)
+    flat = [t.detach() for t in torch.utils._pytree.tree_leaves((parameters, buffers, batch))]
+    table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
+    table[aten.as_strided.default] = _as_strided
+    with torch.no_grad():
+        second = make_fx(functionalize(_interpreted(first), remove="mutations"), **fake)(*flat)
+        third = make_fx(_interpreted(second), decomposition_table=table, **fake)(*flat)
+    _refuse_written(second, list(parameters))
+    third.graph.eliminate_dead_code()
+    _scale_of_dropout(third)
+    return third
+
+
+def _refuse_written(graph: torch.fx.GraphModule, parameters: list[str]) -> None:
+    """Parameters that the step itself writes to: the optimizer alone may."""
+    places = dict(zip(graph.graph.find_nodes(op="placeholder"), parameters, strict=False))
+    written = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
+    if written:
+        raise ProgramError(
+            f"the model writes to its parameters {', '.join(written)}; make them buffers, or leave it to the optimizer"
+        )
+
+
+def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
+    """Dropout divides its mask by the probability q that it keeps an element: that becomes a product with RN(1 / q)."""
+    for node in graph.graph.find_nodes(op="call_function", target=aten.div.Scalar):
+        mask, q = node.args
+        if mask.target is aten.bernoulli.p and mask.args[1] == q:
+            node.target, node.args = aten.mul.Scalar, (mask, 1 / q)
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Afterwards every module has its own tensors again (torch forgets those of a module that is used in several places)."""
+    own = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, parameters, buffers in own:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
+
+
+@contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """oneDNN would put operators of its own (mkldnn_rnn_layer) into the graph."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+def _interpreted(graph: torch.fx.GraphModule) -> Callable:
+    def run(*tensors: torch.Tensor) -> Any:
+        return torch.fx.Interpreter(graph).run(*tensors)
+
+    return run
+
+
+# ---- operators that must be opened up before autograd hides what they do ----
+
+
+def _native_batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    train: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Batch norm with its hidden update of the running statistics written out; two-pass variance."""
+    dims = [d for d in range(x.dim()) if d != 1]
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    if train:
+        variance, mean = torch.var_mean(x, dims, correction=0)
+        if running_mean is not None and running_var is not None:
+            count = x.numel() // x.shape[1]
+            unbiased = variance * (count / max(count - 1, 1))
+            running_mean.copy_(running_mean * (1 - momentum) + mean * momentum)
+            running_var.copy_(running_var * (1 - momentum) + unbiased * momentum)
+    else:
+        mean, variance = running_mean, running_var
+    rstd = torch.rsqrt(variance + eps)
+    y = (x - mean.view(shape)) * rstd.view(shape)
+    if weight is not None:
+        y = y * weight.view(shape)
+    if bias is not None:
+        y = y + bias.view(shape)
+    return y, (mean if train else x.new_zeros(0)), (rstd if train else x.new_zeros(0))
+
+
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dropout with its mask as a value of its own, so that the backward pass uses the same one."""
+    if not train or p == 0:
+        return x, torch.ones_like(x, dtype=torch.bool)
+    keep = torch.bernoulli(torch.empty_like(x), 1 - p)
+    return x * keep * (1 / (1 - p) if p < 1 else 0.0), keep.bool()
+
+
+def _as_strided(x: torch.Tensor, size: list[int], stride: list[int], offset: int | None = None) -> torch.Tensor:
+    """as_strided addresses memory: where that is not row-major, its order is made explicit."""
+    if x.numel() * x.element_size() != x.untyped_storage().nbytes():
+        raise ProgramError("as_strided of a part of a tensor is not supported; index the tensor instead")
+    if x.is_contiguous():
+        return NotImplemented
+    memory = x.permute(sorted(range(x.dim()), key=lambda d: -x.stride(d)))
+    return memory.reshape(-1).as_strided(size, stride, offset)
+
+
+# ---- where a node comes from ----
+
+
+@contextmanager
+def labelled_modules(model: nn.Module) -> Iterator[None]:
+    """While active, every traced node carries the name of the innermost module that is running."""
+    stack: list[str] = []
+    ranges: list[tuple[int, int, str]] = []
+    starts: list[int] = []
+
+    def enter(name: str) -> Callable:
+        def hook(module: nn.Module, args: Any) -> None:
+            stack.append(name)
+            starts.append(torch.autograd._get_sequence_nr())
+            fx_traceback.current_meta["custom"] = {"module": name}
+
+        return hook
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        ranges.append((starts.pop(), torch.autograd._get_sequence_nr(), stack.pop()))
+        fx_traceback.current_meta["custom"] = {"module": stack[-1] if stack else "loss"}
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter(name)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    _RANGES.append(ranges)
+    try:
+        yield
+    finally:
+        _RANGES.pop()
+        for handle in handles:
+            handle.remove()
+
+
+_RANGES: list[list[tuple[int, int, str]]] = []
+
+
+def _label_gradients(loss: torch.Tensor) -> None:
+    """Before each gradient function runs, name the module whose forward pass made it."""
+    ranges = sorted(_RANGES[-1], key=lambda r: r[1] - r[0])
+    todo, seen = [loss.grad_fn], set()
+    while todo:
+        function = todo.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        number = function._sequence_nr()
+        module = next((name for start, end, name in ranges if start <= number < end), "loss")
+        function.register_prehook(_announce(module))
+        todo.extend(f for f, _ in function.next_functions)
+
+
+def _announce(module: str) -> Callable:
+    def prehook(gradients: Any) -> None:
+        fx_traceback.current_meta["custom"] = {"module": module, "backward": True}
+
+    return prehook

@@ -1,0 +1,104 @@
+"""Program files: everything needed to run and to prove a program, without the model's source.
+
+Layout: magic ‖ header ‖ per state tensor its source record ‖ per operator u32 length ‖ record ‖ per constant dtype u8
+‖ elements u32 ‖ words
+‖ u32 length ‖ labels as JSON. Only what the header covers counts; the labels are for people.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vgame.commit.tensor import from_words, to_words
+from vgame.errors import ProgramError
+from vgame.files import write_atomic
+from vgame.program import encoding
+from vgame.program.program import Labels, Program, Source, TensorLabel
+
+MAGIC = b"vgame program 1\n"
+HEADER_BYTES = 124
+SOURCE_BYTES = 9
+
+
+def encode_program(program: Program) -> bytes:
+    """The content of a program file."""
+    parts = [MAGIC, program.header, *program.source_records]
+    parts += [struct.pack(">I", len(record)) + record for record in program.records]
+    for tensor in program.constants:
+        parts.append(struct.pack(">BI", tensor.dtype == torch.int32, tensor.numel()))
+        parts.append(to_words(tensor).tobytes())
+    labels = json.dumps(asdict(program.labels), sort_keys=True).encode()
+    return b"".join([*parts, struct.pack(">I", len(labels)), labels])
+
+
+def save_program(program: Program, path: Path) -> None:
+    """Write the file whole or not at all."""
+    write_atomic(path, encode_program(program))
+
+
+def load_program(path: Path) -> Program:
+    """Read a file back; its records must have the roots that its header states."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ProgramError(f"the program file {path} cannot be read: {error.strerror}") from None
+    return decode_program(data, str(path))
+
+
+def decode_program(data: bytes, what: str) -> Program:
+    """The program of a file's content; accepts exactly what `encode_program` gives."""
+    if not data.startswith(MAGIC):
+        raise ProgramError(f"{what} is not a vgame program file (it does not start with {MAGIC!r})")
+    try:
+        program, header = _parse(encoding.Reader(data[len(MAGIC) :], what))
+    except (struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ProgramError(f"{what} is damaged: {error}") from None
+    if program.header != header:
+        raise ProgramError(f"{what} is damaged: its records do not have the roots that its header states")
+    if encode_program(program) != data:
+        raise ProgramError(f"{what} is damaged: it is not in canonical form")
+    return program
+
+
+def _parse(reader: encoding.Reader) -> tuple[Program, bytes]:
+    (header,) = reader.take(f"{HEADER_BYTES}s")
+    version, states, operators, constants, data, scalars, loss = struct.unpack(">7I", header[:28])
+    if version != encoding.VERSION:
+        raise ProgramError(f"{reader.what} has version {version}; this vgame reads version {encoding.VERSION}")
+    sources = tuple(_source(reader) for _ in range(states))
+    records = [reader.take(f"{reader.take('I')[0]}s")[0] for _ in range(operators)]
+    parsed = tuple(encoding.read_operator(r, f"operator {i} of {reader.what}") for i, r in enumerate(records))
+    tensors = tuple(_constant(reader) for _ in range(constants))
+    (size,) = reader.take("I")
+    labels = _labels(json.loads(reader.take(f"{size}s")[0]))
+    reader.done()
+    return Program(parsed, sources, tensors, data, scalars, loss, labels), header
+
+
+def _source(reader: encoding.Reader) -> Source:
+    integer, elements = reader.take("BI")
+    return Source(reader.ref(), elements, bool(integer))
+
+
+def _constant(reader: encoding.Reader) -> torch.Tensor:
+    integer, elements = reader.take("BI")
+    (raw,) = reader.take(f"{4 * elements}s")
+    return from_words(np.frombuffer(raw, "<u4"), integer=bool(integer))
+
+
+def _labels(fields: dict) -> Labels:
+    def tensor(item: dict) -> TensorLabel:
+        return TensorLabel(str(item["name"]), tuple(int(n) for n in item["shape"]), bool(item["integer"]))
+
+    return Labels(
+        tuple(map(str, fields["operators"])),
+        tuple(map(tensor, fields["state"])),
+        tuple(map(tensor, fields["data"])),
+        tuple(map(str, fields["scalars"])),
+    )

@@ -1,0 +1,107 @@
+"""Does the data index what is there? Labels and tokens are checked before a job exists: the arithmetic is total and would train on.
+
+In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checked is every index that follows from
+the data alone; what a model computes with its parameters is its own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from vgame.errors import DataError
+from vgame.program.capture import Captured
+from vgame.tasks.task import Task
+
+aten = torch.ops.aten
+BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.index_add)
+
+
+def check_indices(captured: Captured, task: Task) -> None:
+    """Raise DataError if a sample of the task's data addresses something that does not exist."""
+    graph = captured.graph
+    places = list(graph.graph.find_nodes(op="placeholder"))[-len(captured.batch) :]
+    names = dict(zip(places, captured.batch, strict=True))
+    known = _follows_from(graph, set(places))
+    limits = {(index, rows): node for node, index, rows in _uses(graph) if known.get(index)}
+    wanted = _ancestors({index for index, _ in limits})
+    if not limits:
+        return
+    for start in range(0, task.population, task.batch):
+        samples = torch.arange(start, start + task.batch) % task.population
+        batch = task.samples(samples)
+        values = _evaluate(graph, wanted, {node: batch[name] for node, name in names.items()})
+        for (index, rows), node in limits.items():
+            value = values[index]
+            wrong = (value < rows.start) | (value >= rows.stop)
+            if value.dtype != torch.bool and bool(wrong.any()):
+                origin = sorted(names[n] for n in _ancestors({index}) if n in names)
+                raise _beyond(value, wrong.reshape(-1), rows, samples, " and ".join(origin), node)
+
+
+def _beyond(
+    value: torch.Tensor, wrong: torch.Tensor, rows: range, samples: torch.Tensor, names: str, node: Node
+) -> DataError:
+    first = int(wrong.int().argmax())
+    each = value.numel() // len(samples)
+    sample = f"sample {int(samples[first // each])}" if each * len(samples) == value.numel() else f"samples {samples}"
+    module = node.meta.get("custom", {}).get("module") or "the loss"
+    place = f"{sample}, but {rows.start} to {rows.stop - 1} are valid in {module}"
+    return DataError(f"the data {names} holds the index {int(value.reshape(-1)[first])} in {place}")
+
+
+def _uses(graph: GraphModule) -> Iterator[tuple[Node, Node, range]]:
+    """(node, index, what it may be); x[index] counts negative ones from the end."""
+    for node in graph.graph.nodes:
+        packet = getattr(node.target, "overloadpacket", None)
+        if packet is aten.embedding:
+            yield node, node.args[1], range(node.args[0].meta["val"].shape[0])
+        elif packet in BY_DIMENSION:
+            shape = node.args[0].meta["val"].shape
+            yield node, node.args[2], range(shape[node.args[1]] if shape else 1)
+        elif packet in (aten.index, aten.index_put, aten._unsafe_index, aten._unsafe_index_put):
+            shape = node.args[0].meta["val"].shape
+            yield from ((node, i, range(-shape[d], shape[d])) for d, i in enumerate(node.args[1]) if i is not None)
+
+
+def _follows_from(graph: GraphModule, places: set[Node]) -> Mapping[Node, bool]:
+    """True for the nodes that the data determines, False for those that constants alone determine; the others are absent."""
+    known: dict[Node, bool] = {}
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            if node in places:
+                known[node] = True
+        elif node.op == "get_attr":
+            known[node] = False
+        elif node.op == "call_function" and all(n in known for n in node.all_input_nodes) and not _is_random(node):
+            known[node] = any(known[n] for n in node.all_input_nodes)
+    return known
+
+
+def _is_random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _ancestors(nodes: set[Node]) -> set[Node]:
+    found, todo = set(), list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo.extend(node.all_input_nodes)
+    return found
+
+
+def _evaluate(graph: GraphModule, wanted: set[Node], values: dict[Node, Any]) -> dict[Node, Any]:
+    """The wanted nodes' values, by torch."""
+    for node in graph.graph.nodes:
+        if node in wanted and node not in values:
+            if node.op == "get_attr":
+                values[node] = getattr(graph, node.target)
+            else:
+                args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: values[n])
+                values[node] = node.target(*args, **kwargs)
+    return values

@@ -1,0 +1,74 @@
+"""Values that constants alone determine, found while a step is traced: a model may decide by them, for they are the same at every step.
+
+The tracer's graph so far is replayed with real tensors, in order, as far as it depends on no parameter, buffer, data or random number. So a
+mask that a layer builds itself may be looked at, a mask that is data may not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+
+class Known:
+    """The replay of one tracer's graph."""
+
+    def __init__(self) -> None:
+        self.values: dict[Node, Any] = {}
+        self.seen: set[Node] = set()
+
+    def replaced(self, arguments: Any) -> Any | None:
+        """The arguments with the real tensors in place of traced ones, or None if one of them is not known."""
+        leaves, structure = tree_flatten(arguments)
+        real = [self._real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        missing = any(isinstance(a, torch.Tensor) and b is None for a, b in zip(leaves, real, strict=True))
+        return None if missing else tree_unflatten(real, structure)
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        mode = get_proxy_mode()
+        proxy = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
+        if proxy is None:
+            return None
+        self._replay(mode.tracer.graph, mode.tracer.root)
+        return self.values.get(proxy.proxy.node)
+
+    def _replay(self, graph: Graph, root: Any) -> None:
+        with disable_proxy_modes_tracing(), unset_fake_temporarily(), torch.no_grad():
+            for node in graph.nodes:
+                if node not in self.seen:
+                    self.seen.add(node)
+                    self._follow(node, root)
+
+    def _follow(self, node: Node, root: Any) -> None:
+        if node.op == "get_attr":
+            value = getattr(root, node.target)
+            if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
+                self.values[node] = value.clone()
+        elif node.op == "call_function":
+            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            if not random and all(n in self.values for n in node.all_input_nodes):
+                args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self.values[n])
+                self.values[node] = node.target(*args, **kwargs)
+            else:
+                self._forget_written(node)
+
+    def _forget_written(self, node: Node) -> None:
+        """What is not known was written into a known tensor: it and all that share its memory are not known any more."""
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            return
+        written = [
+            a for a, s in zip(node.args, schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write
+        ]
+        memory = {
+            t.untyped_storage().data_ptr() for n in written for t in tree_leaves(self.values.get(n)) if t is not None
+        }
+        for other, value in list(self.values.items()):
+            tensors = [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+            if any(t.untyped_storage().data_ptr() in memory for t in tensors):
+                del self.values[other]

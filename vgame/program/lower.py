@@ -1,0 +1,347 @@
+"""A captured graph becomes a program: batch loading, forward, loss, backward and optimizer as operators.
+
+In: a Task and its steps. Out: the program, the initial state, the data and the scalar table. Everything that could not be lowered is
+reported at once, with the modules it comes from.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from vgame.arithmetic.functions import Function
+from vgame.errors import DataError, ProgramError, UnsupportedOperators
+from vgame.program.capture import Captured, capture
+from vgame.program.indices import check_indices
+from vgame.program.lowering import HANDLERS, Builder, Value
+from vgame.program.lowering.reduction import vector_norm
+from vgame.program.lowering.views import stack
+from vgame.program.operators import (
+    ArgMax,
+    Contract,
+    Copy,
+    Gather,
+    Map,
+    Operator,
+    ReduceMax,
+    Ref,
+    RefClass,
+    Shuffle,
+    operand_refs,
+)
+from vgame.program.optimizers import Rule, rule_of
+from vgame.program.program import Labels, Program, Source, TensorLabel
+from vgame.program.schedule import Schedule, to_binary32
+from vgame.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program with the tensors that it starts from. `scalars` is [steps, program.scalars] float32."""
+
+    program: Program
+    state: tuple[torch.Tensor, ...]
+    data: tuple[torch.Tensor, ...]
+    scalars: torch.Tensor
+
+
+def value_type(tensor: torch.Tensor) -> torch.dtype:
+    """float32, bool, or int32 for every other type of integers."""
+    return tensor.dtype if tensor.dtype in (torch.float32, torch.bool) else torch.int32
+
+
+def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A flat copy in float32 or int32 on the CPU; integers that int32 does not hold are refused."""
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point():
+        return tensor.to(torch.float32).reshape(-1).clone()
+    words = tensor.to(torch.int32)
+    if not torch.equal(words.to(tensor.dtype), tensor):
+        raise ProgramError(f"{name} holds integers that do not fit int32; vgame computes integers in 32 bits")
+    return words.reshape(-1).clone()
+
+
+def lower_task(task: Task, schedule: Schedule, steps: int) -> Lowered:
+    """Capture and lower a task whose data and parameters are fit for it."""
+    return lower_captured(task, capture(task), schedule, steps)
+
+
+def lower_captured(task: Task, captured: Captured, schedule: Schedule, steps: int) -> Lowered:
+    """The same, from a graph that was captured before."""
+    _refuse_values(task)
+    check_indices(captured, task)
+    return _Lowering(task, captured, schedule, steps).run()
+
+
+def _refuse_values(task: Task) -> None:
+    """NaN anywhere, infinity in a parameter."""
+    for name, tensor in task.data.items():
+        if tensor.is_floating_point() and bool((wrong := tensor.isnan()).any()):
+            row = int(wrong.reshape(len(tensor), -1).any(1).int().argmax())
+            raise DataError(
+                f"the data {name} holds {int(wrong.sum())} NaN, the first in row {row}; clean it before training"
+            )
+    for name, tensor in (*task.model.named_parameters(), *task.model.named_buffers()):
+        finite = isinstance(tensor, torch.nn.Parameter)
+        if tensor.is_floating_point() and not bool((tensor.isfinite() if finite else ~tensor.isnan()).all()):
+            raise ProgramError(f"{name} is not finite at the start; initialise or load the model again")
+
+
+class _Lowering:
+    def __init__(self, task: Task, captured: Captured, schedule: Schedule, steps: int) -> None:
+        self.task, self.captured, self.schedule, self.steps = task, captured, schedule, steps
+        self.b = Builder()
+        self.state: list[tuple[TensorLabel, torch.Tensor]] = []
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.scalar_names: list[str] = []
+        self.scalar_columns: list[np.ndarray] = []
+
+    def run(self) -> Lowered:
+        self._state_inputs()
+        loss, gradients = self._gradients()
+        gradients = dict(zip(self.captured.trained, gradients, strict=True))
+        if self.task.clip is not None:
+            gradients = self._clipped(gradients, self.task.clip)
+        self._optimizer(gradients)
+        return self._finish(self._computed(loss))
+
+    def _gradients(self) -> tuple[Value, list[Value]]:
+        """(loss, gradients), summed over the step's batches; each batch sees the buffers that the one before left."""
+        parameters, buffers = self.inputs[: len(self.captured.parameters)], self.inputs[len(self.captured.parameters) :]
+        sums: list[Value] = []
+        for batch in self._load_batches():
+            loss, gradients, buffers = _Graph(self.captured, self.b).run([*parameters, *buffers, *batch])
+            news = [loss, *gradients]
+            sums = [self.b.map(Function.ADD, a, b) for a, b in zip(sums, news, strict=True)] if sums else news
+        for name, value in zip(self.captured.buffers, buffers, strict=True):
+            self._assign(name, value)
+        return sums[0], sums[1:]
+
+    def _clipped(self, gradients: Mapping[str, Value], limit: float) -> dict[str, Value]:
+        """g * min(limit / (norm + 1e-6), 1), the norm being that of the tensors' norms (torch.nn.utils.clip_grad_norm_)."""
+        b = self.b
+        b.label = "clip"
+        norms = stack(b, [vector_norm(b, g) for g in gradients.values()])
+        factor = b.map(Function.DIV, limit, b.map(Function.ADD, vector_norm(b, norms), 1e-6))
+        factor = b.map(Function.MIN, factor, 1.0)
+        return {name: b.map(Function.MUL, g, factor) for name, g in gradients.items()}
+
+    # ---- state ----
+
+    def _state(self, name: str, tensor: torch.Tensor) -> Value:
+        ref = Ref(RefClass.STATE, len(self.state))
+        label = TensorLabel(name, tuple(tensor.shape), not tensor.is_floating_point())
+        self.state.append((label, as_words(name, tensor)))
+        value = self.b.tensor(ref, tensor.shape, value_type(tensor))
+        self.inputs.append(value)
+        self.outputs.append(value)
+        return value
+
+    def _state_inputs(self) -> None:
+        model = self.task.model
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            self._state(name, tensor)
+
+    def _index(self, name: str) -> int:
+        return next(i for i, (label, _) in enumerate(self.state) if label.name == name)
+
+    def _assign(self, name: str, value: Value) -> None:
+        """The state tensor's value after this step."""
+        index = self._index(name)
+        target = self.inputs[index]
+        if not target.integer:
+            value = self.b.to_float(value)
+        value = self.b.plain(value.like(value.layout.expand(target.shape)))
+        self.outputs[index] = value if value.ref == target.ref else self._computed(value)
+
+    def _computed(self, value: Value) -> Value:
+        """The value as the whole output of an operator: itself, or a copy of a tensor that no operator computes."""
+        value = self.b.plain(value)
+        if value.ref.cls is RefClass.OPERATOR:
+            return value
+        sizes, accesses = self.b._accesses([value])
+        return self.b.emit(Copy(sizes, accesses, value.integer), value.shape)
+
+    # ---- data ----
+
+    def _load_batches(self) -> list[list[Value]]:
+        """The samples of this step, by the keyed permutation; each data tensor is read by one gather."""
+        task = self.task
+        self.b.label = "data"
+        count = task.batch * task.accumulate
+        rows = self.b.emit(Shuffle(count, task.population), (count,))
+        if task.window is not None:
+            starts = self.b.map(Function.IMUL, rows, task.stride) if task.stride > 1 else rows
+            starts = starts.like(starts.layout.unsqueeze(1))
+            rows = self.b.map(Function.IADD, starts, self.b.iota(task.window))
+        tensors = [self.b.gather_rows(self._data(i, tensor), rows) for i, tensor in enumerate(task.data.values())]
+        pieces = [slice(start, start + task.batch) for start in range(0, count, task.batch)]
+        return [[t.like(t.layout[piece]) for t in tensors] for piece in pieces]
+
+    def _data(self, index: int, tensor: torch.Tensor) -> Value:
+        return self.b.tensor(Ref(RefClass.DATA, index), tensor.shape, value_type(tensor))
+
+    # ---- optimizer ----
+
+    def _optimizer(self, gradients: Mapping[str, Value]) -> None:
+        self.b.label = "optimizer"
+        names = {id(p): n for n, p in self.task.model.named_parameters()}
+        groups = self.task.optimizer.param_groups
+        base = float(groups[0]["lr"])
+        for number, group in enumerate(groups):
+            rule = rule_of(self.task.optimizer, group)
+            ratio = 1.0 if group["lr"] == base else float(group["lr"]) / base
+            scalars = self._scalars(number, rule, ratio)
+            for parameter in group["params"]:
+                name = names.get(id(parameter))
+                if name in gradients:
+                    self._update(name, rule, gradients[name], scalars)
+
+    def _update(self, name: str, rule: Rule, gradient: Value, scalars: Mapping[str, Value]) -> None:
+        self.b.label = f"optimizer {name}"
+        p = self.inputs[self._index(name)]
+        shape = self.state[self._index(name)][0].shape
+        slots = {slot: self._state(f"{slot}.{name}", torch.zeros(shape)) for slot in rule.slots}
+        new, new_slots = rule.update(self.b, p, gradient, slots, scalars)
+        self._assign(name, new)
+        for slot, value in new_slots.items():
+            self._assign(f"{slot}.{name}", value)
+
+    def _scalars(self, group: int, rule: Rule, ratio: float) -> dict[str, Value]:
+        rates = [self.schedule.rate(t, self.steps) * Fraction(ratio) for t in range(1, self.steps + 1)]
+        values = {}
+        for name, formula in rule.scalars.items():
+            column = np.array([to_binary32(formula(r, t)) for t, r in enumerate(rates, 1)], dtype=np.float32)
+            values[name] = self.b.tensor(
+                Ref(RefClass.SCALAR, self._column(f"{name}.{group}", column)), (), torch.float32
+            )
+        return values
+
+    def _column(self, name: str, column: np.ndarray) -> int:
+        for i, known in enumerate(self.scalar_columns):
+            if (known.view(np.uint32) == column.view(np.uint32)).all():
+                return i
+        self.scalar_names.append(name)
+        self.scalar_columns.append(column)
+        return len(self.scalar_columns) - 1
+
+    # ---- the program ----
+
+    def _finish(self, loss: Value) -> Lowered:
+        refs = [v.ref for v in self.outputs]
+        kept = _reachable(self.b.operators, [*refs, loss.ref])
+        renumbered = {old: new for new, old in enumerate(kept)}
+        operators = tuple(_renumber(self.b.operators[i], renumbered) for i in kept)
+        sources = tuple(
+            Source(_move(ref, renumbered), t.numel(), label.integer)
+            for ref, (label, t) in zip(refs, self.state, strict=True)
+        )
+        labels = Labels(
+            tuple(self.b.labels[i] for i in kept),
+            tuple(label for label, _ in self.state),
+            tuple(TensorLabel(n, tuple(t.shape), not t.is_floating_point()) for n, t in self.task.data.items()),
+            tuple(self.scalar_names),
+        )
+        program = Program(
+            operators, sources, tuple(self.b.constants), len(self.task.data), len(self.scalar_columns),
+            renumbered[loss.ref.index], labels,
+        )  # fmt: skip
+        data = tuple(as_words(name, tensor) for name, tensor in self.task.data.items())
+        table = np.stack(self.scalar_columns, 1) if self.scalar_columns else np.zeros((self.steps, 0), np.float32)
+        return Lowered(program, tuple(t for _, t in self.state), data, torch.from_numpy(table))
+
+
+# ---- the graph, node by node ----
+
+
+class _Graph:
+    """Runs the handlers over the nodes of a captured graph."""
+
+    def __init__(self, captured: Captured, b: Builder) -> None:
+        self.captured, self.b = captured, b
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.problems: dict[str, set[str]] = defaultdict(set)
+
+    def run(self, inputs: Sequence[Value]) -> tuple[Value, list[Value], list[Value]]:
+        inputs = iter(inputs)
+        result = None
+        for node in self.captured.graph.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self.values[node] = next(inputs)
+                case "get_attr":
+                    self.values[node] = self.b.constant(getattr(self.captured.graph, node.target))
+                case "output":
+                    result = self._resolve(node.args[0])
+                case _:
+                    self.values[node] = self._call(node)
+        if self.problems:
+            raise UnsupportedOperators({what: sorted(where) for what, where in self.problems.items()})
+        flat = torch.utils._pytree.tree_leaves(result, is_leaf=lambda x: isinstance(x, Value))
+        count = len(self.captured.trained)
+        return flat[0], flat[1 : 1 + count], flat[1 + count :]
+
+    def _resolve(self, argument: Any) -> Any:
+        return torch.fx.node.map_arg(argument, lambda n: self.values[n])
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        if node.target is python_operator.getitem:
+            whole = self._resolve(node.args[0])
+            return self._stand_in(node.meta.get("val")) if whole is None else whole[node.args[1]]
+        origin = node.meta.get("custom", {})
+        module = origin.get("module") or "(model)"
+        self.b.label = f"{module} backward" if origin.get("backward") else module
+        handler = HANDLERS.get(node.target)
+        if handler and any(self.values[n] is None for n in node.all_input_nodes):
+            return self._stand_in(node.meta.get("val"))  # follows from what was refused
+        try:
+            if handler is None:
+                raise ProgramError("no rule")
+            return handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs))
+        except Exception as error:
+            what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
+            self.problems[str(node.target) if handler is None else f"{node.target} ({what})"].add(module)
+            return self._stand_in(node.meta.get("val"))
+
+    def _stand_in(self, value: Any) -> Any:
+        """A value of the right shape, so that the rest of the graph can be checked too; the program is never used."""
+        if value is None or (isinstance(value, torch.Tensor) and value.is_complex()):
+            return None
+        if isinstance(value, list | tuple):
+            return [self._stand_in(v) for v in value]
+        dtype = torch.float32 if value.is_floating_point() else torch.int32
+        return self.b.tensor(Ref(RefClass.STATE, 0), value.shape, dtype)
+
+
+def _reachable(operators: Sequence[Operator], roots: Sequence[Ref]) -> list[int]:
+    needed = {ref.index for ref in roots if ref.cls is RefClass.OPERATOR}
+    for i in range(len(operators) - 1, -1, -1):
+        if i in needed:
+            needed.update(r.index for r, _, _ in operand_refs(operators[i]) if r.cls is RefClass.OPERATOR)
+    return sorted(needed)
+
+
+def _move(ref: Ref, renumbered: Mapping[int, int]) -> Ref:
+    return Ref(ref.cls, renumbered[ref.index]) if ref.cls is RefClass.OPERATOR else ref
+
+
+def _renumber(operator: Operator, renumbered: Mapping[int, int]) -> Operator:
+    match operator:
+        case Map() | Copy():
+            moved = tuple(replace(a, ref=_move(a.ref, renumbered)) for a in operator.accesses)
+            return replace(operator, accesses=moved)
+        case Contract():
+            return replace(operator, a=_move(operator.a, renumbered), b=_move(operator.b, renumbered))
+        case Gather():
+            return replace(operator, index=_move(operator.index, renumbered), table=_move(operator.table, renumbered))
+        case ReduceMax() | ArgMax():
+            return replace(operator, operand=_move(operator.operand, renumbered))
+    return operator

@@ -1,0 +1,147 @@
+"""Optimizer steps as operators, read off a torch optimizer object; one rounding per operation, in the order written here.
+
+A rule owns its slots (state tensors beside each parameter, initially zero) and its scalars (tables over the steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import mpmath
+import torch
+
+from vgame.arithmetic.functions import Function
+from vgame.errors import ProgramError
+from vgame.program.lowering.builder import Builder, Value
+from vgame.program.schedule import PRECISION, to_mpf
+
+Rate = Fraction | mpmath.mpf
+Scalar = Callable[[Rate, int], Rate]  # (learning rate, step) -> value at that step
+
+
+class Rule(Protocol):
+    """What one parameter group does at a step."""
+
+    slots: tuple[str, ...]
+    scalars: Mapping[str, Scalar]
+
+    def update(
+        self, b: Builder, p: Value, g: Value, slots: Mapping[str, Value], scalars: Mapping[str, Value]
+    ) -> tuple[Value, dict[str, Value]]:
+        """(new parameter, new slots)."""
+        ...
+
+
+def _decayed(b: Builder, p: Value, g: Value, decay: float) -> Value:
+    return b.map(Function.ADD, g, b.map(Function.MUL, p, decay)) if decay else g
+
+
+def _averaged(b: Builder, average: Value, x: Value, beta: float) -> Value:
+    """beta * average + (1 - beta) * x."""
+    old = b.map(Function.MUL, average, beta)
+    return b.map(Function.ADD, old, b.map(Function.MUL, x, float(1 - Fraction(str(beta)))))
+
+
+@dataclass(frozen=True)
+class SGD:
+    """v = momentum v + (1 - dampening) (g + decay p); p = p - lr v (Nesterov: p - lr (g + momentum v))."""
+
+    momentum: float
+    dampening: float
+    decay: float
+    nesterov: bool
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("momentum",) if self.momentum else ()
+
+    @property
+    def scalars(self) -> Mapping[str, Scalar]:
+        scalars: dict[str, Scalar] = {"lr": lambda rate, step: rate}
+        if self.momentum and self.dampening:
+            share = 1 - Fraction(str(self.dampening))
+            scalars["share"] = lambda rate, step: Fraction(1) if step == 1 else share
+        return scalars
+
+    def update(
+        self, b: Builder, p: Value, g: Value, slots: Mapping[str, Value], scalars: Mapping[str, Value]
+    ) -> tuple[Value, dict[str, Value]]:
+        g, new = _decayed(b, p, g, self.decay), {}
+        if self.momentum:
+            share = b.map(Function.MUL, g, scalars["share"]) if "share" in scalars else g
+            v = b.map(Function.ADD, b.map(Function.MUL, slots["momentum"], self.momentum), share)
+            new["momentum"] = v
+            g = b.map(Function.ADD, g, b.map(Function.MUL, v, self.momentum)) if self.nesterov else v
+        return b.map(Function.SUB, p, b.map(Function.MUL, g, scalars["lr"])), new
+
+
+@dataclass(frozen=True)
+class Adam:
+    """m, v averages; p = p - rate m / (sqrt(v) / root + eps), rate = lr / (1 - beta1^t), root = sqrt(1 - beta2^t).
+
+    Weight decay: decoupled (AdamW) p = p keep with keep = 1 - lr decay; else added to the gradient.
+    """
+
+    betas: tuple[float, float]
+    eps: float
+    decay: float
+    decoupled: bool
+    slots = ("exp_avg", "exp_avg_sq")
+
+    @property
+    def scalars(self) -> Mapping[str, Scalar]:
+        beta1, beta2 = (Fraction(str(beta)) for beta in self.betas)
+        scalars: dict[str, Scalar] = {
+            "rate": lambda rate, step: _divide(rate, 1 - beta1**step),
+            "root": lambda rate, step: _root(1 - beta2**step),
+        }
+        if self.decoupled and self.decay:
+            scalars["keep"] = lambda rate, step: 1 - _times(rate, Fraction(str(self.decay)))
+        return scalars
+
+    def update(
+        self, b: Builder, p: Value, g: Value, slots: Mapping[str, Value], scalars: Mapping[str, Value]
+    ) -> tuple[Value, dict[str, Value]]:
+        if "keep" in scalars:
+            p = b.map(Function.MUL, p, scalars["keep"])
+        elif not self.decoupled:
+            g = _decayed(b, p, g, self.decay)
+        m = _averaged(b, slots["exp_avg"], g, self.betas[0])
+        v = _averaged(b, slots["exp_avg_sq"], b.map(Function.MUL, g, g), self.betas[1])
+        scaled = b.map(Function.DIV, b.map(Function.SQRT, v), scalars["root"])
+        step = b.map(Function.DIV, m, b.map(Function.ADD, scaled, self.eps))
+        return b.map(Function.SUB, p, b.map(Function.MUL, step, scalars["rate"])), {"exp_avg": m, "exp_avg_sq": v}
+
+
+def _divide(x: Rate, y: Fraction) -> Rate:
+    with mpmath.workprec(PRECISION):
+        return x / y if isinstance(x, Fraction) else x / to_mpf(y)
+
+
+def _times(x: Rate, y: Fraction) -> Rate:
+    with mpmath.workprec(PRECISION):
+        return x * y if isinstance(x, Fraction) else x * to_mpf(y)
+
+
+def _root(x: Fraction) -> mpmath.mpf:
+    with mpmath.workprec(PRECISION):
+        return mpmath.sqrt(to_mpf(x))
+
+
+def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule:
+    """The rule of one parameter group, or an error that names what is not supported."""
+    name = type(optimizer).__name__
+    unsupported = [key for key in ("maximize", "amsgrad", "differentiable") if group.get(key)]
+    if unsupported:
+        raise ProgramError(f"{name} with {', '.join(unsupported)} is not supported; leave it out")
+    decay = float(group.get("weight_decay", 0.0))
+    if isinstance(optimizer, torch.optim.SGD):
+        return SGD(float(group["momentum"]), float(group["dampening"]), decay, bool(group["nesterov"]))
+    if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+        decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+        betas = (float(group["betas"][0]), float(group["betas"][1]))
+        return Adam(betas, float(group["eps"]), decay, decoupled)
+    raise ProgramError(f"the optimizer {name} is not supported; SGD, Adam and AdamW are")

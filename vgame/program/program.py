@@ -1,0 +1,117 @@
+"""A program: one training step as a flat list of operators, with its root (docs/formats.md section 3).
+
+What is hashed decides everything; `Labels` only renders it for people (names of modules, shapes of tensors).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from vgame.commit.merkle import Kind, Tree, leaf_hash
+from vgame.commit.tensor import tensor_root
+from vgame.program import encoding
+from vgame.program.operators import Operator, Ref, RefClass
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a state tensor comes from: an operator's output, or itself (the program leaves it alone)."""
+
+    ref: Ref
+    elements: int
+    integer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLabel:
+    """How people call a tensor, and its shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    integer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Names for people; not part of the program root."""
+
+    operators: tuple[str, ...] = ()
+    state: tuple[TensorLabel, ...] = ()
+    data: tuple[TensorLabel, ...] = ()
+    scalars: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """One training step. `constants` are flat float32 or int32 tensors; `data` counts the data set's tensors."""
+
+    operators: tuple[Operator, ...]
+    sources: tuple[Source, ...]
+    constants: tuple[torch.Tensor, ...]
+    data: int
+    scalars: int
+    loss: int
+    labels: Labels = field(default_factory=Labels)
+
+    @cached_property
+    def finite(self) -> frozenset[int]:
+        """Operators whose every word must be finite: the loss, and binary32 outputs that become state."""
+        outputs = {s.ref.index for s in self.sources if s.ref.cls is RefClass.OPERATOR and not s.integer}
+        return frozenset(outputs | {self.loss})
+
+    @cached_property
+    def records(self) -> tuple[bytes, ...]:
+        return tuple(encoding.operator_record(op, i in self.finite) for i, op in enumerate(self.operators))
+
+    @cached_property
+    def source_records(self) -> tuple[bytes, ...]:
+        return tuple(encoding.source_record(s.integer, s.elements, s.ref) for s in self.sources)
+
+    @cached_property
+    def operator_tree(self) -> Tree:
+        return Tree(Kind.OPERATORS, [leaf_hash(Kind.OPERATORS, r) for r in self.records])
+
+    @cached_property
+    def source_tree(self) -> Tree:
+        return Tree(Kind.SOURCES, [leaf_hash(Kind.SOURCES, r) for r in self.source_records])
+
+    @cached_property
+    def constant_tree(self) -> Tree:
+        return Tree(Kind.CONSTANTS, [tensor_root(t) for t in self.constants])
+
+    @cached_property
+    def header(self) -> bytes:
+        counts = (len(self.sources), len(self.operators), len(self.constants), self.data, self.scalars, self.loss)
+        return encoding.header(counts, self.source_tree.root, self.operator_tree.root, self.constant_tree.root)
+
+    @cached_property
+    def root(self) -> bytes:
+        return encoding.program_root(self.header)
+
+    @cached_property
+    def last_use(self) -> tuple[int, ...]:
+        """Index of the last operator that reads each operator's output (its own where none does)."""
+        from vgame.program.operators import operand_refs
+
+        last = list(range(len(self.operators)))
+        for i, operator in enumerate(self.operators):
+            for ref, _, _ in operand_refs(operator):
+                if ref.cls is RefClass.OPERATOR:
+                    last[ref.index] = i
+        return tuple(last)
+
+    def operator_name(self, index: int) -> str:
+        """`17 contract dot @ conv2`, for people."""
+        label = self.labels.operators[index] if index < len(self.labels.operators) else ""
+        return " ".join(filter(None, [str(index), self.operator_kind(index), label]))
+
+    def operator_kind(self, index: int) -> str:
+        """`contract dot`, for people."""
+        operator = self.operators[index]
+        detail = getattr(operator, "function", getattr(operator, "variant", None))
+        return " ".join(
+            filter(None, [type(operator).__name__.lower(), detail.name.lower() if detail is not None else ""])
+        )

@@ -1,0 +1,68 @@
+"""What a role says while it works: rich bars and lines for people, plain lines where there is no terminal, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+PLAIN_EVERY = 5.0  # seconds between two plain progress lines
+
+
+class Reporter:
+    """Events of a role. `json_lines`: one JSON object per event on stdout."""
+
+    def __init__(self, json_lines: bool = False, who: str = "") -> None:
+        self.json_lines, self.who = json_lines, who
+        width = None if sys.stdout.isatty() else 160
+        self.console = Console(stderr=json_lines, highlight=False, width=width, soft_wrap=width is not None)
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._last = 0.0
+
+    def emit(self, event: str, text: str = "", **fields: Any) -> None:
+        """Something happened: `text` for people, the fields for programs."""
+        if self.json_lines:
+            print(json.dumps({"event": event, "who": self.who, **fields}), flush=True)
+        elif text:
+            self.console.print(Text.assemble((f"{self.who} " if self.who else "", "bold"), text))
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        """How far a long piece of work is."""
+        if self.json_lines:
+            if time.monotonic() - self._last > 0.25 or done == total:
+                self._last = time.monotonic()
+                self.emit("progress", what=what, done=done, total=total, detail=detail)
+        elif self.console.is_terminal:
+            self._advance_bar(what, done, total, detail)
+        elif time.monotonic() - self._last > PLAIN_EVERY or done == total:
+            self._last = time.monotonic()
+            print(f"{self.who} {what}: {done} of {total} {detail}".strip(), flush=True)
+
+    def _advance_bar(self, what: str, done: int, total: int, detail: str) -> None:
+        if self._bar is None:
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+            self._bar = Progress(
+                *columns, TimeRemainingColumn(), TextColumn("{task.fields[detail]}"), console=self.console
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(what, total=total, detail=detail)
+        self._bar.update(self._task, description=what, completed=done, total=total, detail=detail)
+        if done == total:
+            self.close()
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def fail(message: str) -> None:
+    """One sentence on stderr."""
+    print(f"vgame: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,358 @@
+"""Roles as processes: each connects to a chain, computes on its device, and plays until there is nothing left to do.
+
+Everything a role decides follows from the chain and its store; a role that was killed goes on when it is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, astuple, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from vgame.commit.store import Store
+from vgame.errors import Abstain, ChainError, VgameError
+from vgame.execute.devices import fingerprint, settle
+from vgame.game.adversaries import ATTACKS
+from vgame.game.auditor import Auditor
+from vgame.game.chain import Chain, Event, Game, Job, JobSpec, Phase, Wallet, keystore_key
+from vgame.game.trainer import Trainer
+from vgame.report import Reporter
+from vgame.spec import Bundle, load_bundle
+from vgame.terms import Pace, auditor_shortcomings, measure, trainer_shortcomings
+
+KEY_VARIABLE = "VGAME_KEY"
+KEYSTORE_VARIABLE = "VGAME_KEYSTORE"
+PASSWORD_VARIABLE = "VGAME_PASSWORD"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a role sits: endpoint, contract, bundle, store and device."""
+
+    rpc: str
+    game: str
+    bundle: Path
+    store: Path
+    device: str = "default"
+    keep: int = 1
+    poll: float = 0.2
+
+
+def wallet_from_environment(chain: Chain) -> Wallet:
+    """The key is never on a command line: it comes from VGAME_KEY, or from an encrypted keystore file."""
+    if path := os.environ.get(KEYSTORE_VARIABLE):
+        return Wallet(chain, _from_keystore(Path(path)))
+    key = os.environ.get(KEY_VARIABLE)
+    if not key:
+        raise ChainError(
+            f"no key: put the account's private key into the environment variable {KEY_VARIABLE}, or the path of its keystore file "
+            f"into {KEYSTORE_VARIABLE} and the password into {PASSWORD_VARIABLE}"
+        )
+    try:
+        return Wallet(chain, key)
+    except (ValueError, TypeError):
+        raise ChainError(f"{KEY_VARIABLE} does not hold a private key (32 bytes in hex)") from None
+
+
+def _from_keystore(path: Path) -> bytes:
+    """The key in a keystore file (Web3 Secret Storage, version 3)."""
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if password is None:
+        raise ChainError(f"the keystore {path} needs its password in the environment variable {PASSWORD_VARIABLE}")
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ChainError(f"the keystore {path} cannot be read: {error}") from None
+    try:
+        return keystore_key(text, password)
+    except ValueError:
+        raise ChainError(f"{path} is no keystore file, or {PASSWORD_VARIABLE} is not its password") from None
+
+
+def open_game(seat: Seat) -> Game:
+    """The contract at the seat, all its parts checked, with the wallet of the environment."""
+    chain = Chain(seat.rpc)
+    game = Game(chain, seat.game, wallet_from_environment(chain))
+    game.check_machine()
+    return game
+
+
+def find_order(game: Game, bundle: Bundle, job: bytes) -> Event:
+    """The job's creation event; abstains unless the bundle is byte for byte what was ordered."""
+    event = next((e for e in game.events("JobCreated", job)), None)
+    if event is None:
+        raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")
+    if not matches(game, bundle, event):
+        raise Abstain(f"the bundle is not what job {job.hex()} ordered (its identity differs): get the right one")
+    return event
+
+
+def matches(game: Game, bundle: Bundle, event: Event) -> bool:
+    """Is the bundle what this JobCreated event ordered? The identity is recomputed, not read."""
+    spec = JobSpec(**bundle.order)
+    return game.job_id(spec, event.args["client"], event.args["nonce"]) == event.args["job"]
+
+
+def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
+    """Order the bundle's job and pay its reward; its identity."""
+    assert game.wallet is not None
+    if bundle.mode != "correct":
+        raise VgameError(f"a job in mode {bundle.mode!r} cannot be disputed on chain; order mode = 'correct'")
+    spec = JobSpec(**bundle.order)
+    job = game.job_id(spec, game.wallet.address, nonce)
+    if game.job(job).phase is not Phase.NONE:
+        raise ChainError(
+            f"this order stands already, it is job {job.hex()}; to order the same once more give another --nonce"
+        )
+    game.send("createJob", astuple(spec), nonce, bundle.program.header, value=spec.reward)
+    return job
+
+
+def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:
+    """Own run root, hex, of every job that orders the bundle; the own run must have ended."""
+    from vgame.game.trees import run_tree
+
+    bundle = load_bundle(bundle_folder)
+    folder = store_folder / bundle.identity.hex()[:16]
+    if not folder.is_dir():
+        raise Abstain(
+            f"{store_folder} holds no run of this bundle; start `vgame auditor` or `vgame trainer` with it first"
+        )
+    store = Store(folder, bundle)
+    if store.divergence is None and store.step < bundle.steps:
+        raise Abstain(
+            f"the run in {store_folder} is at step {store.step} of {bundle.steps}; look again when it has ended"
+        )
+    root = run_tree(store.roots, len(store.roots)).root.hex()
+    return {e.args["job"].hex(): root for e in game.events("JobCreated") if matches(game, bundle, e)}
+
+
+# ---- computing ----
+
+
+class Computation:
+    """One bundle on one device: its store and its history."""
+
+    def __init__(self, seat: Seat, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
+        from vgame.execute import attacks
+        from vgame.execute.executor import Executor
+        from vgame.execute.history import History
+
+        self.reporter = reporter
+        self.bundle = load_bundle(seat.bundle)
+        executor = Executor(
+            self.bundle.program, self.bundle.data, self.bundle.scalars, self.bundle.seed, self.bundle.mode, kind
+        )
+        folder = seat.store / self.bundle.identity.hex()[:16]
+        self.store = Store(folder, self.bundle, seat.keep)
+        self.stepper, history = executor, History
+        if attack:
+            name, step = attack
+            patch = getattr(attacks, ATTACKS[name].patch)(self.bundle, step)
+            self.store = self.store.fork(seat.store / name, (patch.first - 1) // self.bundle.interval)
+            self.stepper, history = attacks.PatchedExecutor(executor, patch), attacks.CheatingHistory
+        self.history = history(self.store, self.stepper)
+
+    def run(self) -> None:
+        """Train or re-train to the end."""
+        from vgame.execute.training import train
+
+        bundle, begin = self.bundle, time.monotonic()
+
+        def progress(step: int, loss: float) -> None:
+            self.reporter.progress("training", step, bundle.steps, f"loss {loss:.4f}")
+
+        train(self.store, self.stepper, progress)
+        stop, root = self.store.divergence, self.store.roots[-1].hex() if self.store.roots else ""
+        seconds = time.monotonic() - begin
+        fields = {"root": root, "step": self.store.step, "stop": asdict(stop) if stop else None, "seconds": seconds}
+        text = f"finished step {self.store.step} in {seconds:.1f} s, state root {root[:16]}"
+        if stop:
+            name = bundle.program.operator_name(stop.operator)
+            text = f"step {stop.step} is not finite: element {stop.element} of operator {name}; nothing after it is committed"
+        self.reporter.emit("computed", text, **fields)
+
+    @cached_property
+    def pace(self) -> Pace:
+        """How fast this device is."""
+        return measure(self.bundle, self.stepper)
+
+    def refuse_bad_terms(self, gas_price: int) -> None:
+        """Abstain from an order on which an honest trainer could lose."""
+        if short := trainer_shortcomings(self.bundle, self.pace, gas_price):
+            raise Abstain(
+                f"a step takes {self.pace.step:.2f} s here; {'; '.join(short)} (--any-terms accepts the order)"
+            )
+
+    @property
+    def run_root(self) -> bytes:
+        """Root over the checkpoints that were reached."""
+        from vgame.game.trees import run_tree
+
+        return run_tree(self.store.roots, len(self.store.roots)).root
+
+
+def hello(reporter: Reporter, role: str, device: str) -> None:
+    """Say which device this process is."""
+    marks = fingerprint()
+    reporter.emit(
+        "hello",
+        f"plays the {role} on device {device} (binary64 product {marks['binary64 product']})",
+        device=device,
+        **marks,
+    )
+
+
+# ---- the roles ----
+
+
+def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = False) -> Phase:
+    """Accept a job, train it, claim, defend, finalize, withdraw; the phase in which it ended."""
+    game = open_game(seat)
+    with settle(seat.device) as kind:
+        hello(reporter, "trainer", seat.device)
+        computation = Computation(seat, kind, reporter)
+        find_order(game, computation.bundle, job)
+        if not any_terms and game.job(job).phase is Phase.CREATED:
+            computation.refuse_bad_terms(sum(game.chain.fees()))
+        trainer = Trainer(game, job, computation.history)
+        trainer.accept()
+        reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
+        computation.run()
+        patience = Patience(reporter, seat.poll)
+        while game.job(job).phase is Phase.ACCEPTED:
+            with patience:
+                trainer.claim()
+        reporter.emit("claimed", "posted its claim", run_root=computation.run_root.hex())
+        return play(game, job, trainer.step, reporter, seat.poll)
+
+
+def play(game: Game, job: bytes, step: Callable[[], bool], reporter: Reporter, poll: float) -> Phase:
+    """Make moves until the job has ended and there is nothing left to do."""
+    patience = Patience(reporter, poll)
+    while True:
+        with patience:
+            acted, phase = step(), game.job(job).phase
+            if phase in (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED) and not acted:
+                reporter.emit("ended", f"the job ended: {phase.name.lower()}", phase=phase.name.lower())
+                return phase
+            if not acted:
+                time.sleep(poll)
+
+
+class Patience:
+    """A problem that may pass is said once and waited for, longer each time: clocks run on while a role is down."""
+
+    def __init__(self, reporter: Reporter, poll: float, longest: float = 15.0) -> None:
+        self.reporter, self.poll, self.longest = reporter, poll, longest
+        self.delay, self.said = poll, ""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, problem: BaseException | None, trace: object) -> bool:
+        if problem is None:
+            self.delay, self.said = self.poll, ""
+        if not isinstance(problem, VgameError):
+            return False
+        if str(problem) != self.said:
+            self.said = str(problem)
+            self.reporter.emit("problem", f"{problem} (trying again)", message=self.said)
+        time.sleep(self.delay)
+        self.delay = min(2 * self.delay, self.longest)
+        return True
+
+
+def run_auditor(seat: Seat, reporter: Reporter, limits: Limits, once: bool = False) -> None:
+    """Re-execute the bundle, then watch every job that orders it; `once`: until all such jobs have ended."""
+    game = open_game(seat)
+    with settle(seat.device) as kind:
+        hello(reporter, "auditor", seat.device)
+        computation = Computation(seat, kind, reporter)
+        computation.run()
+        watch = Watch(game, computation, reporter, seat.poll, limits)
+        patience = Patience(reporter, seat.poll)
+        while not (once and watch.finished):
+            with patience:
+                if not watch.round():
+                    time.sleep(seat.poll)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an auditor stakes: `bond` wei at most, by default never more than the trainer does; `any_clocks`: also on short ones."""
+
+    bond: int | None = None
+    any_clocks: bool = False
+
+
+class Watch:
+    """An auditor's view of all jobs that order its bundle."""
+
+    REORG = 64  # blocks that are looked at again
+
+    def __init__(self, game: Game, computation: Computation, reporter: Reporter, poll: float, limits: Limits) -> None:
+        self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
+        self.auditors: dict[bytes, Auditor] = {}
+        self.patience: dict[bytes, Patience] = {}
+        self.foreign: set[bytes] = set()
+        self.said: set[bytes] = set()
+        self.ended: set[bytes] = set()
+        self.block = 0
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.auditors) and set(self.auditors) == self.ended
+
+    def round(self) -> bool:
+        """One round over all jobs; a problem with one of them is none for the others."""
+        self.look()
+        acted = False
+        for job, auditor in self.auditors.items():
+            if job not in self.ended:
+                with self.patience[job]:
+                    acted |= self._round(job, auditor)
+        return acted
+
+    def look(self) -> None:
+        """New jobs that order this bundle."""
+        for event in self.game.events("JobCreated", first=max(0, self.block - self.REORG)):
+            job, self.block = event.args["job"], max(self.block, event.block)
+            if job in self.auditors or job in self.foreign:
+                continue
+            if not matches(self.game, self.computation.bundle, event):
+                self.foreign.add(job)
+                continue
+            self.auditors[job] = Auditor(self.game, job, self.computation.history)
+            self.patience[job] = Patience(self.reporter, self.poll, self.poll)  # the other jobs must not wait
+
+    def _round(self, job: bytes, auditor: Auditor) -> bool:
+        state = self.game.job(job)
+        phase = state.phase
+        if phase is Phase.CLAIMED and job not in self.said:
+            self.said.add(job)
+            agrees = auditor.agrees()
+            text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {self.computation.run_root.hex()[:16]}"
+            self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=self.computation.run_root.hex())
+            if not agrees and (refusal := self.refusal(state)):
+                self.ended.add(job)
+                raise Abstain(f"job {job.hex()[:16]} is not disputed: {refusal}")
+        acted = auditor.step()
+        if not acted and phase in (Phase.FINAL, Phase.EXPIRED):
+            self.ended.add(job)
+        if not acted and phase is Phase.CONVICTED:
+            verdict = self.game.verdict(job)
+            if verdict.paid or (not verdict.best and self.game.chain.now() > state.since + state.spec.reward_window):
+                self.ended.add(job)
+        return acted
+
+    def refusal(self, state: Job) -> str:
+        """Why even the right side would lose its bond, or stakes more than it was told to; empty if neither."""
+        most = state.spec.trainer_bond if self.limits.bond is None else self.limits.bond
+        if state.spec.auditor_bond > most:
+            return f"the auditor's bond is {state.spec.auditor_bond} wei, more than {most} (--max-bond allows more)"
+        short = auditor_shortcomings(self.computation.bundle, self.computation.pace)
+        return "" if self.limits.any_clocks or not short else f"{'; '.join(short)} (--any-terms disputes all the same)"

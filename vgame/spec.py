@@ -1,0 +1,430 @@
+"""The order: a job file that a person writes (TOML), and the bundle that everybody holds (program, initial state, data, scalars).
+
+In: TOML, or a bundle directory. Out: `Bundle`, whose roots are always recomputed from its files, and the job spec as
+the contract hashes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import sys
+import sysconfig
+import tomllib
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from vgame.commit.merkle import Kind, padding
+from vgame.commit.tensor import tensor_root, tensors_root
+from vgame.errors import BundleError, JobFileError, VgameError
+from vgame.files import write_atomic
+from vgame.program.file import load_program, save_program
+from vgame.program.lower import Lowered, lower_task
+from vgame.program.program import Program, TensorLabel
+from vgame.program.schedule import Schedule
+from vgame.program.validate import validate
+from vgame.tasks.task import Task
+
+#: Rounding modes by the number that the order of a job has for them; the contract takes 0.
+MODES = ("correct", "nearest", "fp32", "logged")
+
+UNITS = {"wei": 1, "gwei": 10**9, "ether": 10**18}
+
+
+def wei(value: object) -> object:
+    """`"0.5 ether"`, `"3 gwei"` or a whole number of wei."""
+    if type(value) is int:
+        return value
+    try:
+        text, unit = str(value).split()
+        number, scale = Decimal(text), UNITS[unit]
+    except (ValueError, KeyError, InvalidOperation):
+        raise ValueError(f'{value!r} is no amount; write "0.5 ether", "3 gwei" or a whole number of wei') from None
+    if not (number.is_finite() and -(2**128) < number < 2**128 and abs(number.as_tuple().exponent) <= 1000):
+        raise ValueError(f"{value!r} is out of range: less than 2^128 wei is expected")
+    amount = Fraction(number) * scale
+    if amount.denominator != 1:
+        raise ValueError(f"{value!r} is not a whole number of wei")
+    return amount.numerator
+
+
+Wei = Annotated[int, BeforeValidator(wei), Field(ge=0, lt=2**128)]
+Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
+
+
+class Terms(BaseModel):
+    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IVerificationGame.sol."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reward: Wei = 10**18
+    diverged_pay: Wei = 5 * 10**17
+    trainer_bond: Wei = 2 * 10**18
+    auditor_bond: Wei = 2 * 10**17
+    accept_window: Seconds = 86_400
+    claim_window: Seconds = 604_800
+    challenge_window: Seconds = 604_800
+    reward_window: Seconds = 86_400
+    trainer_budget: Seconds = 259_200
+    auditor_budget: Seconds = 259_200
+    slot: Seconds = 3_600
+
+
+class LogTerms(BaseModel):
+    """How a job in mode `logged` rounds and logs (docs/paper.md): bits, and where the windows of the sums come from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bits: int = Field(default=32, ge=26, le=32, strict=True)
+    thresholds: Literal["adaptive", "proven"] = "adaptive"
+    calibration: int = Field(default=3, ge=1, strict=True)  # steps on two devices, for adaptive ones
+
+
+class JobFile(BaseModel):
+    """What a client writes. `model` names a factory `module:function` that returns a vgame Task."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(pattern=r"^[\w.]+:\w+$")
+    args: dict[str, Any] = Field(default_factory=dict)
+    seed: int = Field(ge=0, lt=2**64, strict=True)
+    steps: int = Field(ge=1, lt=2**32, strict=True)
+    interval: int = Field(ge=1, lt=2**32, strict=True)
+    depth: int = Field(default=5, ge=1, le=8, strict=True)
+    mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
+    log: LogTerms | None = None
+    schedule: Schedule
+    terms: Terms = Field(default_factory=Terms)
+    _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> JobFile:
+        if self.schedule.warmup > self.steps:
+            raise ValueError(f"`schedule.warmup` = {self.schedule.warmup} is more than `steps` = {self.steps}")
+        return self
+
+
+def read_job_file(path: Path) -> JobFile:
+    """The job file at `path`; every problem in one sentence each."""
+    try:
+        job = JobFile.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise JobFileError(f"the job file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise JobFileError(f"{path} is not TOML: {error}") from None
+    except ValidationError as error:
+        raise JobFileError(f"{path}: {_problems(error)}") from None
+    job._folder = path.resolve().parent
+    return job
+
+
+def _problems(error: ValidationError) -> str:
+    names = {"missing": "is missing", "extra_forbidden": "is not a field of a job"}
+    own = "Value error, "  # where a validator of ours has said it all
+
+    def problem(e: Mapping[str, Any]) -> str:
+        place = f"`{'.'.join(map(str, e['loc']))}` " if e["loc"] else ""
+        if e["msg"].startswith(own):
+            return f"{place}{e['msg'].removeprefix(own)}"
+        return f"{place}{names.get(e['type']) or e['msg'] + ', got ' + repr(e['input'])}"
+
+    return "; ".join(map(problem, error.errors()))
+
+
+def make_task(job: JobFile) -> Task:
+    """Call the job's factory. Its module may lie beside the job file, as a script finds the modules beside it."""
+    module, _, name = job.model.partition(":")
+    if job._folder and not module.startswith("vgame.") and str(job._folder) not in sys.path:
+        sys.path.insert(0, str(job._folder))
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}") from None
+    except Exception as error:
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {_told(error)}") from None
+    if not callable(factory):
+        raise JobFileError(f"model = {job.model!r} is of type {type(factory).__name__}; a function is expected")
+    try:
+        inspect.signature(factory).bind(**job.args)
+    except TypeError as error:
+        raise JobFileError(f"{job.model} does not take args {job.args}: {error}") from None
+    except ValueError:  # a function that has no signature
+        pass
+    try:
+        task = factory(**job.args)
+    except VgameError:
+        raise
+    except Exception as error:
+        raise JobFileError(f"{job.model} fails: {_told(error)}") from None
+    if not isinstance(task, Task):
+        raise JobFileError(f"{job.model} returned {type(task).__name__}; a vgame.tasks.task.Task is expected")
+    return task
+
+
+def _told(error: Exception) -> str:
+    """Type, message on one line, and the line of the user's file that it comes from."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+
+
+def _place(error: Exception) -> str:
+    """The last line that is neither Python's, vgame's nor an installed package's."""
+    others = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parent))
+    own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
+class LogSpec(BaseModel):
+    """The same in a bundle: one window per sum operator, in proven bounds on the error (2: replication is certain)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bits: int = Field(ge=26, le=32)
+    windows: tuple[Annotated[float, Field(ge=0, le=2)], ...]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A job that can be run and checked. State, data and constants are flat tensors on the CPU."""
+
+    program: Program
+    state: tuple[torch.Tensor, ...]
+    data: tuple[torch.Tensor, ...]
+    scalars: torch.Tensor
+    seed: int
+    steps: int
+    interval: int
+    depth: int
+    mode: str
+    terms: Terms
+    log: LogSpec | None = None
+
+    @cached_property
+    def initial_root(self) -> bytes:
+        return tensors_root(Kind.STATE, self.state)
+
+    @cached_property
+    def data_root(self) -> bytes:
+        return tensors_root(Kind.DATA, self.data)
+
+    @cached_property
+    def scalar_root(self) -> bytes:
+        return tensor_root(self.scalars) if self.scalars.numel() else padding(Kind.TENSOR, 0)
+
+    @cached_property
+    def identity(self) -> bytes:
+        """Hash over what determines the bits of a run (not the money): runs are stored under it."""
+        numbers = f"{self.seed} {self.steps} {self.interval} {self.mode}".encode()
+        if self.log:
+            numbers += f" {self.log.bits} {' '.join(map(float.hex, self.log.windows))}".encode()
+        roots = self.program.root + self.data_root + self.initial_root + self.scalar_root
+        return hashlib.sha256(b"vgame run " + numbers + roots).digest()
+
+    @property
+    def checkpoints(self) -> int:
+        return -(-self.steps // self.interval)
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """The fields of the contract's JobSpec (vgame.game.chain.JobSpec)."""
+        roots = {
+            "program_root": self.program.root,
+            "data_root": self.data_root,
+            "initial_root": self.initial_root,
+            "scalar_root": self.scalar_root,
+        }
+        numbers = {"seed": self.seed, "steps": self.steps, "interval": self.interval, "depth": self.depth}
+        numbers["mode"] = MODES.index(self.mode)
+        return roots | numbers | self.terms.model_dump()
+
+    def rendering(self) -> dict[str, Any]:
+        """What spec.json says: the roots for people, the rest for the loader."""
+        return {
+            "version": 1,
+            "program_root": self.program.root.hex(),
+            "data_root": self.data_root.hex(),
+            "initial_root": self.initial_root.hex(),
+            "scalar_root": self.scalar_root.hex(),
+            "seed": self.seed,
+            "steps": self.steps,
+            "interval": self.interval,
+            "depth": self.depth,
+            "mode": self.mode,
+            "terms": self.terms.model_dump(),
+        } | ({"log": self.log.model_dump(mode="json")} if self.log else {})
+
+
+def differences(a: Bundle, b: Bundle) -> list[str]:
+    """What decides bits and is not the same in both, in words; none if and only if the identities are equal."""
+    parts = {
+        "program": lambda x: x.program.root,
+        "data": lambda x: x.data_root,
+        "initial state": lambda x: x.initial_root,
+        "scalars": lambda x: x.scalar_root,
+        **{name: lambda x, name=name: getattr(x, name) for name in ("seed", "steps", "interval", "mode", "log")},
+    }
+    return [name for name, part in parts.items() if part(a) != part(b)]
+
+
+def prepare(job: JobFile) -> Bundle:
+    """Capture the job's model and collect everything that the order consists of."""
+    return with_log(prepare_without_log(job), job.log)
+
+
+def prepare_without_log(job: JobFile) -> Bundle:
+    """The same, but for what mode `logged` calibrates."""
+    lowered: Lowered = lower_task(make_task(job), job.schedule, job.steps)
+    bundle = Bundle(
+        lowered.program, lowered.state, lowered.data, lowered.scalars,
+        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms,
+    )  # fmt: skip
+    _validate(bundle)
+    return bundle
+
+
+def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:
+    """The bundle with its windows, calibrated if the job asks for that; in other modes the bundle itself."""
+    if bundle.mode != "logged":
+        if terms is not None:
+            raise JobFileError(f"[log] belongs to mode = 'logged', but the mode is {bundle.mode!r}")
+        return bundle
+    from vgame.logged.kernels import sum_operators
+    from vgame.logged.thresholds import PROVEN, calibrate
+
+    terms = terms or LogTerms()
+    proven = LogSpec(bits=terms.bits, windows=(PROVEN,) * len(sum_operators(bundle.program)))
+    bundle = replace(bundle, log=proven)
+    if terms.thresholds == "proven":
+        return bundle
+    return replace(bundle, log=LogSpec(bits=terms.bits, windows=calibrate(bundle, terms.calibration).windows))
+
+
+def _validate(bundle: Bundle) -> None:
+    """Everything that decides bits is what the roots fix: a tensor's words alone do not say its type and shape, the program does."""
+    data = [(t.numel(), not t.is_floating_point()) for t in bundle.data]
+    validate(bundle.program, data, bundle.steps)
+    sources, labels = bundle.program.sources, bundle.program.labels.state
+    if not len(sources) == len(labels) == len(bundle.state):
+        raise BundleError(
+            f"the program has {len(sources)} state tensors, {len(labels)} names and {len(bundle.state)} initial ones"
+        )
+    for source, label, tensor in zip(sources, labels, bundle.state, strict=True):
+        found, expected = (
+            (tensor.numel(), tensor.dtype),
+            (source.elements, torch.int32 if source.integer else torch.float32),
+        )
+        if found != expected:
+            raise BundleError(
+                f"the initial state {label.name} is {found[0]} words of {found[1]}, the program has {expected[0]} of {expected[1]}"
+            )
+    shape = (bundle.steps, bundle.program.scalars)
+    if bundle.scalars.dtype != torch.float32 or tuple(bundle.scalars.shape) != shape:
+        found = f"{tuple(bundle.scalars.shape)} of {bundle.scalars.dtype}"
+        raise BundleError(f"the scalars are {found}, the program reads {shape} of torch.float32")
+
+
+# ---- bundles on disk ----
+
+
+def save_bundle(bundle: Bundle, folder: Path) -> None:
+    """Write all files; spec.json comes last, so a bundle without it is not one."""
+    labels = bundle.program.labels
+    save_program(bundle.program, folder / "program.vgp")
+    write_atomic(folder / "initial.safetensors", pack_tensors(labels.state, bundle.state))
+    write_atomic(folder / "data.safetensors", pack_tensors(labels.data, bundle.data))
+    write_atomic(folder / "scalars.safetensors", save({"scalars": bundle.scalars.contiguous()}))
+    write_atomic(folder / "spec.json", (json.dumps(bundle.rendering(), indent=2) + "\n").encode())
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read a bundle back, recompute every root and compare it with what spec.json states."""
+    spec = _read_spec(folder / "spec.json")
+    program = load_program(folder / "program.vgp")
+    state = unpack_tensors(folder / "initial.safetensors", program.labels.state)
+    data = unpack_tensors(folder / "data.safetensors", program.labels.data)
+    scalars = load_tensors(folder / "scalars.safetensors").get("scalars", torch.empty(0))
+    try:
+        terms = Terms.model_validate(spec["terms"])
+        numbers = (spec["seed"], spec["steps"], spec["interval"], spec["depth"], spec["mode"])
+        log = LogSpec.model_validate(spec["log"]) if spec["mode"] == "logged" else None
+    except KeyError as error:
+        raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {error} is missing") from None
+    except ValidationError as error:
+        raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {_problems(error)}") from None
+    if any(type(n) is not int or n < 0 for n in numbers[:4]) or numbers[4] not in MODES:
+        raise BundleError(
+            f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {numbers}"
+        )
+    bundle = Bundle(program, state, data, scalars, *numbers, terms, log)
+    _validate(bundle)
+    for name, value in bundle.rendering().items():
+        if spec.get(name) != value:
+            raise BundleError(
+                f"{folder}: the {name.replace('_', ' ')} of the files is {value}, spec.json orders {spec.get(name)}; "
+                "the bundle is damaged or not the one that was ordered: get it again from the client"
+            )
+    return bundle
+
+
+def _read_spec(path: Path) -> dict[str, Any]:
+    try:
+        spec = json.loads(path.read_text())
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}; a bundle is made by `vgame prepare`") from None
+    except ValueError as error:
+        raise BundleError(f"{path} is damaged: {error}") from None
+    if not isinstance(spec, dict):
+        raise BundleError(f"{path} is damaged: it holds a {type(spec).__name__}, not the fields of a job")
+    return spec
+
+
+def pack_tensors(labels: tuple[TensorLabel, ...], tensors: tuple[torch.Tensor, ...]) -> bytes:
+    """A safetensors file with people's names and shapes."""
+    named = {l.name: t.detach().cpu().reshape(l.shape).contiguous() for l, t in zip(labels, tensors, strict=True)}
+    return save(named)
+
+
+def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
+    """A safetensors file, or one clear error."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise BundleError(f"{path} cannot be read as a safetensors file: {error}") from None
+
+
+def unpack_tensors(path: Path, labels: tuple[TensorLabel, ...]) -> tuple[torch.Tensor, ...]:
+    """The tensors of a file in the order of their labels, flat."""
+    named = load_tensors(path)
+    tensors = []
+    for label in labels:
+        tensor, dtype = named.get(label.name), torch.int32 if label.integer else torch.float32
+        if tensor is None or tuple(tensor.shape) != label.shape or tensor.dtype != dtype:
+            found = "nothing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
+            raise BundleError(f"{path}: {label.name} should be {label.shape} of {dtype}, found {found}")
+        tensors.append(tensor.reshape(-1))
+    return tuple(tensors)
+
+
+__all__ = [
+    "Bundle",
+    "JobFile",
+    "Terms",
+    "VgameError",
+    "load_bundle",
+    "make_task",
+    "prepare",
+    "read_job_file",
+    "save_bundle",
+]

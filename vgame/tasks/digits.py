@@ -1,0 +1,45 @@
+"""The main job: scikit-learn's handwritten digits (1,797 images of 8 x 8 pixels, shipped inside the package)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+
+from vgame.tasks.models import DigitsNet
+from vgame.tasks.task import Batch, Task
+
+TRAINING_IMAGES = 1437  # the rest is the test set
+
+
+def images() -> tuple[torch.Tensor, torch.Tensor]:
+    """All images [1797, 1, 8, 8] with pixels in 0..1, and their labels, in a fixed shuffled order."""
+    bunch = load_digits()
+    order = torch.randperm(len(bunch.images), generator=torch.Generator().manual_seed(0))
+    pixels = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16
+    return pixels[order], torch.from_numpy(bunch.target)[order]
+
+
+def cross_entropy(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of a batch."""
+    return F.cross_entropy(model(batch["image"]), batch["label"])
+
+
+def task(seed: int = 0, batch: int = 64, momentum: float = 0.9, weight_decay: float = 0.0005) -> Task:
+    """DigitsNet, cross-entropy, SGD with momentum and weight decay, on the training images."""
+    torch.manual_seed(seed)
+    model = DigitsNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum, weight_decay=weight_decay)
+    pixels, labels = images()
+    data = {"image": pixels[:TRAINING_IMAGES], "label": labels[:TRAINING_IMAGES]}
+    return Task(model, cross_entropy, optimizer, data, batch)
+
+
+def accuracy(state: dict[str, torch.Tensor]) -> float:
+    """Share of the test images that a trained state classifies right."""
+    model = DigitsNet()
+    model.load_state_dict({name: state[name] for name in model.state_dict()})
+    pixels, labels = images()
+    with torch.no_grad():
+        guessed = model.eval()(pixels[TRAINING_IMAGES:]).argmax(1)
+    return float((guessed == labels[TRAINING_IMAGES:]).float().mean())

@@ -1,0 +1,108 @@
+"""Factories of the shipped jobs (`model = "vgame.tasks.shipped:..."`); copy one and change it for a task of your own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from torch import nn
+
+from vgame.errors import DataError
+from vgame.tasks import cifar10, digits, models
+from vgame.tasks.task import Batch, Task
+from vgame.tasks.text import load_tokens
+
+
+def next_token_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of every next token of the windows."""
+    tokens = batch["tokens"]
+    logits = model(tokens[:, :-1])
+    logits = getattr(logits, "logits", logits)
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def small_resnet(seed: int = 0, batch: int = 32, lr_decay: float = 0.0005) -> Task:
+    """A residual network with batch norm on the digits; SGD with Nesterov momentum."""
+    torch.manual_seed(seed)
+    model = models.SmallResNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=lr_decay)
+    pixels, labels = digits.images()
+    data = {"image": pixels[: digits.TRAINING_IMAGES], "label": labels[: digits.TRAINING_IMAGES]}
+    return Task(model, digits.cross_entropy, optimizer, data, batch)
+
+
+def _language_task(model: nn.Module, tokens: torch.Tensor, batch: int, length: int, decay: float) -> Task:
+    """AdamW on windows of a text, gradients clipped at norm 1; weight decay on matrices only."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95))
+    return Task(model, next_token_loss, optimizer, {"tokens": tokens}, batch, length + 1, length, clip=1.0)
+
+
+def language_model(
+    text: str, name: str = "SmallGPT", seed: int = 0, batch: int = 8, length: int = 32, decay: float = 0.1, **sizes: int
+) -> Task:
+    """SmallGPT, SmallLlama or SmallLSTM on the bytes of a text file."""
+    torch.manual_seed(seed)
+    factory: Callable[..., nn.Module] = getattr(models, name)
+    return _language_task(factory(**sizes), load_tokens(text), batch, length, decay)
+
+
+def resnet50(folder: str, seed: int = 0, batch: int = 64, check: bool = True) -> Task:
+    """ResNet-50 (CIFAR form) from random initialisation on CIFAR-10; the paper's first workload."""
+    torch.manual_seed(seed)
+    model = models.ResNet50()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.0005)
+    images, labels = cifar10.load(folder, check=check)
+    data = {"image": cifar10.normalized(images), "label": labels}
+    return Task(model, digits.cross_entropy, optimizer, data, batch)
+
+
+def _hide_broken_torchvision() -> None:
+    """A torchvision of another build than torch's cannot be imported, and transformers tries to; GPT-2 needs none."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        sys.modules["torchvision"] = None
+
+
+def gpt2(
+    text: str,
+    seed: int = 0,
+    batch: int = 8,
+    length: int = 64,
+    checkpoint: str | None = None,
+    tokenizer: str | None = None,
+    dropout: float = 0.1,
+    **config: int,
+) -> Task:
+    """transformers' GPT2LMHeadModel as it is (124 M parameters unless `config` says otherwise); the paper's second workload.
+
+    `checkpoint`: a local folder with config.json and model.safetensors; else random initialisation.
+    """
+    _hide_broken_torchvision()
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel
+    except ImportError as error:
+        raise DataError(f"GPT-2 needs the package transformers ({error}): pip install 'vgame[hf]'") from None
+    torch.manual_seed(seed)
+    if checkpoint is not None:
+        if not (Path(checkpoint) / "config.json").is_file():
+            raise DataError(
+                f"the checkpoint folder {checkpoint} has no config.json; give a local folder (vgame never downloads)"
+            )
+        try:
+            model = GPT2LMHeadModel.from_pretrained(checkpoint, local_files_only=True)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise DataError(
+                f"the checkpoint {checkpoint} cannot be loaded: {' '.join(str(error).split())[:200]}"
+            ) from None
+    else:
+        model = GPT2LMHeadModel(GPT2Config(resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, **config))
+    model.config.use_cache = False
+    return _language_task(model, load_tokens(text, tokenizer), batch, length, 0.01)

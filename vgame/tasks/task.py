@@ -1,0 +1,59 @@
+"""A task: an ordinary module, a loss, an optimizer and a data set, as torch users write them. Capture turns it into a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from vgame.errors import ProgramError
+
+Batch = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """`loss(model, batch)` returns the scalar loss; every tensor of `data` counts samples in its first dimension.
+
+    With a `window` the tensors of `data` are streams: sample i is the stretch [i * stride, i * stride + window) of each.
+    The learning rates of the optimizer's groups scale the schedule: a group with twice the first group's rate keeps twice its rate.
+    """
+
+    model: nn.Module
+    loss: Callable[[nn.Module, Batch], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    data: Mapping[str, torch.Tensor]
+    batch: int
+    window: int | None = None
+    stride: int = 1
+    clip: float | None = None  # largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_
+    accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(t) if t.dim() else 0 for name, t in self.data.items()}
+        if not lengths or len(set(lengths.values())) > 1:
+            raise ProgramError(f"every data tensor needs the same number of samples, got {lengths or 'no data'}")
+        if min(self.batch, self.stride, self.accumulate, self.window or 1) < 1:
+            raise ProgramError("batch, window, stride and accumulate must be at least 1")
+        if self.population < 1:
+            raise ProgramError(f"the data has no sample: {self.length} rows and a window of {self.window}")
+        if self.clip is not None and not 0 < self.clip < float("inf"):
+            raise ProgramError(f"clip = {self.clip}: a positive norm is expected")
+
+    @property
+    def length(self) -> int:
+        """Rows of every data tensor."""
+        return len(next(iter(self.data.values())))
+
+    @property
+    def population(self) -> int:
+        """Number of samples."""
+        return self.length if self.window is None else (self.length - self.window) // self.stride + 1
+
+    def samples(self, indices: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The samples of these indices [B], each tensor [B, ...] or [B, window, ...]."""
+        if self.window is not None:
+            indices = indices[:, None] * self.stride + torch.arange(self.window)
+        return {name: t[indices] for name, t in self.data.items()}

@@ -1,0 +1,209 @@
+"""The smallest safe terms of a job: clocks that an honest player can keep, bonds that make griefing and cheating a loss.
+
+In: a bundle, the pace of a device, prices. Out: counted moves, gas of either side, terms. Derivation: docs/security.md section 3.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import torch
+
+from vgame.commit.merkle import tree_height
+from vgame.commit.tensor import tensor_root
+from vgame.commit.words import leaf_count
+from vgame.errors import VgameError
+from vgame.execute.devices import settle
+from vgame.execute.executor import Executor
+from vgame.execute.training import Stepper
+from vgame.report import Reporter
+from vgame.spec import Bundle, Terms, load_bundle
+
+GWEI = 10**9
+KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
+LONGEST_WINDOW = 90 * 86_400
+
+#: Gas of each call at most. docs/gas.json has what was measured (a test compares); `prove` is as dear as the dearest leaf of the program.
+GAS = {
+    "acceptJob": 60_000, "challenge": 133_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
+    "postPartials": 120_000, "postSegment": 141_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 94_000,
+    "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "tie": 90_000, "withdraw": 35_000,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the world costs. Money in wei, times in seconds."""
+
+    gas: int = 20 * GWEI
+    compute_hour: int = 10**15  # an hour of the device that trains
+    audited: float = 0.5  # how likely a claim is audited
+    inclusion: int = 60  # until a transaction is in a block, as a rule
+    censorship: int = 86_400  # for how long a player can be kept out, at most
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a device needs for a step, and for one whose every output is hashed."""
+
+    step: float
+    trace: float
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Moves of a whole dispute on either side, and their gas."""
+
+    trainer: int
+    auditor: int
+    trainer_gas: int
+    auditor_gas: int
+
+
+def count_moves(bundle: Bundle) -> Moves:
+    """The longest dispute that the program allows."""
+    program, depth = bundle.program, bundle.depth
+    largest = max(op.elements for op in program.operators)
+    checkpoints = ceil(bundle.steps / bundle.interval)
+    run = _turns(tree_height(checkpoints), depth)
+    segment = max(1, _turns(tree_height(min(bundle.interval, bundle.steps) + 1), depth))
+    state = _turns(tree_height(len(program.sources)), depth)
+    trace = max(1, _turns(tree_height(len(program.operators)), depth))
+    tensor = _turns(tree_height(leaf_count(largest)), depth)
+    reveals = run + (segment - 1) + state + (trace - 1) + tensor
+    once = ("postSegment", "postTrace", "tie", "openLeaf", "postPartials")
+    selects = run + segment + state + trace + tensor
+    named = (
+        "challenge",
+        "selectOperator",
+        "selectElement",
+        "selectBlock",
+        "prove",
+        "proveKnowledge",
+        "payReward",
+        "withdraw",
+    )
+    return Moves(
+        reveals + len(once), selects + 4,
+        reveals * GAS["reveal"] + sum(GAS[name] for name in once),
+        (selects - 1) * GAS["select"] + sum(GAS[name] for name in named),
+    )  # fmt: skip
+
+
+def _turns(height: int, depth: int) -> int:
+    return ceil(height / depth)
+
+
+def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
+    """One duty from cold: re-execute a segment, hash one step's trace, be included. Three times what it takes when all goes well."""
+    return ceil(3 * (bundle.interval * pace.step + pace.trace)) + inclusion
+
+
+def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
+    """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the bundle's."""
+    moves, terms = count_moves(bundle), bundle.terms
+    slot = needed_slot(bundle, pace, prices.inclusion)
+    work = moves.trainer * slot
+    whole = bundle.steps * pace.step
+    segment = int(3 * bundle.interval * pace.step / 3600 * prices.compute_hour)
+    audit = int(whole / 3600 * prices.compute_hour)
+    deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
+    window = ceil(2 * whole) + prices.censorship
+    return terms.model_copy(
+        update={
+            "slot": slot,
+            "trainer_budget": work + prices.censorship,
+            "auditor_budget": work + moves.auditor * prices.inclusion + prices.censorship,
+            "claim_window": window,
+            "challenge_window": window,
+            "reward_window": prices.censorship,
+            "auditor_bond": 2 * (moves.trainer_gas * prices.gas + segment),
+            "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence),
+        }
+    )
+
+
+def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = 15) -> list[str]:
+    """Why an honest trainer of that pace should not accept; empty if nothing speaks against it."""
+    moves, terms = count_moves(bundle), bundle.terms
+    slot = needed_slot(bundle, pace, inclusion)
+    found = _below(
+        terms,
+        slot=slot,
+        trainer_budget=moves.trainer * slot + KEPT_OUT,
+        claim_window=ceil(2 * bundle.steps * pace.step),
+        auditor_bond=2 * moves.trainer_gas * gas_price,
+        diverged_pay=terms.reward // 10,
+    )
+    if terms.challenge_window > LONGEST_WINDOW:
+        found.append(
+            f"challenge_window is {terms.challenge_window} s, so long the bond is locked; {LONGEST_WINDOW} s are enough"
+        )
+    return found
+
+
+def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = 15) -> list[str]:
+    """Why an honest auditor would lose by time; empty if its clock suffices."""
+    moves = count_moves(bundle)
+    needed = moves.auditor * inclusion + moves.trainer * needed_slot(bundle, pace, 0) + KEPT_OUT
+    return _below(bundle.terms, auditor_budget=needed)
+
+
+def _below(terms: Terms, **needed: int) -> list[str]:
+    return [
+        f"{name} is {getattr(terms, name)}, {least} is needed"
+        for name, least in needed.items()
+        if getattr(terms, name) < least
+    ]
+
+
+def measure(bundle: Bundle, stepper: Stepper) -> Pace:
+    """The slower of two steps after a first one (which compiles), and a step with hashing."""
+    state, times = stepper.initial(bundle.state), []
+    for step in range(1, min(3, bundle.steps) + 1):
+        begin = time.monotonic()
+        state = stepper.step(step, state).state
+        times.append(time.monotonic() - begin)
+
+    def tap(_: int, output: torch.Tensor) -> torch.Tensor:
+        tensor_root(output)
+        return output
+
+    begin = time.monotonic()
+    stepper.step(1, stepper.initial(bundle.state), tap)
+    return Pace(max(times[1:], default=times[0]), time.monotonic() - begin)
+
+
+def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: Reporter) -> None:
+    """Print safe terms as TOML, for devices that are `slower` times as slow as this one."""
+    if not 0 < prices.audited <= 1:
+        raise VgameError(f"--audited is a probability above 0 and at most 1, got {prices.audited}")
+    if min(prices.gas, prices.compute_hour, prices.censorship, slower) < 0:
+        raise VgameError("prices, times and --slower must not be negative")
+    bundle = load_bundle(folder)
+    with settle(device) as kind:
+        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
+        here = measure(bundle, executor)
+    pace = Pace(slower * here.step, slower * here.trace)
+    moves, terms = count_moves(bundle), safe_terms(bundle, pace, prices)
+    fields = terms.model_dump()
+    text = "\n".join(
+        [
+            f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing; {prices.gas / GWEI:g} gwei, audited with probability "
+            f"{prices.audited:g}",
+            f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
+            f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
+            "[terms]",
+            *(f"{name} = {_toml(value)}" for name, value in fields.items()),
+        ]
+    )
+    money = {k: str(v) if v > 2**53 else v for k, v in fields.items()}
+    reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, **money)
+
+
+def _toml(value: int) -> str:
+    """TOML integers have 64 bits."""
+    return str(value) if value < 2**63 else f'"{value} wei"'
