@@ -361,24 +361,23 @@ def damaged(call: Call, position: int, damage: str) -> Call:
     return call.but(position, changed.get(damage, value))
 
 
-def play_at_random(examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        AnyCalls,
-        settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck), database=None,
-        ),
-    )  # fmt: skip
+def play_at_random(calls: int, examples: int, steps: int) -> None:
+    """At least so many calls: how many an example makes is up to chance, so examples are played until they are made."""
+    before = AnyCalls.made
+    while AnyCalls.made - before < calls:
+        run_state_machine_as_test(
+            AnyCalls,
+            settings=settings(
+                max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck), database=None,
+            ),
+        )  # fmt: skip
 
 
 def test_any_calls() -> None:
-    before = AnyCalls.made
-    play_at_random(examples=20, steps=40)
-    assert AnyCalls.made - before > 500
+    play_at_random(calls=500, examples=20, steps=40)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_fifty_thousand_calls() -> None:
-    before = AnyCalls.made
-    while AnyCalls.made - before < 50_000:
-        play_at_random(examples=100, steps=60)
+    play_at_random(calls=50_000, examples=100, steps=60)
