@@ -34,7 +34,8 @@ def _inverses(x: torch.Tensor) -> torch.Tensor:
     y, z = x.tanh() * 0.95, x.abs() + 0.1
     return torch.stack([
         x.atan(), (10 * x).atan(), y.asin(), y.acos(), x.sinh(), x.cosh(), x.asinh(), (z + 1).acosh(), y.atanh(), z.log10(), x.erfc(),
-        torch.atan2(x, x.flip(0)), torch.hypot(x, z), torch.copysign(x, y.flip(0)), torch.copysign(x, -2.0), torch.fmax(x, y), torch.fmin(x, y),
+        torch.atan2(x, x.flip(0)), torch.hypot(x, z), torch.copysign(x, y.flip(0)), torch.copysign(x, -2.0),
+        torch.fmax(x, y), torch.fmin(x, y),
     ])  # fmt: skip
 
 
@@ -52,7 +53,8 @@ def _arithmetic(x: torch.Tensor) -> torch.Tensor:
         torch.add(x, y, alpha=0.3), torch.sub(x, y, alpha=0.7), torch.rsub(x, y, alpha=2), 3 - x, x * y, x / y, 1.0 / y, x + 1,
         x - 0.5, x * 0.1, x / 3, torch.maximum(x, y - 4), torch.minimum(x, y - 4), torch.fmod(x, 0.7), torch.fmod(x, y - 4.1),
         torch.remainder(x, 0.7), torch.remainder(x, y - 4.1), torch.div(x, 0.3, rounding_mode="floor") * x,
-        torch.div(x, y, rounding_mode="trunc") * x, torch.floor_divide(x.detach(), 0.3) * x, aten.div(x.detach(), 0.3, rounding_mode="floor") * x,
+        torch.div(x, y, rounding_mode="trunc") * x, torch.floor_divide(x.detach(), 0.3) * x,
+        aten.div(x.detach(), 0.3, rounding_mode="floor") * x,
         aten.clamp_min(x, 0.1), aten.clamp_max(x, 0.1), x.clamp(-0.5, 0.5), x.clamp(max=0.2), x.clamp(min=y - 4, max=y),
         aten.clamp_min(x, y - 4), aten.clamp_max(x, y - 4), F.hardtanh(x, -0.3, 0.4),
     ])  # fmt: skip
