@@ -27,8 +27,9 @@ from vgame.execute.attacks import CheatingHistory, Patch, PatchedExecutor
 from vgame.execute.executor import Executor
 from vgame.execute.history import History
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Game, JobSpec, Phase, Wallet, _type, deploy_game, full_abi
+from vgame.game.chain import Chain, Wallet, deploy_game
 from vgame.game.embedded import serve
+from vgame.game.game import Game, JobSpec, Phase, abi_type, full_abi
 from vgame.game.trainer import Trainer
 from vgame.spec import Bundle, prepare, read_job_file
 
@@ -42,7 +43,7 @@ FRAUDS = {"a copy with the most elements": (66, -1), "a product of 144 terms": (
 
 
 SELECTORS = {
-    bytes(Web3.keccak(text=f"{e['name']}({','.join(_type(i) for i in e['inputs'])})")[:4]): e["name"]
+    bytes(Web3.keccak(text=f"{e['name']}({','.join(abi_type(i) for i in e['inputs'])})")[:4]): e["name"]
     for e in full_abi()
     if e["type"] == "function"
 }

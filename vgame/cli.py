@@ -210,7 +210,7 @@ def trainer(
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
     seat = _seat(rpc, game, bundle, store, device)
-    from vgame.game.chain import Phase
+    from vgame.game.game import Phase
     from vgame.roles import run_trainer
 
     phase = run_trainer(seat, _job_id(job), Reporter(json, "trainer"), any_terms)
@@ -248,7 +248,8 @@ def status(
     json: Json = False,
 ) -> None:
     """Jobs, claims, disputes, clocks and money of a game."""
-    from vgame.game.chain import Chain, Game, checksum_address
+    from vgame.game.chain import Chain, checksum_address
+    from vgame.game.game import Game
     from vgame.overview import show_status
 
     only = _job_id(job) if job else None
@@ -268,7 +269,8 @@ def monitor(
     json: Json = False,
 ) -> None:
     """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little ether."""
-    from vgame.game.chain import Chain, Game, checksum_address
+    from vgame.game.chain import Chain, checksum_address
+    from vgame.game.game import Game
     from vgame.overview import watch
 
     if (bundle is None) != (store is None):

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from vgame.game.chain import Dispute, Game, Job, Phase, Status, Turn
+from vgame.game.game import Dispute, Game, Job, Phase, Status, Turn
 from vgame.report import Reporter
 
 DISPUTE_GAS = 2_000_000  # more than either side needs for a descent and a leaf (docs/gas.json)

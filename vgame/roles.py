@@ -17,7 +17,8 @@ from vgame.errors import Abstain, ChainError, VgameError
 from vgame.execute.devices import fingerprint, settle
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Event, Game, Job, JobSpec, Phase, Wallet, keystore_key
+from vgame.game.chain import Chain, Wallet, keystore_key
+from vgame.game.game import Event, Game, Job, JobSpec, Phase
 from vgame.game.trainer import Trainer
 from vgame.report import Reporter
 from vgame.spec import Bundle, load_bundle

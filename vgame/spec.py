@@ -238,7 +238,7 @@ class Bundle:
 
     @property
     def order(self) -> dict[str, Any]:
-        """The fields of the contract's JobSpec (vgame.game.chain.JobSpec)."""
+        """The fields of the contract's JobSpec (vgame.game.game.JobSpec)."""
         roots = {
             "program_root": self.program.root,
             "data_root": self.data_root,

@@ -11,7 +11,7 @@ from vgame.commit.merkle import Kind as Tree_
 from vgame.errors import VgameError
 from vgame.game.adversaries import CheatingTrainer, FalseAccuser
 from vgame.game.auditor import Auditor, Node, View
-from vgame.game.chain import Dispute, Game, Level
+from vgame.game.game import Dispute, Game, Level
 
 JUNK = b"\x5a" * 32
 SETUP = Setup(WIDE, steps=8)

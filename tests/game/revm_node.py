@@ -17,7 +17,8 @@ from eth_account import Account
 from web3 import Web3
 from web3.providers import JSONBaseProvider
 
-from vgame.game.chain import GAS_CAP, Chain, Event, Game, Wallet, _type, full_abi
+from vgame.game.chain import GAS_CAP, Chain, Wallet
+from vgame.game.game import Event, Game, abi_type, full_abi
 
 CHAIN_ID = 1337
 START = 1_700_000_000
@@ -215,14 +216,14 @@ ENTRIES = {entry["name"]: entry for entry in full_abi() if entry["type"] in ("fu
 def signature(name: str) -> bytes:
     """keccak256 of the canonical name of a function or an event."""
     entry = ENTRIES[name]
-    return bytes(Web3.keccak(text=f"{name}({','.join(_type(i) for i in entry['inputs'])})"))
+    return bytes(Web3.keccak(text=f"{name}({','.join(abi_type(i) for i in entry['inputs'])})"))
 
 
 SELECTORS = {name: signature(name)[:4] for name, entry in ENTRIES.items() if entry["type"] == "function"}
-INPUTS = {name: [_type(i) for i in ENTRIES[name]["inputs"]] for name in SELECTORS}
-OUTPUTS = {name: [_type(o) for o in ENTRIES[name]["outputs"]] for name in SELECTORS}
+INPUTS = {name: [abi_type(i) for i in ENTRIES[name]["inputs"]] for name in SELECTORS}
+OUTPUTS = {name: [abi_type(o) for o in ENTRIES[name]["outputs"]] for name in SELECTORS}
 TOPICS = {"0x" + signature(name).hex(): name for name in ENTRIES if name not in SELECTORS}
-DATA = {name: [_type(i) for i in ENTRIES[name]["inputs"] if not i["indexed"]] for name in TOPICS.values()}
+DATA = {name: [abi_type(i) for i in ENTRIES[name]["inputs"] if not i["indexed"]] for name in TOPICS.values()}
 
 
 def calldata(name: str, arguments: Any) -> str:
@@ -241,7 +242,7 @@ def decode_log(log: dict[str, Any]) -> Event:
         name, inputs = TOPICS[log["topics"][0]], ENTRIES[TOPICS[log["topics"][0]]]["inputs"]
         indexed = [i for i in inputs if i["indexed"]]
         words = (bytes.fromhex(topic[2:]) for topic in log["topics"][1:])
-        args = {i["name"]: decode([_type(i)], word)[0] for i, word in zip(indexed, words, strict=True)}
+        args = {i["name"]: decode([abi_type(i)], word)[0] for i, word in zip(indexed, words, strict=True)}
         plain = [i["name"] for i in inputs if not i["indexed"]]
         args |= dict(zip(plain, decode(DATA[name], bytes.fromhex(log["data"][2:])), strict=True))
         args = {key: _checksummed(value) for key, value in args.items()}

@@ -20,8 +20,9 @@ from revm_node import PayeeGame, RevmChain, RevmGame, RevmNode
 from toy import Kind, Lies, Operator, Program, State, ToyMachine
 
 from vgame.game.auditor import Auditor
-from vgame.game.chain import CAUSES, Chain, Dispute, Game, Job, JobSpec, Phase, Status, Wallet, deploy_game
+from vgame.game.chain import Chain, Wallet, deploy_game
 from vgame.game.embedded import serve
+from vgame.game.game import CAUSES, Dispute, Game, Job, JobSpec, Phase, Status
 from vgame.game.player import Player
 from vgame.game.trainer import Trainer
 

@@ -8,7 +8,7 @@ from scene import Scene, Setup, due
 
 from vgame.errors import Abstain, ChainError, NotYet
 from vgame.game.auditor import View
-from vgame.game.chain import Level, Phase, Status, Turn
+from vgame.game.game import Level, Phase, Status, Turn
 from vgame.report import Reporter
 from vgame.roles import Patience
 

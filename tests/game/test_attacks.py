@@ -19,7 +19,8 @@ from vgame.execute.history import History
 from vgame.execute.training import train
 from vgame.game.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
 from vgame.game.auditor import Auditor
-from vgame.game.chain import JobSpec, Level, Phase, deploy_game
+from vgame.game.chain import deploy_game
+from vgame.game.game import JobSpec, Level, Phase
 from vgame.game.trainer import Trainer
 from vgame.program.schedule import Schedule
 from vgame.spec import Bundle, JobFile, load_bundle, prepare, save_bundle

@@ -12,7 +12,7 @@ from scene import Call, Play, Scene, due
 
 from vgame.errors import ContractError
 from vgame.game.adversaries import FalseAccuser
-from vgame.game.chain import Game, Level, Phase, Turn
+from vgame.game.game import Game, Level, Phase, Turn
 from vgame.game.player import Player
 
 SPEC = SETUP.spec

@@ -6,7 +6,8 @@ import pytest
 from scene import Scene
 
 from vgame.errors import ChainError
-from vgame.game.chain import Game, deploy_game
+from vgame.game.chain import deploy_game
+from vgame.game.game import Game
 
 
 def test_the_real_parts_are_recognised(scene: Scene) -> None:

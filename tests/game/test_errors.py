@@ -17,7 +17,8 @@ from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree, padding
 from vgame.errors import ContractError
 from vgame.game.auditor import Auditor, View
-from vgame.game.chain import Game, JobSpec, Level, Phase, Status, Turn, artifact
+from vgame.game.chain import artifact
+from vgame.game.game import Game, JobSpec, Level, Phase, Status, Turn
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = b"\x77" * 32

@@ -17,7 +17,7 @@ from toy import Kind, Lies, Operator, Program, State
 
 from vgame.errors import ContractError
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Dispute, Level, Phase, Status, Turn
+from vgame.game.game import Dispute, Level, Phase, Status, Turn
 from vgame.game.player import Player
 
 #: One operator: all trees below the run have one leaf or two.

@@ -32,7 +32,7 @@ from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree, padding
 from vgame.game.adversaries import FalseAccuser
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Game, Level, Phase, Status
+from vgame.game.game import Game, Level, Phase, Status
 from vgame.game.trainer import Trainer
 
 

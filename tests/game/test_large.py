@@ -16,7 +16,8 @@ from scene import ETHER, Setup, embedded_chain
 from vgame.arithmetic.functions import Function
 from vgame.commit.merkle import Kind, Tree, leaf_hash, node_hash, padding, tree_height
 from vgame.commit.words import LEAF_WORDS
-from vgame.game.chain import Chain, Game, Level, Status, Wallet, deploy_game
+from vgame.game.chain import Chain, Wallet, deploy_game
+from vgame.game.game import Game, Level, Status
 from vgame.game.trees import reveal_depth, run_leaf
 from vgame.program.operators import Map, Ref, RefClass, identity_access, immediate
 from vgame.program.program import Program, Source

@@ -17,7 +17,7 @@ from toy import Lies
 from vgame.errors import ContractError, VgameError
 from vgame.game.adversaries import FalseAccuser
 from vgame.game.auditor import Auditor, View
-from vgame.game.chain import Game, Level, Phase, Status, Turn
+from vgame.game.game import Game, Level, Phase, Status, Turn
 from vgame.game.player import Player
 
 HERE = Path(__file__).parent

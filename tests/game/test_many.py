@@ -12,7 +12,7 @@ from toy import INFINITY, Lies
 
 from vgame.game.adversaries import FalseAccuser
 from vgame.game.auditor import View
-from vgame.game.chain import Level, Phase, Status, Turn
+from vgame.game.game import Level, Phase, Status, Turn
 from vgame.game.player import Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]

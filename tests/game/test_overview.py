@@ -10,7 +10,8 @@ from frauds import SETUP, SUM, word_lie
 from scene import Scene
 
 from vgame.errors import ChainError
-from vgame.game.chain import Phase, Turn, checksum_address
+from vgame.game.chain import checksum_address
+from vgame.game.game import Phase, Turn
 from vgame.overview import alarms, read_game, read_job, show_status, watch
 from vgame.report import Reporter
 from vgame.roles import wallet_from_environment

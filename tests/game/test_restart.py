@@ -15,7 +15,7 @@ from scene import Call, Scene, due
 from toy import INFINITY, Lies, Special
 
 from vgame.errors import Abstain, ContractError
-from vgame.game.chain import Level, Phase, Status
+from vgame.game.game import Level, Phase, Status
 from vgame.game.player import Player
 from vgame.game.trainer import Trainer
 

@@ -27,7 +27,7 @@ from toy import INFINITY, Lies, ToyMachine
 
 from vgame.errors import ContractError, VgameError
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Level, Phase, Status, Turn, errors
+from vgame.game.game import Level, Phase, Status, Turn, errors
 from vgame.game.player import Player
 
 CLAIMS = {

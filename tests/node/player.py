@@ -15,7 +15,8 @@ sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in 
 from frauds import SETUP
 
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Game, Phase, Wallet
+from vgame.game.chain import Chain, Wallet
+from vgame.game.game import Game, Phase
 from vgame.game.trainer import Trainer
 
 

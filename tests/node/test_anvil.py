@@ -13,7 +13,8 @@ from toy import Lies
 
 from vgame.errors import ChainError, ContractError
 from vgame.game import chain as chain_module
-from vgame.game.chain import Chain, Game, Phase, Wallet, deploy_game, wait_until
+from vgame.game.chain import Chain, Wallet, deploy_game, wait_until
+from vgame.game.game import Game, Phase
 
 SPEC = SETUP.spec
 

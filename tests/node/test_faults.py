@@ -14,7 +14,8 @@ from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from scene import Play, Scene
 
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Game, Phase, Status, Wallet
+from vgame.game.chain import Chain, Wallet
+from vgame.game.game import Game, Phase, Status
 from vgame.game.player import Player
 from vgame.report import Reporter
 from vgame.roles import Patience

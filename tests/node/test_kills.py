@@ -14,7 +14,8 @@ import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from scene import Play, Scene
 
-from vgame.game.chain import Phase, Status, Turn, Wallet
+from vgame.game.chain import Wallet
+from vgame.game.game import Phase, Status, Turn
 
 PLAYER = Path(__file__).resolve().parent / "player.py"
 SPEC = SETUP.spec

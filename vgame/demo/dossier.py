@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vgame.commit.words import LEAF_WORDS, leaf_count
-from vgame.game.chain import CAUSES, Dispute, Event, Game, Job, Level, Phase, Status
+from vgame.game.game import CAUSES, Dispute, Event, Game, Job, Level, Phase, Status
 from vgame.program.program import Program
 
 Names = Mapping[str, str]  # address -> who that is

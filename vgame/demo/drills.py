@@ -13,7 +13,7 @@ from vgame.commit.tensor import tensors_root
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.game.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
-from vgame.game.chain import Game, Phase
+from vgame.game.game import Game, Phase
 from vgame.report import Reporter
 from vgame.roles import Computation, Seat, hello, open_game
 from vgame.spec import load_bundle

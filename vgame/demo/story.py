@@ -23,7 +23,8 @@ from vgame.demo.processes import Role, start_embedded_chain
 from vgame.demo.screen import Screen
 from vgame.errors import VgameError
 from vgame.game.adversaries import ATTACKS
-from vgame.game.chain import Chain, Event, Game, Level, Phase, Status, Turn, Wallet, deploy_game
+from vgame.game.chain import Chain, Wallet, deploy_game
+from vgame.game.game import Event, Game, Level, Phase, Status, Turn
 
 DEVICE_A, DEVICE_B = "default", "compatible"
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from vgame.commit.merkle import Kind
 from vgame.commit.words import LEAF_WORDS
 from vgame.errors import ContractError
 from vgame.game.auditor import Auditor, Node, View
-from vgame.game.chain import Dispute, Game, Level
+from vgame.game.game import Dispute, Game, Level
 from vgame.game.machine import Machine
 from vgame.game.trainer import Trainer
 

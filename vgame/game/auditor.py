@@ -16,7 +16,7 @@ from web3 import Web3
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
 from vgame.errors import Abstain, ContractError, NotYet
-from vgame.game.chain import CAUSES, Dispute, Game, Job, Level, Phase, Status, Turn
+from vgame.game.game import CAUSES, Dispute, Game, Job, Level, Phase, Status, Turn
 from vgame.game.player import Player, each
 from vgame.game.trees import ClaimedTree, known_tree, run_leaf, subtree_path
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from vgame.errors import ContractError, VgameError
-from vgame.game.chain import Game, Turn
+from vgame.game.game import Game, Turn
 from vgame.game.machine import Machine
 
 log = logging.getLogger(__name__)

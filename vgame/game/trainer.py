@@ -11,7 +11,7 @@ from functools import partial
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
 from vgame.errors import Abstain
-from vgame.game.chain import Dispute, Job, Level, Phase, Status, Turn
+from vgame.game.game import Dispute, Job, Level, Phase, Status, Turn
 from vgame.game.player import Player, each
 from vgame.game.trees import reveal_depth, run_tree
 

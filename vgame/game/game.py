@@ -1,0 +1,344 @@
+"""The typed face of the game contract: its records, calls, moves, errors and events.
+
+In: a connection and a wallet. Out: typed views and receipts; a revert is a `ContractError` that carries the contract's own error name and
+arguments. Twin: IVerificationGame.sol.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields
+from enum import IntEnum
+from functools import cache, cached_property
+from typing import Any
+
+from web3 import Web3
+from web3.exceptions import ContractCustomError, ContractLogicError
+
+from vgame.errors import ChainError, ContractError
+from vgame.game.chain import Chain, RefusedError, Wallet, artifact, checksum_address
+
+
+class Phase(IntEnum):
+    NONE = 0
+    CREATED = 1
+    ACCEPTED = 2
+    CLAIMED = 3
+    FINAL = 4
+    CONVICTED = 5
+    EXPIRED = 6
+
+
+class Status(IntEnum):
+    NONE = 0
+    OPEN = 1
+    DISMISSED = 2
+    WON = 3
+    VOID = 4
+
+
+class Level(IntEnum):
+    NONE = 0
+    RUN = 1
+    SEGMENT = 2
+    STATE = 3
+    TRACE = 4
+    TENSOR = 5
+    ELEMENT = 6
+    BLOCK = 7
+
+
+class Turn(IntEnum):
+    TRAINER = 0
+    AUDITOR = 1
+    TRAINER_EXPIRED = 2
+    AUDITOR_EXPIRED = 3
+
+
+CAUSES = ("element", "opening", "timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """IGame.JobSpec, in the contract's order."""
+
+    program_root: bytes
+    data_root: bytes
+    initial_root: bytes
+    scalar_root: bytes
+    seed: int
+    steps: int
+    interval: int
+    depth: int
+    mode: int
+    trainer_budget: int
+    auditor_budget: int
+    slot: int
+    reward: int
+    diverged_pay: int
+    trainer_bond: int
+    auditor_bond: int
+    accept_window: int
+    claim_window: int
+    challenge_window: int
+    reward_window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """IGame.Job."""
+
+    phase: Phase
+    states: int
+    operators: int
+    checkpoints: int
+    diverged_at: int
+    since: int
+    disputes: int
+    open: int
+    client: str
+    trainer: str
+    run_root: bytes
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """IGame.Dispute."""
+
+    node: bytes
+    level: Level
+    height: int
+    index: int
+    step: int
+    operator: int
+    turn_at: int
+    trainer_left: int
+    auditor_left: int
+    others: int
+    auditor: str
+    status: Status
+    entry: Level
+    finite: bool
+    blocks: int
+    elements: int
+    word: int
+    commitment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """IGame.Verdict."""
+
+    level: Level
+    height: int
+    index: int
+    step: int
+    operator: int
+    dispute: int
+    best: int
+    paid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A log of the game, decoded."""
+
+    name: str
+    args: dict[str, Any]
+    block: int
+    transaction: str
+
+
+@cache
+def full_abi() -> list[dict[str, Any]]:
+    """One interface for both pieces of the game, and the errors that come through from the machine and its libraries."""
+    entries: dict[str, dict[str, Any]] = {}
+    for name in ("VerificationGame", "Settlement", "Referee", "Pointwise"):
+        for entry in artifact(name)["abi"]:
+            foreign = name in ("Referee", "Pointwise") and entry["type"] != "error"
+            if entry["type"] in ("constructor", "fallback") or foreign:
+                continue
+            entries[json.dumps([entry["type"], entry.get("name"), entry["inputs"]])] = entry
+    return list(entries.values())
+
+
+@cache
+def errors() -> dict[bytes, tuple[str, list[str]]]:
+    """Selector -> name and argument types of every custom error."""
+    found = [(e["name"], [abi_type(i) for i in e["inputs"]]) for e in full_abi() if e["type"] == "error"]
+    return {bytes(Web3.keccak(text=f"{name}({','.join(types)})")[:4]): (name, types) for name, types in found}
+
+
+class Game:
+    """The contract at one address, for one wallet (None: read only)."""
+
+    def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
+        self.chain, self.wallet = chain, wallet
+        self.address = checksum_address(address)
+        self.contract = chain.web3.eth.contract(address=self.address, abi=full_abi())
+        self._check_code()
+
+    def _check_code(self, name: str = "VerificationGame", address: str | None = None) -> None:
+        """Is it this version's contract, byte for byte, except for what its constructor put in?"""
+        address = address or self.address
+        code = bytearray(self.chain.ask(lambda: self.chain.web3.eth.get_code(address)))
+        compiled = artifact(name)
+        for start in compiled["immutables"]:
+            code[start : start + 32] = bytes(len(code[start : start + 32]))
+        if bytes(code).hex() != compiled["runtime"]:
+            raise ChainError(
+                f"the code at {address} on chain {self.chain.chain_id} ({len(code)} bytes) is not the {name} of this vgame; check the "
+                f"address, or use the version of vgame that deployed it"
+            )
+
+    def check_machine(self) -> None:
+        """Whoever deployed the game chose its other parts too: are they this version's?"""
+        referee, settlement = str(self._call("referee")), str(self._call("settlement"))
+        machine = self.chain.web3.eth.contract(
+            address=Web3.to_checksum_address(referee), abi=artifact("Referee")["abi"]
+        )
+        self._check_code("Settlement", settlement)
+        part = self.chain.web3.eth.contract(
+            address=Web3.to_checksum_address(settlement), abi=artifact("Settlement")["abi"]
+        )
+        if (other := str(self.chain.ask(lambda: part.functions.referee().call()))) != referee:
+            raise ChainError(
+                f"the game at {self.address} decides by {referee} and settles by {other}: do not play there"
+            )
+        self._check_code("Referee", referee)
+        self._check_code("Pointwise", str(self.chain.ask(lambda: machine.functions.pointwise().call())))
+
+    # ---- calls ----
+
+    def _call(self, name: str, *args: Any) -> Any:
+        function = getattr(self.contract.functions, name)(*args)
+        return self._decoded(lambda: function.call())
+
+    def _decoded(self, question: Callable[[], Any]) -> Any:
+        try:
+            return self.chain.ask(question)
+        except ContractCustomError as error:
+            raise self.contract_error(error.data) from None
+        except ContractLogicError as error:
+            raise ContractError(str(error), ()) from None
+
+    def contract_error(self, data: Any) -> ContractError:
+        """Revert data as the contract's own error."""
+        raw = bytes.fromhex(data[2:]) if isinstance(data, str) else bytes(data or b"")
+        name, types = errors().get(raw[:4], (f"unknown error 0x{raw[:4].hex()}", []))
+        return ContractError(name, tuple(self.chain.web3.codec.decode(types, raw[4:])) if types else ())
+
+    def send(self, name: str, *args: Any, value: int = 0) -> Any:
+        """A transaction; a call that would revert is not sent and raises ContractError."""
+        assert self.wallet is not None, "a read-only Game cannot send"
+        function = getattr(self.contract.functions, name)(*args)
+        tx = {"from": self.wallet.address, "value": value}
+        self._check_funds(name, value)
+        gas = self._decoded(lambda: function.estimate_gas(tx))
+        data = bytes.fromhex(function._encode_transaction_data()[2:])
+        receipt = self.wallet.send(self.address, data, value, gas)
+        if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
+            self._decoded(lambda: function.call(tx))
+            raise ContractError("reverted", (name,))
+        return receipt
+
+    def _check_funds(self, name: str, value: int) -> None:
+        owned = self.chain.balance(self.wallet.address) if value else 0
+        if value > owned:
+            raise ChainError(f"{name} needs {value} wei, {self.wallet.address} has {owned}; send it some ether")
+
+    # ---- views ----
+
+    def job(self, job: bytes) -> Job:
+        phase, *rest, spec = self._call("getJob", job)
+        return Job(Phase(phase), *rest, JobSpec(*spec))
+
+    def dispute(self, job: bytes, number: int) -> Dispute:
+        values = dict(zip((f.name for f in fields(Dispute)), self._call("getDispute", job, number), strict=True))
+        enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
+        return Dispute(**(values | enums))
+
+    def verdict(self, job: bytes) -> Verdict:
+        level, *rest = self._call("getVerdict", job)
+        return Verdict(Level(level), *rest)
+
+    def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
+        turn, deadline = self._call("turn", job, number)
+        return Turn(turn), deadline
+
+    def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
+        root = self._call("segmentRoot", job, checkpoint)
+        return root if any(root) else None
+
+    def trace_root(self, job: bytes, step: int) -> bytes | None:
+        root = self._call("traceRoot", job, step)
+        return root if any(root) else None
+
+    def opened(self, job: bytes, level: Level, height: int, node: bytes) -> int:
+        return int(self._call("opened", job, level, height, node))
+
+    def credits(self, address: str) -> int:
+        return int(self._call("credits", address))
+
+    def burnt(self) -> int:
+        return int(self._call("burnt"))
+
+    def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
+        """The identity that the contract gives to an order."""
+        inputs = next(e for e in full_abi() if e.get("name") == "createJob")["inputs"]
+        types = [abi_type(inputs[0]), "uint256", "address", "address", "uint256"]
+        encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
+        return bytes(Web3.keccak(encoded))
+
+    def events(
+        self, name: str | None = None, job: bytes | None = None, first: int = 0, node: bytes | None = None
+    ) -> list[Event]:
+        """Events in order from block `first` on: of one name, one job, one node (Revealed, LeafOpened) if given."""
+        topics: list[Any] = [Web3.to_hex(self._topic(name)) if name else None]
+        if job is not None:
+            topics.append(Web3.to_hex(job))
+        if node is not None:
+            topics.append(Web3.to_hex(node))
+        newest = int(self.chain.ask(lambda: self.chain.web3.eth.block_number))
+        logs = self._logs({"address": self.address, "topics": topics}, first, newest) if newest >= first else []
+        return [event for log in logs if (event := self._decode_log(log)) is not None]
+
+    def _logs(self, query: dict[str, Any], first: int, last: int) -> list[Any]:
+        """Logs of a range of blocks; in halves where the endpoint refuses so many."""
+        blocks = {"fromBlock": Web3.to_hex(first), "toBlock": Web3.to_hex(last)}
+        try:
+            return list(self.chain.ask(lambda: self.chain.web3.eth.get_logs(query | blocks)))
+        except RefusedError:
+            if first == last:
+                raise
+            middle = (first + last) // 2
+            return self._logs(query, first, middle) + self._logs(query, middle + 1, last)
+
+    @cached_property
+    def _topics(self) -> dict[bytes, Any]:
+        entries = [e for e in full_abi() if e["type"] == "event"]
+        return {
+            bytes(Web3.keccak(text=f"{e['name']}({','.join(abi_type(i) for i in e['inputs'])})")): getattr(
+                self.contract.events, e["name"]
+            )()
+            for e in entries
+        }
+
+    def _topic(self, name: str) -> bytes:
+        return next(topic for topic, event in self._topics.items() if event.event_name == name)
+
+    def _decode_log(self, log: Any) -> Event | None:
+        event = self._topics.get(bytes(log["topics"][0]))
+        if event is None:
+            return None
+        args = dict(event.process_log(log)["args"])
+        return Event(event.event_name, args, int(log["blockNumber"]), bytes(log["transactionHash"]).hex())
+
+
+def abi_type(item: dict[str, Any]) -> str:
+    """Canonical ABI type of an input, tuples written out."""
+    if not item["type"].startswith("tuple"):
+        return str(item["type"])
+    return f"({','.join(abi_type(c) for c in item['components'])}){item['type'][5:]}"
