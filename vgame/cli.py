@@ -19,6 +19,9 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split("\n")[0]
 )
 
+job_app = typer.Typer(no_args_is_help=True, help="Orders: what a client pays for.")
+app.add_typer(job_app, name="job")
+
 UsageError = typer.BadParameter.__bases__[0]
 
 Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
@@ -144,7 +147,7 @@ def terms(
     censorship: Annotated[int, typer.Option(help="seconds that a player can be kept off the chain, at most")] = 86_400,
     json: Json = False,
 ) -> None:
-    """The smallest safe bonds, clocks and windows of a job, as a [terms] table for its job file."""
+    """The smallest safe bonds, clocks and windows of a job, as the table `terms` of its job file."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -180,21 +183,23 @@ def deploy(rpc: Rpc, json: Json = False) -> None:
     Reporter(json).emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
 
-@app.command()
+@job_app.command()
 def post(
+    job: Annotated[Path, typer.Argument(help="the job's bundle, as `vgame prepare` wrote it")],
     rpc: Rpc,
     game: GameAddress,
-    bundle: BundleFolder,
     nonce: Annotated[int, typer.Option(help="a number that this client has not used for the same order", min=0)] = 0,
     json: Json = False,
 ) -> None:
     """Order a job: pays its reward."""
-    seat = _seat(rpc, game, bundle, bundle, "default")
+    if job.is_file():
+        raise VgameError(f"{job} is a file; run `vgame prepare {job} --out BUNDLE` and post the bundle")
+    seat = _seat(rpc, game, job, job, "default")
     from vgame.roles import open_game, post_job
     from vgame.spec import load_bundle
 
-    job = post_job(open_game(seat), load_bundle(bundle), nonce)
-    Reporter(json).emit("posted", f"job {job.hex()}", job=job.hex())
+    identity = post_job(open_game(seat), load_bundle(job), nonce).hex()
+    Reporter(json).emit("posted", f"job {identity}", job=identity)
 
 
 @app.command()
@@ -350,7 +355,7 @@ def _job_id(text: str) -> bytes:
     except ValueError:
         job = b""
     if len(job) != 32:
-        raise VgameError(f"{text!r} is no job identity; 64 hex digits are expected, as `vgame post` prints them")
+        raise VgameError(f"{text!r} is no job identity; 64 hex digits are expected, as `vgame job post` prints them")
     return job
 
 

@@ -1,0 +1,99 @@
+"""The commands as people start them, each a process of its own: order, train, audit, look on, be paid."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scene import ETHER, Scene
+
+from vgame.game.chain import Wallet, wait_until
+from vgame.game.game import Game, Phase
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = """
+model = "vgame.tasks.digits:task"
+seed = 3
+steps = 4
+interval = 2
+[args]
+batch = 4
+[schedule]
+lr = "0.1"
+[terms]
+reward = "1 ether"
+trainer_bond = "2 ether"
+auditor_bond = "0.2 ether"
+"""
+
+
+class Hand:
+    """Somebody with a key at a keyboard."""
+
+    def __init__(self, scene: Scene, folder: Path) -> None:
+        self.scene, self.folder, self.wallet = scene, folder, scene.wallet()
+        self.environment = os.environ | {
+            "VGAME_KEY": self.wallet.key.hex(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)
+        }  # fmt: skip
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "vgame.cli", *command], cwd=self.folder, env=self.environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *command: str, rc: int = 0) -> tuple[list[dict[str, Any]], str]:
+        """What it said, as objects, and its complaint."""
+        out, err = (process := self.start(*command)).communicate(timeout=300)
+        assert process.returncode == rc, err
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
+
+
+def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    client, trainer, auditor = (Hand(real_scene, tmp_path) for _ in range(3))
+    rpc = ("--rpc", real_scene.chain.url, "--json")
+    client.run("prepare", "job.toml", "--out", "bundle", "--json")
+    deployed, _ = client.run("deploy", *rpc)
+    at = (*rpc, "--game", deployed[-1]["game"])
+
+    _, complaint = client.run("job", "post", "job.toml", *at, rc=1)
+    assert "vgame prepare job.toml" in complaint
+    posted, _ = client.run("job", "post", "bundle", *at)
+    job = posted[-1]["job"]
+    _, complaint = client.run("job", "post", "bundle", *at, rc=1)
+    assert f"it is job {job}" in complaint and "--nonce" in complaint
+
+    common = ("--bundle", "bundle", "--any-terms")
+    training = trainer.start("trainer", *at, *common, "--store", "trainer", "--job", job)
+    auditing = auditor.start("auditor", *at, *common, "--store", "auditor", "--device", "compatible", "--once")
+    game = Game(real_scene.chain, deployed[-1]["game"])
+    try:
+        assert wait_until(lambda: game.job(bytes.fromhex(job)).phase is Phase.CLAIMED, 240)
+        told, _ = client.run("status", *at, "--job", job, "--account", client.wallet.address)
+        assert told[-1]["jobs"][0]["phase"] == "claimed" and told[-1]["account"]["credits"] == 0
+        watched, _ = trainer.run("monitor", *at, "--account", trainer.wallet.address, "--once")
+        assert [w["event"] for w in watched] == ["calm"]
+        real_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
+        assert (training.wait(120), auditing.wait(120)) == (0, 0)
+    finally:
+        for process in (training, auditing):
+            process.kill()
+    said = [json.loads(line) for line in auditing.stdout]
+    assert [line["agrees"] for line in said if line["event"] == "audited"] == [True]
+    drawn = [e.args["amount"] for e in game.events("Withdrawn") if e.args["account"] == trainer.wallet.address]
+    assert drawn == [3 * ETHER]
+
+
+@pytest.mark.parametrize("text", ["no hex", "12"])
+def test_what_is_no_job_is_told_before_anything_is_asked(real_scene: Scene, tmp_path: Path, text: str) -> None:
+    hand = Hand(real_scene, tmp_path)
+    _, complaint = hand.run(
+        "status", "--rpc", real_scene.chain.url, "--game", Wallet(real_scene.chain).address, "--job", text, rc=1
+    )
+    assert "64 hex digits" in complaint
