@@ -50,6 +50,11 @@ def counting() -> Iterator[Counts]:
         _counts.reset(token)
 
 
+def is_counted() -> bool:
+    """Whether somebody asks for the numbers; on a GPU they cost a wait for the device."""
+    return _counts.get() is not None
+
+
 def tally(elements: int, tested_exact: int, tier: int) -> None:
     """Record one finished group of elements; those not named are settled by the bound."""
     counts = _counts.get()

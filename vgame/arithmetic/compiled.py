@@ -22,6 +22,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from vgame.arithmetic.gpu import gate
+
 #: Elements that are worth a thread.
 SHARE = 1 << 17
 #: Elements between two looks at the mark that says whether one of them is open.
@@ -54,7 +56,7 @@ def compiled(allowed: bool) -> Iterator[None]:
 
 def in_use(device: torch.device) -> bool:
     """Whether tensors of this device go through the compiled loops."""
-    return device.type == "cpu" and _allowed.get()
+    return device.type == "cpu" and _allowed.get() and not gate.in_use(device)
 
 
 # --- arrays and threads ---

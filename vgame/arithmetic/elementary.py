@@ -18,6 +18,7 @@ from vgame.arithmetic import elementary_tables as tables
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
 from vgame.arithmetic.functions import Function
+from vgame.arithmetic.gpu import gate
 
 CHUNK = 1 << 15  # elements per pass on a CPU: the temporaries stay in the second-level cache
 SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, which then stands in the low bits
@@ -209,7 +210,11 @@ def evaluate_torch(function: Function, x: Tensor) -> Tensor:
 
 
 def evaluate(function: Function, x: Tensor) -> Tensor:
-    """RN(f(x)) elementwise: by the compiled loops on a CPU, by torch operations elsewhere. The bits are the same."""
+    """RN(f(x)) elementwise: compiled loops on a CPU, Triton kernels or torch operations elsewhere. The bits are the same."""
+    if gate.in_use(x.device):
+        from vgame.arithmetic.gpu import elementary as kernels  # imported only where it runs
+
+        return kernels.evaluate(function, x)
     if x.device.type != "cpu":
         return evaluate_torch(function, x)
     if x.dtype != torch.float32:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from vgame.arithmetic.acceptance import canonical_nan, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Bags
+from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import OF_ZERO, lowest_bit, power_of_two
 from vgame.arithmetic.sums import settle
-from vgame.arithmetic.vendor import vendor
+from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import batch_of, scratch, spans, sum_size
 
 #: With more targets than this many per term, only those that occur are kept.
@@ -34,6 +35,10 @@ def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
     assert index.dtype == torch.int32 and b.dtype == torch.float32, "an int32 index, binary32 terms"
     assert index.dim() == 2 and b.dim() == 3 and index.shape[1] == b.shape[2] >= 1, "index [Ba, K], terms [Bb, N, K]"
     assert len({index.shape[0], b.shape[0], 1}) <= 2, "equal batches, or one that serves all"
+    if gate.in_use(b.device) and vendor().scatter is NATIVE.scatter:
+        from vgame.arithmetic.gpu import sums  # imported only where it runs
+
+        return sums.one_hot_sum(index, b, m)
     out = torch.zeros(max(len(index), len(b)), m, b.shape[1], dtype=torch.float32, device=b.device)
     for i, columns, owners, terms in tiles(index, b, m):
         _sum_owned(owners, terms, out[i].view(-1, b.shape[1])[:, columns])

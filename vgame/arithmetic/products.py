@@ -18,6 +18,7 @@ from vgame.arithmetic import compiled
 from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, canonical_nan, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, exact_sums
 from vgame.arithmetic.folded import Folded
+from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import no_facts, row_facts
 from vgame.arithmetic.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.vendor import NATIVE, vendor
@@ -44,9 +45,21 @@ def dot(a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
     assert len({a.shape[0], b.shape[0], 1}) <= 2, "equal batches, or one that serves all"
     batch = max(a.shape[0], b.shape[0])
     out = torch.empty(batch, a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
+    if gate.in_use(out.device):
+        return _dot_by_kernels(a, b, out)
     for i, m, n in tiles(batch, a.shape[1], b.shape[1], a.shape[2], TILE):
         tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
         tile.run()
+    return out
+
+
+def _dot_by_kernels(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """`dot` by the Triton kernels, which are imported only where they run."""
+    from vgame.arithmetic.gpu.products import TILE as WIDE
+    from vgame.arithmetic.gpu.products import dot_tile
+
+    for i, m, n in tiles(*out.shape, a.shape[2], WIDE):
+        dot_tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], _block_length(a.shape[2]))
     return out
 
 

@@ -18,6 +18,7 @@ from vgame.arithmetic import compiled
 from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums
 from vgame.arithmetic.folded import Folded
+from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
@@ -38,6 +39,10 @@ def sum_rows(a: Tensor | Folded) -> Tensor:
         begins = a.rows.reshape(-1)
         return _sum_compiled((a.memory.numpy(), begins, a.columns, 0), a.shape, lambda r: a.some(r.numpy()))
     assert a.dtype == torch.float32 and 1 <= a.shape[-1] <= MAX_TERMS, "a binary32 tensor, rows of 1 to 2^31 terms"
+    if gate.in_use(a.device) and vendor().total is NATIVE.total:
+        from vgame.arithmetic.gpu import sums  # imported only where it runs
+
+        return sums.sum_rows(a)
     rows = a.reshape(-1, a.shape[-1])
     if compiled.in_use(a.device) and vendor().total is NATIVE.total:
         memory, begins, step = compiled.rows_of(rows.unsqueeze(0))

@@ -14,6 +14,7 @@ import torch
 
 from vgame.arithmetic import certified
 from vgame.arithmetic.folded import LEAST, Folded, Mirrored, fold
+from vgame.arithmetic.gpu import gate
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import inside, look, read, signed
 from vgame.execute.random import random_words, shuffle_indices
@@ -47,6 +48,15 @@ class StepResult:
     not_finite: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step whose kernels have been started: state, loss, and per output that must be finite whether it is (in program order)."""
+
+    state: tuple[torch.Tensor, ...]
+    loss: torch.Tensor
+    finite: torch.Tensor
+
+
 class Executor:
     """One program on one device in one rounding mode."""
 
@@ -59,13 +69,15 @@ class Executor:
         mode: str = "correct",
         device: str = "cpu",
     ) -> None:
-        self.program, self.seed, self.scalars = program, seed, scalars
+        self.program, self.seed = program, seed
         self.device = torch.device(device)
         self.kernels = MODES[mode]()
-        self.data = [t.to(self.device) for t in data]
+        self.data, self.scalars = [t.to(self.device) for t in data], scalars.to(self.device)
         self.constants = [t.to(self.device) for t in program.constants]
         #: Told every operator's index and seconds (vgame/execute/profile.py); None: nobody looks.
         self.watch: Callable[[int, float], None] | None = None
+        #: The step in the device's memory, for kernels that a recorded step replays (vgame/execute/graph.py).
+        self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._immediates: dict[tuple[int, bool], torch.Tensor] = {}
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -77,6 +89,11 @@ class Executor:
 
     def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
         """State after step `step` (counted from 1). `state` is flat tensors on the executor's device."""
+        self.clock.fill_(step)
+        return self.finish(self.launch(step, state, tap))
+
+    def launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> Launched:
+        """The same, started only: with the Triton kernels nothing waits for the device, and the step is the clock's."""
         run = _Run(self, step, state)
         last_use = self.program.last_use
         kept = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR} | self.program.finite
@@ -88,7 +105,14 @@ class Executor:
                     run.outputs[ref.index] = None
             if last_use[i] == i and i not in kept:
                 run.outputs[i] = None
-        return self._result(run, state)
+        flags = [torch.isfinite(run.output(i)).all() for i in sorted(self.program.finite)]
+        new = tuple(run.flat(s.ref) for s in self.program.sources)
+        return Launched(new, run.output(self.program.loss).reshape(()), torch.stack(flags))
+
+    def finish(self, launched: Launched) -> StepResult:
+        """Wait for the verdict of a step."""
+        verdicts = zip(sorted(self.program.finite), launched.finite.tolist(), strict=True)
+        return StepResult(launched.state, launched.loss, next((i for i, finite in verdicts if not finite), None))
 
     def _watched(self, run: _Run, index: int, operator: Operator) -> torch.Tensor:
         start = time.perf_counter()
@@ -97,11 +121,6 @@ class Executor:
             torch.cuda.synchronize()
         self.watch(index, time.perf_counter() - start)
         return value
-
-    def _result(self, run: _Run, state: Sequence[torch.Tensor]) -> StepResult:
-        new = tuple(run.flat(s.ref) for s in self.program.sources)
-        bad = (i for i in sorted(self.program.finite) if not bool(torch.isfinite(run.output(i)).all()))
-        return StepResult(new, run.output(self.program.loss).reshape(()), next(bad, None))
 
     def immediate(self, word: int, integer: bool) -> torch.Tensor:
         """A one-word tensor on the device (never a Python number: CUDA divides by those differently)."""
@@ -118,7 +137,9 @@ class _Run:
     def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor]) -> None:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
-        self.scalars = executor.scalars[step - 1].to(executor.device)
+        self.never_waits = gate.in_use(executor.device)
+        table, clock = executor.scalars, executor.clock
+        self.scalars = table.index_select(0, clock - 1)[0] if self.never_waits else table[step - 1]
 
     @staticmethod
     def refs(operator: Operator) -> list[Ref]:
@@ -221,9 +242,9 @@ class _Run:
             case ArgMax():
                 return certified.argmax(self.shaped(operator.operand, (operator.rows, operator.length)))
             case Philox():
-                return random_words(self.executor.seed, self.step, index, operator.elements, self.executor.device)
+                return random_words(self.executor.seed, self.step, index, operator.elements, self.executor.clock)
             case Shuffle():
-                return shuffle_indices(self.executor.seed, self.step, operator, self.executor.device)
+                return shuffle_indices(self.executor.seed, self.step, operator, self.executor.clock)
         raise AssertionError(f"unknown operator {operator}")
 
     def _map(self, operator: Map) -> torch.Tensor:
@@ -249,7 +270,7 @@ class _Run:
         table = self.flat(operator.table).view(operator.rows, operator.width)
         valid = (index >= 0) & (index < operator.rows)
         rows = table.index_select(0, torch.where(valid, index, 0))
-        if bool(valid.all()):
+        if not self.never_waits and bool(valid.all()):
             return rows
         return torch.where(valid[:, None], rows, self.executor.immediate(operator.fill, operator.integer))
 

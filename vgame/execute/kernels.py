@@ -15,6 +15,7 @@ import torch
 from vgame.arithmetic import certified, elementary
 from vgame.arithmetic.folded import Folded
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.vendor import vendor
 
 Tensor = torch.Tensor
@@ -56,6 +57,10 @@ def _to_integer(x: Tensor) -> Tensor:
     return wide.clamp(-(2.0**31), 2.0**31 - 1).trunc().to(torch.int32)
 
 
+#: Two binary32 exponents differ by at most 277, and 27 quotient bits come off at a time.
+FMOD_ROUNDS = 11
+
+
 def _fmod(x: Tensor, y: Tensor) -> Tensor:
     """x - trunc(x / y) y, exact: long division by 27 quotient bits at a time (the vendor's is wrong for large quotients).
 
@@ -66,15 +71,23 @@ def _fmod(x: Tensor, y: Tensor) -> Tensor:
     valid = torch.isfinite(rest) & (divisor > 0)
     rest, divisor = torch.where(valid, rest, 0.0), torch.where(valid & torch.isfinite(divisor), divisor, torch.inf)
     shift = (torch.frexp(rest)[1] - torch.frexp(torch.where(torch.isinf(divisor), 1.0, divisor))[1]).clamp(min=0)
-    while True:
+    for _ in range(FMOD_ROUNDS):
         power = ((shift - 27).clamp(min=0).to(torch.int64) + 1023 << 52).view(torch.float64)
         scaled = divisor * power
         rest = rest - torch.where(torch.isinf(scaled), 0.0, (rest / scaled).floor() * scaled.nan_to_num(posinf=0.0))
         rest = torch.where(rest < 0, rest + scaled, rest)
-        if not bool((shift > 27).any()):
+        if not gate.in_use(x.device) and not bool((shift > 27).any()):  # a look that waits for the device
             break
         shift = (shift - 27).clamp(min=0)
     return torch.where(valid, torch.copysign(rest.to(torch.float32), x), torch.nan)
+
+
+def _sqrt(x: Tensor) -> Tensor:
+    if gate.in_use(x.device):
+        from vgame.arithmetic.gpu import elementary as by_kernel  # imported only where it runs
+
+        return by_kernel.evaluate(Function.SQRT, x)
+    return x.to(torch.float64).sqrt_().to(torch.float32)
 
 
 def _truth(x: Tensor) -> Tensor:
@@ -84,7 +97,7 @@ def _truth(x: Tensor) -> Tensor:
 FLOAT: dict[Function, Callable[..., Tensor]] = {
     Function.NEG: torch.neg,
     Function.ABS: torch.abs,
-    Function.SQRT: lambda x: x.to(torch.float64).sqrt_().to(torch.float32),
+    Function.SQRT: _sqrt,
     Function.FLOOR: torch.floor,
     Function.CEIL: torch.ceil,
     Function.TRUNC: torch.trunc,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from vgame.arithmetic.gpu import gate
 from vgame.execute.random_kernel import fill_shuffle, fill_words
 from vgame.program.operators import Shuffle
 
@@ -41,20 +42,28 @@ def _key(seed: int) -> tuple[int, int]:
     return seed & MASK, seed >> 32
 
 
-def random_words(seed: int, step: int, operator: int, elements: int, device: torch.device) -> torch.Tensor:
-    """The output of a PHILOX operator: int32 words."""
-    if device.type == "cpu":
+def random_words(seed: int, step: int, operator: int, elements: int, clock: torch.Tensor) -> torch.Tensor:
+    """The output of a PHILOX operator: int32 words, on the device of the clock; kernels read the step there (int64 [1])."""
+    if gate.in_use(clock.device):
+        from vgame.execute import gpu_random  # imported only where it runs
+
+        return gpu_random.random_words(seed, clock, operator, elements)
+    if clock.device.type == "cpu":
         words = np.empty(elements, np.uint32)
         fill_words(words, operator, step & MASK, step >> 32, *_key(seed))
         return torch.from_numpy(words.view(np.int32))
-    blocks = torch.arange(-(-elements // 4), device=device)
+    blocks = torch.arange(-(-elements // 4), device=clock.device)
     zero = torch.zeros_like(blocks)
     words = philox([blocks, zero + operator, zero + (step & MASK), zero + (step >> 32)], _key(seed))
     return torch.stack(words, 1).reshape(-1)[:elements].to(torch.int32)
 
 
-def shuffle_indices(seed: int, step: int, operator: Shuffle, device: torch.device) -> torch.Tensor:
-    """The sample indices of a step: few numbers, computed on the host for every device."""
+def shuffle_indices(seed: int, step: int, operator: Shuffle, clock: torch.Tensor) -> torch.Tensor:
+    """The sample indices of a step: few numbers, by a kernel, else computed on the host for every device."""
+    if gate.in_use(clock.device):
+        from vgame.execute import gpu_random  # imported only where it runs
+
+        return gpu_random.shuffle_indices(seed, clock, operator)
     indices = np.empty(operator.elements, np.int32)
     fill_shuffle(indices, (step - 1) * operator.elements, operator.population, *_key(seed))
-    return torch.from_numpy(indices).to(device)
+    return torch.from_numpy(indices).to(clock.device)

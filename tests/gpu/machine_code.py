@@ -1,0 +1,83 @@
+"""Compiles every Triton kernel for a Hopper GPU, without having one, and prints what its PTX must not contain. A process of its own.
+
+The kernels are started as always, on small tensors of the CPU; a driver that only knows its target stands in for the real one, so
+compilation is the last thing that happens. Prints JSON: kernel -> offending lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from vgame.arithmetic import certified, elementary
+from vgame.arithmetic.gpu import gate
+from vgame.arithmetic.gpu.elementary import VALUES
+from vgame.execute import gpu_random
+from vgame.program.operators import Shuffle
+
+#: Contraction, flushing, approximations, binary32 divisions that are not IEEE's, tensor-core formats.
+FORBIDDEN = re.compile(r"\bfma\b|\.ftz|\.approx|div\.full|tf32|\bmad\.(rn|rz)|\bmma\b")
+
+
+class _Driver:
+    """A Hopper GPU that can be compiled for."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_all() -> dict[str, list[str]]:
+    """Offending lines of every kernel that the functions below start."""
+    driver.set_active(_Driver())
+    found: dict[str, list[str]] = {}
+    run = JITFunction.run
+
+    changed = {"enable_fp_fusion": True} if "--fused" in sys.argv else {}
+
+    def only_compile(self: JITFunction, *args: object, grid: object, warmup: bool, **options: object) -> object:
+        kernel = run(self, *args, grid=grid, warmup=True, **(options | changed))
+        name = f"{self.__module__.rsplit('.', 1)[-1]}.{self.__name__} {len(found)}"
+        lines = kernel.asm["ptx"].splitlines()
+        assert any("ret;" in line for line in lines)
+        found[name] = [line.strip() for line in lines if FORBIDDEN.search(line)]
+        return kernel
+
+    JITFunction.run = only_compile
+    with gate.kernels(True):
+        start_all()
+    return found
+
+
+def start_all() -> None:
+    """Every kernel once, in each of its forms."""
+    a, b = torch.randn(2, 40, 70), torch.randn(1, 600, 70)
+    certified.dot(a, b)
+    certified.dot(a[:1], b.mT.contiguous().mT[:, :50])
+    for rows in (a[0], a[0].mT):
+        certified.sum_rows(rows)
+    certified.one_hot_sum(torch.zeros(2, 70, dtype=torch.int32), a, 9)
+    certified.dot(a[:, :1, :1], a[:, :1, :1])
+    certified.sum_rows(a[0, :1, :1])
+    certified.one_hot_sum(torch.zeros(1, 1, dtype=torch.int32), a[:1, :1, :1], 1)
+    for function in VALUES:
+        elementary.evaluate(function, a)
+    clock = torch.ones(1, dtype=torch.int64)
+    for elements in (1, 999):
+        gpu_random.random_words(1 << 63, clock, 5, elements)
+        gpu_random.shuffle_indices(3, clock, Shuffle(elements, 50_000))
+
+
+if __name__ == "__main__":
+    json.dump(compile_all(), sys.stdout)

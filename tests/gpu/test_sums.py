@@ -1,0 +1,103 @@
+"""Products, row sums and one-hot sums by the Triton kernels are the reference's words, on every family of hard operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from certified_data import FAMILIES, dot_words, draw, one_hot_words, sum_words, words
+from torch import Tensor
+
+from vgame.arithmetic.certified import Counts, counting, dot, one_hot_sum, sum_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about infinities that are meant
+EVERY = pytest.mark.parametrize("family", FAMILIES)
+
+
+def counted(run: Callable[[], Tensor]) -> tuple[Tensor, Counts]:
+    with counting() as counts:
+        return run(), counts
+
+
+@EVERY
+def test_products(family: str) -> None:
+    a, b = draw(family, 2, 4, 65), draw(family, 1, 3, 65, seed=1)
+    assert words(dot(a, b)) == dot_words(a, b)
+    assert words(dot(b[:, :2], b.mT.contiguous().mT)) == dot_words(b[:, :2], b)
+
+
+@EVERY
+def test_rows(family: str) -> None:
+    a = draw(family, 33, 7)
+    assert words(sum_rows(a)) == sum_words(a)
+    assert words(sum_rows(a.mT)) == sum_words(a.mT)
+
+
+@EVERY
+def test_one_hot(family: str) -> None:
+    b = draw(family, 1, 3, 40)
+    index = torch.randint(-1, 6, (2, 40), dtype=torch.int32)
+    assert words(one_hot_sum(index, b, 5)) == one_hot_words(index, b, 5)
+
+
+@pytest.fixture
+def everything_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound that is so large that the first look decides nothing but exact sums, which there are none of in the test below."""
+    from triton import language
+
+    from vgame.arithmetic.gpu import products, sums
+
+    for module in (products, sums):
+        monkeypatch.setattr(module, "_WEIGHT", language.constexpr(1.0))
+
+
+@pytest.mark.parametrize("family", ["normal", "wide", "any bits", "cancelling"])
+@pytest.mark.parametrize("tier", ["extraction", "integers"])
+def test_the_exact_tier_alone(
+    family: str, tier: str, everything_is_open: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vgame.arithmetic.gpu import exact
+
+    if tier == "integers":
+        monkeypatch.setattr(exact, "_WEIGHT", type(exact._WEIGHT)(2.0**60))
+    a, b = draw(family, 1, 3, 37), draw(family, 1, 2, 37, seed=2)
+    result, counts = counted(lambda: dot(a, b))
+    assert words(result) == dot_words(a, b)
+    assert counts.tier > 0
+    assert words(sum_rows(a[0])) == sum_words(a[0])
+    index = torch.randint(0, 2, (1, 37), dtype=torch.int32)
+    assert words(one_hot_sum(index, b, 2)) == one_hot_words(index, b, 2)
+
+
+def test_a_tie_that_the_exactness_test_settles() -> None:
+    """Low-bit data: a quarter of the sums are midpoints, none of them goes to the exact tier."""
+    a, b = draw("int12", 1, 8, 64), draw("int12", 1, 8, 64, seed=1)
+    result, counts = counted(lambda: dot(a, b))
+    assert words(result) == dot_words(a, b)
+    assert counts.tier == 0
+
+
+def test_a_bound_that_is_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red twin: without the bound a sum that binary64 rounds onto a midpoint is rounded the wrong way."""
+    from triton import language
+
+    from vgame.arithmetic.gpu import products
+
+    a = torch.tensor([[[1.0, 2.0**-24, 2.0**-60]]])
+    b = torch.ones(1, 1, 3)
+    assert words(dot(a, b)) == dot_words(a, b) == [[[0x3F800001]]]
+    monkeypatch.setattr(products, "_WEIGHT", language.constexpr(0.0))
+    assert words(dot(a, b)) != dot_words(a, b)
+
+
+def test_long_rows_in_pieces() -> None:
+    from vgame.arithmetic.gpu.sums import PIECE
+
+    a = draw("normal", 1, 2 * PIECE + 5)
+    assert words(sum_rows(a)) == sum_words(a)
+
+
+def test_products_in_blocks() -> None:
+    a, b = draw("normal", 1, 2, 3000), draw("normal", 1, 2, 3000, seed=1)
+    assert words(dot(a, b)) == dot_words(a, b)

@@ -1,0 +1,235 @@
+"""Sums of rows and one-hot sums on a GPU, with no host round trip.
+
+In: binary32 rows, or terms with an index. Out: the words of sums.sum_rows and one_hot.one_hot_sum, their twins.
+First pass: every sum, the sum of its magnitudes and its lowest bit, in pieces of rows or by atomic additions (any order: the bound does
+not mention one). Second: the rounding test (docs/numerics-products.md, section 7). Third: the exact tier for what is on the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vgame.arithmetic.acceptance import SLACK, UNIT, is_counted, tally
+from vgame.arithmetic.gpu.exact import MOST_TERMS, ROWS, SELECTED, collect, exact_word, power_of_two, round_word
+from vgame.arithmetic.gpu.gate import programs
+from vgame.arithmetic.gpu.products import PROGRAMS, lowest_bit, strides_of
+from vgame.arithmetic.row_facts import OF_ZERO
+from vgame.arithmetic.workspace import batch_of, spans
+
+#: Terms of a piece of a row, which one instance of the kernel adds up.
+PIECE = 1 << 13
+#: One-hot sums that are accumulated at a time (20 bytes each).
+DENSE = 1 << 24
+
+_SLACK, _WEIGHT = tl.constexpr(SLACK), tl.constexpr(UNIT * SLACK)
+_OF_ZERO, _ROWS, _SELECTED = tl.constexpr(OF_ZERO), tl.constexpr(ROWS), tl.constexpr(SELECTED)
+
+
+@triton.jit
+def _add_rows(
+    x, x_row, x_step, sums, sizes, lows, rows, length, PIECE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Per row and piece: the sum, the sum of the magnitudes, the lowest bit. Outputs [pieces, rows]."""
+    piece = tl.program_id(1)
+    r = tl.program_id(0) * LINES + tl.arange(0, LINES)
+    source = x + r.to(tl.int64)[:, None] * x_row
+    total = tl.zeros((LINES, BLOCK), tl.float64)
+    size = tl.zeros((LINES, BLOCK), tl.float64)
+    low = tl.full((LINES, BLOCK), _OF_ZERO, tl.int32)
+    for start in range(0, PIECE, BLOCK):
+        k = (piece * PIECE + start + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
+        inside = (r < rows)[:, None] & (k < length)
+        word = tl.load(source + k * x_step, mask=inside, other=0)
+        value = word.to(tl.float32, bitcast=True).to(tl.float64)
+        total += value
+        size += tl.abs(value)
+        low = tl.minimum(low, lowest_bit(word))
+    at, mask = piece * rows + r, r < rows
+    tl.store(sums + at, tl.sum(total, 1), mask=mask)
+    tl.store(sizes + at, tl.sum(size, 1), mask=mask)
+    tl.store(lows + at, tl.min(low, 1), mask=mask)
+
+
+@triton.jit
+def _scatter(
+    index, index_batch, x, x_batch, x_row, x_step, sums, sizes, lows, counts, m, columns, length,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Every term [B, n, K] to the sum that its index names: the sum, its magnitudes, its lowest bit, its number of terms."""
+    batch, row = tl.program_id(0), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    k = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    target = tl.load(index + batch.to(tl.int64) * index_batch + k, mask=k < length, other=-1)
+    chosen = (target >= 0) & (target < m)
+    inside = chosen[None, :] & (row < columns)[:, None]
+    source = x + batch.to(tl.int64) * x_batch + row.to(tl.int64)[:, None] * x_row
+    word = tl.load(source + k[None, :] * x_step, mask=inside, other=0)
+    value = word.to(tl.float32, bitcast=True).to(tl.float64)
+    name = batch.to(tl.int64) * m + target
+    at = name[None, :] * columns + row[:, None]
+    tl.atomic_add(sums + at, value, mask=inside)
+    tl.atomic_add(sizes + at, tl.abs(value), mask=inside)
+    tl.atomic_min(lows + at, lowest_bit(word), mask=inside)
+    if tl.program_id(2) == 0:
+        tl.atomic_add(counts + name, tl.full((BLOCK,), 1, tl.int32), mask=chosen)
+
+
+@triton.jit(do_not_specialize=["rows", "terms", "pieces"])
+def _round(
+    sums, sizes, lows, counts, out, out_row, counter, found, rows, columns, pieces, terms,
+    COUNTED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out [rows, columns] = RN32(s + e) as words of the sums over the pieces; sizes[0] becomes the sum of all magnitudes."""
+    position = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    elements = rows.to(tl.int64) * columns
+    inside = position < elements
+    s = tl.load(sums + position, mask=inside, other=0.0)
+    size = tl.load(sizes + position, mask=inside, other=0.0)
+    low = tl.load(lows + position, mask=inside, other=0)
+    for piece in range(1, pieces):
+        at = piece * elements + position
+        s += tl.load(sums + at, mask=inside, other=0.0)
+        size += tl.load(sizes + at, mask=inside, other=0.0)
+        low = tl.minimum(low, tl.load(lows + at, mask=inside, other=0))
+    tl.store(sizes + position, size, mask=inside)
+    number = tl.full((BLOCK,), 0, tl.int32) + terms
+    if COUNTED:
+        number = tl.load(counts + position // columns, mask=inside, other=0)
+    exact = size * _SLACK <= power_of_two(tl.minimum(low + 53, 1023))
+    certain = exact | (number <= 1) | (size != size) | (size == float("inf"))
+    bound = tl.where(certain, 0.0, number.to(tl.float64) * _WEIGHT * size)
+    upper, lower = s + bound, s - bound
+    target = out + position // columns * out_row + position % columns
+    tl.store(target, round_word(upper), mask=inside)
+    collect(inside & (lower.to(tl.float32) < upper.to(tl.float32)), position, counter, found)
+
+
+@triton.jit(do_not_specialize=["length"])
+def _exact_rows(
+    x, x_row, x_step, sizes, out, counter, found, length, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr
+):
+    """out = RN32 of the exact sums of the rows found[0 .. counter-1]."""
+    number = tl.load(counter)
+    for e in range(tl.program_id(0), number, PROGRAMS):
+        row = tl.load(found + e)
+        source = x + row.to(tl.int64) * x_row
+        bound = tl.load(sizes + row) * _SLACK
+        tl.store(out + row, exact_word(source, x_step, source, 0, 0, length, bound, _ROWS, BLOCK, FEW))
+
+
+@triton.jit(do_not_specialize=["length"])
+def _exact_selected(
+    index, index_batch, x, x_batch, x_row, x_step, sizes, out, out_row, counter, found, m, columns, length,
+    PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """out = RN32 of the exact one-hot sums at the positions found[0 .. counter-1] of [B * m, columns]."""
+    number = tl.load(counter)
+    for e in range(tl.program_id(0), number, PROGRAMS):
+        position = tl.load(found + e)
+        name, column = position // columns, position % columns
+        batch, wanted = name // m, name % m
+        source = x + batch.to(tl.int64) * x_batch + column.to(tl.int64) * x_row
+        names = index + batch.to(tl.int64) * index_batch
+        bound = tl.load(sizes + position) * _SLACK
+        word = exact_word(source, x_step, names, 1, wanted, length, bound, _SELECTED, BLOCK, FEW)
+        tl.store(out + name.to(tl.int64) * out_row + column, word)
+
+
+class _Sums:
+    """s, magnitudes and lowest bits of sums [pieces, rows, columns], and the list of those that stay open."""
+
+    def __init__(self, pieces: int, rows: int, columns: int, device: torch.device):
+        shape = (pieces, rows, columns)
+        self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.sizes = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.lows = torch.full(shape, OF_ZERO, dtype=torch.int32, device=device)
+        self.counter = torch.zeros(1, dtype=torch.int32, device=device)
+        self.found = torch.empty(rows * columns, dtype=torch.int32, device=device)
+
+    def round(self, out: Tensor, terms: int, counts: Tensor | None = None) -> None:
+        """The rounding test into `out` [rows, columns] (int32), rows of any stride; counts: terms per row, else `terms`."""
+        pieces, rows, columns = self.sums.shape
+        _round[(triton.cdiv(rows * columns, 256),)](
+            self.sums, self.sizes, self.lows, self.counter if counts is None else counts, out, out.stride(0), self.counter,
+            self.found, rows, columns, pieces, terms, COUNTED=counts is not None, BLOCK=256, enable_fp_fusion=False,
+        )  # fmt: skip
+
+    def settle(self, exact: Callable[[int, int], None], length: int) -> None:
+        """exact(instances, block) starts the exact tier for rows of `length` terms; then the numbers, if they are asked for."""
+        exact(programs(self.sums.device, PROGRAMS), min(1024, triton.next_power_of_2(length)))
+        if is_counted():
+            tally(self.found.numel(), 0, int(self.counter))
+
+
+def sum_rows(a: Tensor) -> Tensor:
+    """out[..] = RN(sum_k a[.., k]); a: binary32 [.., K], any strides. Twin: vgame.arithmetic.sums.sum_rows."""
+    rows = a.reshape(-1, a.shape[-1]).view(torch.int32)
+    number, length = rows.shape
+    assert 1 <= length <= MOST_TERMS, "limbs hold 2^28 terms"
+    out = torch.empty(number, dtype=torch.int32, device=a.device)
+    pieces, row, step = triton.cdiv(length, PIECE), *rows.stride()
+    block = min(triton.next_power_of_2(length), 32 if step > row else 1024)
+    lines = max(1, 1024 // block)
+    found = _Sums(pieces, number, 1, a.device)
+    _add_rows[(triton.cdiv(number, lines), pieces)](
+        rows, row, step, found.sums, found.sizes, found.lows, number, length,
+        PIECE=min(PIECE, triton.cdiv(length, block) * block), LINES=lines, BLOCK=block, enable_fp_fusion=False,
+    )  # fmt: skip
+    found.round(out.unsqueeze(1), min(length, PIECE + pieces - 1))
+    found.settle(
+        lambda count, block: _exact_rows[(count,)](
+            rows, row, step, found.sizes, out, found.counter, found.found, length,
+            PROGRAMS=count, BLOCK=block, FEW=64, enable_fp_fusion=False,
+        ),
+        length,
+    )  # fmt: skip
+    return out.view(torch.float32).view(a.shape[:-1])
+
+
+def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
+    """Twin: vgame.arithmetic.one_hot.one_hot_sum. index: int32 [Ba, K]; b: binary32 [Bb, n, K]. Returns binary32 [B, m, n]."""
+    assert index.shape[1] <= MOST_TERMS, "limbs hold 2^28 terms"
+    batch, n = max(len(index), len(b)), b.shape[1]
+    out = torch.empty(batch, m, n, dtype=torch.int32, device=b.device)
+    names, terms = index.contiguous(), b.view(torch.int32)
+    width = max(1, min(n, DENSE // m))
+    for i in spans(batch, max(1, DENSE // (m * width))):
+        for columns in spans(n, width):
+            part = out[i].view(-1, n)[:, columns]
+            _sum_selected(batch_of(names, i), batch_of(terms, i)[:, columns], m, i.stop - i.start, part)
+    return out.view(torch.float32)
+
+
+def _sum_selected(index: Tensor, x: Tensor, m: int, batch: int, out: Tensor) -> None:
+    """out [batch * m, n] = the words of the sums of x [1 or batch, n, K] by index [1 or batch, K]."""
+    n, length = x.shape[1:]
+    found = _Sums(1, batch * m, n, x.device)
+    counts = torch.zeros(batch * m, dtype=torch.int32, device=x.device)
+    block = min(128, triton.next_power_of_2(length))
+    lines = min(1024 // block, triton.next_power_of_2(n))
+    where = (index, index.stride(0) if len(index) > 1 else 0, x, *strides_of(x))
+    _scatter[(batch, triton.cdiv(length, block), triton.cdiv(n, lines))](
+        *where,
+        found.sums,
+        found.sizes,
+        found.lows,
+        counts,
+        m,
+        n,
+        length,
+        COLUMNS=lines,
+        BLOCK=block,
+        enable_fp_fusion=False,
+    )
+    found.round(out, 0, counts)
+    found.settle(
+        lambda count, block: _exact_selected[(count,)](
+            *where, found.sizes, out, out.stride(0), found.counter, found.found, m, n, length,
+            PROGRAMS=count, BLOCK=block, FEW=64, enable_fp_fusion=False,
+        ),
+        length,
+    )  # fmt: skip
