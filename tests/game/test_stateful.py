@@ -60,6 +60,12 @@ def shared_scene() -> Scene:
     return fast_scene()
 
 
+#: What only the trainer's key may commit to. If it commits to something damaged that the contract cannot know to be, the trainer is no
+#: longer honest, and its agent, which never sent that, no longer knows its own trees.
+COMMITMENTS = ("postSegment", "postTrace", "postPartials")
+SPOILT = "spoilt"
+
+
 class AnyCalls(RuleBasedStateMachine):
     """Up to two jobs, four auditors each."""
 
@@ -160,6 +166,9 @@ class AnyCalls(RuleBasedStateMachine):
             late = self.time > job.since + spec.accept_window
             call = Call("acceptJob", (play.id,), spec.trainer_bond)
             return self.meets(call, trainer.game, "TooLate" if late else None)
+        if self.claims[i] == SPOILT:
+            call = self._due(trainer)
+            return call and self._try(call, trainer)
         call = due(trainer)
         if call and call.name in ("postClaim", "postDiverged"):
             return self.meets(call, trainer.game, "TooLate" if self.time > job.since + spec.claim_window else None)
@@ -268,11 +277,14 @@ class AnyCalls(RuleBasedStateMachine):
         AnyCalls.made += 1
         call = damaged(call, position % len(call.args), damage)
         games = [p.game for p in players] + [self.stranger]
+        game = games[sender % len(games)]
         public = call.name in ("reveal", "openLeaf")
         before = [(d.node, d.status) for d in play.disputes()]
         try:
-            call.send(games[sender % len(games)])
+            call.send(game)
             event(f"damaged {call.name}, {damage}: accepted")
+            if call.name in COMMITMENTS and damage != "as it is":
+                self.claims[i] = SPOILT
         except ContractError as error:
             no_proof_at_all = (
                 call.name == "prove" and error.name == "unknown error 0x"

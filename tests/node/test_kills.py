@@ -15,7 +15,7 @@ from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from scene import Play, Scene
 
 from vgame.game.chain import Wallet
-from vgame.game.game import Phase, Status, Turn
+from vgame.game.game import Phase, Status
 
 PLAYER = Path(__file__).resolve().parent / "player.py"
 SPEC = SETUP.spec
@@ -84,12 +84,7 @@ def trainer_wins(scene: Scene, kills: int, dice: random.Random) -> int:
     trainer = Mortal("trainer", play, scene.wallet(), kills, dice)
     until(lambda: play.phase is Phase.CLAIMED, trainer.watch)
     accuser = play.auditor(state_lie(6, 5, 0)[0], Mistaken)
-
-    def accuse() -> None:
-        if not accuser.step() and play.job.open and play.client.turn(play.id, 0)[0] is Turn.AUDITOR:
-            time.sleep(0.05)
-
-    until(lambda: play.job.disputes == 1 and play.job.open == 0, trainer.watch, accuse)
+    until(lambda: play.job.disputes == 1 and play.job.open == 0, trainer.watch, accuser.step)
     assert play.dispute().status is Status.DISMISSED
     play.pass_window()
     trainer.kills = trainer.killed
