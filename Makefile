@@ -51,5 +51,8 @@ gas: $(READY) ## does a dispute cost what docs/gas.json says? (2 % margin)
 bench: $(READY) ## what exactness costs: docs/benchmarks.json
 	@$(BIN)/python scripts/bench.py
 
+gpu: $(READY) ## all GPU checks and figures in 8 minutes: docs/gpu.json (needs a CUDA build of torch)
+	@$(BIN)/python scripts/gpu.py
+
 clean: ## remove what was built
 	@rm -rf build .pytest_cache node_modules $(VENV) *.egg-info

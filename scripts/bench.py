@@ -120,13 +120,13 @@ def products(only: str) -> dict:
 # --- steps ---
 
 
-def resnet50() -> Task:
-    """ResNet-50 (CIFAR form) on noise, 8 images: what one step costs does not depend on the pictures."""
+def resnet50(batch: int = 8) -> Task:
+    """ResNet-50 (CIFAR form) on noise: what one step costs does not depend on the pictures."""
     torch.manual_seed(0)
     model = models.ResNet50()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.0005)
     data = {"image": torch.randn(64, 3, 32, 32), "label": torch.randint(0, 10, (64,))}
-    return Task(model, digits.cross_entropy, optimizer, data, 8)
+    return Task(model, digits.cross_entropy, optimizer, data, batch)
 
 
 def gpt2() -> Task:

@@ -18,6 +18,7 @@ from triton.runtime.jit import JITFunction
 from vgame.arithmetic import certified, elementary
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.gpu.elementary import VALUES
+from vgame.commit.gpu_sha import roots
 from vgame.execute import gpu_random
 from vgame.program.operators import Shuffle
 
@@ -73,6 +74,7 @@ def start_all() -> None:
     certified.one_hot_sum(torch.zeros(1, 1, dtype=torch.int32), a[:1, :1, :1], 1)
     for function in VALUES:
         elementary.evaluate(function, a)
+    roots([torch.randn(600), torch.zeros(1, dtype=torch.int32)])
     clock = torch.ones(1, dtype=torch.int64)
     for elements in (1, 999):
         gpu_random.random_words(1 << 63, clock, 5, elements)

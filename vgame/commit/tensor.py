@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from vgame.arithmetic.gpu import gate
 from vgame.commit.merkle import Kind, Tree, fold, tree_height
 from vgame.commit.words import words_root, words_tree
 
@@ -20,11 +21,16 @@ CANONICAL_NAN = 0x7FC00000
 _roots = WeakTensorKeyDictionary()
 
 
+def checked(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, if it has words. TypeError: it is neither float32 nor int32."""
+    if tensor.dtype not in (torch.float32, torch.int32):
+        raise TypeError(f"a tensor of {tensor.dtype} has no words: float32 and int32 do")
+    return tensor
+
+
 def to_words(tensor: torch.Tensor) -> np.ndarray:
     """Row-major little-endian uint32 words of a float32 or int32 tensor; NaN becomes 0x7fc00000."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    if flat.dtype not in (torch.float32, torch.int32):
-        raise TypeError(f"a tensor of {tensor.dtype} has no words: float32 and int32 do")
+    flat = checked(tensor).detach().contiguous().reshape(-1)
     values = flat.cpu().numpy()
     words = values.view(np.uint32).astype("<u4", copy=False)
     if flat.dtype == torch.float32 and values.size and np.isnan(values.max()):  # a maximum shows whether there is a NaN
@@ -53,13 +59,25 @@ def tensor_root(tensor: torch.Tensor) -> bytes:
 
     SAFETY: torch counts its own writes only; nothing in vgame writes to a tensor by other means once it has been hashed.
     """
-    version, root = _roots.get(tensor, (None, b""))
-    if version != tensor._version:
-        root = words_root(tensor_bytes(tensor))
+    _hash([tensor])
+    return _roots[tensor][1]
+
+
+def _hash(tensors: Sequence[torch.Tensor]) -> None:
+    """Remember the roots of the tensors that have changed since; those on a GPU are hashed there, all together."""
+    changed = [t for t in tensors if _roots.get(t, (None, b""))[0] != t._version]
+    there = [checked(t) for t in changed if gate.in_use(t.device)]
+    here = [t for t in changed if not gate.in_use(t.device)]
+    found = [words_root(tensor_bytes(t)) for t in here]
+    if there:
+        from vgame.commit import gpu_sha  # imported only where it runs
+
+        found += gpu_sha.roots(there)
+    for tensor, root in zip(here + there, found, strict=True):
         _roots[tensor] = tensor._version, root
-    return root
 
 
 def tensors_root(kind: Kind, tensors: Sequence[torch.Tensor]) -> bytes:
     """Root of a tree whose leaves are the roots of these tensors (STATE, DATA)."""
-    return fold(kind, [tensor_root(t) for t in tensors], tree_height(len(tensors)))
+    _hash(tensors)
+    return fold(kind, [_roots[t][1] for t in tensors], tree_height(len(tensors)))

@@ -1,0 +1,272 @@
+"""Everything that only a GPU can show, in one go of at most 8 minutes: is every bit the CPU's, and what does it cost. Writes docs/gpu.json.
+
+    python scripts/gpu.py [--only PART] [--seconds 480]
+
+First the checks (each whitelisted kernel against integers; sums on hard operands, random words and trees against the CPU; whole
+training steps, executed and replayed from a recording), then the ratios: medians over at least 7 rounds in alternation. What the time
+does not suffice for is recorded as left out. Ends with 1 if a bit differs, or where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests" / "unit"))  # the families of hard operands
+
+from bench import TASKS, compare, resnet50  # noqa: E402
+from certified_data import FAMILIES, draw  # noqa: E402
+
+from vgame.arithmetic import certified  # noqa: E402
+from vgame.arithmetic.gpu import gate  # noqa: E402
+from vgame.commit.merkle import Kind  # noqa: E402
+from vgame.commit.tensor import tensors_root, to_words  # noqa: E402
+from vgame.errors import VgameError  # noqa: E402
+from vgame.execute.devices import settle  # noqa: E402
+from vgame.execute.doctor import examine  # noqa: E402
+from vgame.execute.executor import Executor  # noqa: E402
+from vgame.execute.graph import Recorded  # noqa: E402
+from vgame.execute.random import random_words, shuffle_indices  # noqa: E402
+from vgame.program.lower import Lowered, lower_task  # noqa: E402
+from vgame.program.operators import Shuffle  # noqa: E402
+from vgame.program.schedule import Schedule  # noqa: E402
+from vgame.tasks.task import Task  # noqa: E402
+
+FILE = ROOT / "docs" / "gpu.json"
+STEPS = 5
+#: Seconds that must be left for a part to begin.
+NEEDED = {"ResNet-50": 90, "GPT-2 small": 150}
+JOBS: dict[str, Callable[[], Task]] = TASKS | {"ResNet-50": lambda: resnet50(64)}
+
+
+def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool((to_words(found) == to_words(expected)).all())
+
+
+# --- checks: name -> whether every bit is right ---
+
+
+def functions() -> dict[str, bool]:
+    """Each whitelisted kernel against the exact reference."""
+    return {
+        f"{finding.what} {finding.detail}".strip(): finding.ok for finding in examine("cuda") if finding.ok is not None
+    }
+
+
+def sums() -> dict[str, bool]:
+    """Products, row sums and one-hot sums on every family of hard operands, against the CPU."""
+    found = {}
+    for family in FAMILIES:
+        a, b = draw(family, 2, 150, 1300), draw(family, 1, 130, 1300, seed=1)
+        index = torch.randint(-1, 40, (2, 1300), dtype=torch.int32)
+        there = a.cuda(), b.cuda(), index.cuda()
+        found[f"products, {family}"] = same(certified.dot(*there[:2]), certified.dot(a, b))
+        columns = there[1].mT.contiguous().mT
+        found[f"products of columns, {family}"] = same(certified.dot(there[0], columns), certified.dot(a, b))
+        found[f"rows, {family}"] = same(certified.sum_rows(there[0]), certified.sum_rows(a))
+        found[f"columns, {family}"] = same(certified.sum_rows(there[0].mT), certified.sum_rows(a.mT))
+        found[f"one-hot, {family}"] = same(
+            certified.one_hot_sum(there[2], there[1], 37), certified.one_hot_sum(index, b, 37)
+        )
+    return found
+
+
+def words() -> dict[str, bool]:
+    """Random words, shuffled indices and the roots of trees, against the CPU."""
+    here, there = torch.tensor([2**33 + 5]), torch.tensor([2**33 + 5], device="cuda")
+    state = [torch.randn(n) for n in (1, 128, 129, 100_003, 3_000_000)] + [torch.randint(-9, 9, (70_000,)).int()]
+    state[3][17] = torch.nan
+    shuffle = Shuffle(1000, 60_000)
+    return {
+        "random words": same(*(random_words(7, 2**33 + 5, 3, 10_001, clock) for clock in (there, here))),
+        "shuffle": same(*(shuffle_indices(7, 2**33 + 5, shuffle, clock) for clock in (there, here))),
+        "trees": tensors_root(Kind.STATE, [t.cuda() for t in state]) == tensors_root(Kind.STATE, state),
+    }
+
+
+class Jobs:
+    """Jobs, captured once."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[Task, Lowered]] = {}
+
+    def __getitem__(self, name: str) -> tuple[Task, Lowered]:
+        if name not in self.known:
+            task = JOBS[name]()
+            self.known[name] = task, lower_task(task, Schedule(kind="constant", lr="0.01"), STEPS)
+        return self.known[name]
+
+
+def executor(lowered: Lowered, device: str) -> Executor:
+    return Executor(lowered.program, lowered.data, lowered.scalars, seed=1, device=device)
+
+
+def roots(stepper: Executor | Recorded, lowered: Lowered) -> list[str]:
+    """State roots after each of the first steps."""
+    state, found = stepper.initial(lowered.state), []
+    for step in range(1, STEPS + 1):
+        state = stepper.step(step, state).state
+        found.append(tensors_root(Kind.STATE, state).hex())
+    return found
+
+
+def steps(lowered: Lowered) -> dict[str, bool]:
+    """The same roots on the CPU, on the GPU, by replay, and on the GPU by torch's operations instead of our kernels."""
+    expected, there = roots(executor(lowered, "cpu"), lowered), executor(lowered, "cuda")
+    found = {"executed": roots(there, lowered) == expected, "replayed": roots(Recorded(there), lowered) == expected}
+    with gate.kernels(False):
+        return found | {"by torch": roots(executor(lowered, "cuda"), lowered) == expected}
+
+
+# --- ratios ---
+
+
+def waited(run: Callable[[], object]) -> Callable[[], None]:
+    """The same, to the end of what it started on the GPU."""
+
+    def whole() -> None:
+        run()
+        torch.cuda.synchronize()
+
+    return whole
+
+
+def eager_step(task: Task, dtype: torch.dtype) -> Callable[[], object]:
+    """One step as torch users write it, TF32 off, the data on the GPU."""
+    model = task.model.to("cuda", dtype)
+    data = {n: t.to("cuda", dtype) if t.is_floating_point() else t.cuda() for n, t in task.data.items()}
+    parameters = [p for group in task.optimizer.param_groups for p in group["params"]]
+    whole = Task(model, task.loss, task.optimizer, data, task.batch, task.window, task.stride, task.clip)
+    for group in task.optimizer.param_groups:
+        group["lr"] = 0.01
+
+    def step() -> None:
+        whole.optimizer.zero_grad()
+        chosen = torch.randint(0, whole.population, (whole.batch,))
+        places = chosen[:, None] * whole.stride + torch.arange(whole.window) if whole.window else chosen
+        loss = whole.loss(model, {name: t[places.cuda()] for name, t in data.items()})
+        loss.backward()
+        if whole.clip:
+            torch.nn.utils.clip_grad_norm_(parameters, whole.clip)
+        whole.optimizer.step()
+        float(loss.detach())
+
+    return step
+
+
+def step_ratios(name: str, lowered: Lowered) -> dict:
+    """A certified step, replayed, against eager steps in FP32 and FP64."""
+    there = executor(lowered, "cuda")
+    state, recorded = there.initial(lowered.state), Recorded(there)
+    contestants = {
+        "certified": waited(lambda: recorded.step(1, state)),
+        "not replayed": waited(lambda: there.step(1, state)),
+    }
+    for kind, dtype in {"eager fp32": torch.float32, "eager fp64": torch.float64}.items():
+        contestants[kind] = waited(eager_step(JOBS[name](), dtype))
+    return compare(contestants, seconds=5.0)
+
+
+def product_ratios() -> dict:
+    """A certified product against the vendor's in binary64, operands FP32."""
+    found = {}
+    for m, n, k in ((8192, 2304, 768), (8192, 768, 3072), (4096, 4096, 4096), (128, 1152, 65536)):
+        a, b = torch.randn(1, m, k, device="cuda"), torch.randn(1, n, k, device="cuda")
+        contestants = {
+            "certified": waited(lambda: certified.dot(a, b)),  # noqa: B023
+            "fp64": waited(lambda: (a[0].double() @ b[0].double().mT).float()),  # noqa: B023
+            "fp32": waited(lambda: a[0] @ b[0].mT),  # noqa: B023
+        }
+        found[f"{m} x {k} x {n}"] = compare(contestants, seconds=1.0)
+    return found
+
+
+def hashing() -> dict:
+    """Gigabytes per second of the trees of a state of 2 GiB."""
+    state, seconds = [torch.randn(1 << 26, device="cuda") for _ in range(8)], []
+    for _ in range(8):
+        for tensor in state:
+            tensor[0] += 1.0
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        tensors_root(Kind.STATE, state)
+        seconds.append(time.perf_counter() - start)
+    return {"GB per second": round(8 * 4 * 2**26 / 1e9 / median(seconds[1:]), 1), "rounds": len(seconds) - 1}
+
+
+# --- the file ---
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    import triton
+
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "triton": triton.__version__,
+    }
+
+
+def parts(jobs: Jobs) -> Iterator[tuple[str, str, float, Callable[[], dict]]]:
+    """(check or ratio, name, seconds that it needs, what to do)."""
+    for check in (functions, sums, words):
+        yield "check", check.__name__, 0.0, check
+    for name in JOBS:
+        yield "check", f"steps, {name}", NEEDED.get(name, 20), lambda n=name: steps(jobs[n][1])
+    yield "ratio", "hashing", 10, hashing
+    yield "ratio", "products", 20, product_ratios
+    for name in JOBS:
+        yield "ratio", f"steps, {name}", NEEDED.get(name, 20) / 3, lambda n=name: step_ratios(n, jobs[n][1])
+
+
+@contextmanager
+def gpu() -> Iterator[None]:
+    """The device, or one sentence on what is missing."""
+    if not torch.cuda.is_available():
+        sys.exit("make gpu needs a CUDA GPU, and torch finds none; nothing was checked")
+    if not gate.installed():
+        sys.exit("make gpu needs triton, which is not installed (pip install -e '.[gpu]'); nothing was checked")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with settle("cuda"):
+            yield
+    except VgameError as error:
+        sys.exit(f"make gpu: {error}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="parts whose name contains this")
+    parser.add_argument("--seconds", type=float, default=480.0)
+    arguments = parser.parse_args()
+    end = time.monotonic() + arguments.seconds
+    with gpu():
+        record: dict = {"machine": machine(), "check": {}, "ratio": {}, "left out": []}
+        for group, name, needed, run in parts(Jobs()):
+            if arguments.only not in name:
+                continue
+            if time.monotonic() + needed > end:
+                record["left out"].append(f"{group}: {name}")
+                continue
+            record[group][name] = run()
+            print(f"{group}: {name}: {json.dumps(record[group][name])}", flush=True)
+            FILE.write_text(json.dumps(record, indent=1) + "\n")
+    wrong = [f"{name}: {what}" for name, found in record["check"].items() for what, good in found.items() if not good]
+    sys.exit("\n".join(["bits differ:", *wrong]) if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

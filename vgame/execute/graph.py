@@ -1,0 +1,55 @@
+"""A training step recorded once in a CUDA graph and replayed: the cost of starting some thousand kernels disappears.
+
+In: an executor whose kernels never wait for the host (vgame/arithmetic/gpu). Out: the same steps, the same words. What changes from step
+to step lies in the device's memory: the state, which is copied in, and the step's number (`Executor.clock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from vgame.arithmetic.gpu import gate
+from vgame.errors import VgameError
+from vgame.execute.executor import Executor, Launched, StepResult, Tap
+
+
+class Recorded:
+    """A stepper: an executor's steps by replay. Steps that somebody watches (`tap`) are executed, not replayed."""
+
+    def __init__(self, executor: Executor) -> None:
+        if executor.device.type != "cuda" or not gate.in_use(executor.device):
+            raise VgameError("a step can be recorded on a CUDA device with triton only")
+        self.executor = executor
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._state: list[torch.Tensor] = []
+        self._launched: Launched | None = None
+
+    def initial(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return self.executor.initial(state)
+
+    def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return self.executor.to_device(state)
+
+    def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
+        """As Executor.step. The results are copies: the recording writes to the same memory every time."""
+        if tap:
+            return self.executor.step(step, state, tap)
+        if self._graph is None:
+            self._record(step, state)
+        self.executor.clock.fill_(step)
+        for place, tensor in zip(self._state, state, strict=True):
+            place.copy_(tensor)
+        self._graph.replay()
+        done = self._launched
+        return self.executor.finish(Launched(tuple(t.clone() for t in done.state), done.loss.clone(), done.finite))
+
+    def _record(self, step: int, state: Sequence[torch.Tensor]) -> None:
+        """A step that compiles the kernels and makes the constants, then one that is recorded."""
+        self.executor.step(step, state)
+        self._state = [tensor.clone() for tensor in state]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._launched = self.executor.launch(step, self._state)
+        self._graph = graph
