@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from vgame.errors import StoreError, VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.execute.training import State, advance, state_at
+from vgame.logged.kernels import TamperedLog
 from vgame.logged.run import LoggedStore
 from vgame.offline import executor_of, open_run
 from vgame.report import Reporter
@@ -87,7 +88,7 @@ def _step(
 ) -> Difference | None:
     """The first operator of a step whose outputs differ between the two executions."""
     outputs: list[torch.Tensor] = []
-    executors[0].step(step, states[0], lambda i, o: outputs.append(o.clone()) or o)
+    _follow(runs[0], lambda: executors[0].step(step, states[0], lambda i, o: outputs.append(o.clone()) or o))
     found: list[Difference] = []
 
     def compare(index: int, output: torch.Tensor) -> torch.Tensor:
@@ -101,8 +102,16 @@ def _step(
                 )
         return output
 
-    executors[1].step(step, states[1], compare)
+    _follow(runs[1], lambda: executors[1].step(step, states[1], compare))
     return found[0] if found else None
+
+
+def _follow(run: Store, execute: Callable[[], object]) -> None:
+    """Execute a step of a run; where its log steers what the arithmetic decides, say whose log that is."""
+    try:
+        execute()
+    except TamperedLog as error:
+        raise TamperedLog(f"{run.folder}: {error}") from None
 
 
 def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference | None:

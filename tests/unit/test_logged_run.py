@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from logged_runs import ROOT, job, tampered
 
 from vgame.errors import VgameError
 from vgame.execute.training import train
-from vgame.logged.attacks import Tampering
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog, sum_operators
 from vgame.logged.logfile import LogFile
@@ -22,19 +22,10 @@ from vgame.logged.run import LoggedStore, make_executor
 from vgame.logged.thresholds import LEAST, calibrate, is_safe, search
 from vgame.offline import audit_offline, open_run, train_offline
 from vgame.report import Reporter
-from vgame.spec import Bundle, JobFile, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUIET = Reporter(json_lines=True)
-
-
-def job(**changes) -> JobFile:
-    """The digits with eight images a step, four steps in two intervals."""
-    job = read_job_file(ROOT / "vgame/tasks/digits.toml")
-    log = LogTerms(thresholds="proven", bits=changes.pop("bits", 32))
-    small = {"args": job.args | {"batch": 8}, "steps": 4, "interval": 2, "mode": "logged", "log": log}
-    return job.model_copy(update=small | changes)
 
 
 @pytest.fixture(scope="module")
@@ -144,22 +135,6 @@ def test_a_log_that_is_not_the_committed_one_is_refused(change, message: str, ru
     change(run)
     with pytest.raises(LogError, match=message):
         audit(run)
-
-
-def tampered(
-    bundle: Path, folder: Path, choose, step: int = 3, operator: int | None = None
-) -> tuple[LoggedStore, Tampering]:
-    """A run of a trainer that tampers in one step with one operator: the product of the hidden layer."""
-    loaded = load_bundle(bundle)
-    program = loaded.program
-    shutil.copytree(bundle, folder / "job")
-    store, executor = LoggedStore(folder, loaded), make_executor(loaded, "cpu")
-    target = next(i for i in sum_operators(program) if program.labels.operators[i] == "hidden")
-    executor.kernels = Tampering(program, 32, executor.kernels.windows)
-    executor.kernels.strike(step, target if operator is None else operator, choose)
-    store.record(executor)
-    train(store, executor)
-    return store, executor.kernels
 
 
 def test_a_tampered_log_is_convicted(bundle: Path, tmp_path: Path) -> None:
