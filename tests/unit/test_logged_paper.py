@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from paper_tables import TABLES, tables  # noqa: E402
 
 
 def test_the_reproduction_runs(tmp_path: Path) -> None:
@@ -23,7 +26,7 @@ def test_the_reproduction_runs(tmp_path: Path) -> None:
     assert set(found["time"]["digits"]["ratio"]) >= {"trainer", "auditor", "program binary64", "PyTorch binary64"}
     page = (tmp_path / "paper.md").read_text()
     assert (
-        page.startswith("before\n<!-- storage -->\n\n| job | b |")
+        page.startswith("before\n<!-- storage -->\n\n| step | b |")
         and page.endswith("<!-- end of storage -->\nafter\n")
         and "old" not in page
     )
@@ -31,11 +34,11 @@ def test_the_reproduction_runs(tmp_path: Path) -> None:
 
 
 def test_docs_paper_holds_the_tables_of_the_json() -> None:
-    """The page's tables are what the script makes of the JSON beside it."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from paper import TABLES
-
+    """The page's tables are what the script makes of the JSON beside it; the pictures are there."""
     page, found = (ROOT / "docs/paper.md").read_text(), json.loads((ROOT / "docs/paper.json").read_text())
-    assert found and set(found) <= set(TABLES)
-    for name, results in found.items():
-        assert f"<!-- {name} -->\n\n{TABLES[name](results)}\n\n<!-- end of {name} -->" in page, name
+    made = tables(found)
+    assert set(made) == set(TABLES)
+    for name, text in made.items():
+        assert f"<!-- {name} -->\n\n{text}\n\n<!-- end of {name} -->" in page, name
+    for name in ("divergence", "storage"):
+        assert f"(paper-{name}.svg)" in page and (ROOT / f"docs/paper-{name}.svg").exists()

@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,7 @@ PROVEN, LEAST, MARGIN = 2.0, 1.0 / 16, 4.0
 ROUNDS = 12
 SAMPLE = 1 << 14  # sums of one operator in one step that are compared, at most
 DEVICES = ("default", "compatible")
+Differences = tuple[np.ndarray, np.ndarray, np.ndarray]  # (distance, bound, width of the cell) of sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,27 @@ class Calibration:
 
 
 def calibrate(bundle, steps: int, devices: tuple[str, ...] = DEVICES) -> Calibration:
-    """Run the first steps on the devices, each a process of its own, and search."""
+    """Compare the devices on the first steps, and search."""
     from vgame.logged.kernels import sum_operators
+
+    operators = sum_operators(bundle.program)
+    groups = defaultdict(list)
+    for operator in operators:
+        label = bundle.program.labels.operators[operator] if bundle.program.labels.operators else str(operator)
+        groups[f"{bundle.program.operator_kind(operator)} @ {label}"].append(operator)
+    safe, plain = {}, {}
+    with observed_differences(bundle, steps, devices) as differences:
+        for group, members in groups.items():
+            apart, bounds, widths = differences(members)
+            safe[group] = search(apart, bounds)
+            plain[group] = 0.5 - float((apart / widths).max(initial=0.0))
+    window = {i: min(PROVEN, max(LEAST, MARGIN * safe[g])) for g, members in groups.items() for i in members}
+    return Calibration(tuple(window[i] for i in operators), safe, plain)
+
+
+@contextmanager
+def observed_differences(bundle, steps: int, devices: tuple[str, ...]) -> Iterator[Callable[[list[int]], Differences]]:
+    """Run the first steps on the devices, each a process of its own; yields what tells how far apart sums of some operators are."""
     from vgame.spec import save_bundle
 
     steps = min(steps, bundle.steps)
@@ -59,21 +81,10 @@ def calibrate(bundle, steps: int, devices: tuple[str, ...] = DEVICES) -> Calibra
                 lines = result.stderr.strip().splitlines() or ["no message"]
                 raise VgameError(f"calibration on device {device} failed: {lines[-1]}")
         runs = [np.load(folder / f"{device}.npz") for device in devices]
-        operators = sum_operators(bundle.program)
-        groups = defaultdict(list)
-        for operator in operators:
-            label = bundle.program.labels.operators[operator] if bundle.program.labels.operators else str(operator)
-            groups[f"{bundle.program.operator_kind(operator)} @ {label}"].append(operator)
-        safe, plain = {}, {}
-        for group, members in groups.items():
-            apart, bounds, widths = _differences(runs, members, steps, bundle.log.bits)
-            safe[group] = search(apart, bounds)
-            plain[group] = 0.5 - float((apart / widths).max(initial=0.0))
-        window = {i: min(PROVEN, max(LEAST, MARGIN * safe[g])) for g, members in groups.items() for i in members}
-    return Calibration(tuple(window[i] for i in operators), safe, plain)
+        yield lambda operators: _differences(runs, operators, steps, bundle.log.bits)
 
 
-def _differences(runs, operators: list[int], steps: int, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _differences(runs, operators: list[int], steps: int, bits: int) -> Differences:
     """(distance of the devices' sums, bound, width of the cell) of all compared sums of some operators that decide by the vendor's sum."""
     import torch
 

@@ -25,10 +25,10 @@ def cross_entropy(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(model(batch["image"]), batch["label"])
 
 
-def task(seed: int = 0, batch: int = 64, momentum: float = 0.9, weight_decay: float = 0.0005) -> Task:
-    """DigitsNet, cross-entropy, SGD with momentum and weight decay, on the training images."""
+def task(seed: int = 0, batch: int = 64, momentum: float = 0.9, weight_decay: float = 0.0005, width: int = 16) -> Task:
+    """DigitsNet of this width, cross-entropy, SGD with momentum and weight decay, on the training images."""
     torch.manual_seed(seed)
-    model = DigitsNet()
+    model = DigitsNet(width)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum, weight_decay=weight_decay)
     pixels, labels = images()
     data = {"image": pixels[:TRAINING_IMAGES], "label": labels[:TRAINING_IMAGES]}
@@ -37,7 +37,7 @@ def task(seed: int = 0, batch: int = 64, momentum: float = 0.9, weight_decay: fl
 
 def accuracy(state: dict[str, torch.Tensor]) -> float:
     """Share of the test images that a trained state classifies right."""
-    model = DigitsNet()
+    model = DigitsNet(len(state["conv1.weight"]))
     model.load_state_dict({name: state[name] for name in model.state_dict()})
     pixels, labels = images()
     with torch.no_grad():

@@ -1,0 +1,166 @@
+"""Tables of docs/paper.md from what paper.json holds. In: an experiment's results by job. Out: Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from paper_devices import JOBS
+
+LARGE = {"resnet50": "ResNet-50, batch 64", "gpt2": "GPT-2, 8 x 64 tokens"}
+Row = dict[str, object]
+
+
+def title(job: str) -> str:
+    """A job for people; with its second device, where that is not the usual one."""
+    name, _, device = job.partition(" ")
+    return (JOBS[name][2] if name in JOBS else LARGE[name]) + (f", device B: {device}" if device else "")
+
+
+def number(x: float) -> str:
+    """Two or three digits that a reader can take in."""
+    if x == 0 or 0.01 <= abs(x) < 10:
+        return f"{x:.2f}".rstrip("0").rstrip(".") or "0"
+    return f"{x:,.0f}" if abs(x) >= 10 else f"{x:.1e}"
+
+
+def size(x: float) -> str:
+    """Bytes."""
+    for unit, scale in (("MB", 1e6), ("kB", 1e3)):
+        if x >= scale:
+            return f"{x / scale:,.1f} {unit}"
+    return f"{x:,.0f} B"
+
+
+def table(rows: list[Row]) -> str:
+    """A table in Markdown; the keys of the first row are its head."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "\n".join(
+        "| " + " | ".join(number(c) if isinstance(c, float) else str(c) for c in row) + " |" for row in lines
+    )
+
+
+def divergence_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
+    """Where two devices part, by mode."""
+    for mode, run in one["modes"].items():
+        last = max(run["distance"], key=int, default=None)
+        yield {
+            "job": title(job),
+            "mode": "fp32, another order of the data" if mode == "order" else mode,
+            "states part": f"at step {run['parted']}" if run["parted"] else f"never in {run['steps']:,} steps",
+            "L2 distance at the end": run["distance"][last] if last else 0.0,
+            "loss, last 50 steps": " / ".join(f"{x:.4f}" for x in run["loss"]),
+            "test accuracy": " / ".join(f"{100 * a:.1f} %" for a in run.get("accuracy", ())),
+            "log per step": f"{run['log'] / run['steps']:,.0f} bytes" if "log" in run else "",
+            "corrections, forward + backward": f"{run['forward']} + {run['backward']}" if "log" in run else "",
+        }
+
+
+def storage_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
+    """Bytes per step by bits, window and encoding."""
+    for bits, kinds in by_bits.items():
+        for kind in sorted(kinds) if bits != "memory" else ():
+            one = kinds[kind]
+            yield {
+                "step": title(job),
+                "b": bits,
+                "window": kind,
+                "sums": f"{one['sums']:,}",
+                "entries": f"{one['entries']:,}",
+                "naive": size(one["naive"]),
+                "packed": size(one["packed"]),
+                "sparse record": size(one["file"]),
+                "entropy": size(one["entropy"]),
+                "packed / sparse": f"{one['packed'] / one['file']:,.0f}",
+                "sums with two admissible words": f"{100 * one['free']:.2g} %",
+            }
+
+
+def beside_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
+    """What else a step could store, beside its sparse log at 32 bits."""
+    kinds = by_bits["32"]
+    one = next(iter(kinds.values()))
+    yield {
+        "step": title(job),
+        "outputs": f"{one['outputs'] / 1e6:,.0f} M",
+        "1.6 bits for every output": size(one["outputs"] / 5),
+        "a checkpoint every step": size(one["state"]),
+        "every 100 steps": size(one["state"] / 100),
+        "sparse log, proven": size(kinds["proven"]["file"]),
+        "sparse log, adaptive": size(kinds["adaptive"]["file"]),
+        "mode correct": "0",
+    }
+
+
+def corrections_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
+    """Corrections by bits."""
+    for bits, one in by_bits.items():
+        row = {
+            "job": title(job),
+            "b": bits,
+            "steps": one["steps"],
+            "entries per step": one["entries"] / one["steps"],
+            "corrections seen, forward": one["forward"],
+            "backward": one["backward"],
+            "states part": one["parted"] or "never",
+        }
+        if "expected" in one:
+            row["to be expected per step, forward"], row["backward "] = one["expected"]
+            row["share of outputs"] = f"{100 * sum(one['expected']) / one['outputs']:.1e} %"
+        yield row
+
+
+def thresholds_rows(job: str, groups: dict[str, Any]) -> Iterator[Row]:
+    """By kind and layer; groups whose devices agreed in every bit are counted only."""
+    moved = {g: one for g, one in groups.items() if one["window"]}
+    shown = [(g, one["window"], f"{one['plain']:.6f}") for g, one in moved.items()]
+    shown = sorted(shown, key=lambda row: -row[1])[:12]
+    for group, window, plain in [*shown, (f"{len(groups) - len(moved)} of {len(groups)} groups", "0", "0.5")]:
+        yield {
+            "job": title(job),
+            "kind and layer": group,
+            "least safe window, in bounds e": window,
+            "the paper's threshold that would be safe, in ulp": plain,
+        }
+
+
+def time_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
+    """Ratios of paired steps."""
+    for name, (eager, program) in one["ratio"].items():
+        yield {
+            "job": title(job),
+            "variant": name,
+            "ms per step": 1e3 * one["median"][name],
+            "ratio to the program in binary64": program,
+            "ratio to PyTorch in binary64": eager,
+        }
+
+
+#: Mark in the page: (experiment, rows of one job).
+TABLES: dict[str, tuple[str, Callable[[str, Any], Iterator[Row]]]] = {
+    "divergence": ("divergence", divergence_rows),
+    "storage": ("storage", storage_rows),
+    "large": ("large", storage_rows),
+    "beside": ("large", beside_rows),
+    "corrections": ("corrections", corrections_rows),
+    "thresholds": ("thresholds", thresholds_rows),
+    "time": ("time", time_rows),
+}
+
+
+def tables(results: dict[str, Any]) -> dict[str, str]:
+    """Every table that the results can fill, by its mark."""
+    return {
+        mark: table([row for job, one in results[name].items() for row in rows(job, one)])
+        for mark, (name, rows) in TABLES.items()
+        if name in results
+    }
+
+
+def fill(page: str, results: dict[str, Any]) -> str:
+    """The page with its tables between their marks."""
+    for mark, made in tables(results).items():
+        start, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+        if start in page:
+            page = page[: page.index(start)] + f"{start}\n\n{made}\n\n" + page[page.index(end) :]
+    return page
