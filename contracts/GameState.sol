@@ -20,6 +20,8 @@ abstract contract GameState is IGame {
     /// @dev When a node, a segment, a tie or a list of partial sums was opened; 0 if not.
     mapping(bytes32 key => uint256) internal _openedAt;
     mapping(bytes32 key => bytes32) internal _partials;
+    /// @dev Mode `logged`: roots of the rounding logs of posted segments.
+    mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _logs;
 
     /// @inheritdoc IGame
     mapping(address account => uint256) public override credits;
@@ -63,9 +65,22 @@ abstract contract GameState is IGame {
     /// @dev `state` is checkpoint c of the claim; checkpoint 0 is the job's initial state.
     function _checkCheckpoint(Job storage job, uint256 c, bytes32 state, bytes32[] calldata path) internal view {
         if (c == 0) return _expect(state, job.spec.initialRoot);
-        bytes32 leaf = Merkle.runLeaf(state);
         uint256 height = Merkle.height(job.checkpoints);
-        _expect(Merkle.pathRoot(Merkle.RUN, leaf, c - 1, path, height), job.runRoot);
+        _expect(_runRoot(job, c, state, path, height), job.runRoot);
+    }
+
+    /// @dev The run root over checkpoint c. In mode `logged` a path from a state to the run root starts with the root of the log beside it.
+    function _runRoot(Job storage job, uint256 c, bytes32 state, bytes32[] calldata path, uint256 height)
+        internal
+        view
+        returns (bytes32)
+    {
+        bytes32 log = Merkle.padding(Merkle.LOG, 0);
+        if (job.spec.mode != 0) {
+            if (path.length == 0) revert Merkle.PathLength(0, height + 1);
+            (log, path) = (path[0], path[1:]);
+        }
+        return Merkle.pathRoot(Merkle.RUN, Merkle.runLeaf(state, log), c - 1, path, height);
     }
 
     // ---- small things ----

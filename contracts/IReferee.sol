@@ -2,9 +2,9 @@
 pragma solidity 0.8.37;
 
 /// @title The machine behind the game: evaluates one element of one operator
-/// @notice The game knows nothing of arithmetic; it reaches the machine through this interface only, so a toy machine can test the game.
+/// @notice The game knows nothing of arithmetic; it reaches the machines through these interfaces only, so a toy machine can test the game.
 /// Every function is pure in effect: it reads no storage, reverts on a wrong witness, and never decides for lack of gas.
-interface IReferee {
+interface IElements {
     /// @notice Everything that the word of an element depends on.
     /// @param programRoot root of the program (docs/formats.md section 3)
     /// @param dataRoot root of the data set
@@ -16,6 +16,10 @@ interface IReferee {
     /// @param steps number of steps of the job
     /// @param operator index of the operator
     /// @param element index of the element in its output
+    /// @param bits of a rounded word in mode `logged`, 26 to 32; 0 in mode `correct`, as are the three that follow
+    /// @param logStep position of the step in its checkpoint interval's log, counted from 0
+    /// @param logSteps steps of that log
+    /// @param logRoot root of that log
     struct Context {
         bytes32 programRoot;
         bytes32 dataRoot;
@@ -27,8 +31,28 @@ interface IReferee {
         uint64 steps;
         uint32 operator;
         uint32 element;
+        uint8 bits;
+        uint32 logStep;
+        uint32 logSteps;
+        bytes32 logRoot;
     }
 
+    /// @notice The word of an element that is decided in one piece.
+    function evaluate(Context calldata context, bytes calldata proof) external view returns (uint32 word);
+
+    /// @notice The exact partial sum of one block of an element, encoded.
+    function evaluateBlock(Context calldata context, uint32 part, bytes calldata proof)
+        external
+        view
+        returns (bytes memory partialSum);
+
+    /// @notice The word that partial sums add up to; reverts on one that is not canonical. In mode `logged` the last one is no partial sum
+    /// but the proof of the element with its log entry as the only opening.
+    function combine(Context calldata context, bytes[] calldata partials) external view returns (uint32 word);
+}
+
+/// @title The machine of mode `correct`, which also knows the program
+interface IReferee is IElements {
     /// @notice Number of state tensors and of operators of a program.
     function program(bytes32 programRoot, bytes calldata header)
         external
@@ -52,16 +76,4 @@ interface IReferee {
         bytes calldata record,
         bytes32[] calldata path
     ) external view returns (uint32 elements, bool finite, uint32 blocks);
-
-    /// @notice The word of an element that is decided in one piece.
-    function evaluate(Context calldata context, bytes calldata proof) external view returns (uint32 word);
-
-    /// @notice The exact partial sum of one block of an element, encoded.
-    function evaluateBlock(Context calldata context, uint32 part, bytes calldata proof)
-        external
-        view
-        returns (bytes memory partialSum);
-
-    /// @notice The word that partial sums add up to; reverts on one that is not canonical.
-    function combine(bytes[] calldata partials) external view returns (uint32 word);
 }

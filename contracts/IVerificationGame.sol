@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Clock} from "./Clock.sol";
-import {IReferee} from "./IReferee.sol";
+import {IElements, IReferee} from "./IReferee.sol";
 
 /// @title Types, events and errors of the verification game (docs/protocol.md)
 /// @notice Times are seconds, money is wei, roots are SHA-256.
@@ -52,7 +52,7 @@ interface IGame {
     /// @param steps number of training steps
     /// @param interval steps between two checkpoints
     /// @param depth levels that one reveal goes down, at most
-    /// @param mode rounding mode: 0 = correct
+    /// @param mode rounding mode: 0 = correct; 26 to 32 = logged, so many bits
     /// @param trainerBudget seconds of the trainer's clock per dispute
     /// @param auditorBudget seconds of the auditor's clock per dispute
     /// @param slot seconds granted for each other duty that may be in front in the trainer's queue
@@ -161,10 +161,11 @@ interface IGame {
 
     /// @param state state root in the contested checkpoint
     /// @param prior state root of the checkpoint before (checkpoint 0: the initial state)
-    /// @param priorPath its path in the run tree (empty for checkpoint 0)
+    /// @param priorPath its path in the run tree (empty for checkpoint 0); in mode `logged` it starts with the root of the log beside the state
     /// @param children first reveal below the segment root
     /// @param firstPath from S_0 to the first child
     /// @param lastPath from S_n to the child above it
+    /// @param logRoot mode `logged`: root of the interval's rounding log; else it is not read
     struct SegmentPost {
         bytes32 state;
         bytes32 prior;
@@ -172,9 +173,11 @@ interface IGame {
         bytes32[] children;
         bytes32[] firstPath;
         bytes32[] lastPath;
+        bytes32 logRoot;
     }
 
-    /// @notice An operator record, a trace root and a word in it, for a claim "diverged".
+    /// @notice An operator record, a trace root and a word in it, for a claim "diverged". `logRoot`: that of the log from the last full checkpoint to
+    /// this step (mode `logged`; else it is not read).
     struct DivergedPost {
         uint40 step;
         bytes32 runRoot;
@@ -189,6 +192,7 @@ interface IGame {
         uint32 element;
         bytes words;
         bytes32[] tensorPath;
+        bytes32 logRoot;
     }
 
     /// @notice What an auditor committed to, and the two nodes that differ.
@@ -259,7 +263,7 @@ interface IGame {
     /// @notice Wei that nobody can withdraw any more.
     function burnt() external view returns (uint256);
 
-    /// @notice The machine that decides elements, fixed at deployment.
+    /// @notice The machine that knows programs and decides elements in mode `correct`, fixed at deployment.
     function referee() external view returns (IReferee);
 }
 
@@ -273,7 +277,8 @@ interface ISettlement is IGame {
     /// @notice Take a job; pays the trainer's bond.
     function acceptJob(bytes32 job) external payable;
 
-    /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state.
+    /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state; in mode `logged` it starts with the root
+    /// of the log beside it.
     function postClaim(bytes32 job, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external;
 
     /// @notice Claim "diverged": step `step` ended with a word that must be finite and is not.
@@ -306,12 +311,15 @@ interface ISettlement is IGame {
     function getVerdict(bytes32 job) external view returns (Verdict memory);
     function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
     function segmentRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
+    function logRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
     function traceRoot(bytes32 job, uint256 step) external view returns (bytes32);
     function opened(bytes32 job, Level kind, uint256 height, bytes32 node) external view returns (uint256 time);
 }
 
 /// @title The moves of a dispute; implemented by `VerificationGame` itself
 interface IMoves is IGame {
+    /// @notice The machine that decides elements in mode `logged`, fixed at deployment.
+    function logged() external view returns (IElements);
 
     /// @notice Dispute a claim at its run root (entry Run), a posted segment (where = checkpoint) or a posted trace (where = step).
     /// @param commitment keccak256(abi.encode(job, auditor, salt, own root of the entered tree))
@@ -359,7 +367,8 @@ interface IMoves is IGame {
     /// @notice Name a word of the opened leaf. A padding word that is not zero, or one that must be finite and is not, convicts at once.
     function selectElement(bytes32 job, uint256 dispute, uint256 element, bytes calldata words) external;
 
-    /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word.
+    /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word. In mode `logged` one more item follows
+    /// them: the proof of the element's log entry.
     function postPartials(bytes32 job, uint256 dispute, bytes[] calldata partials) external;
 
     /// @notice Name one partial sum.

@@ -81,9 +81,9 @@ library Merkle {
         for (uint256 i; i < h; ++i) result = node(kind, result, result);
     }
 
-    /// @notice The leaf of the RUN tree for a state without a rounding log: H(0x00 ‖ RUN ‖ state ‖ empty log).
-    function runLeaf(bytes32 state) internal view returns (bytes32) {
-        return leaf(RUN, abi.encodePacked(state, padding(LOG, 0)));
+    /// @notice The leaf of the RUN tree: H(0x00 ‖ RUN ‖ state ‖ log).
+    function runLeaf(bytes32 state, bytes32 log) internal view returns (bytes32) {
+        return leaf(RUN, abi.encodePacked(state, log));
     }
 
     /// @notice The node that a path leads to. INVARIANT I7: the caller fixes the length; the index must fit it.

@@ -41,7 +41,7 @@ contract Settlement is GameState, ISettlement {
         if (spec.steps == 0 || spec.steps > type(uint32).max) revert BadSpec("steps");
         if (spec.interval == 0) revert BadSpec("interval");
         if (spec.depth == 0 || spec.depth > 8) revert BadSpec("depth");
-        if (spec.mode != 0) revert BadSpec("mode");
+        if (spec.mode != 0 && (spec.mode < 26 || spec.mode > 32)) revert BadSpec("mode");
         if (spec.divergedPay > spec.reward) revert BadSpec("divergedPay");
         if (spec.trainerBond == 0 || spec.auditorBond == 0) revert BadSpec("bond");
         if (spec.acceptWindow == 0 || spec.claimWindow == 0 || spec.challengeWindow == 0 || spec.rewardWindow == 0) {
@@ -66,8 +66,7 @@ contract Settlement is GameState, ISettlement {
     function postClaim(bytes32 id, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external {
         Job storage job = _claimable(id);
         uint256 count = _ceilDiv(job.spec.steps, job.spec.interval);
-        bytes32 leaf = Merkle.runLeaf(finalState);
-        _expect(Merkle.pathRoot(Merkle.RUN, leaf, count - 1, path, Merkle.height(count)), runRoot);
+        _expect(_runRoot(job, count, finalState, path, Merkle.height(count)), runRoot);
         _claim(job, runRoot, count, 0);
         emit ClaimPosted(id, runRoot, finalState, 0);
     }
@@ -86,6 +85,7 @@ contract Settlement is GameState, ISettlement {
         _expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, height), post.segmentRoot);
         _segments[id][full + 1] = post.segmentRoot;
         _traces[id][post.step] = post.traceRoot;
+        if (job.spec.mode != 0) _logs[id][full + 1] = post.logRoot;
         _checkNotFinite(job, post);
         emit ClaimPosted(id, post.runRoot, bytes32(0), post.step);
         emit SegmentPosted(id, full + 1, post.segmentRoot);
@@ -285,6 +285,11 @@ contract Settlement is GameState, ISettlement {
     /// @inheritdoc ISettlement
     function segmentRoot(bytes32 id, uint256 checkpoint) external view returns (bytes32) {
         return _segments[id][checkpoint];
+    }
+
+    /// @inheritdoc ISettlement
+    function logRoot(bytes32 id, uint256 checkpoint) external view returns (bytes32) {
+        return _logs[id][checkpoint];
     }
 
     /// @inheritdoc ISettlement

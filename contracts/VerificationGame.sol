@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {Clock} from "./Clock.sol";
 import {GameState} from "./GameState.sol";
-import {IReferee} from "./IReferee.sol";
+import {IElements, IReferee} from "./IReferee.sol";
 import {IMoves} from "./IVerificationGame.sol";
 import {Merkle} from "./Merkle.sol";
 
@@ -17,8 +17,12 @@ contract VerificationGame is GameState, IMoves {
     /// @notice Code of the calls that are no moves: jobs, claims, money, views.
     address public immutable settlement;
 
-    constructor(IReferee referee_, address settlement_) GameState(referee_) {
+    /// @inheritdoc IMoves
+    IElements public immutable override logged;
+
+    constructor(IReferee referee_, address settlement_, IElements logged_) GameState(referee_) {
         settlement = settlement_;
+        logged = logged_;
     }
 
     /// @dev Everything in ISettlement. The target is fixed for ever, so this is one contract in two pieces, not an upgrade.
@@ -111,7 +115,9 @@ contract VerificationGame is GameState, IMoves {
     function postSegment(bytes32 id, uint256 n, SegmentPost calldata post) external {
         (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.Run);
         uint256 c = uint256(d.index) + 1;
-        _expect(Merkle.runLeaf(post.state), d.node);
+        bytes32 log = job.spec.mode == 0 ? Merkle.padding(Merkle.LOG, 0) : post.logRoot;
+        _expect(Merkle.runLeaf(post.state, log), d.node);
+        if (job.spec.mode != 0) _logs[id][c] = log;
         _checkCheckpoint(job, c - 1, post.prior, post.priorPath);
         uint256 last = _segmentLength(job, c);
         uint256 height = Merkle.height(last + 1);
@@ -290,12 +296,15 @@ contract VerificationGame is GameState, IMoves {
 
     /// @inheritdoc IMoves
     function postPartials(bytes32 id, uint256 n, bytes[] calldata partials) external {
-        (, Dispute storage d) = _trainerMoves(id, n, Level.Element);
+        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.Element);
         if (d.blocks <= 1) revert NotDecidedInBlocks();
-        if (partials.length != d.blocks) revert ChildCount(partials.length, d.blocks);
-        uint32 word = referee.combine(partials);
+        uint256 expected = uint256(d.blocks) + (job.spec.mode != 0 ? 1 : 0);
+        if (partials.length != expected) revert ChildCount(partials.length, expected);
+        IElements.Context memory context;
+        if (job.spec.mode != 0) context = _context(id, job, d, 0);
+        uint32 word = _machine(job).combine(context, partials);
         if (word != d.word) revert NotTheClaimedSum(word, d.word);
-        bytes32[] memory leaves = new bytes32[](partials.length);
+        bytes32[] memory leaves = new bytes32[](d.blocks);
         for (uint256 i; i < leaves.length; ++i) leaves[i] = Merkle.leafOf(Merkle.PARTIALS, partials[i]);
         bytes32 key = _elementKey(id, d);
         _partials[key] = Merkle.foldPadded(Merkle.PARTIALS, leaves);
@@ -317,19 +326,21 @@ contract VerificationGame is GameState, IMoves {
     function prove(bytes32 id, uint256 n, bytes32 prior, bytes32[] calldata priorPath, bytes calldata proof) external {
         (Job storage job, Dispute storage d) = _openDispute(id, n);
         _requireTurn(id, job, d, Clock.Turn.Trainer);
-        IReferee.Context memory context = _context(id, job, d, prior, priorPath);
+        if (prior != 0) _checkPrior(id, job, d.step, prior, priorPath);
+        IElements.Context memory context = _context(id, job, d, prior);
+        IElements machine = _machine(job);
         bool right;
         uint32 exact;
         // INVARIANT I10: the referee reverts on a wrong witness and for lack of gas; it never decides then.
         if (d.level == Level.Block) {
-            bytes memory partialSum = referee.evaluateBlock(context, uint32(d.index >> 32), proof);
+            bytes memory partialSum = machine.evaluateBlock(context, uint32(d.index >> 32), proof);
             right = Merkle.leaf(Merkle.PARTIALS, partialSum) == d.node;
         } else if (d.level != Level.Element) {
             revert WrongLevel(d.level, d.height);
         } else if (d.blocks > 1) {
             revert DecidedInBlocks(d.blocks);
         } else {
-            exact = referee.evaluate(context, proof);
+            exact = machine.evaluate(context, proof);
             right = exact == d.word;
         }
         emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
@@ -337,24 +348,39 @@ contract VerificationGame is GameState, IMoves {
         else _convict(id, job, n, d, Cause.Element);
     }
 
-    function _context(bytes32 id, Job storage job, Dispute storage d, bytes32 prior, bytes32[] calldata priorPath)
+    /// @dev Who decides elements in the job's mode.
+    function _machine(Job storage job) private view returns (IElements) {
+        return job.spec.mode == 0 ? referee : logged;
+    }
+
+    /// @dev What the contested element depends on; `prior` was checked.
+    function _context(bytes32 id, Job storage job, Dispute storage d, bytes32 prior)
         private
         view
-        returns (IReferee.Context memory)
+        returns (IElements.Context memory context)
     {
-        if (prior != 0) _checkPrior(id, job, d.step, prior, priorPath);
-        return IReferee.Context({
-            programRoot: job.spec.programRoot,
-            dataRoot: job.spec.dataRoot,
-            scalarRoot: job.spec.scalarRoot,
-            traceRoot: _traces[id][d.step],
-            stateRoot: prior,
-            seed: job.spec.seed,
-            step: d.step,
-            steps: job.spec.steps,
-            operator: d.operator,
-            element: uint32(d.index)
-        });
+        context.programRoot = job.spec.programRoot;
+        context.dataRoot = job.spec.dataRoot;
+        context.scalarRoot = job.spec.scalarRoot;
+        context.traceRoot = _traces[id][d.step];
+        context.stateRoot = prior;
+        context.seed = job.spec.seed;
+        context.step = d.step;
+        context.steps = job.spec.steps;
+        context.operator = d.operator;
+        context.element = uint32(d.index);
+        if (job.spec.mode != 0) _addLog(id, job, d, context);
+    }
+
+    /// @dev A trace is posted only below a segment, whose log was posted with it. The log of a claim "diverged" ends with the step that diverged.
+    function _addLog(bytes32 id, Job storage job, Dispute storage d, IElements.Context memory context) private view {
+        uint256 c = (uint256(d.step) - 1) / job.spec.interval + 1;
+        uint256 position = (uint256(d.step) - 1) % job.spec.interval;
+        bool last = job.divergedAt != 0 && (uint256(job.divergedAt) - 1) / job.spec.interval + 1 == c;
+        context.bits = job.spec.mode;
+        context.logStep = uint32(position);
+        context.logSteps = uint32(_segmentLength(job, c) + (last ? 1 : 0));
+        context.logRoot = _logs[id][c];
     }
 
     /// @inheritdoc IMoves

@@ -17,7 +17,7 @@ import solcx
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "vgame" / "game" / "artifacts"
-DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Pointwise")
+DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Logged", "Pointwise")
 CODE_SIZE_LIMIT = 24_576  # EIP-170
 RUNTIME = ["evm.deployedBytecode.object", "evm.deployedBytecode.immutableReferences"]
 

@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant("VerificationGame.sol", "if (_openedAt[key] != 0) return false;", ""),
     Mutant("VerificationGame.sol", "if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);", ""),
     # the ends of a segment, write-once roots, ties
-    Mutant("VerificationGame.sol", "_expect(Merkle.runLeaf(post.state), d.node);", ""),
+    Mutant("VerificationGame.sol", "_expect(Merkle.runLeaf(post.state, log), d.node);", ""),
     Mutant("VerificationGame.sol", "_checkCheckpoint(job, c - 1, post.prior, post.priorPath);", ""),
     Mutant(
         "VerificationGame.sol", "_expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, below), post.children[0]);", ""

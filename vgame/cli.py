@@ -32,13 +32,13 @@ DeviceName = Annotated[str, typer.Option("--device", help="default, compatible, 
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
 
 
-def _seat(rpc: str, game: str, bundle: Path, store: Path, device: str):
+def _seat(rpc: str, game: str, bundle: Path, store: Path, device: str, log: Path | None = None):
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
     from vgame.roles import Seat
 
-    return Seat(rpc, game, bundle, store, device)
+    return Seat(rpc, game, bundle, store, device, log=log)
 
 
 @app.command()
@@ -234,10 +234,11 @@ def auditor(
         str | None, typer.Option(help='most that is staked, "0.5 ether"; default: the trainer\'s bond')
     ] = None,
     any_terms: Annotated[bool, typer.Option("--any-terms", help="dispute on clocks that may be too short")] = False,
+    log: Annotated[Path | None, typer.Option(help="mode logged: the trainer's run folder, or a copy of it")] = None,
     json: Json = False,
 ) -> None:
     """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
-    seat = _seat(rpc, game, bundle, store, device)
+    seat = _seat(rpc, game, bundle, store, device, log=log)
     from vgame.roles import Limits, run_auditor
 
     run_auditor(seat, Reporter(json, "auditor"), Limits(_wei(max_bond), any_terms), once)

@@ -13,13 +13,15 @@ from functools import cached_property
 from pathlib import Path
 
 from vgame.commit.store import Store
-from vgame.errors import Abstain, ChainError, VgameError
+from vgame.errors import Abstain, ChainError, NotYet, VgameError
 from vgame.execute.devices import fingerprint, settle
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet, keystore_key
 from vgame.game.game import Event, Game, Job, JobSpec, Phase
 from vgame.game.trainer import Trainer
+from vgame.logged.published import PublishedLog
+from vgame.logged.run import LoggedStore
 from vgame.report import Reporter
 from vgame.spec import Bundle, load_bundle
 from vgame.terms import Pace, auditor_shortcomings, measure, trainer_shortcomings
@@ -40,6 +42,7 @@ class Seat:
     device: str = "default"
     keep: int = 1
     poll: float = 0.2
+    log: Path | None = None  # an auditor's: the trainer's run folder, in mode `logged`
 
 
 def wallet_from_environment(chain: Chain) -> Wallet:
@@ -81,6 +84,25 @@ def open_game(seat: Seat) -> Game:
     return game
 
 
+def off_chain(bundle: Bundle) -> str:
+    """Why the contract cannot decide this job's elements; empty if it can."""
+    if bundle.mode == "correct":
+        return ""
+    if bundle.log is None:
+        return f"a job in mode {bundle.mode!r} cannot be disputed on chain; order mode = 'correct' or 'logged'"
+    from vgame.arithmetic.functions import ELEMENTARY
+    from vgame.logged.sums import PROVEN
+    from vgame.program.operators import Map
+
+    if any(window < PROVEN for window in bundle.log.windows):
+        return "with calibrated thresholds an honest trainer may lose, for replication is only likely; order [log] thresholds = 'proven'"
+    functions = {op.function for op in bundle.program.operators if isinstance(op, Map)} & set(ELEMENTARY)
+    if bundle.log.bits < 32 and functions:
+        names = ", ".join(sorted(function.name.lower() for function in functions))
+        return f"the contract has no {names} with {bundle.log.bits} bits; order [log] bits = 32"
+    return ""
+
+
 def find_order(game: Game, bundle: Bundle, job: bytes) -> Event:
     """The job's creation event; abstains unless the bundle is byte for byte what was ordered."""
     event = next((e for e in game.events("JobCreated", job)), None)
@@ -100,8 +122,8 @@ def matches(game: Game, bundle: Bundle, event: Event) -> bool:
 def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
     """Order the bundle's job and pay its reward; its identity."""
     assert game.wallet is not None
-    if bundle.mode != "correct":
-        raise VgameError(f"a job in mode {bundle.mode!r} cannot be disputed on chain; order mode = 'correct'")
+    if why := off_chain(bundle):
+        raise VgameError(why)
     spec = JobSpec(**bundle.order)
     job = game.job_id(spec, game.wallet.address, nonce)
     if game.job(job).phase is not Phase.NONE:
@@ -122,12 +144,13 @@ def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, s
         raise Abstain(
             f"{store_folder} holds no run of this bundle; start `vgame auditor` or `vgame trainer` with it first"
         )
-    store = Store(folder, bundle)
+    store = LoggedStore(folder, bundle) if bundle.mode == "logged" else Store(folder, bundle)
     if store.divergence is None and store.step < bundle.steps:
         raise Abstain(
             f"the run in {store_folder} is at step {store.step} of {bundle.steps}; look again when it has ended"
         )
-    root = run_tree(store.roots, len(store.roots)).root.hex()
+    logs = store.log_roots if isinstance(store, LoggedStore) else None
+    root = run_tree(store.roots, len(store.roots), logs).root.hex()
     return {e.args["job"].hex(): root for e in game.events("JobCreated") if matches(game, bundle, e)}
 
 
@@ -135,15 +158,25 @@ def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, s
 
 
 class Computation:
-    """One bundle on one device: its store and its history."""
+    """One bundle on one device: its store and its history; in mode `logged` also the log that an auditor follows."""
+
+    published: PublishedLog | None = None
 
     def __init__(self, seat: Seat, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
+        self.reporter = reporter
+        self.bundle = load_bundle(seat.bundle)
+        if why := off_chain(self.bundle):
+            raise Abstain(why)
+        if self.bundle.mode == "logged":
+            self._start_logged(seat, kind, attack)
+        else:
+            self._start(seat, kind, attack)
+
+    def _start(self, seat: Seat, kind: str, attack: tuple[str, int] | None) -> None:
         from vgame.execute import attacks
         from vgame.execute.executor import Executor
         from vgame.execute.history import History
 
-        self.reporter = reporter
-        self.bundle = load_bundle(seat.bundle)
         executor = Executor(
             self.bundle.program, self.bundle.data, self.bundle.scalars, self.bundle.seed, self.bundle.mode, kind
         )
@@ -156,6 +189,34 @@ class Computation:
             self.store = self.store.fork(seat.store / name, (patch.first - 1) // self.bundle.interval)
             self.stepper, history = attacks.PatchedExecutor(executor, patch), attacks.CheatingHistory
         self.history = history(self.store, self.stepper)
+
+    def _start_logged(self, seat: Seat, kind: str, attack: tuple[str, int] | None) -> None:
+        """The trainer records its log in its run folder; an auditor follows a copy of it, in a run of its own."""
+        from vgame.logged.attacks import steer
+        from vgame.logged.history import LoggedHistory
+        from vgame.logged.run import make_executor
+
+        self.stepper, identity = make_executor(self.bundle, kind), self.bundle.identity.hex()[:16]
+        if attack:
+            steer(self.stepper, attack[1])
+        if seat.log is None:
+            self.store = log = LoggedStore(seat.store / identity, self.bundle, seat.keep)
+            log.record(self.stepper)
+        else:
+            self.published = log = self._await_log(seat, seat.log)
+            self.store = Store(seat.store / f"{identity}-{log.run_root.hex()[:16]}", self.bundle, seat.keep)
+            log.follow(self.stepper)
+        self.history = LoggedHistory(self.store, self.stepper, log)
+
+    def _await_log(self, seat: Seat, source: Path) -> PublishedLog:
+        """The log of the trainer's whole run."""
+        patience = Patience(self.reporter, seat.poll)
+        while True:
+            with patience:
+                log = PublishedLog(source, seat.store / "log", self.bundle)
+                if log.ended:
+                    return log
+                raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")
 
     def run(self) -> None:
         """Train or re-train to the end."""
@@ -179,7 +240,10 @@ class Computation:
     @cached_property
     def pace(self) -> Pace:
         """How fast this device is."""
-        return measure(self.bundle, self.stepper)
+        pace = measure(self.bundle, self.stepper)
+        if isinstance(self.store, LoggedStore):
+            self.stepper.made.clear()  # what was measured is no step of the run
+        return pace
 
     def refuse_bad_terms(self, gas_price: int) -> None:
         """Abstain from an order on which an honest trainer could lose."""
@@ -193,7 +257,15 @@ class Computation:
         """Root over the checkpoints that were reached."""
         from vgame.game.trees import run_tree
 
-        return run_tree(self.store.roots, len(self.store.roots)).root
+        return run_tree(self.store.roots, len(self.store.roots), self.history.logs).root
+
+    def why_foreign(self, game: Game, job: bytes, claim: Job) -> str:
+        """Why the log that this run follows is not the claim's; empty if it is, or if there is none."""
+        if self.published is None:
+            return ""
+        stopped = claim.diverged_at
+        partial = game.log_root(job, (stopped - 1) // self.bundle.interval + 1) if stopped else None
+        return self.published.why_foreign(claim.run_root, partial)
 
 
 def hello(reporter: Reporter, role: str, device: str) -> None:
@@ -269,6 +341,8 @@ class Patience:
 
 def run_auditor(seat: Seat, reporter: Reporter, limits: Limits, once: bool = False) -> None:
     """Re-execute the bundle, then watch every job that orders it; `once`: until all such jobs have ended."""
+    if seat.log is None and load_bundle(seat.bundle).mode == "logged":
+        raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
     game = open_game(seat)
     with settle(seat.device) as kind:
         hello(reporter, "auditor", seat.device)
@@ -335,6 +409,9 @@ class Watch:
         phase = state.phase
         if phase is Phase.CLAIMED and job not in self.said:
             self.said.add(job)
+            if foreign := self.computation.why_foreign(self.game, job, state):
+                self.ended.add(job)
+                raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
             agrees = auditor.agrees()
             text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {self.computation.run_root.hex()[:16]}"
             self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=self.computation.run_root.hex())

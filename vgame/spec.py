@@ -38,7 +38,8 @@ from vgame.program.schedule import Schedule
 from vgame.program.validate import validate
 from vgame.tasks.task import Task
 
-#: Rounding modes by the number that the order of a job has for them; the contract takes 0.
+#: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits. The contract takes 0
+#: and 26 to 32.
 MODES = ("correct", "nearest", "fp32", "logged")
 
 UNITS = {"wei": 1, "gwei": 10**9, "ether": 10**18}
@@ -246,7 +247,7 @@ class Bundle:
             "scalar_root": self.scalar_root,
         }
         numbers = {"seed": self.seed, "steps": self.steps, "interval": self.interval, "depth": self.depth}
-        numbers["mode"] = MODES.index(self.mode)
+        numbers["mode"] = self.log.bits if self.log else MODES.index(self.mode)
         return roots | numbers | self.terms.model_dump()
 
     def rendering(self) -> dict[str, Any]:

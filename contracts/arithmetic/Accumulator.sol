@@ -48,27 +48,60 @@ library Accumulator {
 
     /// @notice Σ_k a[k]·b[k].
     function dot(bytes calldata a, bytes calldata b) internal pure returns (Partial memory result) {
-        (uint256 pointer, uint256 distance) = _copy(a, b);
+        (uint256 pointer, uint256 distance) = factors(a, b);
         _accumulate(pointer, distance, result);
     }
 
     /// @notice Σ_k words[k].
     function sum(bytes calldata words) internal pure returns (Partial memory result) {
-        (uint256 pointer, uint256 distance) = _copy(words, words);
-        // Equivalent to: the second copy = 1.0, 1.0, ...
-        // SAFETY: `_copy` has allocated it.
-        assembly ("memory-safe") {
-            let end := add(pointer, mul(2, distance))
-            for { let at := add(pointer, distance) } lt(at, end) { at := add(at, 32) } { mstore(at, ONES) }
-        }
+        (uint256 pointer, uint256 distance) = factorsOfSum(words);
         _accumulate(pointer, distance, result);
     }
 
     /// @notice Σ_{k: index[k] = m} words[k]; terms that are not selected are absent, not multiplied by zero.
     function oneHotSum(bytes calldata index, uint32 m, bytes calldata words) internal pure returns (Partial memory result) {
-        (uint256 pointer, uint256 distance) = _copy(words, index);
+        (uint256 pointer, uint256 distance) = factorsOfOneHotSum(index, m, words);
+        _accumulate(pointer, distance, result);
+    }
+
+    // --- factors: two copies in fresh memory, the second `distance` bytes behind the first at `pointer` ---
+
+    /// @notice (a[k], b[k]). Copies both ranges to fresh memory, filled up with zero words to whole chunks of eight. The copy of b starts `distance`
+    /// bytes behind that of a, and both are `distance` long.
+    function factors(bytes calldata a, bytes calldata b) internal pure returns (uint256 pointer, uint256 distance) {
+        if (a.length != b.length || a.length % 4 != 0) revert UnequalRanges(a.length, b.length);
+        assembly ("memory-safe") {
+            pointer := mload(0x40)
+            distance := and(add(a.length, 31), not(31))
+            let second := add(pointer, distance)
+            calldatacopy(pointer, a.offset, a.length)
+            calldatacopy(second, b.offset, b.length)
+            calldatacopy(add(pointer, a.length), calldatasize(), sub(distance, a.length)) // zeros
+            calldatacopy(add(second, b.length), calldatasize(), sub(distance, b.length))
+            mstore(0x40, add(second, distance))
+        }
+    }
+
+    /// @notice (words[k], 1.0).
+    function factorsOfSum(bytes calldata words) internal pure returns (uint256 pointer, uint256 distance) {
+        (pointer, distance) = factors(words, words);
+        // Equivalent to: the second copy = 1.0, 1.0, ...
+        // SAFETY: `factors` has allocated it.
+        assembly ("memory-safe") {
+            let end := add(pointer, mul(2, distance))
+            for { let at := add(pointer, distance) } lt(at, end) { at := add(at, 32) } { mstore(at, ONES) }
+        }
+    }
+
+    /// @notice (words[k], 1.0) where index[k] = m, (+0, +0) elsewhere.
+    function factorsOfOneHotSum(bytes calldata index, uint32 m, bytes calldata words)
+        internal
+        pure
+        returns (uint256 pointer, uint256 distance)
+    {
+        (pointer, distance) = factors(words, index);
         // Equivalent to: where index[k] == m: (word, 1.0), elsewhere (+0, +0).
-        // SAFETY: `_copy` has allocated both ranges.
+        // SAFETY: `factors` has allocated both ranges.
         assembly ("memory-safe") {
             // m in the byte order of the lanes, in every lane
             let wanted := add(and(shr(8, m), 0x00ff00ff), shl(8, and(m, 0x00ff00ff)))
@@ -83,7 +116,6 @@ library Accumulator {
                 mstore(add(at, distance), and(ONES, equal))
             }
         }
-        _accumulate(pointer, distance, result);
     }
 
     // --- partial sums ---
@@ -116,7 +148,7 @@ library Accumulator {
 
     /// @dev RN(value * 2^-298); the sign of a zero is the value's.
     function _roundFinite(Partial memory partialSum) private pure returns (uint32) {
-        (uint256 sign, uint256 high, uint256 middle, uint256 low) = _magnitude(partialSum);
+        (uint256 sign, uint256 high, uint256 middle, uint256 low) = magnitude(partialSum);
         // From 2^512 units upwards everything overflows: the largest finite number is below 2^(128 + 298) units.
         if (high != 0) return sign == 0 ? Binary32.POSITIVE_INFINITY : Binary32.NEGATIVE_INFINITY;
         // The highest 256 bits in steps of 128: what is cut off is marked in the last of at least 128 significant bits.
@@ -133,7 +165,7 @@ library Accumulator {
     }
 
     /// @dev Sign and absolute value.
-    function _magnitude(Partial memory p) private pure returns (uint256 sign, uint256 high, uint256 middle, uint256 low) {
+    function magnitude(Partial memory p) internal pure returns (uint256 sign, uint256 high, uint256 middle, uint256 low) {
         (sign, high, middle, low) = (p.high >> 255, p.high, p.middle, p.low);
         if (sign == 0) return (sign, high, middle, low);
         // unchecked: two's complement negation, ~x + 1 with its carries.
@@ -172,32 +204,26 @@ library Accumulator {
 
     // --- the loop ---
 
-    /// @dev Copies both ranges to fresh memory, filled up with zero words to whole chunks of eight. The copy of b starts `distance`
-    /// bytes behind that of a, and both are `distance` long.
-    function _copy(bytes calldata a, bytes calldata b) private pure returns (uint256 pointer, uint256 distance) {
-        if (a.length != b.length || a.length % 4 != 0) revert UnequalRanges(a.length, b.length);
+    /// @dev Σ a[k]·b[k] over the words at `pointer` (a) and `pointer + distance` (b), and frees the memory from `pointer` on.
+    function _accumulate(uint256 pointer, uint256 distance, Partial memory result) private pure {
+        (uint256 carrySave, bool special) = collect(pointer, distance);
+        if (special) result.class = classify(pointer, distance);
+        else normalise(carrySave, result);
+        // SAFETY: only the copies lie between `pointer` and the free memory, and nothing refers to them any more.
         assembly ("memory-safe") {
-            pointer := mload(0x40)
-            distance := and(add(a.length, 31), not(31))
-            let second := add(pointer, distance)
-            calldatacopy(pointer, a.offset, a.length)
-            calldatacopy(second, b.offset, b.length)
-            calldatacopy(add(pointer, a.length), calldatasize(), sub(distance, a.length)) // zeros
-            calldatacopy(add(second, b.length), calldatasize(), sub(distance, b.length))
-            mstore(0x40, add(second, distance))
+            mstore(0x40, pointer)
         }
     }
 
-    /// @dev Σ a[k]·b[k] over the words at `pointer` (a) and `pointer + distance` (b), and frees the memory from `pointer` on.
+    /// @notice Σ a[k]·b[k] as eight carry-save words, in memory that is not allocated; special: they are void, an exponent field was 255.
     ///
-    /// Eight words are taken apart at once, in eight lanes of 32 bits. With x = M·2^(E-149), M < 2^24 and 0 <= E <= 253 (E is the
+    /// @dev Eight words are taken apart at once, in eight lanes of 32 bits. With x = M·2^(E-149), M < 2^24 and 0 <= E <= 253 (E is the
     /// field - 1, and 0 for subnormals, which lack the hidden bit), a product is Ma·Mb·2^S units, S = Ea + Eb <= 506. It goes to
     /// one of eight carry-save words, one per sign and S >> 7, shifted by S & 127: a term adds less than 2^175, so no word can
-    /// overflow in 2^81 terms. Nothing branches on the data; if an exponent field was 255, the sum is void and _classify decides.
+    /// overflow in 2^81 terms. Nothing branches on the data; if an exponent field was 255, the sum is void and {classify} decides.
     /// Sums of disjoint bits are written with `add`: the optimizer would take `or` apart and repeat its parts.
-    function _accumulate(uint256 pointer, uint256 distance, Partial memory result) private pure {
-        uint256 carrySave;
-        uint256 special;
+    function collect(uint256 pointer, uint256 distance) internal pure returns (uint256 carrySave, bool special) {
+        uint256 fields;
         assembly ("memory-safe") {
             carrySave := mload(0x40)
             calldatacopy(carrySave, calldatasize(), 256) // zeros
@@ -212,7 +238,7 @@ library Accumulator {
                 // Exponent field at bit 7; a field of 255 carries to bit 15; hidden bit (field != 0) at bit 7.
                 let ex := and(x, FIELD)
                 let ey := and(y, FIELD)
-                special := or(special, or(add(ex, BIT7), add(ey, BIT7)))
+                fields := or(fields, or(add(ex, BIT7), add(ey, BIT7)))
                 let hx := and(shr(8, add(ex, FIELD)), BIT7)
                 let hy := and(shr(8, add(ey, FIELD)), BIT7)
                 // Mantissas with their hidden bit, at bits 0..23.
@@ -245,16 +271,11 @@ library Accumulator {
                 mstore(word, add(mload(word), shl(byte(3, control), shr(128, p))))
             }
         }
-        if (special & BIT15 == 0) _normalise(carrySave, result);
-        else result.class = _classify(pointer, distance);
-        // SAFETY: only the copies lie between `pointer` and the free memory, and nothing refers to them any more.
-        assembly ("memory-safe") {
-            mstore(0x40, pointer)
-        }
+        special = fields & BIT15 != 0;
     }
 
-    /// @dev The OR of the terms' classes (a[k]·b[k] over the same words as in _accumulate); 0 if no infinity and no NaN occurs.
-    function _classify(uint256 pointer, uint256 distance) private pure returns (uint8 class) {
+    /// @dev The OR of the terms' classes (a[k]·b[k] over the same words as in {collect}); 0 if no infinity and no NaN occurs.
+    function classify(uint256 pointer, uint256 distance) internal pure returns (uint8 class) {
         uint256 nans;
         uint256 positive;
         uint256 negative;
@@ -289,7 +310,7 @@ library Accumulator {
     }
 
     /// @dev value = Σ_{i < 4} (positive[i] - negative[i])·2^(128 i), as 768 bits.
-    function _normalise(uint256 carrySave, Partial memory result) private pure {
+    function normalise(uint256 carrySave, Partial memory result) internal pure {
         // unchecked: every word is below 2^206 (2^31 terms below 2^175), so differences and carries are signed 256-bit numbers.
         unchecked {
             int256 carry = _difference(carrySave, 0);

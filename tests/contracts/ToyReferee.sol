@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-import {IReferee} from "../../contracts/IReferee.sol";
+import {IElements, IReferee} from "../../contracts/IReferee.sol";
 import {Merkle} from "../../contracts/Merkle.sol";
 
 /// @title A machine that is cheap to compute, so that the game can be tested by itself
@@ -113,7 +113,7 @@ contract ToyReferee is IReferee {
 
     // ---- elements ----
 
-    /// @inheritdoc IReferee
+    /// @inheritdoc IElements
     function evaluate(Context calldata c, bytes calldata proof) external view returns (uint32) {
         (Program memory p, Operator memory o, uint32 operand) = _operand(c, proof);
         if (o.blocks > 1) revert DecidedInBlocks(o.blocks);
@@ -127,15 +127,15 @@ contract ToyReferee is IReferee {
         }
     }
 
-    /// @inheritdoc IReferee
+    /// @inheritdoc IElements
     function evaluateBlock(Context calldata c, uint32 part, bytes calldata proof) external view returns (bytes memory) {
         (, Operator memory o, uint32 operand) = _operand(c, proof);
         if (part >= o.blocks) revert NotABlock(part, o.blocks);
         return abi.encode(sha256(abi.encodePacked(c.seed, c.step, c.operator, c.element, part, operand)));
     }
 
-    /// @inheritdoc IReferee
-    function combine(bytes[] calldata partials) external pure returns (uint32 word) {
+    /// @inheritdoc IElements
+    function combine(Context calldata, bytes[] calldata partials) external pure returns (uint32 word) {
         for (uint256 i; i < partials.length; ++i) {
             if (partials[i].length != 32) revert OpeningSize(partials[i].length, 32);
             word ^= uint32(bytes4(partials[i]));

@@ -204,6 +204,11 @@ class ToyMachine:
                     return Stop(step, index, int(bad[0]))
         return None
 
+    logs = None
+
+    def witness(self, step: int, operator: int, element: int) -> list[bytes]:
+        return []
+
     @property
     def operators(self) -> int:
         return len(self.program.operators)

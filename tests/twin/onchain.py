@@ -18,7 +18,7 @@ from vgame.execute.history import PROOF_TYPE, History
 from vgame.game.chain import artifact
 from vgame.program.operators import Contract as Contraction
 
-DEPLOYED = ("Pointwise", "Referee")
+DEPLOYED = ("Pointwise", "Referee", "Logged")
 
 
 def deploy_referee() -> Contract:
@@ -26,6 +26,12 @@ def deploy_referee() -> Contract:
     artifacts = {name: artifact(name) for name in DEPLOYED}
     pointwise = Contract(artifacts, "Pointwise")
     return Contract(artifacts, "Referee", pointwise.address, near=pointwise)
+
+
+def deploy_logged() -> Contract:
+    """The machine of mode `logged`, on a referee."""
+    referee = deploy_referee()
+    return Contract(referee.artifacts, "Logged", referee.address, near=referee)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,15 @@ class StepOnChain:
     history: History
     step: int
 
+    @property
+    def log(self) -> tuple[int, int, int, bytes]:
+        """bits, position of the step in its interval, steps of the interval, root of its log."""
+        h = self.history
+        if h.logs is None:
+            return 0, 0, 0, bytes(32)
+        position, start = (self.step - 1) % h.interval, (self.step - 1) // h.interval * h.interval
+        return h.bundle.log.bits, position, min(h.interval, h.steps - start), h.logs[start // h.interval]
+
     @cached_property
     def trace(self) -> Tree:
         return Tree(Kind.TRACE, self.history.trace(self.step))
@@ -60,7 +75,7 @@ class StepOnChain:
         """struct Context."""
         b = self.history.bundle
         roots = (b.program.root, b.data_root, b.scalar_root, (trace or self.trace).root, self.state_root)
-        return (*roots, b.seed, self.step, b.steps, operator, element)
+        return (*roots, b.seed, self.step, b.steps, operator, element, *self.log)
 
     def proof(self, operator: int, element: int, block: int | None = None, trace: Tree | None = None) -> bytes:
         tree = trace or self.trace
@@ -84,7 +99,8 @@ class StepOnChain:
         for j in range(blocks):
             partials.append(self.partial(operator, element, j, trace))
             gas.append(self.referee.gas)
-        word = self.referee.call("combine", partials)
+        partials += self.history.witness(self.step, operator, element)
+        word = self.referee.call("combine", self.context(operator, element, trace), partials)
         return Ruling(word, (*gas, self.referee.gas))
 
     def forged(self, operator: int, element: int, bit: int) -> Tree:
@@ -126,7 +142,8 @@ class StepOnChain:
             return self.decide(operator, element, forged).word
         partials, block = self.history.partials(self.step, operator, element), random.randrange(blocks)
         partials[block] = self.partial(operator, element, block, forged)
-        return int(self.referee.call("combine", partials))
+        partials += self.history.witness(self.step, operator, element)
+        return int(self.referee.call("combine", self.context(operator, element, forged), partials))
 
 
 def damage(proof: bytes, random: Random) -> tuple[bytes, str]:

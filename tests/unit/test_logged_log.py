@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from vgame.logged.encoding import Encoding, LogError, decode, encode, entropy_bytes
-from vgame.logged.logfile import HEADER, LogFile, interval_root, step_root
+from vgame.logged.logfile import HEADER, LogFile
 from vgame.logged.sums import Entries
+from vgame.logged.tree import interval_root, step_root
 from vgame.program.operators import Contract, Ref, RefClass, Variant
 from vgame.program.program import Program, Source
 

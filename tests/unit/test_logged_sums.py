@@ -137,7 +137,7 @@ def test_every_word_is_admissible_and_others_are_not() -> None:
                 word = out[m, n].view(torch.int32).item() & 0xFFFFFFFF
                 up = logged.get(8 * m + n)
                 entry = Direction.NONE if up is None else Direction.UP if up else Direction.DOWN
-                assert enclosure.agrees(word, entry)
+                assert enclosure.allows(entry) and enclosure.word(entry) == word
                 free += enclosure.free
                 if not enclosure.free:
                     assert not enclosure.admits(word + 1) and not enclosure.admits(word - 1)
@@ -149,17 +149,52 @@ def test_the_predicate_on_cases_by_hand() -> None:
     middle = 1 + Fraction(1, 2**24)
     one, above = 0x3F800000, 0x3F800001
     near = Enclosure(middle + tiny, 2 * tiny, 32)
-    assert near.free and near.agrees(above, Direction.UP) and near.agrees(one, Direction.DOWN)
-    assert not near.agrees(above, Direction.DOWN) and not near.agrees(one, Direction.UP) and not near.admits(above + 1)
+    assert near.free and not near.admits(above + 1)
+    assert [near.word(entry) for entry in Direction] == [one, above, above]
     far = Enclosure(middle + 4 * tiny, 2 * tiny, 32)
-    assert far.agrees(above, Direction.UP) and far.agrees(above, Direction.NONE) and not far.agrees(one, Direction.DOWN)
+    assert [far.word(entry) for entry in Direction] == [above] * 3 and [far.allows(e) for e in Direction] == [
+        False,
+        True,
+        True,
+    ]
+    even = Enclosure(middle + 2 * tiny, 2 * tiny, 32)
+    assert even.word(Direction.DOWN) == one, "exact - e is the midpoint, whose even end is the lower one"
+    odd = Enclosure(middle + 2 * (middle - 1) - 2 * tiny, 2 * tiny, 32)
+    assert [odd.word(entry) for entry in Direction] == [above, above, above + 1], (
+        "exact + e is the next midpoint, its even end the upper one"
+    )
     assert not Enclosure(middle, tiny, 26).admits(above), "not on the grid of 26 bits"
     zero = Enclosure(Fraction(0), tiny * Fraction(1, 2**200), 32)
-    assert zero.agrees(0, Direction.NONE) and zero.agrees(0, Direction.DOWN) and not zero.agrees(0, Direction.UP)
+    assert zero.word(Direction.UP) == 0 and zero.allows(Direction.DOWN) and not zero.allows(Direction.UP)
     minus = Enclosure(-middle - tiny, 2 * tiny, 32)
-    assert minus.agrees(above | 1 << 31, Direction.UP) and minus.agrees(one | 1 << 31, Direction.DOWN)
+    assert [minus.word(entry) for entry in Direction] == [one | 1 << 31, above | 1 << 31, above | 1 << 31]
     assert enclose_sum([0x7F800000, one], 32) is None
     third = 0x3EAAAAAB
     assert enclose_sum([one], 32).bound == 0 and enclose_sum([one, third], 32).bound == 0, "exact in binary64"
     assert enclose_sum([one, third >> 8 | third << 22 & 0x3FFFFFFF, 1], 32, 9).bound > 0
     assert round_fraction(middle, 32) == one
+
+
+def test_an_auditor_has_the_word_of_the_integers_whatever_the_log_says() -> None:
+    """Entries left out, added, flipped: with proven windows the word is a function of operands and log, on every device."""
+    a, b = draw("normal", (1, 8, 512), 1), draw("normal", (1, 8, 512), 2)
+    a[..., 256:] = -a[..., :256] * (1 + 2.0**-22)
+    b[..., 256:] = b[..., :256]
+    words = [[[w & 0xFFFFFFFF for w in row] for row in x.view(torch.int32)[0].tolist()] for x in (a, b)]
+    enclosures = [enclose_dot(x, y, 32) for x in words[0] for y in words[1]]
+    generator, changed = np.random.default_rng(3), 0
+    for trial in range(12):
+        positions = np.flatnonzero(generator.random(64) < (0, 0.3, 1)[trial % 3])
+        given = Entries(positions.astype(np.int64), generator.random(len(positions)) < 0.5)
+        entries = dict(zip(positions.tolist(), given.up.tolist(), strict=True))
+        directions = [Direction(2 * entries[i]) if i in entries else Direction.NONE for i in range(64)]
+        expected = [e.word(d) for e, d in zip(enclosures, directions, strict=True)]
+        changed += sum(e.word(d) != e.word(Direction.NONE) for e, d in zip(enclosures, directions, strict=True))
+        for device in ("up", "down", "midpoint"):
+            with perturbed(device, 0.5):
+                site = Site(32, given=given)
+                out = sums.dot(a, b, site).view(-1)
+            for position in site.doubtful:
+                out[position] = torch.tensor(expected[position]).to(torch.int32).view(torch.float32)
+            assert [w & 0xFFFFFFFF for w in out.view(torch.int32).tolist()] == expected
+    assert changed > 20

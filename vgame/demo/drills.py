@@ -12,7 +12,7 @@ from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
-from vgame.game.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
+from vgame.game.adversaries import ATTACKS, TAMPERED_LOG, CheatingTrainer, FalseAccuser
 from vgame.game.game import Game, Phase
 from vgame.report import Reporter
 from vgame.roles import Computation, Seat, hello, open_game
@@ -37,7 +37,7 @@ def run_adversary(seat: Seat, reporter: Reporter) -> None:
 
 
 def _cheat(seat: Seat, game: Game, kind: str, job: bytes, name: str, step: int, reporter: Reporter) -> None:
-    attack = ATTACKS[name]
+    attack = TAMPERED_LOG if name == TAMPERED_LOG.name else ATTACKS[name]
     computation = Computation(seat, kind, reporter, (name, step))
     trainer = CheatingTrainer(game, job, computation.history, attack.silent)
     trainer.accept()

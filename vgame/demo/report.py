@@ -12,13 +12,14 @@ from markupsafe import Markup
 
 from vgame.demo import picture
 from vgame.files import write_atomic
-from vgame.game.adversaries import ATTACKS
+from vgame.game.adversaries import ATTACKS, TAMPERED_LOG
 
 if TYPE_CHECKING:
     from vgame.demo.story import Result
 
 
 TITLES = {name: attack.title for name, attack in ATTACKS.items()} | {
+    TAMPERED_LOG.name: TAMPERED_LOG.title,
     "accuse-any-element": "an honest claim accused, down to an element that is right",
     "accuse-and-idle": "an honest claim accused by somebody who then does nothing",
 }

@@ -22,11 +22,13 @@ from vgame.demo.dossier import Dossier, holdings, investigate, paid_in
 from vgame.demo.processes import Role, start_embedded_chain
 from vgame.demo.screen import Screen
 from vgame.errors import VgameError
-from vgame.game.adversaries import ATTACKS
+from vgame.game.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.game.chain import Chain, Wallet, deploy_game
 from vgame.game.game import Event, Game, Level, Phase, Status, Turn
 
 DEVICE_A, DEVICE_B = "default", "compatible"
+DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
+LOGGED = "bundle-logged"  # of the job in mode `logged`
 T = TypeVar("T")
 
 ETHER = 10**18
@@ -64,8 +66,9 @@ def run_demo(json_output: bool, attack: str | None, rpc: str | None, report: Pat
     from vgame.demo.report import write_report
     from vgame.spec import read_job_file
 
-    if attack is not None and attack not in ATTACKS:
-        raise VgameError(f"there is no attack {attack!r}; known are {', '.join(ATTACKS)}")
+    known = [*ATTACKS, TAMPERED_LOG.name]
+    if attack is not None and attack not in known:
+        raise VgameError(f"there is no attack {attack!r}; known are {', '.join(known)}")
     if job_file is not None:
         read_job_file(job_file)  # a wrong one is said at once
     if not os.access(report.parent, os.W_OK):
@@ -76,7 +79,7 @@ def run_demo(json_output: bool, attack: str | None, rpc: str | None, report: Pat
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vgame-demo-")))
         story = Story(folder, screen, stack, rpc, job_file)
-        result = story.play(list(ATTACKS) if attack is None else [attack], only=attack is not None)
+        result = story.play(known if attack is None else [attack], only=attack is not None)
     screen.table(result)
     write_report(result, report)
     if json_output:
@@ -137,10 +140,7 @@ class Story:
     def _prepare(self, job_file: Path | None):
         from vgame.spec import prepare, read_job_file, save_bundle
 
-        path = job_file or Path(str(files("vgame.tasks") / "digits.toml"))
-        job = read_job_file(path)
-        if not self.can_travel:
-            job = job.model_copy(update={"terms": job.terms.model_copy(update=WITHOUT_TIME_TRAVEL)})
+        job = self._with_clocks(read_job_file(job_file or DIGITS))
         bundle = prepare(job)
         save_bundle(bundle, self.folder / "bundle")
         self.result.job = bundle.rendering() | {"operators": len(bundle.program.operators), "model": job.model}
@@ -150,12 +150,30 @@ class Story:
         )
         return bundle
 
+    def _prepare_logged(self):
+        """A small job in mode `logged`."""
+        from vgame.spec import LogTerms, prepare, read_job_file, save_bundle
+
+        job = self._with_clocks(read_job_file(DIGITS))
+        small = {"steps": 4, "interval": 2, "mode": "logged", "log": LogTerms(thresholds="proven")}
+        bundle = prepare(job.model_copy(update=small | {"args": job.args | {"batch": 16}}))
+        save_bundle(bundle, self.folder / LOGGED)
+        return bundle
+
+    def _with_clocks(self, job):
+        """The job, with short clocks where time cannot be moved."""
+        if self.can_travel:
+            return job
+        return job.model_copy(update={"terms": job.terms.model_copy(update=WITHOUT_TIME_TRAVEL)})
+
     # ---- helpers ----
 
-    def role(self, name: str, command: str, store: str, wallet: str | None, device: str, *extra: str) -> Role:
+    def role(
+        self, name: str, command: str, store: str, wallet: str | None, device: str, *extra: str, bundle: str = "bundle"
+    ) -> Role:
         """Start a role of the game on a device."""
         arguments = [
-            command, "--rpc", self.url, "--game", self.game.address, "--bundle", str(self.folder / "bundle"),
+            command, "--rpc", self.url, "--game", self.game.address, "--bundle", str(self.folder / bundle),
             "--store", str(self.folder / store), "--device", device, *extra,
         ]  # fmt: skip
         key = self.wallets[wallet].key if wallet else None
@@ -163,12 +181,12 @@ class Story:
         self.stack.callback(role.stop)
         return role
 
-    def post(self) -> bytes:
-        """The client orders the job once more."""
+    def post(self, bundle=None) -> bytes:
+        """The client orders the job once more, or another one."""
         from vgame.roles import post_job
 
         self.nonce += 1
-        return post_job(self.game, self.bundle, self.nonce)
+        return post_job(self.game, bundle or self.bundle, self.nonce)
 
     def travel(self, seconds: int) -> None:
         """Let time pass."""
@@ -193,6 +211,16 @@ class Story:
 
     def play(self, attacks: list[str], only: bool) -> Result:
         """All scenes, or one attack with the auditor that it needs."""
+        if attacks != [TAMPERED_LOG.name]:
+            self.main_job([name for name in attacks if name != TAMPERED_LOG.name], only)
+        if TAMPERED_LOG.name in attacks:
+            self.tampered_log()
+        self._settle_accounts()
+        self.result.seconds = time.monotonic() - self.begin
+        return self.result
+
+    def main_job(self, attacks: list[str], only: bool) -> None:
+        """The scenes over the main job."""
         auditor = self.role("auditor", "auditor", "auditor", "auditor", DEVICE_B)
         if not only:
             self.honest(auditor)
@@ -202,9 +230,8 @@ class Story:
             auditor.wait("computed")
         for name in attacks:
             self.attack(name, cheat)
-        self._settle_accounts()
-        self.result.seconds = time.monotonic() - self.begin
-        return self.result
+        for role in (cheat, auditor):
+            role.stop()
 
     def honest(self, auditor: Role) -> None:
         """Scenes 1 to 3: an honest claim, two false accusations, the reward."""
@@ -310,6 +337,26 @@ class Story:
         cheat.order(attack=name, job=job.hex(), step=self._step_of(name))
         self._watch(job, cheat, name)
         dossier = investigate(self.game, job, name, self.bundle.program, self.names)
+        self._collect(job)
+        after = self._nets()
+        dossier.money = {k: after[k] - before[k] for k in after}
+        self.result.attacks.append(dossier)
+        self.screen.verdict(dossier)
+
+    def tampered_log(self) -> None:
+        """A small job in mode `logged`: the auditor follows the cheat's own log, which permits no such values."""
+        name, folder = TAMPERED_LOG.name, "cheat-logged"
+        self.screen.scene(f"{name}: {TAMPERED_LOG.title}")
+        bundle = self._prepare_logged()
+        before = self._nets()
+        job = self.post(bundle)
+        log = self.folder / folder / bundle.identity.hex()[:16]
+        cheat = self.role(folder, "adversary", folder, "cheat", DEVICE_A, bundle=LOGGED)
+        options = ("--log", str(log), *self.extra)
+        self.role("auditor-logged", "auditor", "auditor-logged", "auditor", DEVICE_B, *options, bundle=LOGGED)
+        cheat.order(attack=name, job=job.hex(), step=3)
+        cheat.wait("played", attack=name)
+        dossier = investigate(self.game, job, name, bundle.program, self.names)
         self._collect(job)
         after = self._nets()
         dossier.money = {k: after[k] - before[k] for k in after}

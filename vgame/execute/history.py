@@ -23,6 +23,7 @@ from vgame.game.machine import ElementProof, PathOf, RecordProof, Stop
 from vgame.program.operators import Contract, Ref, RefClass, operand_refs
 
 PROOF_TYPE = "(bytes,bytes,bytes32[],(bytes,bytes32[],bytes32[])[])"
+OpeningTuple = tuple[bytes, list[bytes], list[bytes]]
 CACHE_BYTES = 512 * 2**20
 
 
@@ -47,6 +48,10 @@ class History:
     @property
     def checkpoints(self) -> Sequence[bytes]:
         return self.store.roots
+
+    @property
+    def logs(self) -> Sequence[bytes] | None:
+        return None
 
     @property
     def stop(self) -> Stop | None:
@@ -171,22 +176,36 @@ class History:
         op, reader = self.program.operators[operator], self._reader(step, operator)
         return [reference.partial(op, element, j, reader.read).encode() for j in range(op.blocks)]
 
+    def witness(self, step: int, operator: int, element: int) -> list[bytes]:
+        return []
+
     def evaluate(self, step: int, operator: int, element: int) -> int:
         """The word that the reference computes from this run's operands."""
-        at = reference.Position(self.bundle.seed, step, operator, element)
-        return reference.evaluate(self.program.operators[operator], at, self._reader(step, operator).read)
+        return self._compute(
+            reference.Position(self.bundle.seed, step, operator, element), self._reader(step, operator).read
+        )
+
+    def _compute(self, at: reference.Position, read: reference.Read) -> int:
+        return reference.evaluate(self.program.operators[at.operator], at, read)
 
     def prove(self, step: int, operator: int, element: int, block: int | None, path_of: PathOf) -> ElementProof:
         reader = self._reader(step, operator)
-        op = self.program.operators[operator]
         if block is None:
-            reference.evaluate(op, reference.Position(self.bundle.seed, step, operator, element), reader.read)
+            self._compute(reference.Position(self.bundle.seed, step, operator, element), reader.read)
         else:
-            reference.partial(op, element, block, reader.read)
+            reference.rows(self.program.operators[operator], element, block, reader.read)
         openings = [reader.opening(ref, first, count, path_of) for ref, first, count in reader.reads]
-        record = self.operator_record(operator)
-        proof = encode([PROOF_TYPE], [(*record.as_tuple(), openings)])
-        return ElementProof(proof, any(ref.cls is RefClass.STATE for ref, _, _ in reader.reads))
+        openings += self._log_openings(step, operator, element) if block is None else []
+        return ElementProof(
+            self._encode(operator, openings), any(ref.cls is RefClass.STATE for ref, _, _ in reader.reads)
+        )
+
+    def _encode(self, operator: int, openings: list[OpeningTuple]) -> bytes:
+        """struct Proof."""
+        return encode([PROOF_TYPE], [(*self.operator_record(operator).as_tuple(), openings)])
+
+    def _log_openings(self, step: int, operator: int, element: int) -> list[OpeningTuple]:
+        return []
 
     @cached_property
     def data_tree(self) -> Tree:
@@ -239,7 +258,7 @@ class _Reader:
             return tensor_tree(self._tensor(ref))
         return self.history.fixed_tree(key, self._tensor(ref))
 
-    def opening(self, ref: Ref, first: int, count: int, path_of: PathOf) -> tuple[bytes, list[bytes], list[bytes]]:
+    def opening(self, ref: Ref, first: int, count: int, path_of: PathOf) -> OpeningTuple:
         """(whole leaves, range proof, path of the tensor root in its tree)."""
         first += self._offset(ref)
         low, high = first // LEAF_WORDS, (first + count - 1) // LEAF_WORDS

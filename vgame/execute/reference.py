@@ -44,8 +44,7 @@ def evaluate(operator: Operator, at: Position, read: Read) -> int:
     """The word of one output element."""
     match operator:
         case Map():
-            index = unravel(at.element, operator.sizes)
-            word = reference.evaluate(operator.function, *(_operand(a, index, read) for a in operator.accesses))
+            word = reference.evaluate(operator.function, *operands(operator, at.element, read))
             return word if operator.integer else canonical(word)
         case Copy():
             word = _copy(operator, unravel(at.element, operator.sizes), read)
@@ -88,6 +87,12 @@ def _read_access(access: Access, index: tuple[int, ...], read: Read) -> int | No
     return None if position is None else read(access.ref, position, 1)[0]
 
 
+def operands(operator: Map, element: int, read: Read) -> list[int]:
+    """What a pointwise function is given."""
+    index = unravel(element, operator.sizes)
+    return [_operand(a, index, read) for a in operator.accesses]
+
+
 def _operand(access: Access, index: tuple[int, ...], read: Read) -> int:
     word = _read_access(access, index, read)
     return access.fill if word is None else word
@@ -120,20 +125,25 @@ def _integer_maximum(words: list[int]) -> int:
     return max(words, key=lambda w: w ^ 0x80000000)
 
 
-def partial(operator: Contract, element: int, block: int, read: Read) -> reference_sums.Partial:
-    """Exact partial sum of one block of a contraction."""
+def rows(operator: Contract, element: int, block: int, read: Read) -> tuple[int, list[int], list[int]]:
+    """(m, words of A, words of B) of one block of a contraction: of ONE_HOT index and values, of SUM the terms and nothing."""
     batch, m, n = unravel(element, (operator.batch, operator.m, operator.n))
     start = block * operator.block_length
     count = min(operator.block_length, operator.k - start)
     batch_a, batch_b = (0 if operator.shared_a else batch), (0 if operator.shared_b else batch)
     row_b = (batch_b * operator.n + n) * operator.k + start
     if operator.variant is Variant.ONE_HOT:
-        index = read(operator.a, batch_a * operator.k + start, count)
-        return reference_sums.partial_one_hot_sum(index, m, read(operator.b, row_b, count))
+        return m, read(operator.a, batch_a * operator.k + start, count), read(operator.b, row_b, count)
     a = read(operator.a, (batch_a * operator.m + m) * operator.k + start, count)
-    if operator.variant is Variant.SUM:
-        return reference_sums.partial_sum(a)
-    return reference_sums.partial_dot(a, read(operator.b, row_b, count))
+    return m, a, [] if operator.variant is Variant.SUM else read(operator.b, row_b, count)
 
 
-__all__ = ["Position", "Read", "block_of", "canonical", "evaluate", "partial", "unravel"]
+def partial(operator: Contract, element: int, block: int, read: Read) -> reference_sums.Partial:
+    """Exact partial sum of one block of a contraction."""
+    m, a, b = rows(operator, element, block, read)
+    if operator.variant is Variant.ONE_HOT:
+        return reference_sums.partial_one_hot_sum(a, m, b)
+    return reference_sums.partial_sum(a) if operator.variant is Variant.SUM else reference_sums.partial_dot(a, b)
+
+
+__all__ = ["Position", "Read", "block_of", "canonical", "evaluate", "operands", "partial", "rows", "unravel"]

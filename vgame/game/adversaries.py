@@ -54,6 +54,10 @@ ATTACKS = {
 }
 
 
+#: Played over a job in mode `logged`; its patch is vgame.logged.attacks.Tampering.
+TAMPERED_LOG = Attack("tampered log", "values steered by directions of rounding far from any midpoint", "tampered_log")
+
+
 class CheatingTrainer(Trainer):
     """A trainer that never makes some moves."""
 

@@ -304,7 +304,7 @@ class View:
         for args in reversed(self.args("PartialsPosted")):
             other = self.game.dispute(self.id, args["dispute"])
             if (other.step, other.operator, other.index & 0xFFFFFFFF) == (d.step, d.operator, d.index):
-                return list(args["partials"])
+                return list(args["partials"])[: d.blocks]
         raise NotYet("the partial sums of the contested element were posted, but their event is not shown")
 
     def where(self, d: Dispute) -> int:
@@ -324,7 +324,9 @@ class View:
 
     @cached_property
     def own_run(self) -> Tree:
-        return self.known(Kind.RUN, [run_leaf(root) for root in self.machine.checkpoints], self.checkpoints)
+        roots, logs = self.machine.checkpoints, self.machine.logs
+        leaves = map(run_leaf, roots) if logs is None else map(run_leaf, roots, logs)
+        return self.known(Kind.RUN, list(leaves), self.checkpoints)
 
     def segment_length(self, c: int) -> int:
         """n of checkpoint c in the claim: its segment holds S_0..S_n."""

@@ -198,10 +198,12 @@ class Wallet:
 
 
 def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
-    """Deploy the whole system, or the game over another machine; the game's address."""
+    """Deploy the whole system, or the game over another machine, which then decides in every mode; the game's address."""
+    logged = referee
     if referee is None:
         referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
-    return wallet.deploy("VerificationGame", referee, wallet.deploy("Settlement", referee))
+        logged = wallet.deploy("Logged", referee)
+    return wallet.deploy("VerificationGame", referee, wallet.deploy("Settlement", referee), logged)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float, poll: float = 0.05) -> bool:

@@ -56,6 +56,8 @@ class Turn(IntEnum):
     AUDITOR_EXPIRED = 3
 
 
+#: Contracts behind the game's interface to what it decides about.
+MACHINES = ("Referee", "Logged", "Pointwise")
 CAUSES = ("element", "opening", "timeout")
 
 
@@ -155,9 +157,9 @@ class Event:
 def full_abi() -> list[dict[str, Any]]:
     """One interface for both pieces of the game, and the errors that come through from the machine and its libraries."""
     entries: dict[str, dict[str, Any]] = {}
-    for name in ("VerificationGame", "Settlement", "Referee", "Pointwise"):
+    for name in ("VerificationGame", "Settlement", *MACHINES):
         for entry in artifact(name)["abi"]:
-            foreign = name in ("Referee", "Pointwise") and entry["type"] != "error"
+            foreign = name in MACHINES and entry["type"] != "error"
             if entry["type"] in ("constructor", "fallback") or foreign:
                 continue
             entries[json.dumps([entry["type"], entry.get("name"), entry["inputs"]])] = entry
@@ -208,7 +210,20 @@ class Game:
                 f"the game at {self.address} decides by {referee} and settles by {other}: do not play there"
             )
         self._check_code("Referee", referee)
-        self._check_code("Pointwise", str(self.chain.ask(lambda: machine.functions.pointwise().call())))
+        pointwise = str(self.chain.ask(lambda: machine.functions.pointwise().call()))
+        self._check_code("Pointwise", pointwise)
+        self._check_logged([referee, pointwise])
+
+    def _check_logged(self, expected: list[str]) -> None:
+        """The machine of mode `logged` stands on the same referee and functions."""
+        address = str(self._call("logged"))
+        self._check_code("Logged", address)
+        machine = self.chain.web3.eth.contract(address=Web3.to_checksum_address(address), abi=artifact("Logged")["abi"])
+        parts = [str(self.chain.ask(f().call)) for f in (machine.functions.referee, machine.functions.pointwise)]
+        if parts != expected:
+            raise ChainError(
+                f"the game at {self.address} decides by {expected[0]}, in mode logged by {parts[0]}: do not play there"
+            )
 
     # ---- calls ----
 
@@ -270,6 +285,10 @@ class Game:
 
     def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
         root = self._call("segmentRoot", job, checkpoint)
+        return root if any(root) else None
+
+    def log_root(self, job: bytes, checkpoint: int) -> bytes | None:
+        root = self._call("logRoot", job, checkpoint)
         return root if any(root) else None
 
     def trace_root(self, job: bytes, step: int) -> bytes | None:

@@ -53,6 +53,10 @@ class Machine(Protocol):
         """State roots of the checkpoints that were reached."""
 
     @property
+    def logs(self) -> Sequence[bytes] | None:
+        """Mode `logged`: roots of the rounding logs of these checkpoints, and of the interval in which the run stopped. Else None."""
+
+    @property
     def stop(self) -> Stop | None:
         """Where the run diverged, if it did."""
 
@@ -87,6 +91,9 @@ class Machine(Protocol):
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
         """The encoded exact partial sums of an element."""
+
+    def witness(self, step: int, operator: int, element: int) -> list[bytes]:
+        """What follows them where the trainer posts them: in mode `logged` the proof of the element's log entry."""
 
     def prove(self, step: int, operator: int, element: int, block: int | None, path_of: PathOf) -> ElementProof:
         """The referee's proof for an element, or for one block of it."""

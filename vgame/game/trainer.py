@@ -37,9 +37,8 @@ class Trainer(Player):
         if self.game.job(self.id).phase is not Phase.ACCEPTED:
             return
         if self.machine.stop is None:
-            tree = self.run_tree()
-            final = self.machine.checkpoints[-1]
-            self.attempt("postClaim", self.id, tree.root, final, tree.path(0, tree.count - 1))
+            final, path = self.checkpoint(len(self.machine.checkpoints))
+            self.attempt("postClaim", self.id, self.run_tree().root, final, path)
         else:
             self.attempt("postDiverged", self.id, self.diverged_post())
 
@@ -93,7 +92,9 @@ class Trainer(Player):
             case Level.TENSOR if d.height == 0:
                 return self.open_leaf(d)
             case Level.ELEMENT if d.blocks > 1:
-                return self.attempt("postPartials", self.id, number, self.machine.partials(d.step, d.operator, d.index))
+                place = (d.step, d.operator, d.index)
+                partials = [*self.machine.partials(*place), *self.machine.witness(*place)]
+                return self.attempt("postPartials", self.id, number, partials)
             case Level.ELEMENT | Level.BLOCK:
                 return self.prove(job, number, d)
         tree = self.tree_of(job, d)
@@ -142,7 +143,7 @@ class Trainer(Player):
     def run_tree(self) -> Tree:
         stop = self.machine.stop
         count = (stop.step - 1) // self.machine.interval if stop else len(self.machine.checkpoints)
-        return run_tree(self.machine.checkpoints, count)
+        return run_tree(self.machine.checkpoints, count, self.machine.logs)
 
     def segment_tree(self, checkpoint: int) -> Tree:
         return Tree(Kind.SEGMENT, self.machine.segment(checkpoint))
@@ -176,10 +177,15 @@ class Trainer(Player):
     # ---- posts ----
 
     def checkpoint(self, c: int) -> tuple[bytes, list[bytes]]:
-        """State root of a checkpoint and its path in the run tree (none for the initial state)."""
+        """State root of a checkpoint and its path in the run tree, with the root of its log in front (none for the initial state)."""
         if c == 0:
             return self.machine.segment(1)[0], []
-        return self.machine.checkpoints[c - 1], self.run_tree().path(0, c - 1)
+        path = self.run_tree().path(0, c - 1)
+        return self.machine.checkpoints[c - 1], [self.log_root(c), *path] if self.machine.logs is not None else path
+
+    def log_root(self, c: int) -> bytes:
+        """Root of the log of a checkpoint's interval; zero in a mode without logs."""
+        return bytes(32) if self.machine.logs is None else self.machine.logs[c - 1]
 
     def segment_post(self, job: Job, c: int) -> tuple[object, ...]:
         """struct SegmentPost."""
@@ -191,6 +197,7 @@ class Trainer(Player):
         last = tree.count - 1
         return (
             self.machine.checkpoints[c - 1], prior, prior_path, children, tree.path(0, 0, base), tree.path(0, last, base),
+            self.log_root(c),
         )  # fmt: skip
 
     def diverged_post(self) -> tuple[object, ...]:
@@ -206,5 +213,5 @@ class Trainer(Player):
         return (
             stop.step, self.run_tree().root, segment.root, prior, prior_path, segment.path(0, 0), trace.root,
             stop.operator, self.machine.operator_record(stop.operator).as_tuple(), trace.path(0, stop.operator),
-            stop.element, words, tensor.path(0, leaf),
+            stop.element, words, tensor.path(0, leaf), self.log_root(full + 1),
         )  # fmt: skip

@@ -22,7 +22,7 @@ def reveal_depth(height: int, depth: int) -> int:
 
 
 def run_leaf(state: bytes, log: bytes | None = None) -> bytes:
-    """H(0x00 ‖ RUN ‖ state ‖ log, the empty one unless given). Twin: Merkle.runLeaf, which knows the empty log only."""
+    """H(0x00 ‖ RUN ‖ state ‖ log, the empty one unless given). Twin: Merkle.runLeaf."""
     return leaf_hash(Kind.RUN, state + (log or padding(Kind.LOG, 0)))
 
 

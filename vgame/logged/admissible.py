@@ -1,25 +1,31 @@
-"""What a rounding log may say: a claimed word is admissible only if RN_b(exact - e) <= claimed <= RN_b(exact + e). In integers.
+"""What a rounding log may say: the one word that a sum has, given its entry. In integers.
 
-In: the words of one sum's operands, a claimed word, its log entry. Out: whether both agree with the proven bound
-e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program; e = 0 where all terms are multiples of some q
-and sum |terms| <= 2^53 q, because then no order of summation rounds (promises `classical` and `exact` of vgame/arithmetic/vendor.py).
-An honest trainer's word is admissible whatever its device did; what else is admissible is the freedom of a cheating one. The predicate
-needs two exact accumulators, of positive and of negative terms, and the OR of the terms: a contract can compute it.
+In: the words of one sum's operands, its log entry. Out: its word, and which entries a trainer can have. With v the exact sum and
+e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program (e = 0 where all terms are multiples of some q
+and sum |terms| <= 2^53 q, because then no order of summation rounds; promises `classical` and `exact` of vgame/arithmetic/vendor.py):
+
+    no entry       RN_b(v)
+    up, down       the named end c of the cell of v, if RN_b(v - e) <= c <= RN_b(v + e); else RN_b(v): such a log was tampered with
+
+An honest trainer's words are these, whatever its device did (docs/paper.md, section 3). A contract computes them from the exact
+accumulators of the terms and of their magnitudes, and the lowest bit of their OR: contracts/arithmetic/LoggedSum.sol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 
-from vgame.arithmetic.reference_binary32 import ONE, decode, order_key, to_fraction
-from vgame.arithmetic.reference_sums import UNIT_EXPONENT, partial_dot
-from vgame.logged.rounding import Direction, round_fraction, ulp
+from vgame.arithmetic.reference_binary32 import ONE, decode, order_key
+from vgame.arithmetic.reference_sums import ENCODED_BYTES, UNIT_EXPONENT, VALUE_BITS, Partial, partial_dot
+from vgame.logged.rounding import Direction, copy_entry, round_fraction, ulp
 
 SIGN = 0x80000000
-LARGEST = Fraction(2) ** 128
 UNIT = Fraction(2) ** UNIT_EXPONENT
+NO_TERM = 0xFFFF
+MOMENTS_BYTES = ENCODED_BYTES + VALUE_BITS // 8 + 2
 RELATIVE = Fraction(1, 1 << 53) * (1 + Fraction(1, 1 << 20))
 
 
@@ -51,48 +57,102 @@ class Enclosure:
         """How likely that is for a sum of this size and bound, wherever in its cell it lies: 2 e / ulp, at most 1."""
         return float(min(1, 2 * self.bound / ulp(self.exact, self.bits)))
 
+    def end(self, entry: Direction) -> int:
+        """What the entry names: RN_b(exact), or an end of the exact sum's cell."""
+        return _positive_zero(copy_entry(self.exact, self.bits, entry))
+
     def admits(self, word: int) -> bool:
-        """The predicate without the entry; the word must lie on the grid of b bits."""
+        """Is the word the RN_b of some value within e of the exact one?"""
         on_grid = word & (1 << 32 - self.bits) - 1 == 0
         return on_grid and order_key(self.lowest) <= order_key(word) <= order_key(self.highest)
 
-    def agrees(self, word: int, entry: Direction) -> bool:
-        """Whether an entry goes with the word too: some value within e of the exact one lies in the cell whose end the entry names."""
-        if not self.admits(word):
-            return False
-        if entry is Direction.NONE:
-            return True
-        end = LARGEST if word & ~SIGN == 0x7F800000 else abs(to_fraction(word))
-        below = ulp(end * (1 - Fraction(1, 1 << 40)), self.bits)
-        cell = (end - below, end) if entry is Direction.UP else (end, end + ulp(end, self.bits))
-        signs = (1, -1) if end == 0 else (-1 if word & SIGN else 1,)
-        return end + (entry is Direction.DOWN) > 0 and any(self._meets(sign, *cell) for sign in signs)
+    def allows(self, entry: Direction) -> bool:
+        """Can a trainer have this entry?"""
+        return self.admits(self.end(entry))
 
-    def _meets(self, sign: int, low: Fraction, high: Fraction) -> bool:
-        """Whether a value within e of the exact one has this sign and a magnitude in low..high, high left out."""
-        return sign * self.exact - self.bound < high and sign * self.exact + self.bound >= low
+    def word(self, entry: Direction) -> int:
+        """The word of the sum."""
+        return self.end(entry if self.allows(entry) else Direction.NONE)
 
 
 def _positive_zero(word: int) -> int:
     return 0 if word == SIGN else word
 
 
-def enclose_dot(a: Sequence[int], b: Sequence[int], bits: int) -> Enclosure | None:
-    """Of sum_k a[k] b[k]; None if a term is not finite (such a sum has no freedom)."""
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What the word of a sum depends on: the exact value; sum |terms| in units of 2^-298; the lowest bit set in any term, or NO_TERM.
+
+    All zero unless the value is finite. Twin: struct Moments in contracts/arithmetic/LoggedSum.sol.
+    """
+
+    value: Partial
+    magnitude: int = 0
+    quantum: int = 0
+
+    def encode(self) -> bytes:
+        """partial sum ‖ magnitude u768 ‖ quantum u16."""
+        return self.value.encode() + self.magnitude.to_bytes(VALUE_BITS // 8, "big") + self.quantum.to_bytes(2, "big")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Moments:
+        """The inverse of `encode`; ValueError for anything that `encode` cannot give."""
+        if len(data) != MOMENTS_BYTES:
+            raise ValueError(f"not the encoding of moments: {data.hex()}")
+        value, rest = Partial.decode(data[:ENCODED_BYTES]), data[ENCODED_BYTES:]
+        if value.cls and any(rest):
+            raise ValueError(f"not the encoding of moments: {data.hex()}")
+        return cls(value, int.from_bytes(rest[:-2], "big"), int.from_bytes(rest[-2:], "big"))
+
+    def merge(self, other: Moments) -> Moments:
+        """Those of both sums together, modulo 2^768, which genuine ones never reach."""
+        value = self.value.merge(other.value)
+        if value.cls:
+            return Moments(value)
+        return Moments(value, (self.magnitude + other.magnitude) % (1 << VALUE_BITS), min(self.quantum, other.quantum))
+
+    def enclosure(self, terms: int, bits: int) -> Enclosure | None:
+        """Of a sum of K = `terms` terms; None if one is not finite (such a sum has no freedom)."""
+        if self.value.cls:
+            return None
+        exact = terms == 1 or self.magnitude <= 1 << self.quantum + 53
+        bound = 0 if exact else terms * RELATIVE * self.magnitude * UNIT
+        return Enclosure(self.value.value * UNIT, Fraction(bound), bits)
+
+    def word(self, terms: int, bits: int, entry: Direction) -> int:
+        """The word of the sum, given its entry."""
+        enclosure = self.enclosure(terms, bits)
+        return self.value.round() if enclosure is None else enclosure.word(entry)
+
+
+def moments_dot(a: Sequence[int], b: Sequence[int]) -> Moments:
+    """Of sum_k a[k] b[k]."""
     total = partial_dot(a, b)
     if total.cls:
-        return None
+        return Moments(total)
     magnitude = ored = 0
     for x, y in zip(a, b, strict=True):
         (_, m, i), (_, n, j) = decode(x), decode(y)
         term = m * n << i + j - UNIT_EXPONENT
         magnitude, ored = magnitude + term, ored | term
-    exact = magnitude <= (ored & -ored) << 53
-    bound = 0 if exact or len(a) == 1 else len(a) * RELATIVE * magnitude * UNIT
-    return Enclosure(total.value * UNIT, Fraction(bound), bits)
+    return Moments(total, magnitude, (ored & -ored).bit_length() - 1 if ored else NO_TERM)
+
+
+def moments_sum(words: Sequence[int]) -> Moments:
+    """Of sum_k words[k]."""
+    return moments_dot(words, [ONE] * len(words))
+
+
+def merge_moments(moments: Iterable[Moments]) -> Moments:
+    """Of all sums together."""
+    return reduce(Moments.merge, moments, moments_sum(()))
+
+
+def enclose_dot(a: Sequence[int], b: Sequence[int], bits: int) -> Enclosure | None:
+    """Of sum_k a[k] b[k]; None if a term is not finite (such a sum has no freedom)."""
+    return moments_dot(a, b).enclosure(len(a), bits)
 
 
 def enclose_sum(words: Sequence[int], bits: int, length: int | None = None) -> Enclosure | None:
     """Of sum_k words[k]; `length`: K in the program, where only some terms were selected."""
-    padding = [0] * ((length or 0) - len(words))
-    return enclose_dot([*words, *padding], [ONE] * (len(words) + len(padding)), bits)
+    return moments_sum(words).enclosure(length or len(words), bits)

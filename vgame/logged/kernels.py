@@ -7,6 +7,7 @@ entries, the auditor's corrections. Sums are where devices differ; every other o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -75,6 +76,8 @@ class Logged(Correct):
         self.program, self.bits, self.windows, self.tally = program, bits, windows, Tally()
         #: Measurements: sees the sums of every operator; sees how any of its elements is enclosed.
         self.look: Look | None = None
+        #: An entry that no trainer can have is an error; else the element has the word that it has without one.
+        self.strict = True
         self.survey: Callable[[int, Enclose], None] | None = None
         self._contractions: Sequence[int] = [i for i, op in enumerate(program.operators) if isinstance(op, Contract)]
         self.begin(0, None)
@@ -137,7 +140,7 @@ class Logged(Correct):
                 self.made[operator] = entries
         else:
             entries = given
-            self._judge(operator, site, enclose)
+            self._judge(operator, site, enclose, out)
         self.tally.add(operator, site, len(entries))
         if self.survey:
             self.survey(operator, enclose)
@@ -149,18 +152,31 @@ class Logged(Correct):
                 f"step {self.step}, operator {self.program.operator_name(operator)}: the log has an entry beyond its elements"
             )
 
-    def _judge(self, operator: int, site: Site, enclose: Enclose) -> None:
-        """Every correction must be admissible; where the auditor's own rounding stands, it is by construction."""
+    def _judge(self, operator: int, site: Site, enclose: Enclose, out: Tensor) -> None:
+        """Where an entry alone does not show the word, integers decide; everything else is right by construction."""
         up = dict(zip(site.given.positions.tolist(), site.given.up.tolist(), strict=True))
-        for position, value in site.corrections:
+        if site.refused:
+            self._refuse(operator, site.refused[0], up)
+        for position in site.doubtful:
             enclosure = enclose(position)
-            word = _words(torch.tensor([value]))[0]
+            if enclosure is None:
+                continue
             entry = Direction.UP if up[position] else Direction.DOWN
-            if enclosure is None or not enclosure.agrees(word, entry):
-                raise TamperedLog(
-                    f"step {self.step}, operator {self.program.operator_name(operator)}, element {position}: the log says "
-                    f"{entry.name.lower()}, which gives 0x{word:08x}; the arithmetic leaves no such choice: the log was tampered with"
-                )
+            if not enclosure.allows(entry):
+                self._refuse(operator, position, up)
+            out.view(-1)[position] = _value(enclosure.word(entry))
+
+    def _refuse(self, operator: int, position: int, up: Mapping[int, bool]) -> None:
+        if self.strict:
+            raise TamperedLog(
+                f"step {self.step}, operator {self.program.operator_name(operator)}, element {position}: the log says "
+                f"{'up' if up[position] else 'down'}, but the arithmetic leaves no such choice: the log was tampered with"
+            )
+
+
+def _value(word: int) -> float:
+    """The binary32 value of a word."""
+    return struct.unpack("<f", struct.pack("<I", word))[0]
 
 
 def _words(x: Tensor) -> list[int]:

@@ -10,9 +10,7 @@ that names step and operator: the records' sums find it and order the records, t
 
 Checksums are four bytes of BLAKE2b. (A CRC within what a CRC covers hides changes from it: CRCs are linear.)
 
-The root does not depend on the encoding (docs/formats.md section 2, LOG): leaf of an operator H(0x00 ‖ LOG ‖ operator u32 ‖ per entry
-u64 2 * position + up), a step's node over its sum operators, a checkpoint interval's root over its steps. Entries in rising order make
-presence and absence of an entry provable at (step, operator, element).
+The root does not depend on the encoding: tree.py.
 """
 
 from __future__ import annotations
@@ -20,16 +18,14 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.logged.encoding import Encoding, LogError, decode, encode, read_varint, varint
 from vgame.logged.kernels import StepEntries, sum_operators
 from vgame.logged.sums import Entries
+from vgame.logged.tree import interval_root
 from vgame.program.program import Program
 
 MAGIC, VERSION = b"VGLOG", 1
@@ -40,21 +36,6 @@ FRAME = 12  # of a record beside its sections
 def checksum(data: bytes) -> bytes:
     """Four bytes that notice damage."""
     return hashlib.blake2b(data, digest_size=4).digest()
-
-
-def step_root(program: Program, entries: StepEntries) -> bytes:
-    """Root over the sum operators of a step."""
-    leaves = []
-    for operator in sum_operators(program):
-        one = entries.get(operator, Entries())
-        words = (one.positions.astype("<u8") << np.uint64(1)) | one.up.astype("<u8")
-        leaves.append(leaf_hash(Kind.LOG, struct.pack("<I", operator) + words.tobytes()))
-    return fold(Kind.LOG, leaves, tree_height(len(leaves)))
-
-
-def interval_root(program: Program, steps: Sequence[StepEntries]) -> bytes:
-    """Root of the log of one checkpoint interval."""
-    return fold(Kind.LOG, [step_root(program, entries) for entries in steps], tree_height(len(steps)))
 
 
 @dataclass(frozen=True, slots=True)

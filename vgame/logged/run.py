@@ -18,7 +18,8 @@ from vgame.commit.store import ROOT_BYTES, Divergence, Store
 from vgame.errors import StoreError
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
-from vgame.logged.logfile import LogFile, interval_root
+from vgame.logged.logfile import LogFile
+from vgame.logged.tree import interval_root
 from vgame.spec import Bundle
 
 

@@ -4,10 +4,12 @@ In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: b
 entries followed. e is the proven bound on the error of the vendor's sum, the same formula as in mode `correct`.
 
     trainer   e >= ulp / 8: RN_b(exact sum), nothing is logged.   else RN_b(s), logged where s is nearer than w e to a midpoint
-    auditor   entry: the named end of the cell of s.   no entry, e >= ulp / 64: RN_b(exact sum) where s +- e leaves it open.   else RN_b(s)
+    auditor   entry: the named end of the cell of s.   no entry: RN_b(exact sum) where s +- e leaves it open, else RN_b(s)
 
-With w = 2 (`proven`) both always give the same word (docs/paper.md, section 2). The ranges of e overlap because two devices round e itself,
-and the width of a cell at a power of two, differently. Smaller w come from calibration (thresholds.py).
+With w = 2 (`proven`) every word is a function of the operands and of the log, the one of admissible.py, whatever the devices do
+(docs/paper.md, section 2); where an entry alone does not show that, the element is `doubtful` and integers decide. Smaller w come from
+calibration (thresholds.py); then an auditor sums exactly from e >= ulp / 64 on only. The ranges of e overlap because two devices round
+e itself, and the width of a cell at a power of two, differently.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ from vgame.logged.rounding import cells, compile_loop, copy_entries, nearest, ro
 PROVEN = 2.0
 #: From ulp / (2 * gate) on, a bound e is too large for one direction to say what the other side has to do.
 TRAINER_GATE, AUDITOR_GATE = 4.0, 32.0
+#: With proven windows an auditor looks at every sum that its own device leaves open: a log may lack an entry.
+EVERY = 2.0**200
+#: More than all roundings in the tests of an entry.
+MORE = 1 + 2.0**-10
 #: Sums whose rows' bits are looked at first.
 SAMPLE = 64
 #: So many sums, and one in so many, are logged without that look: their entries cost less.
@@ -57,7 +63,8 @@ class Site:
     """One sum operator of one step. `given` is None while the trainer records; `look` sees (positions, s, e) of every tile's elements.
 
     After the sum: `found` are the entries made, `corrections` (position, word's value) where an entry changed the auditor's own rounding,
-    `exact` counts the elements that were summed exactly.
+    `doubtful` the positions of entries for which integers must decide, `refused` of those that no trainer can have, `exact` counts the
+    elements that were summed exactly.
     """
 
     bits: int
@@ -66,7 +73,16 @@ class Site:
     look: Callable[[Tensor, Tensor, Tensor], None] | None = None
     found: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     corrections: list[tuple[int, float]] = field(default_factory=list)
+    doubtful: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
     exact: int = 0
+
+    @property
+    def gate(self) -> float:
+        """How many e reach half an ulp where this side sums exactly what is open."""
+        if self.given is None:
+            return TRAINER_GATE
+        return EVERY if self.window >= PROVEN else AUDITOR_GATE
 
     def entries(self) -> Entries:
         """The entries made, in rising order."""
@@ -115,7 +131,7 @@ def round_pass(s: Tensor, left: Tensor, right: Tensor, site: Site, out: Tensor) 
 
     s: binary64 [B, M, N], contiguous; left [B or 1, M, 1], right [B or 1, 1, N]: binary64; out: binary32 [B, M, N].
     """
-    window, gate = (site.window, TRAINER_GATE) if site.given is None else (0.0, AUDITOR_GATE)
+    window, gate = site.window if site.given is None else 0.0, site.gate
     batch, rows, columns = s.shape
     if not in_use(s.device):
         value, half, distance = cells(s, site.bits)
@@ -148,7 +164,7 @@ def _sort(s: Tensor, e: Tensor, small: Tensor, site: Site) -> tuple[Tensor, Tens
     e: the bound that every device knows, up to its rounding, which decides who is exact; small: as small a bound as this device can show.
     """
     _, half, distance = cells(s, site.bits)
-    wide = (TRAINER_GATE if site.given is None else AUDITOR_GATE) * e >= half
+    wide = site.gate * e >= half
     exact = (wide & (distance < 2 * small)).nonzero().squeeze(-1)  # elsewhere RN_b(s) is RN_b(exact sum)
     site.exact += exact.numel()
     if site.given is not None:
@@ -162,12 +178,30 @@ def _record(positions: Tensor, s: Tensor, site: Site) -> None:
         site.found.append((positions, cells(s, site.bits)[0] > s.abs()))
 
 
-def _follow(positions: Tensor, up: Tensor, s: Tensor, site: Site) -> Tensor:
-    """The trainer's ends of the cells of the sums s, binary32; positions: their names."""
-    copied = copy_entries(s, site.bits, up)
-    differs = (copied != round_tensor(s, site.bits) + 0.0).nonzero().squeeze(-1)
-    site.corrections += list(zip(positions[differs].tolist(), copied[differs].tolist(), strict=True))
+def _follow(positions: Tensor, up: Tensor, s: Tensor, e: Tensor, site: Site) -> Tensor:
+    """The words of sums with entries, binary32: the named ends of the cells of the sums s; e bounds the error of any device's sum.
+
+    Where s +- e lies inside one cell, the exact sum does too. An end that is not RN_b(s) is then refused where s +- 2 e does not reach the
+    midpoint, for s and the exact sum may each be off by e.
+    """
+    copied, own = copy_entries(s, site.bits, up), round_tensor(s, site.bits) + 0.0
+    _, half, distance = cells(s, site.bits)
+    differs, inside, finite = copied != own, distance + MORE * e < half, torch.isfinite(s)
+    refused = differs & inside & (distance > 2 * MORE * e) & finite
+    taken = differs & ~refused & finite
+    doubtful = (~inside & finite) | taken
+    copied = torch.where(differs & ~taken, own, copied)
+    site.corrections += list(zip(positions[taken].tolist(), copied[taken].tolist(), strict=True))
+    site.doubtful += positions[doubtful].tolist()
+    site.refused += positions[refused].tolist()
     return copied
+
+
+def _without_entry(names: Tensor, site: Site) -> Tensor:
+    """Which of these elements have no entry to follow."""
+    positions, _ = _given(site, names.device)
+    place = torch.searchsorted(positions, names).clamp_(max=positions.numel() - 1)
+    return positions[place] != names
 
 
 def _given(site: Site, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -200,6 +234,8 @@ class _LoggedTile(Tile):
         """out = the finite sums as the mode rounds them."""
         left, right = (self.norm_a * weigh(self.terms)).unsqueeze(2), self.norm_b.unsqueeze(1)
         flat = round_pass(self.sums, left, right, self.site, self.out)
+        if self.site.given:
+            flat = flat[_without_entry(self._name(flat), self.site)]
         if self.site.look:
             bounds = (left * right).expand_as(self.sums).reshape(-1)
             every = torch.arange(self.out.numel(), device=self.out.device)
@@ -265,8 +301,9 @@ class _LoggedTile(Tile):
         inside = torch.ones_like(up)
         for x, size in zip(index, self.out.shape, strict=True):
             inside &= (x >= 0) & (x < size)
-        at = tuple(x[inside] for x in index)
-        self.out[at] = _follow(positions[inside], up[inside], self.sums[at], self.site)
+        at = i, m, n = tuple(x[inside] for x in index)
+        bound = pick(self.norm_a, i, m) * pick(self.norm_b, i, n) * weigh(self.a.shape[2])
+        self.out[at] = _follow(positions[inside], up[inside], self.sums[at], bound, self.site)
 
 
 def _facts_of(x: Tensor | Folded, batch: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
@@ -313,16 +350,19 @@ def _sum_tile(rows: Tensor, first: int, site: Site, out: Tensor) -> None:
         return magnitude[i] * SLACK <= 2.0**53 * quantum[0]
 
     names = torch.arange(first, first + rows.shape[0], device=rows.device)
-    sums = _Sums(sums, bound, names, is_exact, lambda i: exact_sums(terms, i, magnitude[i] * SLACK))
+    widest = magnitude * weigh(length)
+    sums = _Sums(sums, bound, widest, names, is_exact, lambda i: exact_sums(terms, i, magnitude[i] * SLACK))
     sums.round(site, out)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sums s [R] with bounds e; which of some are exact because of the terms' bits; the exact sums of some, rounded to odd."""
+    """Sums s [R] with bounds e, `widest` for a device of any order; which of some are exact because of the terms' bits; the exact sums of
+    some, rounded to odd."""
 
     s: Tensor
     e: Tensor
+    widest: Tensor
     names: Tensor
     is_exact: Callable[[Tensor], Tensor]
     odd: Callable[[Tensor], Tensor]
@@ -332,6 +372,8 @@ class _Sums:
         target = torch.empty_like(self.s, dtype=torch.float32)
         one = self.s.new_ones(1, 1, 1)
         flat = round_pass(self.s.view(1, 1, -1), one, self.e.view(1, 1, -1), site, target.view(1, 1, -1))
+        if site.given:
+            flat = flat[_without_entry(self.names[flat], site)]
         if site.look:
             site.look(self.names, self.s, self.e)
         if flat.numel():
@@ -344,7 +386,8 @@ class _Sums:
             positions, up = _given(site, self.s.device)
             place = torch.searchsorted(self.names, positions).clamp_(max=self.names.numel() - 1)
             here = self.names[place] == positions
-            target[place[here]] = _follow(positions[here], up[here], self.s[place[here]], site)
+            chosen = place[here]
+            target[chosen] = _follow(positions[here], up[here], self.s[chosen], self.widest[chosen], site)
         out.copy_(canonical_nan(target))
 
 
@@ -386,5 +429,6 @@ def _sum_owned(owners: one_hot.Owners, b: Tensor, first: tuple[int, int, int], s
 
     bound = (magnitude * weigh(owners.count).unsqueeze(1)).view(-1)
     result = torch.empty(sums.numel(), dtype=torch.float32, device=x.device)
-    _Sums(sums.view(-1), bound, names.view(-1), is_exact, odd).round(site, result)
+    widest = (magnitude * weigh(b.shape[2])).view(-1)
+    _Sums(sums.view(-1), bound, widest, names.view(-1), is_exact, odd).round(site, result)
     out[rows] = result.view(shape)

@@ -1,0 +1,240 @@
+"""Jobs in mode `logged` before the real contracts: honest trainers on devices that err differently, and tampered logs (T23)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from pathlib import Path
+
+import pytest
+import torch
+from revm_node import RevmChain, RevmGame, RevmNode
+
+from vgame.arithmetic.perturbed import perturbed_products
+from vgame.arithmetic.reference_sums import Partial
+from vgame.commit.merkle import Kind
+from vgame.commit.store import Store
+from vgame.errors import Abstain, ContractError
+from vgame.execute.training import train
+from vgame.game.adversaries import CheatingTrainer, FalseAccuser
+from vgame.game.auditor import Auditor
+from vgame.game.chain import deploy_game
+from vgame.game.game import CAUSES, JobSpec, Level, Phase
+from vgame.game.player import Player
+from vgame.game.trainer import Trainer
+from vgame.logged.admissible import Moments, merge_moments, moments_sum
+from vgame.logged.attacks import Tampering
+from vgame.logged.history import LoggedHistory
+from vgame.logged.kernels import sum_operators
+from vgame.logged.published import FILES, PublishedLog
+from vgame.logged.run import LoggedStore, make_executor
+from vgame.program.operators import Contract
+from vgame.roles import off_chain
+from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Three steps in two intervals; batches so large that a weight gradient is decided in blocks."""
+    folder, job = tmp_path_factory.mktemp("bundle"), read_job_file(ROOT / "vgame/tasks/digits.toml")
+    small = {"args": job.args | {"batch": 20}, "steps": 3, "interval": 2, "mode": "logged"}
+    save_bundle(prepare(job.model_copy(update=small | {"log": LogTerms(thresholds="proven")})), folder)
+    made = load_bundle(folder)
+    assert any(isinstance(op, Contract) and op.blocks > 1 for op in made.program.operators)
+    return made
+
+
+@pytest.fixture(scope="module")
+def system() -> tuple[RevmChain, str]:
+    """The real contracts on the fast chain."""
+    chain = RevmChain(RevmNode())
+    return chain, deploy_game(chain.wallet())
+
+
+class Scene:
+    """One job on chain."""
+
+    nonce = 0
+
+    def __init__(self, system: tuple[RevmChain, str], bundle: Bundle) -> None:
+        self.chain, self.address = system
+        self.bundle, Scene.nonce = bundle, Scene.nonce + 1
+        client, spec = self.game(), JobSpec(**bundle.order)
+        self.id = client.job_id(spec, client.wallet.address, Scene.nonce)
+        client.send("createJob", astuple(spec), Scene.nonce, bundle.program.header, value=spec.reward)
+        self.view = client
+
+    def game(self) -> RevmGame:
+        return RevmGame(self.chain, self.address, self.chain.wallet())
+
+    def trainer(self, run: LoggedHistory, cls: type[Trainer] = Trainer, **options) -> Trainer:
+        player = cls(self.game(), self.id, run, **options)
+        player.accept()
+        player.claim()
+        return player
+
+    def play(self, *players: Player) -> Phase:
+        """In turn until nobody moves; then past the window."""
+        for _ in range(300):
+            if not sum(player.step() for player in players):
+                break
+        job = self.view.job(self.id)
+        if job.phase is Phase.CLAIMED:
+            assert self.chain.advance(job.spec.challenge_window + 1)
+            for player in players:
+                player.step()
+        return self.view.job(self.id).phase
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        found = [e for e in self.view.events(job=self.id) if e.name in ("Convicted", "Dismissed")]
+        return [(e.name, CAUSES[e.args["cause"]]) for e in found]
+
+
+Tamper = Callable[[Tampering], None]
+
+
+def train_run(bundle: Bundle, folder: Path, tamper: Tamper | None = None) -> LoggedHistory:
+    """A trainer's run, with its log."""
+    store, executor = LoggedStore(folder, bundle), make_executor(bundle, "cpu")
+    if tamper:
+        executor.kernels = Tampering(bundle.program, bundle.log.bits, executor.kernels.windows)
+        tamper(executor.kernels)
+    store.record(executor)
+    train(store, executor)
+    return LoggedHistory(store, executor, store)
+
+
+def audit_run(bundle: Bundle, source: Path, folder: Path) -> tuple[LoggedHistory, PublishedLog]:
+    """An auditor's run, by the log in the trainer's folder."""
+    log, executor = PublishedLog(source, folder / "log", bundle), make_executor(bundle, "cpu")
+    log.follow(executor)
+    store = Store(folder / "run", bundle)
+    train(store, executor)
+    return LoggedHistory(store, executor, log), log
+
+
+def operator_called(bundle: Bundle, label: str, long: bool = False) -> int:
+    """A sum of a layer; `long`: one that is decided in blocks."""
+    program = bundle.program
+    return next(
+        i
+        for i in sum_operators(program)
+        if label in program.labels.operators[i] and (program.operators[i].blocks > 1) == long
+    )
+
+
+def test_an_honest_run_is_final_whatever_the_devices(system, bundle: Bundle, tmp_path: Path) -> None:
+    """The trainer's sums err upwards, the auditor's downwards, by almost the whole bound; accusers of a logged element lose."""
+    with perturbed_products("up"):
+        run = train_run(bundle, tmp_path / "trainer")
+    with perturbed_products("down"):
+        mine, log = audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
+        scene = Scene(system, bundle)
+        trainer = scene.trainer(run)
+        job = scene.view.job(scene.id)
+        assert job.spec.mode == 32 and log.why_foreign(job.run_root, None) == ""
+        auditor = Auditor(scene.game(), scene.id, mine)
+        assert auditor.agrees() and sum(map(len, log.store.log.read(1).values())) > 0
+        accusers = [AtLog(scene.game(), scene.id, mine, step_wanted=step, where=log) for step in (1, 3)]
+        assert scene.play(trainer, auditor, *accusers) is Phase.FINAL
+    assert scene.causes == [("Dismissed", "element")] * 2
+
+
+class AtLog(FalseAccuser):
+    """It accuses an element that has an entry, of the first operator with one."""
+
+    def __init__(self, *arguments, where: PublishedLog, **options) -> None:
+        super().__init__(*arguments, **options)
+        entries = where.store.log.read(self.step_wanted)
+        self.operator = min(entries)
+        self.element = int(entries[self.operator].positions[0])
+
+    def order(self, node):
+        wanted = {Kind.TRACE: self.operator, Kind.TENSOR: self.element // 128}.get(node.kind)
+        return [*([] if wanted is None else [(wanted >> node.base) - node.first]), *super().order(node)]
+
+    def move(self, view, number, d):
+        if d.level is Level.TENSOR and d.height == 0 and self.element // 128 == d.index:
+            return self.name("selectElement", number, d, self.element, view.leaf(d.node))
+        return super().move(view, number, d)
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short sum", "long sum"])
+@pytest.mark.parametrize("logged", [True, False], ids=["flipped direction", "no entry"])
+def test_a_steered_value_convicts(system, bundle: Bundle, tmp_path: Path, logged: bool, long: bool) -> None:
+    """T23: far from a midpoint the log's word does not count, and a value that was steered without an entry has none to excuse it."""
+    operator = operator_called(bundle, "conv" if long else "hidden", long)
+    steered = list(range(40)) if long else [7, 70]
+    run = train_run(bundle, tmp_path / "trainer", lambda k: k.strike(2, operator, lambda *_: steered, logged))
+    mine, log = audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
+    scene = Scene(system, bundle)
+    trainer = scene.trainer(Forging(run.store, run.stepper, run.store), Convinced, silent=frozenset({"prove"}))
+    assert log.why_foreign(scene.view.job(scene.id).run_root, None) == ""
+    auditor = Auditor(scene.game(), scene.id, mine)
+    assert not auditor.agrees()
+    assert scene.play(trainer, auditor) is Phase.CONVICTED and scene.causes == [("Convicted", "element")]
+    verdict = scene.view.verdict(scene.id)
+    assert (verdict.step, verdict.operator) == (2, operator)
+    assert (verdict.level, verdict.index & 0xFFFFFFFF in steered) == (Level.BLOCK if long else Level.ELEMENT, True)
+
+
+class Forging(LoggedHistory):
+    """The history of a cheat: it makes partial sums add up to what it claims."""
+
+    def partials(self, step: int, operator: int, element: int) -> list[bytes]:
+        claimed = int.from_bytes(self.words(step, operator)[4 * element : 4 * element + 4], "little")
+        sums = [Moments.decode(p) for p in super().partials(step, operator, element)]
+        total, first = merge_moments(sums).value.value, sums[0]
+        sums[0] = replace(first, value=Partial(0, first.value.value + moments_sum([claimed]).value.value - total))
+        return [m.encode() for m in sums]
+
+
+class Convinced(CheatingTrainer):
+    """It stands by its claim as long as the contract lets it."""
+
+    def step(self) -> bool:
+        try:
+            return super().step()
+        except (Abstain, ContractError):
+            return False
+
+
+def test_a_log_that_was_not_committed_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    """T23: another log, or one with an entry more, and the auditor abstains instead of losing its bond."""
+    run = train_run(bundle, tmp_path / "trainer")
+    operator = operator_called(bundle, "hidden")
+    train_run(bundle, tmp_path / "other", lambda k: k.strike(1, operator, lambda *_: [3], True))
+    root = PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle).run_root
+    other = PublishedLog(tmp_path / "other", tmp_path / "second", bundle)
+    assert "is not the one that the claim commits" in other.why_foreign(root, None)
+    for name in FILES:
+        assert (tmp_path / "trainer" / name).exists()
+    mixed = shutil.copytree(tmp_path / "trainer", tmp_path / "mixed")
+    shutil.copy(tmp_path / "other" / "rounding.vglog", mixed / "rounding.vglog")
+    with pytest.raises(Abstain, match=r"has the root .* was committed with checkpoint 1"):
+        audit_run(bundle, mixed, tmp_path / "third")
+    (mixed / "logs.bin").unlink()
+    with pytest.raises(Abstain, match=r"the trainer's log is not there: .*logs.bin"):
+        PublishedLog(mixed, tmp_path / "fourth", bundle)
+    assert run.logs == PublishedLog(tmp_path / "trainer", tmp_path / "fifth", bundle).log_roots
+
+
+def test_what_is_not_claimable_says_why(bundle: Bundle) -> None:
+    log = bundle.log
+    assert off_chain(bundle) == ""
+    few = replace(bundle, log=log.model_copy(update={"bits": 29}))
+    assert "the contract has no exp, log with 29 bits" in off_chain(few)
+    narrow = replace(bundle, log=log.model_copy(update={"windows": (1.0, *log.windows[1:])}))
+    assert "order [log] thresholds = 'proven'" in off_chain(narrow)

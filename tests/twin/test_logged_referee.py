@@ -1,0 +1,137 @@
+"""contracts/Logged.sol decides every element as the reference and an executor that follows the log do, whatever the log says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from deployed import Contract, Reverted
+from eth_abi import decode, encode
+from onchain import StepOnChain, deploy_logged
+from referee_programs import STEP, STEPS, functions, selections, sums
+
+from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.commit.store import Store
+from vgame.execute.history import PROOF_TYPE
+from vgame.logged.history import LoggedHistory
+from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
+from vgame.logged.reference import reads_log
+from vgame.logged.sums import PROVEN, Entries
+from vgame.logged.tree import interval_root
+from vgame.program.operators import Contract as Contraction
+from vgame.program.operators import Map
+from vgame.program.program import Program
+from vgame.spec import LogSpec
+
+PROGRAMS = {"sums": sums, "functions": functions, "selections": selections}
+
+
+class ArbitraryLog:
+    """Entries in step STEP for a share of the elements, with directions at random."""
+
+    def __init__(self, program: Program, share: float) -> None:
+        generator, made = np.random.default_rng(4), {}
+        for operator in sum_operators(program):
+            positions = np.flatnonzero(generator.random(program.operators[operator].elements) < share).astype(np.int64)
+            if len(positions):
+                made[operator] = Entries(positions, generator.random(len(positions)) < 0.5)
+        self.steps: list[StepEntries] = [made if step == STEP else {} for step in range(1, STEPS + 1)]
+        self.log_roots = [interval_root(program, self.steps)]
+
+    def committed(self, checkpoint: int) -> list[StepEntries]:
+        assert checkpoint == 1
+        return self.steps
+
+
+def step_of(name: str, bits: int, machine: Contract, folder: Path) -> StepOnChain:
+    """Step STEP of a program in mode `logged`, followed from an arbitrary log."""
+    torch.manual_seed(0)
+    small = PROGRAMS[name]()
+    if bits < 32:
+        kept = [o for o in small.operators if not (isinstance(o, Map) and o.function in ELEMENTARY)]
+        small = replace(small, operators=kept)
+    plain = small.history(folder / "plain").bundle
+    windows = (PROVEN,) * len(sum_operators(plain.program))
+    bundle = replace(plain, mode="logged", log=LogSpec(bits=bits, windows=windows))
+    log = ArbitraryLog(bundle.program, 0.5)
+    executor = LoggedExecutor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bits, {})
+    executor.kernels.strict = False
+    executor.read = lambda step: log.steps[step - 1]
+    return StepOnChain(machine, LoggedHistory(Store(folder / "logged", bundle), executor, log), STEP)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Contract:
+    return deploy_logged()
+
+
+@pytest.mark.parametrize(("name", "bits"), [("sums", 32), ("sums", 27), ("functions", 29), ("selections", 32)])
+def test_every_element_is_decided_as_it_was_computed(name: str, bits: int, machine: Contract, tmp_path: Path) -> None:
+    """Contract, reference and executor agree; one flipped bit in the claim or in the proof is refused."""
+    step, random, wrong, directions = step_of(name, bits, machine, tmp_path), Random(5), [], set()
+    for o, operator in enumerate(step.history.program.operators):
+        few = 1 if isinstance(operator, Contraction) and operator.blocks > 4 else 5
+        for element in random.sample(range(operator.elements), min(few, operator.elements)):
+            faults, _ = step.faults(o, element, random)
+            wrong += [(operator, element, *faults)] if faults else []
+            directions.add(step.history.entry(STEP, o, element))
+    assert not wrong, (len(wrong), wrong[:3])
+    assert len(directions) == (3 if name == "sums" else 1)
+
+
+def test_another_log_gives_another_word_or_none(machine: Contract, tmp_path: Path) -> None:
+    """The entry is proven against the interval's root, at its own place."""
+    step = step_of("sums", 32, machine, tmp_path)
+    operators = step.history.program.operators
+    o = next(i for i, op in enumerate(operators) if reads_log(op) and op.blocks == 1 and op.elements > 12)
+    context, proof = step.context(o, 7), list(decode([PROOF_TYPE], step.proof(o, 7))[0])
+    assert machine.call("evaluate", context, encode([PROOF_TYPE], [tuple(proof)])) == step.claimed(o, 7)
+    content, siblings, path = proof[3][-1]
+
+    def refused(opening: tuple | None, changed: tuple = context) -> str:
+        openings = [*proof[3][:-1], *([] if opening is None else [opening])]
+        with pytest.raises(Reverted) as caught:
+            machine.call("evaluate", changed, encode([PROOF_TYPE], [(*proof[:3], openings)]))
+        return caught.value.name
+
+    flipped = bytes([content[0] ^ 1, *content[1:]])
+    assert refused((flipped, siblings, path)) == "WrongRoot"
+    assert refused((b"", siblings, path)) == "WrongRoot", "an entry cannot be hidden"
+    assert refused((content, siblings, path[1:])) == "PathLength"
+    assert refused((content, [bytes(32)], path)) == "OpeningSize"
+    assert refused((content[:31], siblings, path)) == "OpeningSize"
+    assert refused(None) == "OpeningCount"
+    assert refused((content, siblings, path), (*context[:11], context[11] - 1, *context[12:])) == "WrongRoot"
+    assert refused((content, siblings, path), (*context[:13], bytes(32))) == "WrongRoot"
+
+
+def test_functions_without_a_word_are_refused(machine: Contract, tmp_path: Path) -> None:
+    """An elementary function with fewer than 32 bits: no proof of it is accepted, whoever sends it."""
+    step = step_of("functions", 32, machine, tmp_path)
+    operators = step.history.program.operators
+    o = next(i for i, op in enumerate(operators) if isinstance(op, Map) and op.function is Function.EXP)
+    context = step.context(o, 3)
+    assert machine.call("evaluate", context, step.proof(o, 3)) == step.claimed(o, 3)
+    with pytest.raises(Reverted, match="UnknownFunction"):
+        machine.call("evaluate", (*context[:10], 29, *context[11:]), step.proof(o, 3))
+
+
+def test_partial_sums_without_their_entry_are_refused(machine: Contract, tmp_path: Path) -> None:
+    step = step_of("sums", 32, machine, tmp_path)
+    operators = step.history.program.operators
+    o = next(i for i, op in enumerate(operators) if isinstance(op, Contraction) and op.blocks == 3)
+    partials, witness = step.history.partials(STEP, o, 2), step.history.witness(STEP, o, 2)
+    context = step.context(o, 2)
+    assert machine.call("combine", context, [*partials, *witness]) == step.claimed(o, 2)
+    with pytest.raises(Reverted, match="MalformedMoments"):
+        machine.call("combine", context, [*partials[:2], partials[2][:97], *witness])
+    other = step.history.witness(STEP, o, 3)[0]
+    assert machine.call("combine", context, [*partials, other]) >= 0, "the same leaf of the log"
+    with pytest.raises((Reverted, RuntimeError), match="Revert"):  # Solidity's own check of calldata has no name
+        machine.call("combine", context, partials)
+    with pytest.raises(Reverted, match="WrongRoot"):
+        machine.call("combine", (*context[:13], bytes(32)), [*partials, *witness])

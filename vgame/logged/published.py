@@ -1,0 +1,89 @@
+"""A trainer's rounding log in the hands of an auditor.
+
+In: the trainer's run folder or a copy of it, at least run.json, roots.bin, logs.bin and rounding.vglog. Out: the log, checked against the
+claim's run root, and an executor that follows it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from vgame.errors import Abstain, StoreError
+from vgame.game.trees import run_tree
+from vgame.logged.encoding import LogError
+from vgame.logged.kernels import LoggedExecutor, StepEntries
+from vgame.logged.run import LoggedStore
+from vgame.spec import Bundle
+
+#: In the order in which they are copied: what comes later holds at least what the earlier ones need.
+FILES = ("run.json", "roots.bin", "logs.bin", "rounding.vglog")
+
+
+class PublishedLog:
+    """The log of a run that has ended, copied to a folder of one's own: what the trainer does to it later does not matter."""
+
+    def __init__(self, source: Path, own: Path, bundle: Bundle) -> None:
+        self.source = source
+        own.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            try:
+                shutil.copyfile(source / name, own / name)
+            except OSError as error:
+                raise Abstain(
+                    f"the trainer's log is not there: {source / name}: {error.strerror}; --log is the trainer's run folder, or a copy "
+                    f"of its {', '.join(FILES)}"
+                ) from None
+        self.store = LoggedStore(own, bundle)
+        self.log_roots = self.store.log_roots
+
+    @property
+    def ended(self) -> bool:
+        """Is it the log of a whole run?"""
+        return self.store.done
+
+    @property
+    def run_root(self) -> bytes:
+        """What a claim with this log and its trainer's states commits."""
+        count = len(self.store.roots)
+        return run_tree(self.store.roots, count, self.log_roots).root
+
+    @property
+    def partial_root(self) -> bytes | None:
+        """Root of the log of the interval in which the run stopped."""
+        return self.log_roots[len(self.store.roots)] if self.store.divergence else None
+
+    def committed(self, checkpoint: int) -> list[StepEntries]:
+        """The entries of a checkpoint's interval; Abstain unless they are the committed ones."""
+        try:
+            return self.store.committed(checkpoint)
+        except (LogError, StoreError) as error:
+            raise Abstain(f"the trainer's log cannot be followed: {error}") from None
+
+    def follow(self, executor: LoggedExecutor) -> None:
+        """From now on the executor takes the log's directions; an entry that no trainer can have does not count, and behind the end there
+        are none."""
+        last, interval = self.store.log.steps, self.store.bundle.interval
+        known: dict[int, list[StepEntries]] = {}
+
+        def read(step: int) -> StepEntries:
+            checkpoint = (step - 1) // interval + 1
+            if step > last:
+                return {}
+            if checkpoint not in known:
+                known.clear()  # one interval at a time
+                known[checkpoint] = self.committed(checkpoint)
+            return known[checkpoint][(step - 1) % interval]
+
+        executor.kernels.strict = False
+        executor.read = read
+
+    def why_foreign(self, run_root: bytes, partial_root: bytes | None) -> str:
+        """Why this is not the log that a claim committed; empty if it is."""
+        mine = (self.run_root, self.partial_root)
+        if mine == (run_root, partial_root):
+            return ""
+        return (
+            f"the log in {self.source} is not the one that the claim commits (its run root is {mine[0].hex()[:16]}..., claimed is "
+            f"{run_root.hex()[:16]}...): get the committed log from the trainer"
+        )
