@@ -8,6 +8,7 @@ Source: FIPS 180-4.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from vgame.commit.words import LEAF_WORDS, leaf_count
 
 LANES = 128
 _CANONICAL_NAN = tl.constexpr(0x7FC00000)
-_ROUNDS, _START = tl.constexpr(tuple(ROUNDS)), tl.constexpr(tuple(START))
+_START = tl.constexpr(tuple(START))
 _KIND = tl.constexpr(int(Kind.TENSOR))
 _LEAF_WORDS = tl.constexpr(LEAF_WORDS)
 #: Blocks of 64 bytes of mark, kind, content, end mark and length; bits of mark, kind and content.
@@ -29,22 +30,24 @@ _LEAF_BITS, _NODE_BITS = tl.constexpr(8 * 514), tl.constexpr(8 * 66)
 
 
 @triton.jit
-def _compress(state, words):
-    """The state after a block of 16 words. Tuples of uint32 vectors."""
+def _compress(state, words, keys):
+    """The state after a block of 16 words. Tuples of uint32 vectors; keys: the constants of the 64 rounds, in memory.
+
+    Sixteen rounds are written out and repeated four times: with all 64 in one piece Triton compiles for minutes.
+    """
     a, b, c, d, e, f, g, h = state
-    for r in tl.static_range(64):  # rotations are written out: a call costs the interpreter a millisecond
-        first = ((e >> 6) | (e << 26)) ^ ((e >> 11) | (e << 21)) ^ ((e >> 25) | (e << 7))
-        first += h + (g ^ (e & (f ^ g))) + _ROUNDS[r] + words[0]
-        second = ((a >> 2) | (a << 30)) ^ ((a >> 13) | (a << 19)) ^ ((a >> 22) | (a << 10))
-        second += (a & b) | (c & (a | b))
-        h, g, f, e, d, c, b, a = g, f, e, d + first, c, b, a, first + second
-        if r < 48:
+    for part in range(4):
+        for r in tl.static_range(16):  # rotations are written out: a call costs the interpreter a millisecond
+            key = tl.load(keys + part * 16 + r).to(tl.uint32, bitcast=True)
+            first = ((e >> 6) | (e << 26)) ^ ((e >> 11) | (e << 21)) ^ ((e >> 25) | (e << 7))
+            first += h + (g ^ (e & (f ^ g))) + key + words[0]
+            second = ((a >> 2) | (a << 30)) ^ ((a >> 13) | (a << 19)) ^ ((a >> 22) | (a << 10))
+            second += (a & b) | (c & (a | b))
+            h, g, f, e, d, c, b, a = g, f, e, d + first, c, b, a, first + second
             low, high = words[1], words[14]
             new = words[0] + words[9] + (((low >> 7) | (low << 25)) ^ ((low >> 18) | (low << 14)) ^ (low >> 3))
             new += ((high >> 17) | (high << 15)) ^ ((high >> 19) | (high << 13)) ^ (high >> 10)
             words = words[1:] + (new,)  # noqa: RUF005
-        else:
-            words = words[1:]
     return (
         state[0] + a, state[1] + b, state[2] + c, state[3] + d, state[4] + e, state[5] + f, state[6] + g, state[7] + h,
     )  # fmt: skip
@@ -87,7 +90,7 @@ def _leaf_word(x, leaf, k, elements, FLOAT: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["elements"])
-def _hash_leaves(x, out, elements, leaves, FLOAT: tl.constexpr, LANES: tl.constexpr):
+def _hash_leaves(x, out, keys, elements, leaves, FLOAT: tl.constexpr, LANES: tl.constexpr):
     """out[i] = H(0x00 ‖ TENSOR ‖ 512 bytes) of leaf i."""
     leaf = tl.program_id(0) * LANES + tl.arange(0, LANES)
     before = (leaf * 0 + _KIND).to(tl.uint32)
@@ -99,12 +102,12 @@ def _hash_leaves(x, out, elements, leaves, FLOAT: tl.constexpr, LANES: tl.conste
             word = _leaf_word(x, leaf, k, elements, FLOAT)
             word, before = _next_word(before, word, k, _LEAF_WORDS, _LEAF_BLOCKS * 16 - 1, _LEAF_BITS)
             words = words + (word,)  # noqa: RUF005
-        state = _compress(state, words)
+        state = _compress(state, words, keys)
     _store(out, leaf, state, leaf < leaves)
 
 
 @triton.jit
-def _hash_nodes(below, above, firsts, counts, targets, pad, LANES: tl.constexpr):
+def _hash_nodes(below, above, keys, firsts, counts, targets, pad, LANES: tl.constexpr):
     """One level of every tree: H(0x01 ‖ TENSOR ‖ left ‖ right), with padding on the right; a root stays what it is."""
     tree, i = tl.program_id(0), tl.program_id(1) * LANES + tl.arange(0, LANES)
     first, count, target = tl.load(firsts + tree), tl.load(counts + tree), tl.load(targets + tree)
@@ -127,8 +130,14 @@ def _hash_nodes(below, above, firsts, counts, targets, pad, LANES: tl.constexpr)
                 word = tl.where((child < count) | (k >= 16), word, filler).to(tl.uint32, bitcast=True)
                 word, before = _next_word(before, word, k, 16, _NODE_BLOCKS * 16 - 1, _NODE_BITS)
                 words = words + (word,)  # noqa: RUF005
-            state = _compress(state, words)
+            state = _compress(state, words, keys)
         _store(above, target + i, state, inside)
+
+
+@cache
+def _keys(device: torch.device) -> torch.Tensor:
+    """The constants of the rounds."""
+    return torch.from_numpy(np.array(ROUNDS, np.uint32).view(np.int32)).to(device)
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
@@ -151,7 +160,9 @@ def _climb(level: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
         above = torch.empty(int(sizes[height + 1].sum()), 8, dtype=torch.int32, device=level.device)
         grid = (len(counts), triton.cdiv(int(sizes[height + 1].max()), LANES))
         first, count, target = tables[2 * height], tables[2 * height + 1], tables[2 * height + 2]
-        _hash_nodes[grid](level, above, first, count, target, pads[height], LANES=LANES, enable_fp_fusion=False)
+        _hash_nodes[grid](
+            level, above, _keys(level.device), first, count, target, pads[height], LANES=LANES, enable_fp_fusion=False
+        )
         level = above
     return level
 
@@ -165,7 +176,7 @@ def roots(tensors: Sequence[torch.Tensor]) -> list[bytes]:
         level = torch.empty(int(counts.sum()), 8, dtype=torch.int32, device=full[0].device)
         for t, first, leaves in zip(full, _starts(counts), counts, strict=True):
             _hash_leaves[(triton.cdiv(int(leaves), LANES),)](
-                t.view(torch.int32), level[first:], t.numel(), int(leaves), FLOAT=t.dtype == torch.float32,
+                t.view(torch.int32), level[first:], _keys(t.device), t.numel(), int(leaves), FLOAT=t.dtype == torch.float32,
                 LANES=LANES, enable_fp_fusion=False,
             )  # fmt: skip
         digests = _climb(level, counts).cpu().numpy().view(np.uint32).astype(">u4")
