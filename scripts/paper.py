@@ -67,7 +67,7 @@ def parse() -> argparse.Namespace:
     if options.device:
         options.devices[1] = options.device
     if options.quick:
-        options.steps, options.repeats, options.bits, options.jobs, options.windows = 2, 2, [32], ["digits"], ["proven"]
+        options.steps, options.repeats, options.bits, options.jobs, options.windows = 2, 1, [32], ["digits"], ["proven"]
         options.only, options.modes = ["storage", "divergence", "time"], ["proven"]
     return options
 

@@ -29,7 +29,7 @@ def storage(job: str, options: argparse.Namespace) -> dict[str, Any]:
     for bits in options.bits:
         for kind, bundle in base.items():
             logged = replace(bundle, log=bundle.log.model_copy(update={"bits": bits}))
-            found.setdefault(str(bits), {})[kind] = storage_of(logged)
+            found.setdefault(str(bits), {})[kind] = storage_of(logged, surveyed=2 if options.quick else SURVEYED)
     return found
 
 
@@ -68,19 +68,19 @@ def bundle_of_large(job: str, text: Path):
         yield prepare(source.model_copy(update=update | {"args": source.args | args}))
 
 
-def storage_of(bundle, step: int = 1, every: tuple[str, ...] = ENCODINGS) -> dict[str, Any]:
-    """Bytes of one real step in each encoding, and how much freedom a trainer has there; the step is made from the initial state."""
+def storage_of(bundle, every: tuple[str, ...] = ENCODINGS, surveyed: int = SURVEYED) -> dict[str, Any]:
+    """Bytes of the first step in each encoding, and how much freedom a trainer has there, from so many sums of every operator."""
     from vgame.logged.encoding import Encoding, encode, entropy_bytes
     from vgame.logged.kernels import sum_operators
     from vgame.logged.run import make_executor
     from vgame.logged.sums import Entries
 
-    executor, survey = make_executor(bundle, "cpu"), Survey(bundle.program)
+    executor, survey = make_executor(bundle, "cpu"), Survey(bundle.program, surveyed)
     executor.kernels.survey = survey
     started = time.perf_counter()
-    executor.step(step, executor.initial(bundle.state))
+    executor.step(1, executor.initial(bundle.state))
     seconds = time.perf_counter() - started  # the survey's among them
-    made = executor.made[step]
+    made = executor.made[1]
     elements = {i: bundle.program.operators[i].elements for i in sum_operators(bundle.program)}
     counts = {i: len(made.get(i, Entries())) for i in elements}
     found = {
@@ -94,26 +94,26 @@ def storage_of(bundle, step: int = 1, every: tuple[str, ...] = ENCODINGS) -> dic
         found[name] = sum(len(encode(made.get(i, Entries()), n, Encoding[name.upper()])) for i, n in elements.items())
     exact = sum(executor.kernels.tally.exact.values())
     state = 4 * sum(t.numel() for t in bundle.state)
-    return found | {"file": record_bytes(bundle, step, made), "state": state, "seconds": seconds, "exact": exact}
+    return found | {"file": record_bytes(bundle, made), "state": state, "seconds": seconds, "exact": exact}
 
 
-def record_bytes(bundle, step: int, made) -> int:
+def record_bytes(bundle, made) -> int:
     """What a step takes in the log, checksums included."""
     from vgame.logged.logfile import FRAME, LogFile
 
     with TemporaryDirectory() as folder:
         log = LogFile(Path(folder) / "log", bundle.program, bundle.identity, bundle.log.bits)
-        return FRAME + len(log.sections(step, made))
+        return FRAME + len(log.sections(1, made))
 
 
 class Survey:
     """The chance that a sum has two admissible words, from some sums of every operator."""
 
-    def __init__(self, program) -> None:
-        self.program, self.dice, self.free = program, random.Random(1), {}
+    def __init__(self, program, surveyed: int) -> None:
+        self.program, self.surveyed, self.dice, self.free = program, surveyed, random.Random(1), {}
 
     def __call__(self, operator: int, enclose: Callable) -> None:
         n, k = self.program.operators[operator].elements, self.program.operators[operator].k
         if 1 < k <= LONGEST:
-            found = [enclose(self.dice.randrange(n)) for _ in range(min(SURVEYED, -(-LONGEST // k)))]
+            found = [enclose(self.dice.randrange(n)) for _ in range(min(self.surveyed, -(-LONGEST // k)))]
             self.free[operator] = n * statistics.mean(e.chance if e else 0.0 for e in found)
