@@ -38,7 +38,7 @@ CARRY = 1 << 24
 _ZERO = np.float32(0.0)
 _ONE, _FRACTION, _MAGNITUDE, _INFINITY = (np.uint32(word) for word in (1, 0x7FFFFF, 0x7FFFFFFF, 0x7F800000))
 _NO_COUNT, _NO_QUANTUM = np.empty(0, np.int64), np.empty(0, np.float64)
-_compile = njit(cache=True, nogil=True, error_model="numpy")
+compile_loop = njit(cache=True, nogil=True, error_model="numpy")
 _add = njit(cache=True, nogil=True, fastmath={"reassoc"})(lambda x, y: x + y)
 
 _allowed: ContextVar[bool] = ContextVar("compiled", default=True)
@@ -94,7 +94,7 @@ def share(count: int, each: int, run: Callable[[int, int], object]) -> list:
 # --- operands ---
 
 
-@_compile
+@compile_loop
 def _row_facts(x):
     """(non-zeros, quantum) of one row: the least of the elements' lowest bits, infinity if there is none. Finite elements.
 
@@ -111,7 +111,7 @@ def _row_facts(x):
     return np.int64(number), np.float64(np.uint32(lowest).view(np.float32))
 
 
-@_compile
+@compile_loop
 def _widen(x, strides, shape, y, by_rows, squares, count, quantum, first, last):
     """y = x in binary64, [B, R, K] or [B, K, R]; squares[row] += its sum of squares. Rows first..last-1 of B * R.
 
@@ -171,7 +171,7 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
     return out
 
 
-@_compile
+@compile_loop
 def _widen_folded(x, rows, columns, y, squares, first, last):
     """y[u, k] = x[rows[u] + columns[k]] in binary64; squares[u] += the row's sum of squares. Rows first..last-1."""
     for u in range(first, last):
@@ -191,7 +191,7 @@ def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, out: Ten
     return out
 
 
-@_compile
+@compile_loop
 def _gather(x, rows, columns, y, first, last):
     """y[u, k] = x[rows[u] + columns[k]]."""
     for u in range(first, last):
@@ -208,7 +208,7 @@ def gather_rows(memory: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor
     return out
 
 
-@_compile
+@compile_loop
 def _facts(x, strides, shape, count, quantum, first, last):
     """_row_facts of the rows first..last-1 of B * R."""
     batch, row, step = strides
@@ -236,7 +236,7 @@ def row_facts(x: Tensor) -> tuple[Tensor, Tensor]:
 # --- the rounding test ---
 
 
-@_compile
+@compile_loop
 def _round(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
     """out = RN32(s + e) + 0 with e = left * right, in rows first..last-1 of B * M; found: where RN32(s - e) is less.
 
@@ -292,7 +292,7 @@ def round_pass(s: Tensor, left: Tensor, right: Tensor, out: Tensor, found: Tenso
     return torch.cat([found[first * columns :][:number] for first, number in parts])
 
 
-@_compile
+@compile_loop
 def _look(given, keep, shape, s, facts_a, facts_b, shared, terms, unit, slack, out, strides, first, last):
     """The rounding test with the rows' facts at positions first..last-1: those still open come first in `keep`."""
     rows, columns = shape
@@ -342,7 +342,7 @@ def look_again(
 # --- the exact tier ---
 
 
-@_compile
+@compile_loop
 def _round_to_odd(head, tail):
     """Twin: exact_tier.round_to_odd."""
     bits = np.float64(head).view(np.int64)
@@ -351,7 +351,7 @@ def _round_to_odd(head, tail):
     return np.int64(bits).view(np.float64)
 
 
-@_compile
+@compile_loop
 def _settle(digit, rest, left, sigma, error_per_left):
     """(value, whether it is certain) of one digit, a rounded rest, and what the rest's terms sum to in magnitude."""
     grid = 0.75 * sigma
@@ -368,13 +368,13 @@ def _settle(digit, rest, left, sigma, error_per_left):
     return _round_to_odd(head, tail), certain
 
 
-@_compile
+@compile_loop
 def _power_above(x):
     """Twin: exact_tier.power_above."""
     return np.int64((np.float64(x).view(np.int64) >> 52) + 1 << 52).view(np.float64)
 
 
-@_compile
+@compile_loop
 def _sum_terms(x, y, sigma):
     """(digit, rest, left) of the products of two rows: one level of extraction."""
     digit = rest = left = 0.0
@@ -386,7 +386,7 @@ def _sum_terms(x, y, sigma):
     return digit, rest, left
 
 
-@_compile
+@compile_loop
 def _pass_on(limbs):
     """Every limb but the last into 0..2^32-1; the last keeps the sign."""
     for l in range(LIMBS - 1):
@@ -394,7 +394,7 @@ def _pass_on(limbs):
         limbs[l] &= 0xFFFFFFFF
 
 
-@_compile
+@compile_loop
 def _integer_sum(x, i, x_step, y, j, y_step, length, limbs):
     """The exact sum of products as a multiple of 2^-298, rounded to odd to between 33 and 53 bits (or exact)."""
     limbs[:] = 0
@@ -432,7 +432,7 @@ def _integer_sum(x, i, x_step, y, j, y_step, length, limbs):
     return sign * np.float64(np.int64(value | sticky)) * np.int64(exponent + 1023 << 52).view(np.float64)
 
 
-@_compile
+@compile_loop
 def _exact(
     positions, shape, x, x_rows, x_step, bound_a, y, y_rows, y_step, bound_b, shared, error, out, strides, first, last
 ):
@@ -501,7 +501,7 @@ def exact_products(
 # --- sums of rows ---
 
 
-@_compile
+@compile_loop
 def _sum_block(x):
     """(sum, sum of the magnitudes, least magnitude) of contiguous binary32 values, in some order."""
     total, magnitude, least, words = 0.0, 0.0, _INFINITY, x.view(np.uint32)
@@ -512,7 +512,7 @@ def _sum_block(x):
     return total, magnitude, np.float64(np.uint32(least).view(np.float32))
 
 
-@_compile
+@compile_loop
 def _sum_rows(x, rows, columns, step, length, block, weight, spread, out, sums, sizes, found, first, last):
     """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows."""
     memory, number = np.empty(block, np.float32), 0

@@ -6,15 +6,17 @@ Twin: vgame/execute/reference.py computes any single element, slowly and exactly
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from vgame.arithmetic import certified
+from vgame.arithmetic import certified, pointwise
 from vgame.arithmetic.folded import LEAST, Folded, Mirrored, fold
 from vgame.arithmetic.gpu import gate
+from vgame.execute.chains import Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import inside, look, read, signed
 from vgame.execute.random import random_words, shuffle_indices
@@ -79,6 +81,7 @@ class Executor:
         #: The step in the device's memory, for kernels that a recorded step replays (vgame/execute/graph.py).
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._immediates: dict[tuple[int, bool], torch.Tensor] = {}
+        self._plans: dict[bool, list[Unit]] = {}
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         return [t.to(self.device) for t in state]
@@ -95,17 +98,16 @@ class Executor:
     def launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> Launched:
         """The same, started only: with the Triton kernels nothing waits for the device, and the step is the clock's."""
         run = _Run(self, step, state)
-        last_use = self.program.last_use
-        kept = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR} | self.program.finite
-        for i, operator in enumerate(self.program.operators):
-            value = self._watched(run, i, operator) if self.watch else run.compute(i, operator)
-            run.outputs[i] = tap(i, run.flat_output(value)) if tap else value
-            for ref in run.refs(operator):
-                if ref.cls is RefClass.OPERATOR and last_use[ref.index] == i and ref.index not in kept:
-                    run.outputs[ref.index] = None
-            if last_use[i] == i and i not in kept:
-                run.outputs[i] = None
-        flags = [torch.isfinite(run.output(i)).all() for i in sorted(self.program.finite)]
+        for unit in self._units(fuse=tap is None and self.kernels.fuses and pointwise.in_use(self.device)):
+            if self.watch:
+                self._watched(run, unit)
+            else:
+                run.compute_unit(unit)
+            if tap:
+                run.outputs[unit.index] = tap(unit.index, run.flat_output(run.outputs[unit.index]))
+            for index in unit.free:
+                run.outputs[index] = None
+        flags = [pointwise.all_finite(run.output(i)) for i in sorted(self.program.finite)]
         new = tuple(run.flat(s.ref) for s in self.program.sources)
         return Launched(new, run.output(self.program.loss).reshape(()), torch.stack(flags))
 
@@ -114,13 +116,22 @@ class Executor:
         verdicts = zip(sorted(self.program.finite), launched.finite.tolist(), strict=True)
         return StepResult(launched.state, launched.loss, next((i for i, finite in verdicts if not finite), None))
 
-    def _watched(self, run: _Run, index: int, operator: Operator) -> torch.Tensor:
+    def _units(self, fuse: bool) -> list[Unit]:
+        """What a step consists of; found once."""
+        if fuse not in self._plans:
+            sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
+            self._plans[fuse] = units_of(self.program.operators, sources | self.program.finite, fuse)
+        return self._plans[fuse]
+
+    def _watched(self, run: _Run, unit: Unit) -> None:
+        """A chain's time is shared by its operators in equal parts."""
         start = time.perf_counter()
-        value = run.compute(index, operator)
+        run.compute_unit(unit)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        self.watch(index, time.perf_counter() - start)
-        return value
+        seconds = (time.perf_counter() - start) / len(unit.members)
+        for index in unit.members:
+            self.watch(index, seconds)
 
     def immediate(self, word: int, integer: bool) -> torch.Tensor:
         """A one-word tensor on the device (never a Python number: CUDA divides by those differently)."""
@@ -140,19 +151,6 @@ class _Run:
         self.never_waits = gate.in_use(executor.device)
         table, clock = executor.scalars, executor.clock
         self.scalars = table.index_select(0, clock - 1)[0] if self.never_waits else table[step - 1]
-
-    @staticmethod
-    def refs(operator: Operator) -> list[Ref]:
-        match operator:
-            case Map() | Copy():
-                return [a.ref for a in operator.accesses]
-            case Contract():
-                return [operator.a, operator.b]
-            case Gather():
-                return [operator.index, operator.table]
-            case ReduceMax() | ArgMax():
-                return [operator.operand]
-        return []
 
     @staticmethod
     def flat_output(value: torch.Tensor | Mirrored) -> torch.Tensor:
@@ -199,19 +197,27 @@ class _Run:
         if access.ref.cls is RefClass.SCALAR:
             return self.flat(access.ref).view((1,) * len(sizes))
         value = self.output(access.ref.index) if access.ref.cls is RefClass.OPERATOR else None
-        if value is not None and value.shape == sizes and self._is_identity(access, sizes):
+        if value is not None and value.shape == sizes and is_identity(access, sizes):
             return value
         return read(self.flat(access.ref), access, sizes)
 
-    @staticmethod
-    def _is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
-        if len(access.dims) != 1 or access.dims[0].offset or access.dims[0].divisor != 1:
-            return False
-        expected, stride = [], 1
-        for size in reversed(sizes):
-            expected.append((0, stride))
-            stride *= size
-        return access.dims[0].size == stride and access.targets == tuple(reversed(expected))
+    def compute_unit(self, unit: Unit) -> None:
+        """The outputs of an operator or of a chain."""
+        if unit.fused is None:
+            self.outputs[unit.index] = self.compute(unit.index, unit.operator)
+            return
+        inputs = [self.words(access, sizes) for access, sizes in unit.fused.sources]
+        results = pointwise.run(unit.fused.chain, unit.fused.elements, inputs)
+        for index, result in zip(unit.fused.results, results, strict=True):
+            self.outputs[index] = result
+
+    def words(self, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
+        """An operand of a chain: a view whose row-major order is the index space's."""
+        if access.ref.cls is RefClass.SCALAR:
+            return self.flat(access.ref).expand(math.prod(sizes))
+        if access.ref.cls is RefClass.OPERATOR and is_identity(access, sizes):
+            return self.output(access.ref.index)
+        return read(self.flat(access.ref), access, sizes)
 
     def compute(self, index: int, operator: Operator) -> torch.Tensor | Mirrored:
         """The operator's output, row-major in some shape (perhaps a strided view)."""

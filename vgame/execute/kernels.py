@@ -22,9 +22,13 @@ Tensor = torch.Tensor
 
 
 class Kernels(Protocol):
-    """What a rounding mode computes; shapes as in vgame.arithmetic.certified. `folds`: whether dot takes folded matrices."""
+    """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
+
+    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps.
+    """
 
     folds: bool
+    fuses: bool
 
     def map(self, function: Function, *operands: Tensor) -> Tensor: ...
     def dot(self, a: Tensor, b: Tensor) -> Tensor: ...
@@ -164,7 +168,7 @@ VENDOR: dict[Function, Callable[[Tensor], Tensor]] = {
 class Correct:
     """The default: correctly rounded, the same bits on every device."""
 
-    folds = True
+    folds = fuses = True
 
     def map(self, function: Function, *operands: Tensor) -> Tensor:
         if function in ELEMENTARY:
@@ -184,7 +188,7 @@ class Correct:
 class Plain:
     """The vendor's arithmetic in one precision, rounded to binary32 after every operator: nearest (binary64) and fp32."""
 
-    folds = False
+    folds = fuses = False
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype

@@ -21,7 +21,12 @@ WIDEST = 8  # how many words a padded copy may have per word that is read or wri
 
 def strides_of(dims: tuple[Dim, ...]) -> list[int]:
     """Row-major strides of the operand's dimensions."""
-    return [math.prod(d.size for d in dims[j + 1 :]) for j in range(len(dims))]
+    return row_major(tuple(d.size for d in dims))
+
+
+def row_major(sizes: tuple[int, ...]) -> list[int]:
+    """Strides of a contiguous tensor."""
+    return [math.prod(sizes[j + 1 :]) for j in range(len(sizes))]
 
 
 def strided(base: torch.Tensor, access: Access, sizes: tuple[int, ...], strides: list[int], offset: int) -> Mirrored:

@@ -1,0 +1,161 @@
+"""Which maps of a program are computed together, block by block (vgame/arithmetic/pointwise.py), and when values are let go.
+
+In: the operators of a step, and which outputs are kept to its end. Out: units in the order in which they run: single operators, and
+chains of maps over equally many words of which each reads another's output in place. A chain runs where its last map stands, and
+nobody else reads any of its outputs before. What only the chain reads is never written to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.pointwise import Chain
+from vgame.execute.layout import plan, row_major
+from vgame.program.operators import Access, Map, Operator, RefClass, operand_refs
+
+#: Functions that stay operators of their own: loops of many instructions, with passes of their own.
+ALONE = frozenset((*ELEMENTARY, Function.FMOD))
+
+Source = tuple[Access, tuple[int, ...]]  # an access, and the index space that it reads over
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are let go afterwards."""
+
+    index: int
+    operator: Operator
+    members: tuple[int, ...]
+    fused: Fused | None
+    free: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A chain, where its inputs come from, and the operators whose outputs its results are."""
+
+    chain: Chain
+    elements: int
+    sources: tuple[Source, ...]
+    results: tuple[int, ...]
+
+
+def units_of(operators: Sequence[Operator], kept: Collection[int], fuse: bool) -> list[Unit]:
+    """The units of a step; `kept`: operators whose outputs are needed after it. Without `fuse`, every operator is one."""
+    groups = _groups(operators) if fuse else []
+    last_of = {member: group[-1] for group in groups for member in group}
+    place = [last_of.get(i, i) for i in range(len(operators))]
+    last, readers = list(place), [[] for _ in operators]
+    for i, operator in enumerate(operators):
+        for ref, _, _ in operand_refs(operator):
+            if ref.cls is RefClass.OPERATOR:
+                last[ref.index] = max(last[ref.index], place[i])
+                readers[ref.index].append(i)
+    free = [[] for _ in operators]
+    for i, position in enumerate(last):
+        if i not in kept:
+            free[position].append(i)
+    ends = {group[-1]: group for group in groups}
+    outside = {
+        i for i in last_of if i in kept or not readers[i] or any(last_of.get(r) != last_of[i] for r in readers[i])
+    }
+    fused = {i: _compose(operators, group, outside) for i, group in ends.items()}
+    return [
+        Unit(i, operators[i], tuple(ends.get(i, (i,))), fused.get(i), tuple(free[i]))
+        for i in range(len(operators))
+        if place[i] == i
+    ]
+
+
+def _groups(operators: Sequence[Operator]) -> list[list[int]]:
+    """The maps of each chain, in rising order.
+
+    A group is open as long as no operator outside has read from it; so whoever reads its outputs comes after its last map.
+    """
+    groups: dict[int, list[int]] = {}
+    owner: dict[int, int] = {}  # operator: its group, while that is open
+    for i, operator in enumerate(operators):
+        fits = isinstance(operator, Map) and operator.function not in ALONE
+        reads = [(ref.index, n) for n, (ref, _, _) in enumerate(operand_refs(operator)) if ref.cls is RefClass.OPERATOR]
+        touched = {owner[r] for r, _ in reads if r in owner}
+        closed = {owner[r] for r, n in reads if r in owner and not (fits and _in_place(operator, n, operators[r]))}
+        for group in closed:
+            for member in groups[group]:
+                del owner[member]
+        if fits:
+            joined = sorted(m for group in touched - closed for m in groups.pop(group))
+            groups[i] = [*joined, i]
+            owner.update(dict.fromkeys(groups[i], i))
+    return list(groups.values())
+
+
+def _in_place(operator: Map, operand: int, read: Operator) -> bool:
+    """Whether a map reads word e of `read` for its own word e."""
+    return operator.elements == read.elements and is_identity(operator.accesses[operand], operator.sizes)
+
+
+def is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
+    """Whether word e of the operand is read at word e of the index space."""
+    found = plan(access, sizes)
+    if found is None or found[1] or found[2]:
+        return False
+    return all(step == s or n == 1 for step, s, n in zip(found[0], row_major(sizes), sizes, strict=True))
+
+
+def _compose(operators: Sequence[Operator], group: list[int], outside: Collection[int]) -> Fused:
+    """The instructions of a chain. A block of our own is used again once its value has been read for the last time."""
+    slots = _Slots(operators, group, [i for i in group if i in outside])
+    code = [slots.instruction(i) for i in group]
+    words = np.zeros(slots.count, np.uint32)
+    for word, slot in slots.constants.items():
+        words[slot] = word
+    integers = tuple(operators[i].integer for i in slots.results)
+    chain = Chain(np.array(code, np.int64), words, len(slots.sources), integers)
+    return Fused(chain, operators[group[0]].elements, tuple(slots.sources), tuple(slots.results))
+
+
+class _Slots:
+    """The slots of a chain in the making: sources, results, constants, blocks."""
+
+    def __init__(self, operators: Sequence[Operator], group: list[int], results: list[int]) -> None:
+        self.operators, self.results, members = operators, results, set(group)
+        self.sources: dict[Source, int] = {}
+        self.constants: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        for i in group:
+            for access in operators[i].accesses:
+                if access.ref.cls is RefClass.OPERATOR and access.ref.index in members:
+                    self.last[access.ref.index] = i
+                elif access.ref.cls is RefClass.IMMEDIATE:
+                    self.constants.setdefault(access.fill, len(self.constants))
+                else:
+                    self.sources.setdefault((access, operators[i].sizes), len(self.sources))
+        first = len(self.sources) + len(results)
+        self.constants = {word: first + number for word, number in self.constants.items()}
+        self.values = {i: slot for slot, i in enumerate(results, len(self.sources))}
+        self.count, self.unused = first + len(self.constants), []
+
+    def instruction(self, index: int) -> list[int]:
+        """The row of one map. Its result never shares a block with what it reads, or the loops could not use vectors."""
+        operator = self.operators[index]
+        operands = [self._operand(access, operator.sizes) for access in operator.accesses]
+        if index not in self.values:
+            if not self.unused:
+                self.unused.append(self.count)
+                self.count += 1
+            self.values[index] = self.unused.pop()
+        for read in {a.ref.index for a in operator.accesses if a.ref.cls is RefClass.OPERATOR}:
+            if self.last.get(read) == index and read not in self.results:
+                self.unused.append(self.values[read])
+        return [int(operator.function), self.values[index], *operands, *operands[:1] * (3 - len(operands))]
+
+    def _operand(self, access: Access, sizes: tuple[int, ...]) -> int:
+        if access.ref.cls is RefClass.IMMEDIATE:
+            return self.constants[access.fill]
+        if access.ref.cls is RefClass.OPERATOR and access.ref.index in self.last:
+            return self.values[access.ref.index]
+        return self.sources[access, sizes]
