@@ -58,7 +58,7 @@ interface IGame {
     /// @param slot seconds granted for each other duty that may be in front in the trainer's queue
     /// @param reward paid to the trainer of a final claim
     /// @param divergedPay paid instead if the claim is "diverged"
-    /// @param trainerBond at stake for the trainer
+    /// @param trainerBond at stake for the trainer: the reward at least
     /// @param auditorBond at stake for each auditor
     /// @param acceptWindow seconds from creation to acceptance
     /// @param claimWindow seconds from acceptance to the claim
@@ -322,8 +322,12 @@ interface IMoves is IGame {
     function logged() external view returns (IElements);
 
     /// @notice Dispute a claim at its run root (entry Run), a posted segment (where = checkpoint) or a posted trace (where = step).
+    /// @param root the claimed root that is disputed: if it is not what stands there, the call reverts
     /// @param commitment keccak256(abi.encode(job, auditor, salt, own root of the entered tree))
-    function challenge(bytes32 job, Level entry, uint256 where, bytes32 commitment) external payable returns (uint256 dispute);
+    function challenge(bytes32 job, Level entry, uint256 where, bytes32 root, bytes32 commitment)
+        external
+        payable
+        returns (uint256 dispute);
 
     /// @notice Open the descendants of a node, `revealDepth` levels below. Anyone; idempotent.
     function reveal(bytes32 job, Level kind, uint256 height, bytes32[] calldata children) external;

@@ -11,6 +11,9 @@ import {Merkle} from "./Merkle.sol";
 /// @title Jobs, claims and money
 /// @notice Runs inside `VerificationGame` by delegatecall; at its own address it is an empty game of no use.
 contract Settlement is GameState, ISettlement {
+    /// @dev Less than any dispute that reaches a word costs either side (docs/gas.json): no bond may be worth less than two of them.
+    uint256 private constant DISPUTE_GAS = 300_000;
+
     constructor(IReferee referee_) GameState(referee_) {}
 
     // ---- life of a job ----
@@ -37,17 +40,22 @@ contract Settlement is GameState, ISettlement {
         emit JobCreated(id, msg.sender, spec, nonce);
     }
 
-    function _checkSpec(JobSpec calldata spec) private pure {
+    function _checkSpec(JobSpec calldata spec) private view {
         if (spec.steps == 0 || spec.steps > type(uint32).max) revert BadSpec("steps");
         if (spec.interval == 0) revert BadSpec("interval");
         if (spec.depth == 0 || spec.depth > 8) revert BadSpec("depth");
         if (spec.mode != 0 && (spec.mode < 26 || spec.mode > 32)) revert BadSpec("mode");
         if (spec.divergedPay > spec.reward) revert BadSpec("divergedPay");
-        if (spec.trainerBond == 0 || spec.auditorBond == 0) revert BadSpec("bond");
+        uint256 least = 2 * DISPUTE_GAS * block.basefee;
+        if (spec.auditorBond == 0 || spec.auditorBond < least) revert BadSpec("auditorBond");
+        if (spec.trainerBond == 0 || spec.trainerBond < least || spec.trainerBond < spec.reward) {
+            revert BadSpec("trainerBond");
+        }
         if (spec.acceptWindow == 0 || spec.claimWindow == 0 || spec.challengeWindow == 0 || spec.rewardWindow == 0) {
             revert BadSpec("window");
         }
-        if (spec.trainerBudget == 0 || spec.auditorBudget == 0) revert BadSpec("budget");
+        if (spec.slot == 0) revert BadSpec("slot");
+        if (spec.trainerBudget < spec.slot || spec.auditorBudget == 0) revert BadSpec("budget");
     }
 
     /// @inheritdoc ISettlement

@@ -41,7 +41,11 @@ contract VerificationGame is GameState, IMoves {
     // ---- moves ----
 
     /// @inheritdoc IMoves
-    function challenge(bytes32 id, Level entry, uint256 where, bytes32 commitment) external payable returns (uint256 n) {
+    function challenge(bytes32 id, Level entry, uint256 where, bytes32 root, bytes32 commitment)
+        external
+        payable
+        returns (uint256 n)
+    {
         Job storage job = _inPhase(id, Phase.Claimed);
         uint256 until = uint256(job.since) + job.spec.challengeWindow;
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
@@ -49,6 +53,7 @@ contract VerificationGame is GameState, IMoves {
         n = job.disputes++;
         Dispute storage d = _disputes[id][n];
         (d.node, d.height, d.step) = _enter(id, job, entry, where);
+        _expect(root, d.node); // after a reorganisation it may be another claim: nobody stakes a bond against what it has not seen
         d.level = d.entry = entry;
         d.auditor = msg.sender;
         d.status = Status.Open;

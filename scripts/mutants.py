@@ -93,6 +93,29 @@ MUTANTS = (
     Mutant("Settlement.sol", "if (k.ownNode == k.theirNode) revert NotEligible();", ""),
     Mutant("Settlement.sol", "if ((index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();", ""),
     Mutant("Settlement.sol", "n + 1 < v.best", "n + 1 > v.best"),
+    # entries of a challenge, the queue, partial sums
+    Mutant("VerificationGame.sol", "_expect(root, d.node); //", "//"),
+    Mutant("VerificationGame.sol", "if (states == 0) revert NothingToContest();", ""),
+    Mutant("VerificationGame.sol", "uint40((where - 1) * job.spec.interval)", "uint40(where * job.spec.interval)"),
+    Mutant("VerificationGame.sol", "d.others = uint24(job.open++);", "d.others = uint24(++job.open);"),
+    Mutant("VerificationGame.sol", "_expect(Merkle.pathRoot(Merkle.PARTIALS, child, index, path, Merkle.height(d.blocks)), root);", ""),
+    Mutant("GameState.sol", "uint256(d.others) * job.spec.slot", "job.spec.slot"),
+    # a "diverged" claim
+    Mutant("Settlement.sol", "if (!finite || post.element >= elements)", "if (post.element >= elements)"),
+    Mutant("Settlement.sol", "_checkCheckpoint(job, full, post.prior, post.priorPath);", ""),
+    # money, and what was known
+    Mutant("Settlement.sol", "+= pay + job.spec.trainerBond;", "+= pay;"),
+    Mutant("Settlement.sol", "credits[job.client] += job.spec.reward - pay;", ""),
+    Mutant("Settlement.sol", "credits[d.auditor] += job.spec.auditorBond;\n        emit Refunded", "emit Refunded"),
+    Mutant("Settlement.sol", "if (!created) credits[job.client] += _burnHalf(job.spec.trainerBond);", ""),
+    Mutant("Settlement.sol", "if (v.best == 0) burnt += reward;", "if (v.best == 0) burnt += 0;"),
+    Mutant("Settlement.sol", "_expect(commitment, d.commitment);", ""),
+    Mutant("Settlement.sol", "ownHeight > height || ", ""),
+    Mutant("Settlement.sol", "if (d.step != step) revert NotEligible();", ""),
+    # the least that an order may say
+    Mutant("Settlement.sol", " || spec.trainerBond < spec.reward", ""),
+    Mutant("Settlement.sol", "spec.trainerBudget < spec.slot", "spec.trainerBudget == 0"),
+    Mutant("Settlement.sol", "spec.auditorBond < least", "false"),
     # trees
     Mutant("Merkle.sol", "if (path.length != length) revert PathLength(path.length, length);", ""),
     Mutant("Merkle.sol", "if (index >> length != 0) revert IndexOutOfRange(index, length);", ""),

@@ -45,6 +45,10 @@ class ChainError(VgameError):
     """The chain is down, is another one, or does not accept what is sent."""
 
 
+class EndpointError(ChainError):
+    """What the endpoint shows cannot be: it contradicts itself, or content does not hash to its name. Nothing is done on its word."""
+
+
 class ContractError(VgameError):
     """The contract refused a call; `name` and `args_` are its custom error's."""
 

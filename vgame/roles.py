@@ -81,6 +81,7 @@ def open_game(seat: Seat) -> Game:
     chain = Chain(seat.rpc)
     game = Game(chain, seat.game, wallet_from_environment(chain))
     game.check_machine()
+    chain.checks.append(game.check_machine)
     return game
 
 
@@ -292,6 +293,7 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
         if not any_terms and game.job(job).phase is Phase.CREATED:
             computation.refuse_bad_terms(sum(game.chain.fees()))
         trainer = Trainer(game, job, computation.history)
+        trainer.terms = JobSpec(**computation.bundle.order)
         trainer.accept()
         reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
         computation.run()
@@ -402,6 +404,7 @@ class Watch:
                 self.foreign.add(job)
                 continue
             self.auditors[job] = Auditor(self.game, job, self.computation.history)
+            self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.patience[job] = Patience(self.reporter, self.poll, self.poll)  # the other jobs must not wait
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:

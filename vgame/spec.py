@@ -67,7 +67,10 @@ Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
 
 
 class Terms(BaseModel):
-    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IVerificationGame.sol."""
+    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IVerificationGame.sol.
+
+    Twin of the minima: Settlement._checkSpec, which also asks that the bonds pay for gas.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -82,6 +85,20 @@ class Terms(BaseModel):
     trainer_budget: Seconds = 259_200
     auditor_budget: Seconds = 259_200
     slot: Seconds = 3_600
+
+    @model_validator(mode="after")
+    def _minima(self) -> Terms:
+        least = (
+            ("trainer_bond", max(self.reward, 1)), ("auditor_bond", 1), ("trainer_budget", self.slot)
+        )  # fmt: skip
+        for name, value in least:
+            if getattr(self, name) < value:
+                raise ValueError(
+                    f"`{name}` = {getattr(self, name)} is less than {value}, the least that the contract takes"
+                )
+        if self.diverged_pay > self.reward:
+            raise ValueError(f"`diverged_pay` = {self.diverged_pay} is more than `reward` = {self.reward}")
+        return self
 
 
 class LogTerms(BaseModel):

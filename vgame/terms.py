@@ -121,7 +121,7 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
             "challenge_window": window,
             "reward_window": prices.censorship,
             "auditor_bond": 2 * (moves.trainer_gas * prices.gas + segment),
-            "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence),
+            "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward),
         }
     )
 

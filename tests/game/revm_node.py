@@ -149,12 +149,12 @@ class RevmNode:
         return hex(4_000_000)
 
     def send_raw(self, raw: str) -> str:
-        return self.send(decode_raw(bytes.fromhex(raw[2:])))
+        return self.send(decode_raw(bytes.fromhex(raw[2:])), Web3.to_hex(Web3.keccak(hexstr=raw)))
 
-    def send(self, tx: dict[str, Any]) -> str:
+    def send(self, tx: dict[str, Any], digest: str | None = None) -> str:
         sender = tx["from"].lower()
         nonce = self.nonces.get(sender, 0)
-        digest = Web3.to_hex(Web3.keccak(text=f"{sender} {nonce} {len(self.blocks)} {tx}"))
+        digest = digest or Web3.to_hex(Web3.keccak(text=f"{sender} {nonce} {len(self.blocks)} {tx}"))
         time = self._begin()
         point, address, logs, status = self.evm.snapshot(), None, [], 1
         try:
@@ -372,12 +372,13 @@ class Unsigned:
     def sign_transaction(self, tx: dict[str, Any]) -> SimpleNamespace:
         to = bytes.fromhex(tx["to"][2:]) if "to" in tx else bytes(20)
         head = [bytes.fromhex(self.address[2:]), to, tx["value"].to_bytes(32, "big"), tx["gas"].to_bytes(8, "big")]
-        return SimpleNamespace(raw_transaction=b"unsigned" + b"".join(head) + tx["data"])
+        raw = b"unsigned" + b"".join(head) + tx["nonce"].to_bytes(8, "big") + tx["data"]
+        return SimpleNamespace(raw_transaction=raw, hash=Web3.keccak(raw))
 
 
 def decode_raw(raw: bytes) -> dict[str, Any]:
     if not raw.startswith(b"unsigned"):
         raise ValueError(f"only {Unsigned.__name__} accounts are known here, not {Account.recover_transaction(raw)}")
-    sender, to, value, gas, data = raw[8:28], raw[28:48], raw[48:80], raw[80:88], raw[88:]
+    sender, to, value, gas, data = raw[8:28], raw[28:48], raw[48:80], raw[80:88], raw[96:]
     tx = {"from": "0x" + sender.hex(), "value": int.from_bytes(value, "big"), "gas": int.from_bytes(gas, "big")}
     return tx | {"data": "0x" + data.hex()} | ({"to": "0x" + to.hex()} if any(to) else {})

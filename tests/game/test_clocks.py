@@ -98,7 +98,9 @@ def test_a_trace_can_be_challenged_while_the_window_is_open_and_not_after(scene:
     play.run_until("selectBlock", play.trainer, auditor)
     due(auditor).send(auditor.game)
     until = play.job.since + SPEC.challenge_window
-    late = Call("challenge", (play.id, int(Level.TRACE), 6, bytes(32)), SPEC.auditor_bond)
+    late = Call(
+        "challenge", (play.id, int(Level.TRACE), 6, play.client.trace_root(play.id, 6), bytes(32)), SPEC.auditor_bond
+    )
     at(scene, until)
     late.send(scene.game())
     refused(late, auditor.game, "TooLate", until + 1, until)

@@ -119,9 +119,15 @@ def create_job(scene: Scene) -> Iterator[Refusal]:
         "depth": [{"depth": 0}, {"depth": 9}],
         "mode": [{"mode": 1}],
         "divergedPay": [{"diverged_pay": spec.reward + 1}],
-        "bond": [{"trainer_bond": 0}, {"auditor_bond": 0}],
+        "trainerBond": [
+            {"trainer_bond": 0},
+            {"trainer_bond": spec.reward - 1},
+            {"trainer_bond": 0, "reward": 0, "diverged_pay": 0},
+        ],
+        "auditorBond": [{"auditor_bond": 0}],
+        "slot": [{"slot": 0}],
         "window": [{f"{w}_window": 0} for w in ("accept", "claim", "challenge", "reward")],
-        "budget": [{"trainer_budget": 0}, {"auditor_budget": 0}],
+        "budget": [{"trainer_budget": 0}, {"trainer_budget": spec.slot - 1}, {"auditor_budget": 0}],
     }
     for field, changes in bad.items():
         for change in changes:
@@ -235,10 +241,10 @@ def ends_of_a_job(scene: Scene) -> Iterator[Refusal]:
 # ---- moves ----
 
 
-@refuses("WrongPhase", "TooLate", "WrongValue", "WrongLevel", "NotPosted", "NothingToContest")
+@refuses("WrongPhase", "TooLate", "WrongValue", "WrongLevel", "NotPosted", "NothingToContest", "BadProof")
 def challenge(scene: Scene) -> Iterator[Refusal]:
     play, game, bond = scene.post(SETUP), scene.game(), SETUP.spec.auditor_bond
-    call = Call("challenge", (play.id, int(Level.RUN), 0, NODE), bond)
+    call = Call("challenge", (play.id, int(Level.RUN), 0, NODE, NODE), bond)
     yield Refusal("WrongPhase", (Phase.CREATED, Phase.CLAIMED), game, call)
     trainer = play.new_trainer()
     trainer.accept()
@@ -250,6 +256,7 @@ def challenge(scene: Scene) -> Iterator[Refusal]:
     for level in (Level.SEGMENT, Level.TRACE):
         for where in (0, 1, 2**200):
             yield Refusal("NotPosted", (), game, call.but(1, int(level)).but(2, where))
+    yield Refusal("BadProof", (NODE, play.job.run_root), game, call)  # another claim than the one that stands there
     until = play.job.since + SETUP.spec.challenge_window
     play.advance(until - scene.chain.now())
     yield Refusal("TooLate", (until + 1, until), game, call)
@@ -568,7 +575,9 @@ def knowledge_of_another_place(scene: Scene) -> Iterator[Refusal]:
     first, second = play.auditor(), play.auditor()
     for auditor, step in ((first, 2), (second, 8)):
         root = Tree(Tree_.TRACE, auditor.machine.trace(step)).root
-        call = Call("challenge", (play.id, int(Level.TRACE), step, auditor.commitment(root)), SETUP.spec.auditor_bond)
+        claimed = play.client.trace_root(play.id, step)
+        arguments = (play.id, int(Level.TRACE), step, claimed, auditor.commitment(root))
+        call = Call("challenge", arguments, SETUP.spec.auditor_bond)
         call.send(auditor.game)
         play.run_until("selectOperator", play.trainer, auditor).send(auditor.game)
     while play.phase is Phase.CLAIMED:

@@ -62,7 +62,11 @@ class Explorer:
             if auditor.address not in seated:
                 yield (
                     auditor,
-                    Call("challenge", (self.play.id, int(Level.RUN), 0, bytes(32)), self.play.setup.spec.auditor_bond),
+                    Call(
+                        "challenge",
+                        (self.play.id, int(Level.RUN), 0, self.play.job.run_root, bytes(32)),
+                        self.play.setup.spec.auditor_bond,
+                    ),
                 )
             elif not isinstance(auditor, Arbitrary) and (call := due(auditor)):
                 yield auditor, call

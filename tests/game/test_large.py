@@ -158,7 +158,7 @@ def test_a_dispute_of_the_largest_kind(chain: Chain) -> None:
             send(auditor, name, 0, tree.node(height - depth, child), child & ((1 << depth) - 1), path, *more)
             height, position = height - depth, child
 
-    send(auditor, "challenge", int(Level.RUN), 0, bytes(32), value=spec.auditor_bond)
+    send(auditor, "challenge", int(Level.RUN), 0, run.root, bytes(32), value=spec.auditor_bond)
     descend(Level.RUN, run, cheat.checkpoint - 1, False)
     segment = cheat.segment
     depth = reveal_depth(segment.height, DEPTH)

@@ -192,7 +192,8 @@ class AnyCalls(RuleBasedStateMachine):
             return
         if belief == "arbitrary":
             auditor: Auditor = play.auditor(machine("honest", False), Arbitrary)
-            call = Call("challenge", (play.id, level, where, bytes(32)), play.setup.spec.auditor_bond)
+            root = self._claimed_root(play, Level(level), where)
+            call = Call("challenge", (play.id, level, where, root, bytes(32)), play.setup.spec.auditor_bond)
             error = self._challenge_error(play, Level(level), where)
         else:
             auditor = play.auditor(machine(belief, False), Auditor if belief == "honest" else Mistaken)
@@ -203,6 +204,14 @@ class AnyCalls(RuleBasedStateMachine):
         self.meets(call, auditor.game, error)
         if error is None:
             self.auditors[i].append(auditor)
+
+    def _claimed_root(self, play: Play, level: Level, where: int) -> bytes:
+        match level:
+            case Level.SEGMENT:
+                return play.client.segment_root(play.id, where) or bytes(32)
+            case Level.TRACE:
+                return play.client.trace_root(play.id, where) or bytes(32)
+        return play.job.run_root
 
     def _challenge_error(self, play: Play, level: Level, where: int) -> str | None:
         job = play.job

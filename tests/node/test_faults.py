@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
-import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from proxy import FaultyProxy, served
 from scene import Play, Scene
 
 from vgame.game.auditor import Auditor
@@ -22,49 +20,6 @@ from vgame.roles import Patience
 
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]
-
-
-class FaultyProxy(BaseHTTPRequestHandler):
-    """Forwards to `target`, or fails in one of four ways."""
-
-    protocol_version = "HTTP/1.1"
-    target: str
-    dice: random.Random
-    faults: dict[str, int]
-    rate = 0.04  # of each fault
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        draw = self.dice.random() / self.rate
-        fault = {0: "drop", 1: "lose", 2: "delay", 3: "repeat"}.get(int(draw))
-        if fault:
-            self.faults[fault] = self.faults.get(fault, 0) + 1
-        if fault == "drop":  # never arrives
-            return self.hang_up()
-        if fault == "delay":
-            time.sleep(0.3)
-        reply = self.forward(body)
-        if fault == "repeat":  # what was sent is sent once more
-            reply = self.forward(body)
-        if fault == "lose":  # it arrived, but nobody learns of it
-            return self.hang_up()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
-
-    def forward(self, body: bytes) -> bytes:
-        request = urllib.request.Request(self.target, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as reply:
-            return reply.read()
-
-    def hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.close()
-
-    def log_message(self, *args: object) -> None:
-        """Requests are not logged."""
 
 
 def patient(play: Play, chain: Chain, cls: type[Player], lies=None) -> tuple[Player, Patience]:
@@ -87,23 +42,20 @@ def keep_going(players: list[tuple[Player, Patience]], end, seconds: float = 400
 @pytest.mark.node
 @pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1))])
 def test_a_fraud_is_convicted_through_a_faulty_endpoint(node: Scene, seed: int) -> None:
-    handler = type("Proxy", (FaultyProxy,), {"target": node.chain.url, "dice": random.Random(seed), "faults": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    handler.rate, rate = 0.0001, handler.rate
-    faulty = Chain(f"http://127.0.0.1:{server.server_port}")
-    play = node.claimed(SETUP, LIE)
-    auditor, patience = patient(play, faulty, Auditor)
-    handler.rate = rate
-    with patience:
-        play.trainer.game = Game(faulty, node.address, Wallet(faulty, play.trainer.game.wallet.key))
-    keep_going(
-        [(play.trainer, Patience(Reporter(json_lines=True), 0.01, 0.05)), (auditor, patience)],
-        lambda: play.phase is Phase.CONVICTED,
-    )
-    assert sum(handler.faults.values()) > 10, handler.faults
+    with served(FaultyProxy, node.chain.url, dice=random.Random(seed), faults={}) as (handler, url):
+        handler.rate, rate = 0.0001, handler.rate
+        faulty = Chain(url)
+        play = node.claimed(SETUP, LIE)
+        auditor, patience = patient(play, faulty, Auditor)
+        handler.rate = rate
+        with patience:
+            play.trainer.game = Game(faulty, node.address, Wallet(faulty, play.trainer.game.wallet.key))
+        keep_going(
+            [(play.trainer, Patience(Reporter(json_lines=True), 0.01, 0.05)), (auditor, patience)],
+            lambda: play.phase is Phase.CONVICTED,
+        )
+        assert sum(handler.faults.values()) > 10, handler.faults
     assert play.verdicts[-1][0] == "Convicted" and len(play.disputes()) == 1
-    server.shutdown()
 
 
 def reorganise(chain: Chain, depth: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -107,3 +108,29 @@ def test_the_pace_is_measured(bundle: Bundle) -> None:
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed)
     pace = measure(bundle, executor)
     assert 0 < pace.step < 10 and 0 < pace.trace < 20
+
+
+def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is_as_stated() -> None:
+    """Never a safe order refused; docs/security.md section 3 states the figures."""
+    source = (Path(__file__).resolve().parents[2] / "contracts" / "Settlement.sol").read_text()
+    least = int(re.search(r"DISPUTE_GAS = ([\d_]+);", source)[1])
+    cheapest = {
+        "trainer": ("postSegment", "postTrace", "tie", "openLeaf"),
+        "auditor": ("challenge", "select", "selectOperator", "selectElement", "prove"),
+    }
+    assert least <= min(sum(RECORD["calls"][call]["least"] for call in calls) for calls in cheapest.values())
+    assert 3.2 * 2 * least >= max(d["gas"] for d in RECORD["disputes"].values())
+
+
+@pytest.mark.parametrize(
+    ("terms", "word"),
+    [
+        ({"trainer_bond": 10**18 - 1}, "trainer_bond"), ({"auditor_bond": 0}, "auditor_bond"),
+        ({"reward": 0, "diverged_pay": 0, "trainer_bond": 0}, "trainer_bond"), ({"trainer_budget": 10, "slot": 11}, "trainer_budget"),
+        ({"diverged_pay": 2 * 10**18}, "diverged_pay"),
+    ],
+)  # fmt: skip
+def test_terms_that_the_contract_would_refuse(terms: dict[str, int], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        Terms(**terms)
+    assert Terms(trainer_bond=10**18, trainer_budget=11, slot=11).slot == 11

@@ -92,7 +92,7 @@ class FalseAccuser(Auditor):
         if self.accused or self.game.chain.now() > view.job.since + view.job.spec.challenge_window:
             return False
         bond = view.job.spec.auditor_bond
-        self.game.send("challenge", self.id, int(Level.RUN), 0, self.dice.randbytes(32), value=bond)
+        self.game.send("challenge", self.id, int(Level.RUN), 0, view.job.run_root, self.dice.randbytes(32), value=bond)
         self.accused = True
         return True
 

@@ -15,7 +15,7 @@ from web3 import Web3
 
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
-from vgame.errors import Abstain, ContractError, NotYet
+from vgame.errors import Abstain, ContractError, EndpointError, NotYet
 from vgame.game.game import CAUSES, Dispute, Game, Job, Level, Phase, Status, Turn
 from vgame.game.player import Player, each
 from vgame.game.trees import ClaimedTree, known_tree, run_leaf, subtree_path
@@ -54,7 +54,7 @@ class Auditor(Player):
 
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
-        job = self.game.job(self.id)
+        job = self.look()
         match job.phase:
             case Phase.CLAIMED:
                 view = View(self, job)
@@ -77,7 +77,15 @@ class Auditor(Player):
                 root = view.own_tree(entry.level, entry.where).root
                 commitment = self.commitment(root)
                 value = job.spec.auditor_bond
-                return self.attempt("challenge", self.id, int(entry.level), entry.where, commitment, value=value)
+                return self.attempt(
+                    "challenge",
+                    self.id,
+                    int(entry.level),
+                    entry.where,
+                    view.claimed_root(entry),
+                    commitment,
+                    value=value,
+                )
         return False
 
     def check_refuted(self, view: View) -> None:
@@ -138,6 +146,7 @@ class Auditor(Player):
 
     def move(self, view: View, number: int, d: Dispute) -> bool:
         """Name the first difference among what was opened."""
+        view.check_place(d)
         if d.level is Level.TENSOR and d.height == 0:
             words = view.leaf(d.node)
             return self.name("selectElement", number, d, view.first_word(d, words), words)
@@ -233,8 +242,9 @@ class Openings:
         """Children of (kind, height, node), if they were revealed."""
         if key not in self._children:
             for event in self.game.events("Revealed", self.job, node=key[2]):
-                found = (event.args["kind"], event.args["height"], event.args["node"])
-                self._children[found] = list(event.args["children"])
+                kind, height, node = event.args["kind"], event.args["height"], event.args["node"]
+                self.check(node, fold(Kind(kind), event.args["children"], tree_height(len(event.args["children"]))))
+                self._children[kind, height, node] = list(event.args["children"])
         return self._children.get(key)
 
     def __getitem__(self, key: tuple[int, int, bytes]) -> list[bytes]:
@@ -249,8 +259,18 @@ class Openings:
             events = self.game.events("LeafOpened", self.job, node=node)
             if not events:
                 raise NotYet(f"the leaf {node.hex()[:16]} was opened, but its event is not shown")
-            self._leaves[node] = events[0].args["words"]
+            words = events[0].args["words"]
+            self.check(node, leaf_hash(Kind.TENSOR, words))
+            self._leaves[node] = words
         return self._leaves[node]
+
+    def check(self, node: bytes, content: bytes) -> None:
+        """The contract files openings under what they hash to; an endpoint can show anything."""
+        if node != content:
+            raise EndpointError(
+                f"{self.game.chain.url} shows an opening of {node.hex()[:16]} that hashes to {content.hex()[:16]}: nothing is done "
+                "on its word; use another endpoint"
+            )
 
 
 class Posted(dict[int, bytes]):
@@ -407,13 +427,44 @@ class View:
 
     # ---- the trainer's trees ----
 
+    def claimed_root(self, entry: Entry) -> bytes:
+        """What stands on chain where a challenge enters."""
+        if entry.level is Level.RUN:
+            return self.job.run_root
+        return (self.segments if entry.level is Level.SEGMENT else self.traces)[entry.where]
+
+    def claimed(self, kind: Kind, root: bytes, own: Tree) -> ClaimedTree:
+        return ClaimedTree(kind, root, own, self.job.spec.depth, self.revealed)
+
+    def check_place(self, d: Dispute) -> None:
+        """The contested node stands where the endpoint says, in a tree that hangs from a root of the claim: or I would compare it with
+        the wrong piece of my run, and name what is right."""
+        match d.level:
+            case Level.RUN:
+                tree = self.claimed(Kind.RUN, self.job.run_root, self.own_run)
+            case Level.SEGMENT:
+                tree = self.claimed_segment(d.step // self.machine.interval + 1)
+            case Level.STATE:
+                segment = self.claimed_segment((d.step - 1) // self.machine.interval + 1)
+                root = segment.node(0, (d.step - 1) % self.machine.interval + 1)
+                tree = self.claimed(Kind.STATE, root, Tree(Kind.STATE, self.machine.state(d.step)))
+            case Level.TRACE:
+                tree = self.claimed_trace(d.step)
+            case _:
+                root = self.claimed_trace(d.step).node(0, d.operator)
+                tree = self.claimed(Kind.TENSOR, root, words_tree(self.machine.words(d.step, d.operator)))
+        index = d.index // LEAF_WORDS if d.level is Level.ELEMENT else d.index
+        if (stands := tree.node(d.height, index)) != d.node:
+            raise EndpointError(
+                f"{self.game.chain.url} says that the node {d.node.hex()[:16]} is contested at {d.level.name.lower()} height {d.height}, "
+                f"index {index}, but the claim has {stands.hex()[:16]} there: nothing is done on its word; use another endpoint"
+            )
+
     def claimed_trace(self, step: int) -> ClaimedTree:
-        own = Tree(Kind.TRACE, self.machine.trace(step))
-        return ClaimedTree(Kind.TRACE, self.traces[step], own, self.job.spec.depth, self.revealed)
+        return self.claimed(Kind.TRACE, self.traces[step], Tree(Kind.TRACE, self.machine.trace(step)))
 
     def claimed_segment(self, c: int) -> ClaimedTree:
-        own = self.own_segment(c)
-        return ClaimedTree(Kind.SEGMENT, self.segments[c], own, self.job.spec.depth, self.revealed)
+        return self.claimed(Kind.SEGMENT, self.segments[c], self.own_segment(c))
 
     def knowledge(self, d: Dispute) -> tuple[object, ...] | None:
         """struct Knowledge for a dispute of mine, or None if the conviction is not where my run differs."""
@@ -423,12 +474,7 @@ class View:
         position = self._ancestor(d.entry, v.level, v.height, v.index, v.step, v.operator)
         if position is None or position[1] >> (own.height - position[0]):
             return None  # elsewhere: behind the end of this tree, if it is another segment's
-        root = {
-            Level.RUN: self.job.run_root,
-            Level.SEGMENT: self.segments.get(where),
-            Level.TRACE: self.traces.get(where),
-        }
-        theirs = ClaimedTree(kind, root[d.entry] or EMPTY, own, self.job.spec.depth, self.revealed)
+        theirs = self.claimed(kind, self.claimed_root(Entry(d.entry, where)), own)
         try:
             node, path = theirs.node(*position), theirs.path(*position)
         except Abstain:

@@ -25,7 +25,7 @@ from web3.exceptions import (
     Web3RPCError,
 )
 
-from vgame.errors import ChainError
+from vgame.errors import ChainError, EndpointError
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
@@ -67,25 +67,47 @@ def keystore_key(text: str, password: str) -> bytes:
 
 
 class Chain:
-    """A connection to one chain, checked once."""
+    """A connection to one chain, checked when it is made and after every outage."""
+
+    lost = False  # an answer was: who answers next may be somebody else
 
     def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
         self.url, self.poll = url, poll
         self.web3 = Web3(HTTPProvider(url, request_kwargs={"timeout": 60}))
+        self.checks: list[Callable[[], None]] = [self._check_id]
         self.chain_id = self.ask(lambda: self.web3.eth.chain_id)
         if chain_id is not None and chain_id != self.chain_id:
             raise ChainError(f"{url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """Any request; a node that is down or talks nonsense becomes one clear error."""
+        """Any request; a node that is down or talks nonsense becomes one clear error. After an outage it is asked first who it is."""
+        if self.lost:
+            self._meet_again()
         try:
             return question()
         except requests.exceptions.RequestException as error:
+            self.lost = True
             raise ChainError(f"no answer from {self.url} ({type(error).__name__}); is the node running?") from None
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise
         except (Web3RPCError, Web3Exception, ValueError) as error:
             raise RefusedError(f"{self.url} refused a request: {error}") from None
+
+    def _meet_again(self) -> None:
+        """Is it still this chain, and the contracts that were found on it?"""
+        self.lost = False
+        try:
+            for check in self.checks:
+                check()
+        except ChainError:
+            self.lost = True
+            raise
+
+    def _check_id(self) -> None:
+        if (found := self.ask(lambda: self.web3.eth.chain_id)) != self.chain_id:
+            raise EndpointError(
+                f"{self.url} was chain {self.chain_id} and is chain {found} now: nothing is sent; check the endpoint"
+            )
 
     def now(self) -> int:
         """Timestamp of the newest block."""
@@ -125,9 +147,17 @@ class Chain:
     def receipt(self, digest: bytes, timeout: float) -> Any:
         """Receipt of a transaction; None if it is not included in time."""
         try:
-            return self.ask(lambda: self.web3.eth.wait_for_transaction_receipt(digest, timeout, poll_latency=self.poll))
+            found = self.ask(
+                lambda: self.web3.eth.wait_for_transaction_receipt(digest, timeout, poll_latency=self.poll)
+            )
         except TimeExhausted:
             return None
+        if bytes(found["transactionHash"]) != bytes(digest):
+            raise EndpointError(
+                f"{self.url} answers with the receipt of {bytes(found['transactionHash']).hex()[:16]} when it is asked for "
+                f"{bytes(digest).hex()[:16]}: it is not believed; use another endpoint"
+            )
+        return found
 
 
 class Wallet:
@@ -169,7 +199,8 @@ class Wallet:
             signed = self.account.sign_transaction(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most})
             refusal = None
             try:
-                sent.append(self.chain.ask(lambda raw=signed.raw_transaction: web3.eth.send_raw_transaction(raw)))
+                self.chain.ask(lambda raw=signed.raw_transaction: web3.eth.send_raw_transaction(raw))
+                sent.append(signed.hash)  # whatever the endpoint says that it is
             except RefusedError as error:
                 refusal = error
             for digest in sent:

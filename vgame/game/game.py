@@ -16,7 +16,8 @@ from typing import Any
 from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError
 
-from vgame.errors import ChainError, ContractError
+from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
+from vgame.errors import ChainError, ContractError, EndpointError
 from vgame.game.chain import Chain, RefusedError, Wallet, artifact, checksum_address
 
 
@@ -58,6 +59,7 @@ class Turn(IntEnum):
 
 #: Contracts behind the game's interface to what it decides about.
 MACHINES = ("Referee", "Logged", "Pointwise")
+LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
 CAUSES = ("element", "opening", "timeout")
 
 
@@ -181,6 +183,7 @@ class Game:
         self.address = checksum_address(address)
         self.contract = chain.web3.eth.contract(address=self.address, abi=full_abi())
         self._check_code()
+        chain.checks.append(self._check_code)
 
     def _check_code(self, name: str = "VerificationGame", address: str | None = None) -> None:
         """Is it this version's contract, byte for byte, except for what its constructor put in?"""
@@ -257,7 +260,36 @@ class Game:
         if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
             self._decoded(lambda: function.call(tx))
             raise ContractError("reverted", (name,))
+        if not any(self._visible(name, args) for _ in range(LOOKS)):
+            raise EndpointError(
+                f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or lies; "
+                "the move counts as not made, use another endpoint if this goes on"
+            )
         return receipt
+
+    def _visible(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Has the state seen the call? Most calls cannot be made twice; the others leave a mark."""
+        match name:
+            case "createJob":
+                return self.job(self.job_id(JobSpec(*args[0]), self.wallet.address, args[1])).phase is not Phase.NONE
+            case "acceptJob":
+                return self.job(args[0]).phase > Phase.CREATED
+            case "challenge":
+                disputes = reversed(range(self.job(args[0]).disputes))
+                return any(self.dispute(args[0], n).commitment == args[-1] for n in disputes)
+            case "reveal":
+                node = fold(Kind(args[1]), args[3], tree_height(len(args[3])))
+                return self.opened(args[0], args[1], args[2], node) > 0
+            case "openLeaf":
+                return self.opened(args[0], Level.TENSOR, 0, leaf_hash(Kind.TENSOR, args[1])) > 0
+            case "proveKnowledge":
+                return 0 < self.verdict(args[0]).best <= args[1] + 1
+        function = getattr(self.contract.functions, name)(*args)
+        try:
+            self._decoded(lambda: function.call({"from": self.wallet.address}))
+        except ContractError:
+            return True
+        return False
 
     def _check_funds(self, name: str, value: int) -> None:
         owned = self.chain.balance(self.wallet.address) if value else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from vgame.errors import ContractError, VgameError
-from vgame.game.game import Game, Turn
+from vgame.errors import ContractError, EndpointError, VgameError
+from vgame.game.game import Game, Job, JobSpec, Phase, Turn
 from vgame.game.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,22 @@ HARMLESS = frozenset(
 
 
 class Player:
-    """Plays one job for the wallet of `game`, from what `machine` computed."""
+    """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash the job is."""
+
+    terms: JobSpec | None = None
 
     def __init__(self, game: Game, job: bytes, machine: Machine) -> None:
         self.game, self.id, self.machine = game, job, machine
+
+    def look(self) -> Job:
+        """The job as the chain shows it now; its terms are what was ordered, whatever an endpoint says."""
+        job = self.game.job(self.id)
+        if self.terms is not None and job.phase is not Phase.NONE and job.spec != self.terms:
+            raise EndpointError(
+                f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to it: nothing is done "
+                "on its word; use another endpoint"
+            )
+        return job
 
     @property
     def address(self) -> str:

@@ -23,7 +23,7 @@ class Trainer(Player):
 
     def accept(self) -> None:
         """Put down the bond."""
-        job = self.game.job(self.id)
+        job = self.look()
         if job.phase is Phase.CREATED:
             self.attempt("acceptJob", self.id, value=job.spec.trainer_bond)
             job = self.game.job(self.id)
@@ -44,7 +44,7 @@ class Trainer(Player):
 
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
-        job = self.game.job(self.id)
+        job = self.look()
         if job.trainer != self.address:
             return False
         match job.phase:

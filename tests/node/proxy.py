@@ -1,0 +1,101 @@
+"""An endpoint between a player and a node, on loopback: it forwards what it is asked, or does something else."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Request = dict[str, Any]
+Lie = Callable[[Request, Callable[[], Request]], Request]  # what is asked, and how to get the truth
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Forwards to `target`."""
+
+    protocol_version = "HTTP/1.1"
+    target: str
+
+    def do_POST(self) -> None:
+        self.reply(self.forward(self.body()))
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def reply(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def forward(self, body: bytes) -> bytes:
+        request = urllib.request.Request(self.target, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.read()
+
+    def hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.close()
+
+    def log_message(self, *args: object) -> None:
+        """Requests are not logged."""
+
+
+class FaultyProxy(Proxy):
+    """It fails in one of four ways."""
+
+    dice: random.Random
+    faults: dict[str, int]
+    rate = 0.04  # of each fault
+
+    def do_POST(self) -> None:
+        body = self.body()
+        draw = self.dice.random() / self.rate
+        fault = {0: "drop", 1: "lose", 2: "delay", 3: "repeat"}.get(int(draw))
+        if fault:
+            self.faults[fault] = self.faults.get(fault, 0) + 1
+        if fault == "drop":  # never arrives
+            return self.hang_up()
+        if fault == "delay":
+            time.sleep(0.3)
+        reply = self.forward(body)
+        if fault == "repeat":  # what was sent is sent once more
+            reply = self.forward(body)
+        if fault == "lose":  # it arrived, but nobody learns of it
+            return self.hang_up()
+        self.reply(reply)
+
+
+class LyingProxy(Proxy):
+    """It answers as `lie` says; honest while there is none."""
+
+    lie: Lie | None = None
+
+    def do_POST(self) -> None:
+        body, lie = self.body(), type(self).lie
+        if lie is None:
+            return self.reply(self.forward(body))
+        asked = json.loads(body)
+        told = lie(asked, lambda: json.loads(self.forward(body)))
+        self.reply(json.dumps({"jsonrpc": "2.0", "id": asked["id"]} | told).encode())
+
+
+@contextmanager
+def served(proxy: type[Proxy], target: str, **settings: Any) -> Iterator[tuple[type[Any], str]]:
+    """A proxy of its own class, and its endpoint."""
+    handler = type("Served", (proxy,), {"target": target, **settings})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield handler, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

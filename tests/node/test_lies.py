@@ -1,0 +1,270 @@
+"""One dishonest endpoint: what it shows is checked by its hash; its player says so, sends nothing, and wins when it is honest again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from proxy import LyingProxy, Request, served
+from scene import Play, Scene, embedded_chain
+from web3 import Web3
+
+from vgame.errors import ChainError, ContractError, EndpointError
+from vgame.game.auditor import Auditor
+from vgame.game.chain import Chain, Wallet
+from vgame.game.game import Game, Level, Phase, Status, full_abi
+from vgame.game.player import Player
+from vgame.game.trainer import Trainer
+
+SPEC = SETUP.spec
+LIE = word_lie(6, SUM, 4, 1)[0]
+Truth = Callable[[], Request]
+
+
+@dataclass
+class Table:
+    """A play whose players all ask one proxy."""
+
+    play: Play
+    proxy: type[LyingProxy]
+    chain: Chain
+
+    def seat(self, cls: type[Player], lies: Any = None) -> Player:
+        wallet = self.play.scene.wallet()
+        game = Game(self.chain, self.play.scene.address, Wallet(self.chain, wallet.key))
+        player = cls(game, self.play.id, self.play.machine(lies))
+        player.terms = SPEC
+        return player
+
+    def again(self, player: Player) -> Player:
+        """The same after a restart: it remembers nothing."""
+        fresh = type(player)(player.game, player.id, player.machine)
+        fresh.terms = player.terms
+        return fresh
+
+    def sent(self, player: Player) -> int:
+        return int(self.play.scene.chain.web3.eth.get_transaction_count(player.address))
+
+
+@contextmanager
+def table(scene: Scene, claim: Any = None) -> Iterator[Table]:
+    """A claim that is posted, a proxy that is honest as yet."""
+    with served(LyingProxy, scene.chain.url) as (proxy, url):
+        yield Table(scene.claimed(SETUP, claim), proxy, Chain(url))
+
+
+def refuses(t: Table, player: Player, lie: Any, error: type[Exception], words: str) -> None:
+    """While the endpoint lies the player says so and sends nothing."""
+    before = t.sent(player)
+    t.proxy.lie = staticmethod(lie)
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            player.step()
+    t.proxy.lie = None
+    assert t.sent(player) == before
+
+
+def topic(name: str) -> str:
+    entry = next(e for e in full_abi() if e["type"] == "event" and e["name"] == name)
+    return Web3.to_hex(Web3.keccak(text=f"{name}({','.join(i['type'] for i in entry['inputs'])})"))
+
+
+def selector(name: str, types: str) -> str:
+    return Web3.to_hex(Web3.keccak(text=f"{name}({types})")[:4])
+
+
+def last_byte_of(name: str) -> Any:
+    """Every event of that name, its content changed."""
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        told = truth()
+        if asked["method"] == "eth_getLogs":
+            for log in told["result"]:
+                if log["topics"][0] == topic(name):
+                    words = bytearray.fromhex(log["data"][2:])
+                    words[-1] ^= 1
+                    log["data"] = "0x" + words.hex()
+        return told
+
+    return lie
+
+
+def instead(old: str, new: str) -> Any:
+    """One string for another in every answer: a lie without contradiction."""
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        told = truth()
+        if asked["method"] in ("eth_call", "eth_getLogs"):
+            told["result"] = replaced(told.get("result"), old, new)
+        return told
+
+    return lie
+
+
+def replaced(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, list):
+        return [replaced(v, old, new) for v in value]
+    return {k: replaced(v, old, new) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def forged_receipts() -> Any:
+    """Nothing is passed on, everything was included."""
+    forged: dict[str, Request] = {}
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        if asked["method"] == "eth_sendRawTransaction":
+            digest = Web3.to_hex(Web3.keccak(hexstr=asked["params"][0]))
+            forged[digest] = {
+                "transactionHash": digest, "status": "0x1", "blockNumber": "0x1", "blockHash": "0x" + "11" * 32, "gasUsed": "0x5208",
+                "cumulativeGasUsed": "0x5208", "effectiveGasPrice": "0x1", "logs": [], "logsBloom": "0x" + "00" * 256, "type": "0x2",
+                "transactionIndex": "0x0", "from": "0x" + "22" * 20, "to": "0x" + "33" * 20, "contractAddress": None,
+            }  # fmt: skip
+            return {"result": digest}
+        if asked["method"] == "eth_getTransactionReceipt" and asked["params"][0] in forged:
+            return {"result": forged[asked["params"][0]]}
+        return truth()
+
+    return lie
+
+
+def foreign_receipts(asked: Request, truth: Truth) -> Request:
+    """The receipt of another transaction."""
+    told = truth()
+    if asked["method"] == "eth_getTransactionReceipt" and told["result"]:
+        told["result"]["transactionHash"] = "0x" + "77" * 32
+    return told
+
+
+def test_a_receipt_without_its_effect_is_not_believed(real_scene: Scene) -> None:
+    """Challenge, move, answer, claim: whatever was swallowed is sent again, and the game goes on where it stands."""
+    with table(real_scene, LIE) as t:
+        auditor = t.seat(Auditor)
+        refuses(
+            t, auditor, forged_receipts(), EndpointError, "receipt of challenge without error, but a state without it"
+        )
+        assert t.play.job.disputes == 0
+        auditor.step()
+        t.play.trainer.step()
+        refuses(t, auditor, forged_receipts(), EndpointError, "receipt of select without error")
+        assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
+        assert len(t.play.disputes()) == 1
+
+
+def test_a_trainer_believes_no_forged_receipt_either(real_scene: Scene) -> None:
+    with table(real_scene) as t:
+        t.play = real_scene.post(SETUP)
+        trainer = t.seat(Trainer)
+        t.proxy.lie = staticmethod(forged_receipts())
+        with pytest.raises(EndpointError, match="receipt of acceptJob without error"):
+            trainer.accept()
+        t.proxy.lie = None
+        trainer.accept()
+        refuses(t, trainer, forged_receipts(), EndpointError, "receipt of postClaim without error")
+        trainer.step()
+        accuser = t.play.auditor(state_lie(6, 5, 0)[0], Mistaken)
+        t.play.run_until("select", accuser, trainer)
+        assert t.play.run_to_end(accuser, trainer) is Phase.FINAL
+
+
+def test_every_kind_of_call_leaves_a_mark(real_scene: Scene) -> None:
+    """No call of a whole game is doubted by an honest endpoint: else a player would report lies that nobody told."""
+    with table(real_scene, LIE) as t:
+        auditor, trainer = t.seat(Auditor), t.play.trainer
+        assert t.play.run_to_end(trainer, auditor) is Phase.CONVICTED
+        assert {name for name, _ in t.play.events()} >= {
+            "Revealed",
+            "LeafOpened",
+            "PartialsPosted",
+            "RewardPaid",
+            "Known",
+        }
+
+
+def test_the_receipt_of_something_else(real_scene: Scene) -> None:
+    with table(real_scene, LIE) as t:
+        auditor = t.seat(Auditor)
+        t.proxy.lie = staticmethod(foreign_receipts)
+        with pytest.raises(EndpointError, match="when it is asked for"):
+            auditor.step()
+
+
+@pytest.mark.parametrize("event", ["Revealed", "LeafOpened"])
+def test_an_opening_must_hash_to_its_node(real_scene: Scene, event: str) -> None:
+    with table(real_scene, LIE) as t:
+        auditor = t.seat(Auditor)
+        wanted = "select" if event == "Revealed" else "selectElement"
+        t.play.run_until(wanted, t.play.trainer, auditor)
+        auditor = t.again(auditor)
+        refuses(t, auditor, last_byte_of(event), EndpointError, "shows an opening of .* that hashes to")
+        assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
+
+
+def test_a_claim_that_is_not_the_one_on_chain_is_not_challenged(real_scene: Scene) -> None:
+    """The auditor believes a lie without contradiction; but it stakes its bond against the root that it was shown: the contract refuses."""
+    with table(real_scene) as t:
+        auditor = t.seat(Auditor)
+        lie = instead(t.play.job.run_root.hex(), "ab" * 32)
+        t.proxy.lie = staticmethod(lie)
+        before = t.sent(auditor)
+        with pytest.raises(ContractError) as caught:
+            auditor.step()
+        assert caught.value.name == "BadProof" and t.sent(auditor) == before and not auditor.agrees()
+        t.proxy.lie = None
+        assert auditor.agrees() and t.play.run_to_end(t.play.trainer, auditor) is Phase.FINAL
+
+
+def test_other_terms_than_the_order(real_scene: Scene) -> None:
+    with table(real_scene, LIE) as t:
+        auditor = t.seat(Auditor)
+        word = "{:064x}".format
+        lie = instead(word(SPEC.challenge_window), word(2 * SPEC.challenge_window))
+        refuses(t, auditor, lie, EndpointError, "shows other terms")
+
+
+def test_a_dispute_that_is_said_to_stand_elsewhere(real_scene: Scene) -> None:
+    """Compared with the wrong piece of the own run the first child would differ, and naming it would lose the dispute."""
+    with table(real_scene, LIE) as t:
+        auditor = t.seat(Auditor)
+        while t.play.run_until("select", t.play.trainer, auditor) and t.play.dispute().level is not Level.STATE:
+            auditor.step()
+        asks = selector("getDispute", "bytes32,uint256")
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            told = truth()
+            if asked["method"] == "eth_call" and asked["params"][0].get(
+                "data", asked["params"][0].get("input", "")
+            ).startswith(asks):
+                words = bytearray.fromhex(told["result"][2:])
+                words[128:160] = (int.from_bytes(words[128:160], "big") - 1).to_bytes(32, "big")
+                told["result"] = "0x" + words.hex()
+            return told
+
+        refuses(t, auditor, lie, EndpointError, "is contested at state")
+        assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
+
+
+def test_another_chain_after_an_outage(real_scene: Scene) -> None:
+    """The endpoint was restarted with something else behind it: another chain, or this one with other code."""
+    with table(real_scene, LIE) as t, embedded_chain() as other:
+        auditor = t.seat(Auditor)
+        truth = t.proxy.target
+
+        def away() -> None:
+            t.proxy.target = "http://127.0.0.1:9"
+            with pytest.raises(ChainError):
+                auditor.step()
+
+        away()
+        t.proxy.target = other.url
+        with pytest.raises(ChainError, match=r"is chain \d+ now: nothing is sent|is not the VerificationGame"):
+            auditor.step()
+        away()
+        t.proxy.target = truth
+        assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
+        assert t.play.dispute().status is Status.WON
