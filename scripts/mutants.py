@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant("VerificationGame.sol", "if (index >= d.blocks) revert NothingToContest();", ""),
     # verdicts
     Mutant("VerificationGame.sol", "right = exact == d.word;", "right = exact != d.word;"),
-    Mutant("VerificationGame.sol", "_requireTurn(id, job, d, Clock.Turn.Trainer);\n        IReferee", "IReferee"),
+    Mutant("VerificationGame.sol", "_requireTurn(id, job, d, Clock.Turn.Trainer);\n        if (prior", "if (prior"),
     Mutant("VerificationGame.sol", "if (msg.sender != d.auditor) revert NotAuditor(msg.sender);", ""),
     Mutant("VerificationGame.sol", "if (msg.sender != job.trainer) revert NotTrainer(msg.sender);", ""),
     Mutant("VerificationGame.sol", "d.others = uint24(job.open - 1);", "d.others = 0;"),
