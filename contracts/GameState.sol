@@ -17,7 +17,7 @@ abstract contract GameState is IGame {
     mapping(bytes32 job => Verdict) internal _verdicts;
     mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _segments;
     mapping(bytes32 job => mapping(uint256 step => bytes32)) internal _traces;
-    /// @dev When a node, a segment, a tie or a list of partial sums was opened; 0 if not.
+    /// @dev When a node, a segment, a trace or a list of partial sums was opened; 0 if not.
     mapping(bytes32 key => uint256) internal _openedAt;
     mapping(bytes32 key => bytes32) internal _partials;
     /// @dev Mode `logged`: roots of the rounding logs of posted segments.
@@ -35,23 +35,39 @@ abstract contract GameState is IGame {
     // ---- turns ----
 
     /// @dev When the thing that the dispute waits for was opened; 0 if the trainer still owes it.
-    function _openingOf(bytes32 id, Dispute storage d) internal view returns (uint256) {
+    function _openingOf(bytes32 id, Job storage job, Dispute storage d) internal view returns (uint256) {
         (Level level, uint256 height) = (d.level, d.height);
         if (level == Level.Element) return d.blocks > 1 ? _openedAt[_elementKey(id, d)] : 0;
         if (level == Level.Block) return 0;
-        if (height != 0 || level == Level.Tensor) return _openedAt[_key(id, level, height, d.node)];
-        if (level == Level.State) return _openedAt[_tieKey(id, d.step, d.index)];
-        if (level == Level.Trace) return d.turnAt; // one operator: its output is the trace root
-        // INVARIANT I13: by position. The root of the segment can have been revealed long before it was posted for this checkpoint.
-        return _openedAt[_segmentKey(id, uint256(d.index) + 1)];
+        if (height == 0 && level == Level.Trace) return d.turnAt; // one operator: its output is the trace root
+        if (height == 0 && level == Level.State) return 0; // the tie ends the dispute
+        // INVARIANT I13: by position. What is posted below a leaf can have been revealed long before it was posted for this place.
+        if (height == 0 && level == Level.Run) return _openedAt[_segmentKey(id, uint256(d.index) + 1)];
+        if (height == 0 && level == Level.Segment) return _openedAt[_traceKey(id, _stepOf(d))];
+        uint256 posted = d.index == 0 && level == d.entry ? _postOf(id, job, d) : 0;
+        return posted != 0 ? posted : _openedAt[_key(id, level, height, d.node)];
+    }
+
+    /// @dev When the root that a dispute entered by was posted; 0 if it was not revealed with that, or the dispute has left it.
+    function _postOf(bytes32 id, Job storage job, Dispute storage d) private view returns (uint256) {
+        if (d.level == Level.Segment) {
+            uint256 c = uint256(d.step) / job.spec.interval + 1;
+            return d.node == _segments[id][c] ? _openedAt[_segmentKey(id, c)] : 0;
+        }
+        return d.level == Level.Trace && d.node == _traces[id][d.step] ? _openedAt[_traceKey(id, d.step)] : 0;
+    }
+
+    /// @dev The step whose end is the contested leaf of a segment.
+    function _stepOf(Dispute storage d) internal view returns (uint256) {
+        return uint256(d.step) + d.index;
     }
 
     function _clock(Job storage job, Dispute storage d) internal view returns (Clock.State memory) {
-        return Clock.State(d.turnAt, uint256(d.others) * job.spec.slot, d.trainerLeft, d.auditorLeft);
+        return Clock.State(d.turnAt, uint256(d.others) * job.slot, d.trainerLeft, d.auditorLeft);
     }
 
     function _turn(bytes32 id, Job storage job, Dispute storage d) internal view returns (Clock.Turn) {
-        return Clock.turn(_clock(job, d), _openingOf(id, d), block.timestamp);
+        return Clock.turn(_clock(job, d), _openingOf(id, job, d), block.timestamp);
     }
 
     function _openDispute(bytes32 id, uint256 n) internal view returns (Job storage job, Dispute storage d) {
@@ -132,8 +148,8 @@ abstract contract GameState is IGame {
         return keccak256(abi.encode("segment", id, checkpoint));
     }
 
-    function _tieKey(bytes32 id, uint256 step, uint256 tensor) internal pure returns (bytes32) {
-        return keccak256(abi.encode("tie", id, step, tensor));
+    function _traceKey(bytes32 id, uint256 step) internal pure returns (bytes32) {
+        return keccak256(abi.encode("trace", id, step));
     }
 
     function _elementKey(bytes32 id, Dispute storage d) internal view returns (bytes32) {

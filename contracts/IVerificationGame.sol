@@ -87,7 +87,7 @@ interface IGame {
         uint32 rewardWindow;
     }
 
-    /// @notice The first word is all that a move reads of a job, beside one word of its spec.
+    /// @notice The first word is all that most moves read of a job.
     /// @param phase where the job stands
     /// @param states number of state tensors
     /// @param operators number of operators
@@ -96,6 +96,8 @@ interface IGame {
     /// @param since time of the last change of phase
     /// @param disputes how many were ever opened
     /// @param open how many are open
+    /// @param depth the spec's
+    /// @param slot the spec's
     /// @param client who ordered and pays
     /// @param trainer who accepted
     /// @param runRoot root over the checkpoints of the claim
@@ -104,10 +106,12 @@ interface IGame {
         uint24 states;
         uint24 operators;
         uint32 checkpoints;
-        uint40 divergedAt;
+        uint32 divergedAt;
         uint40 since;
         uint32 disputes;
         uint32 open;
+        uint8 depth;
+        uint24 slot;
         address client;
         address trainer;
         bytes32 runRoot;
@@ -115,7 +119,7 @@ interface IGame {
     }
 
     /// @notice Three words; `node` is contested by the auditor.
-    /// @param step step of the state or trace; at SEGMENT the step of S_0
+    /// @param step step of the state or trace; in a segment the step of S_0
     /// @param others open disputes of the claim beside this one when the auditor last moved
     /// @param word the claimed word of the contested element
     /// @param blocks in how many blocks the element is decided
@@ -162,7 +166,7 @@ interface IGame {
     /// @param state state root in the contested checkpoint
     /// @param prior state root of the checkpoint before (checkpoint 0: the initial state)
     /// @param priorPath its path in the run tree (empty for checkpoint 0); in mode `logged` it starts with the root of the log beside the state
-    /// @param children first reveal below the segment root
+    /// @param children first reveal below the segment root, without what is all padding
     /// @param firstPath from S_0 to the first child
     /// @param lastPath from S_n to the child above it
     /// @param logRoot mode `logged`: root of the interval's rounding log; else it is not read
@@ -209,11 +213,11 @@ interface IGame {
     event JobAccepted(bytes32 indexed job, address indexed trainer);
     event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
     event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 time);
+    /// @notice `children` (of `LeafOpened`: `words`) is empty if they are an argument of the transaction itself.
     event Revealed(bytes32 indexed job, bytes32 indexed node, uint256 kind, uint256 height, bytes32[] children);
     event LeafOpened(bytes32 indexed job, bytes32 indexed node, bytes words);
     event SegmentPosted(bytes32 indexed job, uint256 indexed checkpoint, bytes32 root);
     event TracePosted(bytes32 indexed job, uint256 indexed step, bytes32 root);
-    event Tied(bytes32 indexed job, uint256 indexed step, uint256 tensor);
     event PartialsPosted(bytes32 indexed job, uint256 indexed dispute, bytes[] partials);
     event Selected(bytes32 indexed job, uint256 indexed dispute, Level level, uint256 height, uint256 index, bytes32 node);
     event Adjudicated(
@@ -243,7 +247,6 @@ interface IGame {
     error DisputesOpen(uint256 count);
     error NothingToContest();
     error BadProof(bytes32 actual, bytes32 expected);
-    error AlreadyPosted(bytes32 root);
     error NotPosted();
     error ElementOutOfLeaf(uint256 element, uint256 leaf);
     error LeafSize(uint256 actual);
@@ -341,10 +344,10 @@ interface IMoves is IGame {
     /// @notice The trainer posts the operator outputs of the contested step: the first reveal below the root.
     function postTrace(bytes32 job, uint256 dispute, bytes32[] calldata children) external;
 
-    /// @notice Show the trace leaf that becomes the contested state tensor. Another one convicts.
+    /// @notice Show the trace leaf that becomes the contested state tensor: the dispute is dismissed. Another one convicts.
     function tie(bytes32 job, uint256 dispute, Record calldata source, bytes32 traceLeaf, bytes32[] calldata path) external;
 
-    /// @notice The contested tensor is one that the program leaves alone: show it in the state before. Another one convicts.
+    /// @notice The same for a tensor that the program leaves alone: show it in the state before. Another one convicts.
     function tieUnchanged(
         bytes32 job,
         uint256 dispute,
@@ -357,6 +360,9 @@ interface IMoves is IGame {
 
     /// @notice Name one of the revealed nodes: `index` among them, its path to the contested node.
     function select(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
+
+    /// @notice Having read the posted trace, contest not what is in it but that the contested state follows from it.
+    function selectState(bytes32 job, uint256 dispute) external;
 
     /// @notice Name an operator's output, with the operator's record.
     function selectOperator(

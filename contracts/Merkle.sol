@@ -114,36 +114,54 @@ library Merkle {
         return child;
     }
 
-    /// @notice Root over 2^depth nodes of one height (overwritten).
-    /// @dev Equivalent to: level by level, nodes[i] = node(kind, nodes[2i], nodes[2i + 1]).
-    /// SAFETY: a parent is written where only nodes lie that are already hashed, and so is the prefix, in the word before the pair: at the first
-    /// pair that is the array's length, which is put back at the end.
-    function fold(uint8 kind, bytes32[] memory nodes) internal view returns (bytes32 root) {
+    /// @notice Root over any number of nodes of height `base`, the rest of the tree being padding.
+    function foldPadded(uint8 kind, bytes32[] memory nodes, uint256 base) internal view returns (bytes32) {
+        uint256 width = uint256(1) << height(nodes.length);
+        bytes32[] memory level = new bytes32[](width);
+        bytes32 pad = nodes.length == width ? bytes32(0) : padding(kind, base);
+        for (uint256 i; i < width; ++i) level[i] = i < nodes.length ? nodes[i] : pad;
+        uint256 first;
+        assembly ("memory-safe") {
+            first := add(level, 32)
+        }
+        return _fold(kind, first, width);
+    }
+
+    /// @notice The same for nodes that lie in calldata.
+    function foldOf(uint8 kind, bytes32[] calldata nodes, uint256 base) internal view returns (bytes32) {
+        uint256 width = uint256(1) << height(nodes.length);
+        bytes32 pad = nodes.length == width ? bytes32(0) : padding(kind, base);
+        uint256 first;
+        assembly ("memory-safe") {
+            first := add(mload(0x40), 32)
+            let at := add(first, shl(5, nodes.length))
+            let end := add(first, shl(5, width))
+            calldatacopy(first, nodes.offset, shl(5, nodes.length))
+            for {} lt(at, end) { at := add(at, 32) } { mstore(at, pad) }
+            mstore(0x40, end)
+        }
+        return _fold(kind, first, width);
+    }
+
+    /// @dev Root over `width` nodes in memory from `first` on. Equivalent to: level by level, nodes[i] = node(kind, nodes[2i], nodes[2i + 1]).
+    /// SAFETY: the nodes and the word before them are the caller's own, to be overwritten: a parent is written where only nodes lie that are
+    /// already hashed, and so is the prefix, in the word before its pair.
+    function _fold(uint8 kind, uint256 first, uint256 width) private view returns (bytes32 root) {
         bool ok = true;
         assembly ("memory-safe") {
-            let count := mload(nodes)
             let prefix := or(0x100, kind)
-            let first := add(nodes, 32)
-            for { let half := shr(1, count) } half { half := shr(1, half) } {
-                let to := first
-                for { let end := add(first, shl(5, half)) } lt(to, end) { to := add(to, 32) } {
-                    let from := sub(shl(1, to), first)
-                    mstore(sub(from, 32), prefix)
-                    ok := and(ok, staticcall(gas(), 2, sub(from, 2), 66, to, 32))
+            for { let half := shr(1, width) } half { half := shr(1, half) } {
+                let from := sub(first, 32)
+                let end := add(first, shl(5, half))
+                for { let to := first } lt(to, end) { to := add(to, 32) } {
+                    mstore(from, prefix)
+                    ok := and(ok, staticcall(gas(), 2, add(from, 30), 66, to, 32))
+                    from := add(from, 64)
                 }
             }
-            mstore(nodes, count)
             root := mload(first)
         }
         if (!ok) revert HashFailed();
-    }
-
-    /// @notice Root over any number of leaves, the rest of the tree being padding.
-    function foldPadded(uint8 kind, bytes32[] memory leaves) internal view returns (bytes32) {
-        bytes32[] memory level = new bytes32[](uint256(1) << height(leaves.length));
-        bytes32 pad = padding(kind, 0);
-        for (uint256 i; i < level.length; ++i) level[i] = i < leaves.length ? leaves[i] : pad;
-        return fold(kind, level);
     }
 
     /// @notice Root of the tree of height h whose leaves first, first + 1, ... are `leaves` (overwritten).

@@ -35,6 +35,8 @@ contract Settlement is GameState, ISettlement {
         job.states = uint24(states);
         job.operators = uint24(operators);
         job.since = uint40(block.timestamp);
+        job.depth = spec.depth;
+        job.slot = uint24(spec.slot);
         job.client = msg.sender;
         job.spec = spec;
         emit JobCreated(id, msg.sender, spec, nonce);
@@ -43,6 +45,7 @@ contract Settlement is GameState, ISettlement {
     function _checkSpec(JobSpec calldata spec) private view {
         if (spec.steps == 0 || spec.steps > type(uint32).max) revert BadSpec("steps");
         if (spec.interval == 0) revert BadSpec("interval");
+        if (spec.slot > type(uint24).max) revert BadSpec("slot");
         if (spec.depth == 0 || spec.depth > 8) revert BadSpec("depth");
         if (spec.mode != 0 && (spec.mode < 26 || spec.mode > 32)) revert BadSpec("mode");
         if (spec.divergedPay > spec.reward) revert BadSpec("divergedPay");
@@ -127,7 +130,7 @@ contract Settlement is GameState, ISettlement {
         job.since = uint40(block.timestamp);
         job.runRoot = runRoot;
         job.checkpoints = uint32(checkpoints);
-        job.divergedAt = uint40(divergedAt);
+        job.divergedAt = uint32(divergedAt);
     }
 
     /// @inheritdoc ISettlement
@@ -287,7 +290,7 @@ contract Settlement is GameState, ISettlement {
     /// @inheritdoc ISettlement
     function turn(bytes32 id, uint256 n) external view returns (Clock.Turn, uint256) {
         (Job storage job, Dispute storage d) = _openDispute(id, n);
-        return (_turn(id, job, d), Clock.deadline(_clock(job, d), _openingOf(id, d)));
+        return (_turn(id, job, d), Clock.deadline(_clock(job, d), _openingOf(id, job, d)));
     }
 
     /// @inheritdoc ISettlement

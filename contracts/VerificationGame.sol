@@ -88,17 +88,30 @@ contract VerificationGame is GameState, IMoves {
     function reveal(bytes32 id, Level kind, uint256 height, bytes32[] calldata children) external {
         Job storage job = _inPhase(id, Phase.Claimed);
         if (kind < Level.Run || kind > Level.Tensor || height == 0 || height > MAX_HEIGHT) revert WrongLevel(kind, height);
-        _reveal(id, job.spec.depth, kind, height, children);
+        bytes32 node = _parent(job, kind, height, children);
+        if (_open(_key(id, kind, height, node))) _emitRevealed(id, node, kind, height, children);
     }
 
-    function _reveal(bytes32 id, uint256 depth, Level kind, uint256 height, bytes32[] calldata children)
+    /// @dev The children are in the log unless the transaction itself shows them.
+    function _emitRevealed(bytes32 id, bytes32 node, Level kind, uint256 height, bytes32[] calldata children) private {
+        emit Revealed(id, node, uint256(kind), height, _isTransaction() ? children[:0] : children);
+    }
+
+    /// @dev Is this call's input that of a transaction, where everybody finds it? Only an account without code can be asked: one with code
+    /// (EIP-7702) may call from within its own transaction. No right depends on it, only where the content of an opening is published.
+    function _isTransaction() private view returns (bool) {
+        return msg.sender == tx.origin && msg.sender.code.length == 0;
+    }
+
+    /// @dev The node of that height over all that a reveal of it shows.
+    function _parent(Job storage job, Level kind, uint256 height, bytes32[] calldata children)
         private
-        returns (bytes32 node)
+        view
+        returns (bytes32)
     {
-        uint256 expected = uint256(1) << Merkle.revealDepth(height, depth);
+        uint256 expected = uint256(1) << Merkle.revealDepth(height, job.depth);
         if (children.length != expected) revert ChildCount(children.length, expected);
-        node = Merkle.fold(uint8(kind), children);
-        if (_open(_key(id, kind, height, node))) emit Revealed(id, node, uint256(kind), height, children);
+        return Merkle.foldOf(uint8(kind), children, 0);
     }
 
     /// @inheritdoc IMoves
@@ -106,7 +119,7 @@ contract VerificationGame is GameState, IMoves {
         _inPhase(id, Phase.Claimed);
         if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);
         bytes32 node = Merkle.leafOf(Merkle.TENSOR, words);
-        if (_open(_key(id, Level.Tensor, 0, node))) emit LeafOpened(id, node, words);
+        if (_open(_key(id, Level.Tensor, 0, node))) emit LeafOpened(id, node, _isTransaction() ? words[:0] : words);
     }
 
     /// @dev INVARIANT I5: an opening has one time. False if it was open before: for an honest player that is success.
@@ -126,9 +139,10 @@ contract VerificationGame is GameState, IMoves {
         _checkCheckpoint(job, c - 1, post.prior, post.priorPath);
         uint256 last = _segmentLength(job, c);
         uint256 height = Merkle.height(last + 1);
-        bytes32 root = _reveal(id, job.spec.depth, Level.Segment, height, post.children);
+        uint256 below = height - Merkle.revealDepth(height, job.depth);
+        if (post.children.length != (last >> below) + 1) revert ChildCount(post.children.length, (last >> below) + 1);
+        bytes32 root = Merkle.foldOf(Merkle.SEGMENT, post.children, below);
         // INVARIANT I8: both ends are the states of the checkpoints around it.
-        uint256 below = height - Merkle.revealDepth(height, job.spec.depth);
         _expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, below), post.children[0]);
         uint256 rest = last & ((uint256(1) << below) - 1);
         _expect(
@@ -137,16 +151,21 @@ contract VerificationGame is GameState, IMoves {
         // INVARIANT I5: the trainer's turn at a checkpoint ends with the first post, so there is no second.
         _segments[id][c] = root;
         _openedAt[_segmentKey(id, c)] = block.timestamp;
+        _emitRevealed(id, root, Level.Segment, height, post.children);
         emit SegmentPosted(id, c, root);
     }
 
     /// @inheritdoc IMoves
     function postTrace(bytes32 id, uint256 n, bytes32[] calldata children) external {
-        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.State);
-        if (_traces[id][d.step] != 0) revert AlreadyPosted(_traces[id][d.step]);
-        bytes32 root = _reveal(id, job.spec.depth, Level.Trace, Merkle.height(job.operators), children);
-        _traces[id][d.step] = root;
-        emit TracePosted(id, d.step, root);
+        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.Segment);
+        uint256 step = _stepOf(d);
+        uint256 height = Merkle.height(job.operators);
+        bytes32 root = _parent(job, Level.Trace, height, children);
+        // INVARIANT I5: the trainer's turn at a step ends with the first post, so there is no second.
+        _traces[id][step] = root;
+        _openedAt[_traceKey(id, step)] = block.timestamp;
+        _emitRevealed(id, root, Level.Trace, height, children);
+        emit TracePosted(id, step, root);
     }
 
     /// @inheritdoc IMoves
@@ -155,13 +174,10 @@ contract VerificationGame is GameState, IMoves {
         (bool computed, uint32 operator) =
             referee.source(job.spec.programRoot, uint32(d.index), source.header, source.record, source.path);
         if (!computed) revert WrongSource();
-        bytes32 root = _traces[id][d.step];
-        if (root == 0) revert NotPosted();
-        _expect(Merkle.pathRoot(Merkle.TRACE, traceLeaf, operator, path, Merkle.height(job.operators)), root);
-        // INVARIANT I9: the trace is tied to the next state.
-        if (traceLeaf != d.node) return _convict(id, job, n, d, Cause.Opening);
-        _openedAt[_tieKey(id, d.step, d.index)] = block.timestamp;
-        emit Tied(id, d.step, d.index);
+        _expect(Merkle.pathRoot(Merkle.TRACE, traceLeaf, operator, path, Merkle.height(job.operators)), _traces[id][d.step]);
+        // INVARIANT I9: the state is what the trace says.
+        if (traceLeaf != d.node) _convict(id, job, n, d, Cause.Opening);
+        else _dismiss(id, job, n, d, Cause.Opening);
     }
 
     /// @inheritdoc IMoves
@@ -205,15 +221,17 @@ contract VerificationGame is GameState, IMoves {
             if (child == Merkle.padding(uint8(kind), height)) revert NothingToContest();
             return _convict(id, job, n, d, Cause.Opening);
         }
-        if (kind == Level.Segment) {
-            if (d.level == Level.Run) d.step = uint40(uint256(d.index) * job.spec.interval);
-            if (height == 0) {
-                if (position == 0) revert NothingToContest();
-                d.step += uint40(position);
-                (kind, height, position) = (Level.State, Merkle.height(job.states), 0);
-            }
-        }
+        if (kind == Level.Segment && height == 0 && position == 0) revert NothingToContest();
+        _enterStep(job, d, kind);
         _move(id, n, d, child, kind, height, position);
+    }
+
+    /// @inheritdoc IMoves
+    function selectState(bytes32 id, uint256 n) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+        if (d.level != Level.Segment || d.height != 0) revert WrongLevel(d.level, d.height);
+        _enterStep(job, d, Level.State);
+        _move(id, n, d, d.node, Level.State, Merkle.height(job.states), 0);
     }
 
     /// @inheritdoc IMoves
@@ -235,6 +253,7 @@ contract VerificationGame is GameState, IMoves {
         (uint32 elements, bool finite, uint32 blocks) =
             referee.describe(job.spec.programRoot, uint32(position), operator.header, operator.record, operator.path);
         (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
+        _enterStep(job, d, Level.Trace);
         _move(id, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
     }
 
@@ -253,13 +272,13 @@ contract VerificationGame is GameState, IMoves {
         if (height == 0 && kind == Level.Run) {
             (kind, root) = (Level.Segment, _segments[id][position + 1]);
             (height, position) = (Merkle.height(_segmentLength(job, position + 1) + 1), 0);
-        } else if (height == 0 && kind == Level.State) {
-            (kind, root, height, position) = (Level.Trace, _traces[id][d.step], Merkle.height(job.operators), 0);
-        } else if (height == 0 && kind == Level.Tensor) {
+        } else if (height == 0 && kind == Level.Segment) {
+            (kind, root, height, position) = (Level.Trace, _traces[id][_stepOf(d)], Merkle.height(job.operators), 0);
+        } else if (height == 0 && kind != Level.Trace) {
             revert WrongLevel(kind, height);
         }
         // SAFETY: it is the auditor's turn, so the node was revealed; the roots of a segment and of a trace are, when they are posted.
-        uint256 depth = Merkle.revealDepth(height, job.spec.depth);
+        uint256 depth = Merkle.revealDepth(height, job.depth);
         _expect(Merkle.pathRoot(uint8(kind), child, index, path, depth), root);
         (height, position) = (height - depth, (position << depth) | index);
     }
@@ -272,6 +291,12 @@ contract VerificationGame is GameState, IMoves {
         if (kind == Level.Tensor) return _ceilDiv(d.elements, Merkle.LEAF_WORDS);
         uint256 c = d.level == Level.Run ? uint256(d.index) + 1 : uint256(d.step) / job.spec.interval + 1;
         return _segmentLength(job, c) + 1;
+    }
+
+    /// @dev A dispute that leaves the leaf of one tree for another tree takes the step of that one with it.
+    function _enterStep(Job storage job, Dispute storage d, Level kind) private {
+        if (d.level == Level.Run && kind == Level.Segment) d.step = uint40(uint256(d.index) * job.spec.interval);
+        else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint40(_stepOf(d));
     }
 
     function _move(bytes32 id, uint256 n, Dispute storage d, bytes32 node, Level level, uint256 height, uint256 index)
@@ -312,7 +337,7 @@ contract VerificationGame is GameState, IMoves {
         bytes32[] memory leaves = new bytes32[](d.blocks);
         for (uint256 i; i < leaves.length; ++i) leaves[i] = Merkle.leafOf(Merkle.PARTIALS, partials[i]);
         bytes32 key = _elementKey(id, d);
-        _partials[key] = Merkle.foldPadded(Merkle.PARTIALS, leaves);
+        _partials[key] = Merkle.foldPadded(Merkle.PARTIALS, leaves, 0);
         _openedAt[key] = block.timestamp;
         emit PartialsPosted(id, n, partials);
     }
@@ -450,7 +475,7 @@ contract VerificationGame is GameState, IMoves {
         (job, d) = _openDispute(id, n);
         if (msg.sender != d.auditor) revert NotAuditor(msg.sender);
         Clock.State memory clock = _clock(job, d);
-        uint256 openedAt = _openingOf(id, d);
+        uint256 openedAt = _openingOf(id, job, d);
         Clock.Turn turn_ = Clock.turn(clock, openedAt, block.timestamp);
         if (turn_ != Clock.Turn.Auditor) revert NotYourTurn(turn_);
         d.trainerLeft = uint32(clock.trainerLeft - Clock.trainerUsed(clock, openedAt));

@@ -59,9 +59,12 @@ MUTANTS = (
     Mutant(
         "VerificationGame.sol", "_expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, below), post.children[0]);", ""
     ),
-    Mutant("VerificationGame.sol", "if (_traces[id][d.step] != 0) revert AlreadyPosted(_traces[id][d.step]);", ""),
+    Mutant("VerificationGame.sol", "_openedAt[_traceKey(id, step)] = block.timestamp;", "_open(_key(id, Level.Trace, height, root));"),
+    Mutant("VerificationGame.sol", "if (kind == Level.Segment && height == 0 && position == 0) revert NothingToContest();", ""),
+    Mutant("VerificationGame.sol", "d.level == Level.Segment && kind != Level.Segment", "d.level == Level.Segment && kind == Level.Trace"),
+    Mutant("GameState.sol", "uint256 posted = d.index == 0 && level == d.entry ? _postOf(id, job, d) : 0;", "uint256 posted = 0;"),
     Mutant("VerificationGame.sol", "if (!computed) revert WrongSource();", ""),
-    Mutant("VerificationGame.sol", "if (traceLeaf != d.node) return _convict(id, job, n, d, Cause.Opening);", ""),
+    Mutant("VerificationGame.sol", "if (traceLeaf != d.node) _convict", "if (traceLeaf == d.node) _convict"),
     Mutant("VerificationGame.sol", "if (tensor != d.node) _convict", "if (tensor == d.node) _convict"),
     Mutant("VerificationGame.sol", "uint256 index = (step - 1) % job.spec.interval;", "uint256 index = step % job.spec.interval;"),
     # descent

@@ -84,7 +84,7 @@ class Terms(BaseModel):
     reward_window: Seconds = 86_400
     trainer_budget: Seconds = 259_200
     auditor_budget: Seconds = 259_200
-    slot: Seconds = 3_600
+    slot: Annotated[int, Field(ge=1, lt=2**24, strict=True)] = 3_600  # the contract keeps 24 bits
 
     @model_validator(mode="after")
     def _minima(self) -> Terms:

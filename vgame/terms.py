@@ -29,8 +29,8 @@ LONGEST_WINDOW = 90 * 86_400
 #: Gas of each call at most. docs/gas.json has what was measured (a test compares); `prove` is as dear as the dearest leaf of the program.
 GAS = {
     "acceptJob": 60_000, "challenge": 133_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
-    "postPartials": 120_000, "postSegment": 141_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 94_000,
-    "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "tie": 90_000, "withdraw": 35_000,
+    "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 86_000,
+    "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "withdraw": 35_000,
 }  # fmt: skip
 
 
@@ -73,9 +73,10 @@ def count_moves(bundle: Bundle) -> Moves:
     state = _turns(tree_height(len(program.sources)), depth)
     trace = max(1, _turns(tree_height(len(program.operators)), depth))
     tensor = _turns(tree_height(leaf_count(largest)), depth)
-    reveals = run + (segment - 1) + state + (trace - 1) + tensor
-    once = ("postSegment", "postTrace", "tie", "openLeaf", "postPartials")
-    selects = run + segment + state + trace + tensor
+    below = max(trace - 1 + tensor, state)  # the trace is contested, or the state that is to follow from it
+    reveals = run + (segment - 1) + below
+    once = ("postSegment", "postTrace", "openLeaf", "postPartials")
+    selects = run + segment + 1 + below
     named = (
         "challenge",
         "selectOperator",

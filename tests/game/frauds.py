@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from scene import WIDE, Call, Setup
 from toy import Lies, ToyMachine
 
-from vgame.commit.merkle import Kind as Tree_
 from vgame.errors import VgameError
 from vgame.game.adversaries import CheatingTrainer, FalseAccuser
-from vgame.game.auditor import Auditor, Node, View
+from vgame.game.auditor import Auditor, View
 from vgame.game.game import Dispute, Game, Level
 
 JUNK = b"\x5a" * 32
@@ -51,15 +50,11 @@ class Mistaken(Auditor):
 class Forcer(FalseAccuser):
     """It makes the trainer post the segment and the trace of a step, and is silent from then on."""
 
-    def __init__(self, game: Game, job: bytes, machine: ToyMachine, step: int, tensor: int) -> None:
+    def __init__(self, game: Game, job: bytes, machine: ToyMachine, step: int) -> None:
         super().__init__(game, job, machine, step_wanted=step)
-        self.tensor = tensor
 
     def move(self, view: View, number: int, d: Dispute) -> bool:
-        return not (d.level is Level.STATE and d.height == 0) and super().move(view, number, d)
-
-    def order(self, node: Node) -> Sequence[int]:
-        return [(self.tensor >> node.base) - node.first] if node.kind is Tree_.STATE else super().order(node)
+        return not (d.level is Level.SEGMENT and d.height == 0) and super().move(view, number, d)
 
 
 class Arbitrary(Auditor):
@@ -77,6 +72,8 @@ class Arbitrary(Auditor):
             for index in range(len(partials)):
                 self.select_block(number, d, partials, index)
         else:
+            if d.level is Level.SEGMENT and d.height == 0:
+                self.name("selectState", number, d)
             node = view.base(d)
             for index in range(len(node.children)):
                 self.select(number, d, node, index)

@@ -179,7 +179,7 @@ class RevmNode:
             "transactionIndex": "0x0",
         }
         self.receipts[digest] = place | {
-            "from": tx["from"], "to": tx.get("to"), "contractAddress": address, "status": hex(status),
+            "from": tx["from"], "to": tx.get("to"), "input": tx.get("data"), "contractAddress": address, "status": hex(status),
             "gasUsed": hex(self.evm.result.gas_used if status else 0), "logs": [
                 place | {"address": log.address, "topics": list(log.topics), "data": "0x" + _data(log).hex(), "logIndex": hex(i)}
                 for i, log in enumerate(logs)
@@ -341,6 +341,9 @@ class RevmGame(Game):
         found = (decode_log(log) for log in self._logs() if log["address"].lower() == wanted)
         found = (e for e in found if name in (None, e.name) and job in (None, e.args.get("job")))
         return [e for e in found if node in (None, e.args.get("node"))]
+
+    def input_of(self, transaction: str) -> bytes:
+        return bytes.fromhex(self.chain.node.receipts[transaction]["input"][2:])
 
     def _logs(self) -> Iterator[dict[str, Any]]:
         return (log for receipt in self.chain.node.receipts.values() for log in receipt["logs"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
-from scene import Scene, Setup, due
+from scene import Scene, Setup, due, payee_game
 
 from vgame.errors import Abstain, ChainError, NotYet
 from vgame.game.auditor import View
 from vgame.game.game import Level, Phase, Status, Turn
+from vgame.game.trainer import Trainer
 from vgame.report import Reporter
 from vgame.roles import Patience
 
@@ -23,6 +26,7 @@ def test_openings_by_strangers_are_not_read(scene: Scene) -> None:
     for i in range(30):
         stranger.send("reveal", play.id, int(Level.TENSOR), SETUP.depth, [i.to_bytes(32)] * width)
         stranger.send("openLeaf", play.id, i.to_bytes(512))
+    strange = {e.args["node"] for e in stranger.events(job=play.id) if "node" in e.args}
     read, events = [], auditor.game.events
 
     def watched(*args, **options):
@@ -33,9 +37,45 @@ def test_openings_by_strangers_are_not_read(scene: Scene) -> None:
     auditor.game.events = watched
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
     nodes = {e.args["node"] for e in read}
-    assert 0 < len(nodes) < 20 and not any(
-        int.from_bytes(e.args["children"][0]) < 30 for e in read if e.name == "Revealed"
-    )
+    assert len(strange) == 60 and 0 < len(nodes) < 20 and not nodes & strange
+
+
+DYNAMIC = {"reveal": 3, "openLeaf": 1, "postTrace": 2, "postSegment": 2}  # the last argument of each
+
+
+def test_openings_in_calldata_that_no_encoder_makes(scene: Scene) -> None:
+    """The contract takes offsets that are not canonical, so the auditor reads them too; nothing of it is in the log."""
+    play = scene.claimed(SETUP, LIE)
+    trainer, auditor = play.trainer, play.auditor()
+    usual, odd = trainer.game._transaction, []
+
+    def shifted(name: str, args: Any, value: int = 0) -> dict[str, Any]:
+        request = usual(name, args, value)
+        if name in DYNAMIC:
+            data, last = bytes.fromhex(request["data"][2:]), 4 + 32 * DYNAMIC[name]
+            offset = int.from_bytes(data[last : last + 32]) + 32
+            request["data"] = "0x" + (data[:last] + offset.to_bytes(32) + b"\x5a" * 32 + data[last + 32 :]).hex()
+            odd.append(name)
+        return request
+
+    trainer.game._transaction = shifted
+    assert play.run_to_end(trainer, auditor) is Phase.CONVICTED
+    assert play.verdicts == [("Convicted", 0, "element")] and set(odd) == DYNAMIC.keys()
+    shown = [*play.events("Revealed"), *play.events("LeafOpened")]
+    assert not any(args.get("children") or args.get("words") for _, args in shown)
+
+
+def test_openings_through_a_contract_are_in_the_log(scene: Scene) -> None:
+    """A trainer that is a contract: its inputs are no transaction's, so the events carry them."""
+    play = scene.post(SETUP)
+    trainer = Trainer(payee_game(scene, "TAKE"), play.id, SETUP.machine(LIE))
+    trainer.accept()
+    trainer.claim()
+    auditor = play.auditor()
+    assert play.run_to_end(trainer, auditor) is Phase.CONVICTED
+    assert play.verdicts == [("Convicted", 0, "element")]
+    shown = [*play.events("Revealed"), *play.events("LeafOpened")]
+    assert all(args.get("children") or args.get("words") for _, args in shown) and shown
 
 
 def test_an_endpoint_that_lags_behind_is_waited_for(scene: Scene) -> None:
@@ -64,7 +104,7 @@ def test_a_run_that_the_contract_refuted_is_not_trusted_again(scene: Scene) -> N
 def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
     """Each gave the trainer a slot more for each of its duties."""
     play = scene.claimed(SETUP, LIE)
-    idle = [play.auditor(None, Forcer, step=step, tensor=1) for step in (1, 5)]
+    idle = [play.auditor(None, Forcer, step=step) for step in (1, 5)]
     for player in (*idle, play.trainer):
         player.step()
     play.advance(SETUP.spec.auditor_budget + 1)
@@ -82,13 +122,13 @@ def test_a_crowd_at_the_segments_cannot_run_the_trainer_out_of_time_at_the_run_l
     slot = 60
     setup = Setup(steps=40, interval=1, terms={"slot": slot, "trainer_budget": 3 * slot, "challenge_window": 10**6})
     play = scene.claimed(setup)
-    sybils = [play.auditor(None, Forcer, step=1 + n, tensor=1) for n in range(crowd)]
+    sybils = [play.auditor(None, Forcer, step=1 + n) for n in range(crowd)]
     while any(d.height for d in play.disputes()) or not play.job.disputes:  # down to a checkpoint each
         for sybil in sybils:
             sybil.step()
         while (call := due(play.trainer)) and call.name == "reveal":
             call.send(play.trainer.game)
-    last = play.auditor(None, Forcer, step=40, tensor=1)
+    last = play.auditor(None, Forcer, step=40)
     last.step()
     last.step()
     d = play.dispute(crowd)

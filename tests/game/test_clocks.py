@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from frauds import SETUP, SUM, Forcer, Mistaken, word_lie
+from frauds import SETUP, SUM, Forcer, Mistaken, state_lie, word_lie
 from scene import Call, Play, Scene, due
+from toy import Lies
 
 from vgame.errors import ContractError
 from vgame.game.adversaries import FalseAccuser
@@ -139,9 +140,23 @@ def moves(play: Play, *players: Player) -> Iterator[tuple[Player, Call]]:
                 call.send(player.game)
 
 
-def test_at_every_move_the_last_second_counts_and_the_next_one_does_not(scene: Scene) -> None:
+ELEMENT_MOVES = {
+    "reveal", "select", "postSegment", "postTrace", "selectOperator", "openLeaf", "selectElement", "postPartials",
+    "selectBlock", "prove",
+}  # fmt: skip
+STATE_MOVES = {"reveal", "select", "postSegment", "postTrace", "selectState", "tie"}
+
+
+@pytest.mark.parametrize(
+    "lie,cause,names",
+    [(LIE, "element", ELEMENT_MOVES), (state_lie(6, SUM, 4)[0], "opening", STATE_MOVES)],
+    ids=["element", "state"],
+)
+def test_at_every_move_the_last_second_counts_and_the_next_one_does_not(
+    scene: Scene, lie: Lies, cause: str, names: set[str]
+) -> None:
     """F6 at each node of a whole dispute: the move in the second of the deadline, the timeout by a stranger one second later."""
-    play = scene.claimed(SETUP, LIE)
+    play = scene.claimed(SETUP, lie)
     auditor, stranger = play.auditor(), scene.game()
     due(auditor).send(auditor.game)
     timeout, seen = Call("timeout", (play.id, 0)), []
@@ -164,11 +179,8 @@ def test_at_every_move_the_last_second_counts_and_the_next_one_does_not(scene: S
             outcome = ("Convicted", 0, "timeout") if trainers else ("Dismissed", 0, "timeout")
             assert play.verdicts == [outcome]
         seen.append(call.name)
-    assert play.verdicts == [("Convicted", 0, "element")]
-    assert set(seen) == {
-        "reveal", "select", "postSegment", "postTrace", "tie", "selectOperator", "openLeaf", "selectElement", "postPartials",
-        "selectBlock", "prove",
-    }  # fmt: skip
+    assert play.verdicts == [("Convicted", 0, cause)]
+    assert set(seen) == names
 
 
 def test_a_late_opening_does_not_save_the_trainer(scene: Scene) -> None:
@@ -193,7 +205,7 @@ def test_both_clocks_stand_while_the_other_side_thinks(scene: Scene) -> None:
     start = play.dispute()
     turn_at, trainer_left, auditor_left, opened = start.turn_at, SPEC.trainer_budget, SPEC.auditor_budget, 0
     for player, _ in moves(play, play.trainer, auditor):
-        at(scene, scene.chain.now() + dice.choice((1, 1, 2, 7, 30)))
+        at(scene, scene.chain.now() + dice.choice((1, 1, 2, 7, 30, 30)))
         time = scene.chain.node.next_time
         d = play.dispute()
         assert (d.turn_at, d.trainer_left, d.auditor_left) == (turn_at, trainer_left, auditor_left)
@@ -254,7 +266,7 @@ def test_a_shared_reveal_does_not_eat_anybody_elses_clock(scene: Scene) -> None:
     play.advance(200)
     assert play.dispute(0).turn_at + 200 <= scene.chain.now()
     due(second).send(second.game)
-    while play.dispute(1).level is not Level.STATE or play.dispute(1).height:
+    while play.dispute(1).level is not Level.SEGMENT or play.dispute(1).height:
         turn, deadline = play.client.turn(play.id, 1)
         assert (turn, deadline) == (Turn.AUDITOR, scene.chain.now() + play.dispute(1).auditor_left)
         at(scene, scene.chain.now() + 10)
@@ -321,7 +333,7 @@ def test_two_disputes_wait_for_one_opening(scene: Scene) -> None:
 def test_the_grace_is_a_slot_for_each_other_dispute(scene: Scene) -> None:
     """Counted when the auditor moves; it neither shrinks when others end nor grows when others come."""
     play = scene.claimed(SETUP, LIE)
-    idle = [play.auditor(None, Forcer, step=step, tensor=1) for step in (1, 5, 8)]
+    idle = [play.auditor(None, Forcer, step=step) for step in (1, 5, 8)]
     for accuser in idle:
         accuser.step()
     play.trainer.step()
@@ -346,7 +358,7 @@ def test_the_grace_is_a_slot_for_each_other_dispute(scene: Scene) -> None:
 
 def test_the_grace_is_used_up_before_the_budget(scene: Scene) -> None:
     play = scene.claimed(SETUP, LIE)
-    other, auditor = play.auditor(None, Forcer, step=1, tensor=1), play.auditor()
+    other, auditor = play.auditor(None, Forcer, step=1), play.auditor()
     for player in (other, play.trainer, other, auditor):
         player.step()
     due(auditor).send(auditor.game)
@@ -367,7 +379,7 @@ def test_the_grace_is_used_up_before_the_budget(scene: Scene) -> None:
 def test_a_dispute_ends_within_its_two_budgets_and_its_graces(scene: Scene) -> None:
     """Both sides wait as long as they can without losing, under two idle disputes: bounded all the same."""
     play = scene.claimed(SETUP, LIE)
-    idle = [play.auditor(None, Forcer, step=step, tensor=1) for step in (1, 8)]
+    idle = [play.auditor(None, Forcer, step=step) for step in (1, 8)]
     for player in (*idle, play.trainer, *idle):
         player.step()
     auditor = play.auditor()

@@ -116,6 +116,7 @@ def create_job(scene: Scene) -> Iterator[Refusal]:
     bad: dict[str, list[dict[str, int]]] = {
         "steps": [{"steps": 0}, {"steps": 2**32}],
         "interval": [{"interval": 0}],
+        "slot": [{"slot": 2**24}],
         "depth": [{"depth": 0}, {"depth": 9}],
         "mode": [{"mode": 1}],
         "divergedPay": [{"diverged_pay": spec.reward + 1}],
@@ -304,41 +305,55 @@ def post_segment(scene: Scene) -> Iterator[Refusal]:
         yield Refusal("PathLength", None, game, struct(call, field, [*call.args[2][field], NODE]))
     call.send(game)
     yield Refusal("NotYourTurn", (Turn.AUDITOR,), game, call)
-    play.run_until("reveal", trainer, auditor)
-    yield Refusal("WrongLevel", (Level.STATE, 3), game, call)
+    play.run_until("postTrace", trainer, auditor)
+    yield Refusal("WrongLevel", (Level.SEGMENT, 0), game, call)
 
 
-@refuses("NotTrainer", "AlreadyPosted", "WrongLevel", "ChildCount")
+@refuses("NotTrainer", "NotYourTurn", "WrongLevel", "ChildCount")
 def post_trace(scene: Scene) -> Iterator[Refusal]:
     play, trainer, auditor, call = disputed(scene, "postTrace")
     yield Refusal("NotTrainer", (auditor.address.lower(),), auditor.game, call)
     yield Refusal("ChildCount", (2, 4), trainer.game, call.but(2, call.args[2][:2]))
     call.send(trainer.game)
-    yield Refusal("AlreadyPosted", None, trainer.game, call)
+    yield Refusal("NotYourTurn", (Turn.AUDITOR,), trainer.game, call)
     play.run_until("select", trainer, auditor).send(auditor.game)
     yield Refusal("WrongLevel", (Level.TRACE, 1), trainer.game, call)
 
 
-@refuses("WrongSource", "NotPosted", "BadProof", "PathLength", "NotYourTurn", "WrongLevel", "RecordMismatch")
+@refuses("NotAuditor", "NotYourTurn", "WrongLevel", "DisputeClosed")
+def select_state(scene: Scene) -> Iterator[Refusal]:
+    play, trainer, auditor, post = disputed(scene, "postTrace", state_lie(6, SUM, 0)[0])
+    call = Call("selectState", (play.id, 0))
+    yield Refusal("NotYourTurn", (Turn.TRAINER,), auditor.game, call)
+    post.send(trainer.game)
+    yield Refusal("NotAuditor", (trainer.address.lower(),), trainer.game, call)
+    yield Refusal("DisputeClosed", (Status.NONE,), auditor.game, call.but(1, 1))
+    call.send(auditor.game)
+    yield Refusal("NotYourTurn", (Turn.TRAINER,), auditor.game, call)
+    play.run_until("reveal", trainer, auditor).send(trainer.game)
+    yield Refusal("WrongLevel", (Level.STATE, 3), auditor.game, call)
+
+
+@refuses("WrongSource", "BadProof", "PathLength", "WrongPhase", "WrongLevel", "RecordMismatch")
 def ties(scene: Scene) -> Iterator[Refusal]:
-    play, trainer, auditor, post = disputed(scene, "postTrace")
+    play, trainer, _, call = disputed(scene, "tie", state_lie(6, SUM, 0)[0])
     game, machine = trainer.game, trainer.machine
     record = machine.source_record(SUM).as_tuple()
     tie = Call("tie", (play.id, 0, record, machine.trace(6)[SUM], trainer.trace_tree(6).path(0, SUM)))
     prior, prior_path = trainer.prior(play.job, 6)
     unchanged = Call("tieUnchanged", (play.id, 0, record, prior, prior_path, NODE, [NODE] * 3))
-    yield Refusal("NotPosted", (), game, tie)
+    assert tie == call
     yield Refusal("WrongSource", (), game, unchanged)
-    post.send(game)
     yield Refusal("BadProof", None, game, tie.but(3, NODE))
     yield Refusal("BadProof", None, game, tie.but(3, machine.trace(6)[0]).but(4, trainer.trace_tree(6).path(0, 0)))
     yield Refusal("PathLength", (2, 3), game, tie.but(4, tie.args[4][:2]))
     yield Refusal("RecordMismatch", None, game, tie.but(2, machine.source_record(0).as_tuple()))
     tie.send(game)
-    yield Refusal("NotYourTurn", (Turn.AUDITOR,), game, tie)
-    play.run_until("reveal", trainer, auditor)
     for call in (tie, unchanged):
-        yield Refusal("WrongLevel", (Level.TRACE, 1), game, call)
+        yield Refusal("WrongPhase", (Phase.CONVICTED, Phase.CLAIMED), game, call)
+    play, trainer, *_ = disputed(scene, "openLeaf")
+    for call in (tie, unchanged):
+        yield Refusal("WrongLevel", (Level.TENSOR, 0), trainer.game, call.but(0, play.id))
     _, trainer, _, call = disputed(scene, "tieUnchanged", state_lie(6, 5, 0)[0])
     yield Refusal("BadProof", None, trainer.game, call.but(3, NODE))
     yield Refusal("BadProof", None, trainer.game, call.but(5, NODE))
@@ -570,7 +585,7 @@ def after_a_conviction(scene: Scene) -> Iterator[Refusal]:
 def knowledge_of_another_place(scene: Scene) -> Iterator[Refusal]:
     """A dispute about another segment, or another step's trace, has no share in the conviction."""
     play = scene.claimed(SETUP, Lies(shown={(2, 0, 7): 1, (8, 0, 7): 1}))
-    forcers = [play.auditor(None, Forcer, step=step, tensor=1) for step in (2, 8)]
+    forcers = [play.auditor(None, Forcer, step=step) for step in (2, 8)]
     play.run(play.trainer, *forcers)
     first, second = play.auditor(), play.auditor()
     for auditor, step in ((first, 2), (second, 8)):

@@ -82,13 +82,15 @@ def test_each_attack_has_its_test(name: str) -> None:
 
 
 def test_the_trace_of_another_step(scene: Scene) -> None:
-    """It can post the trace of step 5 for step 6: the tie shows another leaf than the state's."""
+    """It can post the trace of step 5 for step 6, and show its words: the contract computes others."""
     play = scene.claimed(SETUP, LIE, Bluffer)
-    honest = play.trainer.machine.trace
-    play.trainer.machine.trace = lambda step: honest(5 if step == 6 else step)
+    machine = play.trainer.machine
+    trace, words = machine.trace, machine.words
+    machine.trace = lambda step: trace(5 if step == 6 else step)
+    machine.words = lambda step, operator: words(5 if step == 6 else step, operator)
     auditor = play.auditor()
     play.run_to_end(play.trainer, auditor)
-    assert play.verdicts == [("Convicted", 0, "opening")]
+    assert play.verdicts == [("Convicted", 0, "element")]
 
 
 def test_a_cheat_that_answers_everybody_else(scene: Scene) -> None:
@@ -439,9 +441,9 @@ def test_extreme_numbers(scene: Scene) -> None:
         scene.chain.node.evm.set_balance(wallet.address, 2**130)
     terms = {"reward": big, "diverged_pay": big, "trainer_bond": big, "auditor_bond": big}
     terms |= dict.fromkeys(
-        ("challenge_window", "claim_window", "trainer_budget", "auditor_budget", "slot", "accept_window"), 2**32 - 1
+        ("challenge_window", "claim_window", "trainer_budget", "auditor_budget", "accept_window"), 2**32 - 1
     )
-    setup = Setup(SETUP.program, steps=8, terms=terms)
+    setup = Setup(SETUP.program, steps=8, terms=terms | {"slot": 2**24 - 1})
     scene.nonce += 1
     game = scene.game(play_wallets[0])
     game.send("createJob", astuple(setup.spec), scene.nonce, setup.program.header, value=big)
@@ -461,7 +463,7 @@ def test_extreme_numbers(scene: Scene) -> None:
 def test_a_dispute_that_was_forced_has_no_share_elsewhere(scene: Scene) -> None:
     """A forcer that came first and stalls in another step is refunded, not rewarded."""
     play = scene.claimed(SETUP, state_lie(6, 1, 7)[0])
-    forcer, honest = play.auditor(None, Forcer, step=1, tensor=1), play.auditor()
+    forcer, honest = play.auditor(None, Forcer, step=1), play.auditor()
     forcer.step()
     play.run_to_end(play.trainer, honest, forcer)
     assert play.verdicts[-1] == ("Convicted", 1, "opening")

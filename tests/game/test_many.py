@@ -16,7 +16,7 @@ from vgame.game.game import Level, Phase, Status, Turn
 from vgame.game.player import Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]
-OPENINGS = ("Revealed", "LeafOpened", "SegmentPosted", "TracePosted", "Tied", "PartialsPosted")
+OPENINGS = ("Revealed", "LeafOpened", "SegmentPosted", "TracePosted", "PartialsPosted")
 
 
 def sent_by(scene: Scene, player: Player) -> int:

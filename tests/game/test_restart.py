@@ -80,10 +80,10 @@ STORIES = {
 }
 MOVES = {
     "a wrong sum": {
-        "postClaim", "challenge", "reveal", "select", "postSegment", "postTrace", "tie", "selectOperator", "openLeaf",
+        "postClaim", "challenge", "reveal", "select", "postSegment", "postTrace", "selectOperator", "openLeaf",
         "selectElement", "postPartials", "selectBlock", "prove", "proveKnowledge", "payReward", "withdraw",
     },
-    "a tensor that is left alone": {"tieUnchanged"},
+    "a tensor that is left alone": {"selectState", "tieUnchanged"},
     "a mistaken auditor": {"finalize", "withdraw"},
     "a run that diverged": {"postDiverged", "finalize"},
     "a hidden divergence": {"selectElement", "payReward"},
@@ -227,7 +227,7 @@ def test_an_auditor_without_a_difference_abstains(scene: Scene) -> None:
 def test_one_dispute_that_cannot_be_served_does_not_stop_the_others(scene: Scene) -> None:
     """A duty that fails is reported after all others are done."""
     play = scene.claimed(SETUP, SUM_LIE)
-    auditor, forcer = play.auditor(), play.auditor(None, Forcer, step=1, tensor=1)
+    auditor, forcer = play.auditor(), play.auditor(None, Forcer, step=1)
     forcer.step()
     due(auditor).send(auditor.game)
     damaged = Trainer(play.trainer.game, play.id, play.machine(SUM_LIE))

@@ -115,7 +115,7 @@ def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is
     source = (Path(__file__).resolve().parents[2] / "contracts" / "Settlement.sol").read_text()
     least = int(re.search(r"DISPUTE_GAS = ([\d_]+);", source)[1])
     cheapest = {
-        "trainer": ("postSegment", "postTrace", "tie", "openLeaf"),
+        "trainer": ("postSegment", "postTrace", "openLeaf"),
         "auditor": ("challenge", "select", "selectOperator", "selectElement", "prove"),
     }
     assert least <= min(sum(RECORD["calls"][call]["least"] for call in calls) for calls in cheapest.values())

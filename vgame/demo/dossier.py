@@ -160,7 +160,8 @@ def investigate(
 def _descent(job: Job, d: Dispute, selected: list[dict[str, Any]], program: Program) -> list[Tree]:
     """The trees between the root that was entered and the place of the verdict."""
     interval, trees = job.spec.interval, []
-    checkpoint = (d.step - 1) // interval
+    step = d.step + (d.index if d.level is Level.SEGMENT else 0)
+    checkpoint = max(step - 1, 0) // interval
     first = checkpoint * interval
     if d.entry is Level.RUN and d.level > Level.RUN:
         trees.append(Tree("run", job.checkpoints, checkpoint, f"checkpoint {checkpoint + 1} of {job.checkpoints}"))
@@ -187,6 +188,8 @@ def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Progr
     d = game.dispute(job, number)
     if d.level >= Level.STATE:
         dossier.step = d.step
+    elif d.level is Level.SEGMENT and d.height == 0:
+        dossier.step = d.step + d.index
     if d.level is Level.STATE and d.height == 0:
         source = program.sources[d.index]
         dossier.operator = f"state {program.labels.state[d.index].name} from {program.operator_name(source.ref.index)}"

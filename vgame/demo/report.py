@@ -33,6 +33,7 @@ MOVES = {
     "postTrace": "the roots of everything that the contested step computed are committed",
     "tie": "shows that a state tensor is the operator's output that the program says it is",
     "tieUnchanged": "the same for a tensor that the program leaves alone",
+    "selectState": "the auditor agrees with the trace, and contests that the state follows from it",
     "selectOperator": "the auditor names the operator, with its record from the program",
     "openLeaf": "the words of the contested leaf are shown",
     "selectElement": "the auditor names one word of the leaf",

@@ -153,6 +153,8 @@ class Auditor(Player):
         if d.level is Level.ELEMENT:
             theirs, own = view.partials(d), self.machine.partials(d.step, d.operator, d.index)
             return self.select_block(number, d, theirs, first(a != b for a, b in zip(theirs, own, strict=True)))
+        if d.level is Level.SEGMENT and d.height == 0 and not view.contests_trace(d):
+            return self.name("selectState", number, d)
         node = view.base(d)
         return self.select(number, d, node, view.first_difference(d, node))
 
@@ -243,8 +245,10 @@ class Openings:
         if key not in self._children:
             for event in self.game.events("Revealed", self.job, node=key[2]):
                 kind, height, node = event.args["kind"], event.args["height"], event.args["node"]
-                self.check(node, fold(Kind(kind), event.args["children"], tree_height(len(event.args["children"]))))
-                self._children[kind, height, node] = list(event.args["children"])
+                children = self.game.shown(event, "children")
+                depth = tree_height(len(children))
+                self.check(node, fold(Kind(kind), children, depth, max(height - depth, 0)))
+                self._children[kind, height, node] = list(children)
         return self._children.get(key)
 
     def __getitem__(self, key: tuple[int, int, bytes]) -> list[bytes]:
@@ -259,7 +263,7 @@ class Openings:
             events = self.game.events("LeafOpened", self.job, node=node)
             if not events:
                 raise NotYet(f"the leaf {node.hex()[:16]} was opened, but its event is not shown")
-            words = events[0].args["words"]
+            words = self.game.shown(events[0], "words")
             self.check(node, leaf_hash(Kind.TENSOR, words))
             self._leaves[node] = words
         return self._leaves[node]
@@ -372,8 +376,12 @@ class View:
             case Kind.STATE:
                 return Tree(Kind.STATE, self.machine.state(d.step))
             case Kind.TRACE:
-                return Tree(Kind.TRACE, self.machine.trace(d.step))
+                return Tree(Kind.TRACE, self.machine.trace(self.step_of(d)))
         return words_tree(self.machine.words(d.step, d.operator))
+
+    def step_of(self, d: Dispute) -> int:
+        """The step that a dispute is about, from the leaf of a segment on."""
+        return d.step + (d.index if d.level is Level.SEGMENT else 0)
 
     def base(self, d: Dispute) -> Node:
         """The node whose children are named next. Twin: VerificationGame._descend."""
@@ -381,8 +389,9 @@ class View:
         if d.height == 0 and d.level is Level.RUN:
             c = d.index + 1
             kind, height, root, position = Kind.SEGMENT, tree_height(self.segment_length(c) + 1), self.segments[c], 0
-        elif d.height == 0 and d.level is Level.STATE:
-            kind, height, root, position = Kind.TRACE, tree_height(self.machine.operators), self.traces[d.step], 0
+        elif d.height == 0 and d.level is Level.SEGMENT:
+            root = self.traces[self.step_of(d)]
+            kind, height, position = Kind.TRACE, tree_height(self.machine.operators), 0
         children = self.revealed[kind, height, root] if height else [root]
         span = tree_height(len(children))
         return Node(kind, height - span, position << span, children)
@@ -398,6 +407,11 @@ class View:
         reached = (step - 1) % self.machine.interval < len(segment)
         return reached and fold(Kind.TRACE, self.machine.trace(step), tree_height(self.machine.operators)) != root
 
+    def contests_trace(self, d: Dispute) -> bool:
+        """At a state that is not mine: is the trace wrong, or my run not finite? Else the state does not follow from it."""
+        step, stop = self.step_of(d), self.machine.stop
+        return (stop is not None and step == stop.step) or self.contradicts_trace(step, self.traces[step])
+
     def first_difference(self, d: Dispute, node: Node) -> int:
         """Index of the first child that is not mine; at the step where my run stopped, of the one with the word that is not finite."""
         kind, tree = node.kind, self.tree_at(d, node.kind)
@@ -405,10 +419,9 @@ class View:
             if theirs != tree.node(node.base, node.first + i):
                 return i
         stop = self.machine.stop
-        if stop is None or d.step != stop.step or kind not in (Kind.STATE, Kind.TRACE, Kind.TENSOR):
+        if stop is None or self.step_of(d) != stop.step or kind not in (Kind.TRACE, Kind.TENSOR):
             raise Abstain(f"the contested {kind.name} node is my own: nothing below it can be named")
         target = {
-            Kind.STATE: next(t for t in range(self.job.states) if self.machine.source(t) is not None),
             Kind.TRACE: stop.operator,
             Kind.TENSOR: stop.element // LEAF_WORDS,
         }[kind]

@@ -15,7 +15,6 @@ log = logging.getLogger(__name__)
 HARMLESS = frozenset(
     {
         "AlreadyPaid",
-        "AlreadyPosted",
         "DisputeClosed",
         "NotExpired",
         "NotYourTurn",

@@ -87,6 +87,8 @@ class Trainer(Player):
         match d.level:
             case Level.RUN if d.height == 0:
                 return self.attempt("postSegment", self.id, number, self.segment_post(job, d.index + 1))
+            case Level.SEGMENT if d.height == 0:
+                return self.post_trace(job, number, d)
             case Level.STATE if d.height == 0:
                 return self.tie(job, number, d)
             case Level.TENSOR if d.height == 0:
@@ -114,8 +116,15 @@ class Trainer(Player):
         self.check_own(leaf_hash(Kind.TENSOR, leaf), d)
         return self.attempt("openLeaf", self.id, leaf)
 
+    def post_trace(self, job: Job, number: int, d: Dispute) -> bool:
+        """Commit to what the step computed. A trace is posted once: never one of other data."""
+        self.check_own(self.segment_tree(d.step // self.machine.interval + 1).node(0, d.index), d)
+        trace = self.trace_tree(d.step + d.index)
+        children = trace.descendants(trace.height, 0, reveal_depth(trace.height, job.spec.depth))
+        return self.attempt("postTrace", self.id, number, children)
+
     def tie(self, job: Job, number: int, d: Dispute) -> bool:
-        """Show where the contested state tensor comes from. A trace is posted once: never one of other data."""
+        """Show where the contested state tensor comes from."""
         self.check_own(self.machine.state(d.step)[d.index], d)
         source = self.machine.source(d.index)
         record = self.machine.source_record(d.index).as_tuple()
@@ -125,9 +134,6 @@ class Trainer(Player):
             leaf, below = state.node(0, d.index), state.path(0, d.index)
             return self.attempt("tieUnchanged", self.id, number, record, prior, path, leaf, below)
         trace = self.trace_tree(d.step)
-        if self.game.trace_root(self.id, d.step) is None:
-            children = trace.descendants(trace.height, 0, reveal_depth(trace.height, job.spec.depth))
-            self.attempt("postTrace", self.id, number, children)
         return self.attempt("tie", self.id, number, record, trace.node(0, source), trace.path(0, source))
 
     def prove(self, job: Job, number: int, d: Dispute) -> bool:
@@ -193,8 +199,8 @@ class Trainer(Player):
         down = reveal_depth(tree.height, job.spec.depth)
         base = tree.height - down
         prior, prior_path = self.checkpoint(c - 1)
-        children = tree.descendants(tree.height, 0, down)
         last = tree.count - 1
+        children = tree.descendants(tree.height, 0, down)[: (last >> base) + 1]
         return (
             self.machine.checkpoints[c - 1], prior, prior_path, children, tree.path(0, 0, base), tree.path(0, last, base),
             self.log_root(c),
