@@ -12,7 +12,7 @@ import {Merkle} from "./Merkle.sol";
 /// @notice Runs inside `VerificationGame` by delegatecall; at its own address it is an empty game of no use.
 contract Settlement is GameState, ISettlement {
     /// @dev Less than any dispute that reaches a word costs either side (docs/gas.json): no bond may be worth less than two of them.
-    uint256 private constant DISPUTE_GAS = 300_000;
+    uint256 private constant DISPUTE_GAS = 250_000;
 
     constructor(IReferee referee_) GameState(referee_) {}
 

@@ -116,7 +116,6 @@ def create_job(scene: Scene) -> Iterator[Refusal]:
     bad: dict[str, list[dict[str, int]]] = {
         "steps": [{"steps": 0}, {"steps": 2**32}],
         "interval": [{"interval": 0}],
-        "slot": [{"slot": 2**24}],
         "depth": [{"depth": 0}, {"depth": 9}],
         "mode": [{"mode": 1}],
         "divergedPay": [{"diverged_pay": spec.reward + 1}],
@@ -126,7 +125,7 @@ def create_job(scene: Scene) -> Iterator[Refusal]:
             {"trainer_bond": 0, "reward": 0, "diverged_pay": 0},
         ],
         "auditorBond": [{"auditor_bond": 0}],
-        "slot": [{"slot": 0}],
+        "slot": [{"slot": 0}, {"slot": 2**24}],
         "window": [{f"{w}_window": 0} for w in ("accept", "claim", "challenge", "reward")],
         "budget": [{"trainer_budget": 0}, {"trainer_budget": spec.slot - 1}, {"auditor_budget": 0}],
     }
