@@ -60,9 +60,10 @@ def shared_scene() -> Scene:
     return fast_scene()
 
 
-#: What only the trainer's key may commit to. If it commits to something damaged that the contract cannot know to be, the trainer is no
-#: longer honest, and its agent, which never sent that, no longer knows its own trees.
+#: What only one key may send. If it sends something that its agent never decided and that the contract cannot know to be wrong, its owner
+#: is no longer honest, and the agent no longer knows the game that it is in.
 COMMITMENTS = ("postSegment", "postTrace", "postPartials")
+MOVES = ("select", "selectState", "selectOperator", "selectElement", "selectBlock")
 SPOILT = "spoilt"
 
 
@@ -81,6 +82,7 @@ class AnyCalls(RuleBasedStateMachine):
         self.plays: list[Play] = []
         self.claims: list[str] = []
         self.auditors: list[list[Auditor]] = []
+        self.spoilt: set[str] = set()  # auditors, by address
         self.judged = 0
 
     # ---- what the model knows ----
@@ -240,6 +242,9 @@ class AnyCalls(RuleBasedStateMachine):
 
     def _auditor_moves(self, i: int, j: int, choice: int) -> None:
         auditor, play = self.auditors[i][j], self.plays[i]
+        if auditor.address in self.spoilt:
+            call = self._due(auditor)
+            return call and self._try(call, auditor)
         if not isinstance(auditor, Arbitrary):
             call = due(auditor)
             if call and call.name != "proveKnowledge":  # who came first or differs further left decides that
@@ -280,7 +285,7 @@ class AnyCalls(RuleBasedStateMachine):
         """What an agent would send now, by somebody else or with an argument changed."""
         i %= len(self.plays)
         play, players = self.plays[i], [self.plays[i].trainer, *self.auditors[i]]
-        call = next(filter(None, (self._due(p) for p in players[who % len(players) :])), None)
+        owner, call = next(((p, c) for p in players[who % len(players) :] if (c := self._due(p))), (None, None))
         if call is None or call.name in ("withdraw", "challenge", "acceptJob", "postClaim", "postDiverged"):
             return
         AnyCalls.made += 1
@@ -294,6 +299,8 @@ class AnyCalls(RuleBasedStateMachine):
             event(f"damaged {call.name}, {damage}: accepted")
             if call.name in COMMITMENTS and damage != "as it is":
                 self.claims[i] = SPOILT
+            if call.name in MOVES and (damage != "as it is" or players[sender % len(games)] is not owner):
+                self.spoilt.add(players[sender % len(games)].address)
         except ContractError as error:
             no_proof_at_all = (
                 call.name == "prove" and error.name == "unknown error 0x"
@@ -324,7 +331,9 @@ class AnyCalls(RuleBasedStateMachine):
     @invariant()
     def the_honest_lose_by_their_clocks_only(self) -> None:
         for play, claim, auditors in zip(self.plays, self.claims, self.auditors, strict=True):
-            honest = {a.address for a in auditors if type(a) is Auditor and a.machine is machine("honest", False)}
+            honest = {
+                a.address for a in auditors if type(a) is Auditor and a.machine is machine("honest", False)
+            } - self.spoilt
             for verdict, number, cause in play.verdicts:
                 if verdict == "Convicted" and claim == "true":
                     assert cause == "timeout"
