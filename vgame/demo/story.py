@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from vgame.demo.dossier import Dossier, holdings, investigate, paid_in
 from vgame.demo.processes import Role, start_embedded_chain
 from vgame.demo.screen import Screen
-from vgame.errors import VgameError
+from vgame.errors import ContractError, VgameError
 from vgame.game.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.game.chain import Chain, Wallet, deploy_game
 from vgame.game.game import Event, Game, Level, Phase, Status, Turn
@@ -299,11 +299,14 @@ class Story:
 
     def _run_out(self, job: bytes, number: int) -> None:
         """Let the clock of the side that is to move run out."""
-        while True:  # the honest side may still be answering
-            turn, deadline = self.game.turn(job, number)
-            time.sleep(0.5)
-            if self.game.turn(job, number) == (turn, deadline):
-                break
+        try:
+            while True:  # the honest side may still be answering
+                turn, deadline = self.game.turn(job, number)
+                time.sleep(0.5)
+                if self.game.turn(job, number) == (turn, deadline):
+                    break
+        except ContractError:  # decided meanwhile
+            return
         self.travel(deadline + 1 - self.chain.now())
 
     def compare(self) -> None:
@@ -377,10 +380,17 @@ class Story:
             for number in range(self.game.job(job).disputes):
                 d = self.game.dispute(job, number)
                 waiting = d.status is Status.OPEN and d.level is Level.TENSOR and d.height == 0
-                if waiting and self.game.turn(job, number)[0] is Turn.TRAINER:
+                if waiting and self._turn(job, number) is Turn.TRAINER:
                     self._run_out(job, number)
 
         cheat.wait("played", attack=name, idle=silent)
+
+    def _turn(self, job: bytes, number: int) -> Turn | None:
+        """None if the dispute was decided since it was looked at."""
+        try:
+            return self.game.turn(job, number)[0]
+        except ContractError:
+            return None
 
     def _collect(self, job: bytes) -> None:
         """The auditor shows what it knew; after the reward window it is paid, and everybody withdraws."""
