@@ -78,6 +78,14 @@ def test_each_attack_has_its_test(name: str) -> None:
     assert outcome and re.search(rf"^def {function}\(", (HERE / f"{module}.py").read_text(), re.MULTILINE)
 
 
+def test_each_decision_of_the_protocol_has_its_test() -> None:
+    text = (HERE.parents[1] / "docs" / "security.md").read_text().split("## 7.")[1]
+    named = re.findall(r"`(test_\w+)\.(\w+)`", text)
+    assert len(named) >= 18
+    for module, function in named:
+        assert re.search(rf"^def {function}\(", (HERE / f"{module}.py").read_text(), re.MULTILINE), function
+
+
 # ---- the trainer ----
 
 

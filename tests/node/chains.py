@@ -27,7 +27,7 @@ def anvil() -> Iterator[Chain]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [str(ANVIL), "--port", str(port), "--hardfork", "prague", "--silent"]
+    command = [str(ANVIL), "--port", str(port), "--hardfork", "prague", "--balance", "1000000", "--silent"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         assert wait_until(lambda: process.poll() is not None or answers(port), 30)
