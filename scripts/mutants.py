@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant("VerificationGame.sol", "uint40((where - 1) * job.spec.interval)", "uint40(where * job.spec.interval)"),
     Mutant("VerificationGame.sol", "d.others = uint24(job.open++);", "d.others = uint24(++job.open);"),
     Mutant("VerificationGame.sol", "_expect(Merkle.pathRoot(Merkle.PARTIALS, child, index, path, Merkle.height(d.blocks)), root);", ""),
-    Mutant("GameState.sol", "uint256(d.others) * job.spec.slot", "job.spec.slot"),
+    Mutant("GameState.sol", "uint256(d.others) * job.slot", "job.slot"),
     # a "diverged" claim
     Mutant("Settlement.sol", "if (!finite || post.element >= elements)", "if (post.element >= elements)"),
     Mutant("Settlement.sol", "_checkCheckpoint(job, full, post.prior, post.priorPath);", ""),
