@@ -91,6 +91,20 @@ def last_byte_of(opening: str) -> Any:
     return lie
 
 
+def no_input(asked: Request, truth: Truth) -> Request:
+    """Every transaction without its input."""
+    told = truth()
+    if asked["method"] == "eth_getTransactionByHash":
+        told["result"]["input"] = "0x"
+    return told
+
+
+def no_transaction(asked: Request, truth: Truth) -> Request:
+    """Events of transactions that are not there: an endpoint that lags behind itself."""
+    told = truth()
+    return told | {"result": None} if asked["method"] == "eth_getTransactionByHash" else told
+
+
 def instead(old: str, new: str) -> Any:
     """One string for another in every answer: a lie without contradiction."""
 
@@ -206,6 +220,12 @@ def test_an_opening_must_hash_to_its_node(real_scene: Scene, before: str, openin
         t.play.run_until(before, t.play.trainer, auditor)
         auditor = t.again(auditor)
         refuses(t, auditor, last_byte_of(opening), EndpointError, "shows an opening of .* that hashes to")
+        refuses(t, t.again(auditor), no_input, EndpointError, "shows a transaction that opened a node without")
+        auditor, sent = t.again(auditor), t.sent(auditor)
+        t.proxy.lie = staticmethod(no_transaction)
+        auditor.step()
+        assert t.sent(auditor) == sent
+        t.proxy.lie = None
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
 
 

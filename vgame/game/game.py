@@ -14,10 +14,10 @@ from functools import cache, cached_property
 from typing import Any
 
 from web3 import Web3
-from web3.exceptions import ContractCustomError, ContractLogicError
+from web3.exceptions import ContractCustomError, ContractLogicError, TransactionNotFound
 
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
-from vgame.errors import ChainError, ContractError, EndpointError
+from vgame.errors import ChainError, ContractError, EndpointError, NotYet
 from vgame.game.chain import Chain, RefusedError, Wallet, artifact, checksum_address
 
 
@@ -353,7 +353,10 @@ class Game:
     def input_of(self, transaction: str) -> bytes:
         """The input of a transaction that was included."""
         digest = bytes.fromhex(transaction.removeprefix("0x"))
-        return bytes(self.chain.ask(lambda: self.chain.web3.eth.get_transaction(digest))["input"])
+        try:
+            return bytes(self.chain.ask(lambda: self.chain.web3.eth.get_transaction(digest))["input"])
+        except TransactionNotFound:
+            raise NotYet(f"the transaction {transaction} opened a node, but is not shown") from None
 
     def _argument(self, data: bytes, name: str) -> Any:
         """A dynamic argument of a call of the game, or a field of its struct. Read as the contract reads it: a decoder that insists on
@@ -364,7 +367,9 @@ class Game:
         length, base = _word(data, base), base + 32
         whole = bool(places) and places[-1][1] == "bytes"
         if not places or base + (length if whole else 32 * length) > len(data):
-            raise ChainError(f"the transaction that opened a node shows no {name}; is the endpoint honest?")
+            raise EndpointError(
+                f"{self.chain.url} shows a transaction that opened a node without {name}; use another endpoint"
+            )
         return data[base : base + length] if whole else [data[base + 32 * i :][:32] for i in range(length)]
 
     def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
