@@ -9,8 +9,9 @@ from toy import Lies, ToyMachine
 
 from vgame.errors import VgameError
 from vgame.game.adversaries import CheatingTrainer, FalseAccuser
-from vgame.game.auditor import Auditor, View
+from vgame.game.auditor import Auditor
 from vgame.game.game import Dispute, Game, Level
+from vgame.game.view import View
 
 JUNK = b"\x5a" * 32
 SETUP = Setup(WIDE, steps=8)

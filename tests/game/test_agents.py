@@ -9,9 +9,9 @@ from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from scene import Scene, Setup, due, payee_game
 
 from vgame.errors import Abstain, ChainError, NotYet
-from vgame.game.auditor import View
 from vgame.game.game import Level, Phase, Status, Turn
 from vgame.game.trainer import Trainer
+from vgame.game.view import View
 from vgame.report import Reporter
 from vgame.roles import Patience
 

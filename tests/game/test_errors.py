@@ -16,9 +16,10 @@ from toy import INFINITY, Lies, Operator, Program, Special, State
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree, padding
 from vgame.errors import ContractError
-from vgame.game.auditor import Auditor, View
+from vgame.game.auditor import Auditor
 from vgame.game.chain import artifact
 from vgame.game.game import Game, JobSpec, Level, Phase, Status, Turn
+from vgame.game.view import View
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = b"\x77" * 32

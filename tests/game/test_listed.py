@@ -16,9 +16,10 @@ from toy import Lies
 
 from vgame.errors import ContractError, VgameError
 from vgame.game.adversaries import FalseAccuser
-from vgame.game.auditor import Auditor, View
+from vgame.game.auditor import Auditor
 from vgame.game.game import Game, Level, Phase, Status, Turn
 from vgame.game.player import Player
+from vgame.game.view import View
 
 HERE = Path(__file__).parent
 SPEC = SETUP.spec

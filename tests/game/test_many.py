@@ -11,9 +11,9 @@ from scene import Play, Scene, Setup, due
 from toy import INFINITY, Lies
 
 from vgame.game.adversaries import FalseAccuser
-from vgame.game.auditor import View
 from vgame.game.game import Level, Phase, Status, Turn
 from vgame.game.player import Player
+from vgame.game.view import View
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 OPENINGS = ("Revealed", "LeafOpened", "SegmentPosted", "TracePosted", "PartialsPosted")

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from vgame.commit.merkle import Kind
 from vgame.commit.words import LEAF_WORDS
 from vgame.errors import ContractError
-from vgame.game.auditor import Auditor, Node, View
+from vgame.game.auditor import Auditor
 from vgame.game.game import Dispute, Game, Level
 from vgame.game.machine import Machine
 from vgame.game.trainer import Trainer
+from vgame.game.view import Node, View
 
 
 @dataclass(frozen=True, slots=True)
