@@ -28,19 +28,19 @@ LIE = word_lie(6, SUM, 4, 1)[0]
 #: Attack -> (outcome, test).
 LISTED = {
     "wrong element": ("convicted by element", "test_fraud.test_a_wrong_word_convicts_by_arithmetic"),
-    "zero subtree, repeated leaves, random root": ("convicted by timeout", "test_fraud.test_a_checkpoint_that_nobody_can_open"),
-    "honest tree, other final model": ("refused", "test_errors.post_claim"),
+    "zero subtree, repeated leaves, random root": ("convicted by timeout", "test_trees.test_a_checkpoint_that_nobody_can_open"),
+    "honest tree, other final model": ("refused", "refused_jobs.post_claim"),
     "wrong initial state": ("convicted by timeout", "test_fraud.test_another_initial_state_cannot_be_posted"),
     "wrong batch, order, rate; poisoned, backdoored, skipped": ("convicted by element", "test_attacks.test_an_attack_is_convicted"),
-    "nested root whose ends are not the parent's": ("refused, then timeout", "test_errors.post_segment"),
+    "nested root whose ends are not the parent's": ("refused, then timeout", "refused_moves.post_segment"),
     "nested tree of another step or job": ("refused, or convicted", "test_listed.test_the_trace_of_another_step"),
     "silence": ("convicted by timeout or element", "test_fraud.test_silence_does_not_help"),
     "every move at the last second": ("bounded by the budgets", "test_clocks.test_a_dispute_ends_within_its_two_budgets_and_its_graces"),
     "answers all paths but one": ("convicted by timeout", "test_listed.test_a_cheat_that_answers_everybody_else"),
     "two claims, twin jobs": ("refused; apart", "test_listed.test_there_is_one_claim_and_one_job_of_a_name"),
-    "tree not padded": ("convicted by opening", "test_fraud.test_padding_of_a_state"),
-    "NaN, infinity": ("convicted by opening", "test_fraud.test_a_hidden_divergence"),
-    "witness for another operator or step": ("refused", "test_errors.prove"),
+    "tree not padded": ("convicted by opening", "test_trees.test_padding_of_a_state"),
+    "NaN, infinity": ("convicted by opening", "test_divergence.test_a_hidden_divergence"),
+    "witness for another operator or step": ("refused", "refused_moves.prove"),
     "withdraws in mid-dispute": ("nothing to withdraw", "test_listed.test_no_bond_can_be_withdrawn_in_a_dispute"),
     "payee that reverts, burns gas, re-enters": ("only its own money is stuck", "test_listed.test_a_payee_hurts_only_itself"),
     "finalises early or in the block of a challenge": ("refused", "test_clocks.test_a_challenge_ends_where_finality_begins"),
@@ -49,7 +49,7 @@ LISTED = {
     "fraud that cancels out": ("convicted", "test_fraud.test_frauds_that_cancel_out"),
     "random and all paths": ("dismissed, bonds lost", "test_many.test_fifty_accusers_of_an_honest_claim"),
     "opens and idles": ("dismissed by timeout", "test_fraud.test_an_idle_accuser_loses_by_its_clock"),
-    "index out of range, unrevealed, padding": ("refused", "test_errors.selects"),
+    "index out of range, unrevealed, padding": ("refused", "refused_moves.selects"),
     "challenge at the window -1, 0, +1": ("until the second of the deadline", "test_clocks.test_a_challenge_ends_where_finality_begins"),
     "a path that was already proven": ("dismissed again, bond lost again", "test_listed.test_a_path_that_was_already_proven"),
     "gas-starved proof": ("reverts, decides nothing", "test_listed.test_too_little_gas_decides_nothing"),
@@ -81,7 +81,7 @@ def test_each_attack_has_its_test(name: str) -> None:
 
 def test_each_decision_of_the_protocol_has_its_test() -> None:
     text = (HERE.parents[1] / "docs" / "security.md").read_text().split("## 7.")[1]
-    named = re.findall(r"`(test_\w+)\.(\w+)`", text)
+    named = re.findall(r"`((?:test|refused)_\w+)\.(\w+)`", text)
     assert len(named) >= 18
     for module, function in named:
         assert re.search(rf"^def {function}\(", (HERE / f"{module}.py").read_text(), re.MULTILINE), function
