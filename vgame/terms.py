@@ -17,8 +17,9 @@ from vgame.commit.tensor import tensor_root
 from vgame.commit.words import leaf_count
 from vgame.errors import VgameError
 from vgame.execute.devices import settle
-from vgame.execute.executor import Executor
 from vgame.execute.training import Stepper
+from vgame.offline import executor_of
+from vgame.program.operators import Contract
 from vgame.report import Reporter
 from vgame.spec import Bundle, Terms, load_bundle
 
@@ -26,12 +27,24 @@ GWEI = 10**9
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
 LONGEST_WINDOW = 90 * 86_400
 
-#: Gas of each call at most. docs/gas.json has what was measured (a test compares); `prove` is as dear as the dearest leaf of the program.
+#: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
+#: the dearest leaf of the program.
 GAS = {
     "acceptJob": 60_000, "challenge": 133_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
     "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 86_000,
     "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "withdraw": 35_000,
 }  # fmt: skip
+#: What differs in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
+LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
+#: More of `postPartials` for each block behind the third.
+BLOCK_GAS = {"correct": 3_500, "logged": 6_000}
+
+
+def gas_of(bundle: Bundle) -> dict[str, int]:
+    """Gas of each call at most in a dispute about this job."""
+    blocks = max((op.blocks for op in bundle.program.operators if isinstance(op, Contract)), default=1)
+    gas = GAS | (LOGGED_GAS if bundle.mode == "logged" else {})
+    return gas | {"postPartials": gas["postPartials"] + BLOCK_GAS[bundle.mode] * max(0, blocks - 3)}
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class Moves:
 
 def count_moves(bundle: Bundle) -> Moves:
     """The longest dispute that the program allows."""
-    program, depth = bundle.program, bundle.depth
+    program, depth, gas = bundle.program, bundle.depth, gas_of(bundle)
     largest = max(op.elements for op in program.operators)
     checkpoints = ceil(bundle.steps / bundle.interval)
     run = _turns(tree_height(checkpoints), depth)
@@ -89,8 +102,8 @@ def count_moves(bundle: Bundle) -> Moves:
     )
     return Moves(
         reveals + len(once), selects + 4,
-        reveals * GAS["reveal"] + sum(GAS[name] for name in once),
-        (selects - 1) * GAS["select"] + sum(GAS[name] for name in named),
+        reveals * gas["reveal"] + sum(gas[name] for name in once),
+        (selects - 1) * gas["select"] + sum(gas[name] for name in named),
     )  # fmt: skip
 
 
@@ -186,8 +199,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         raise VgameError("prices, times and --slower must not be negative")
     bundle = load_bundle(folder)
     with settle(device) as kind:
-        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
-        here = measure(bundle, executor)
+        here = measure(bundle, executor_of(bundle, kind))
     pace = Pace(slower * here.step, slower * here.trace)
     moves, terms = count_moves(bundle), safe_terms(bundle, pace, prices)
     fields = terms.model_dump()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from revm_node import RevmChain, RevmGame, RevmNode
+from revm_node import RevmChain, RevmGame, RevmNode, calldata
 
 from vgame.arithmetic.perturbed import perturbed_products
 from vgame.arithmetic.reference_sums import Partial
@@ -19,7 +19,7 @@ from vgame.errors import Abstain, ContractError
 from vgame.execute.training import train
 from vgame.game.adversaries import CheatingTrainer, FalseAccuser
 from vgame.game.auditor import Auditor
-from vgame.game.chain import deploy_game
+from vgame.game.chain import Wallet, calldata_floor, deploy_game
 from vgame.game.game import CAUSES, JobSpec, Level, Phase
 from vgame.game.player import Player
 from vgame.game.trainer import Trainer
@@ -32,6 +32,7 @@ from vgame.logged.run import LoggedStore, make_executor
 from vgame.program.operators import Contract
 from vgame.roles import off_chain
 from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.terms import gas_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,13 +71,14 @@ class Scene:
     def __init__(self, system: tuple[RevmChain, str], bundle: Bundle) -> None:
         self.chain, self.address = system
         self.bundle, Scene.nonce = bundle, Scene.nonce + 1
+        self.gas: dict[str, int] = {}
         client, spec = self.game(), JobSpec(**bundle.order)
         self.id = client.job_id(spec, client.wallet.address, Scene.nonce)
         client.send("createJob", astuple(spec), Scene.nonce, bundle.program.header, value=spec.reward)
         self.view = client
 
     def game(self) -> RevmGame:
-        return RevmGame(self.chain, self.address, self.chain.wallet())
+        return Metered(self.chain, self.address, self.chain.wallet(), self.gas)
 
     def trainer(self, run: LoggedHistory, cls: type[Trainer] = Trainer, **options) -> Trainer:
         player = cls(self.game(), self.id, run, **options)
@@ -102,14 +104,30 @@ class Scene:
         return [(e.name, CAUSES[e.args["cause"]]) for e in found]
 
 
+class Metered(RevmGame):
+    """It writes down the most gas of each call."""
+
+    def __init__(self, chain: RevmChain, address: str, wallet: Wallet, gas: dict[str, int]) -> None:
+        super().__init__(chain, address, wallet)
+        self.gas = gas
+
+    def send(self, name: str, *args, value: int = 0):
+        receipt = super().send(name, *args, value=value)
+        used = max(int(receipt["gasUsed"], 16), calldata_floor(bytes.fromhex(calldata(name, args)[2:])))
+        self.gas[name] = max(used, self.gas.get(name, 0))
+        return receipt
+
+
 Tamper = Callable[[Tampering], None]
 
 
-def train_run(bundle: Bundle, folder: Path, tamper: Tamper | None = None) -> LoggedHistory:
+def train_run(
+    bundle: Bundle, folder: Path, tamper: Tamper | None = None, cls: type[Tampering] = Tampering
+) -> LoggedHistory:
     """A trainer's run, with its log."""
     store, executor = LoggedStore(folder, bundle), make_executor(bundle, "cpu")
     if tamper:
-        executor.kernels = Tampering(bundle.program, bundle.log.bits, executor.kernels.windows)
+        executor.kernels = cls(bundle.program, bundle.log.bits, executor.kernels.windows)
         tamper(executor.kernels)
     store.record(executor)
     train(store, executor)
@@ -152,6 +170,55 @@ def test_an_honest_run_is_final_whatever_the_devices(system, bundle: Bundle, tmp
     assert scene.causes == [("Dismissed", "element")] * 2
 
 
+def diverging(bundle: Bundle, folder: Path, step: int) -> LoggedHistory:
+    """A run that overflows in step 1, from a huge weight, or in step 2, after a huge learning rate."""
+    scalars, state = bundle.scalars.clone(), [x.clone() for x in bundle.state]
+    if step == 1:
+        next(x for x in state if x.dtype == torch.float32 and x.numel() > 100).fill_(3e38)
+    else:
+        scalars[0].fill_(3e38)
+    save_bundle(replace(bundle, scalars=scalars, state=state), folder / "bundle")
+    return train_run(load_bundle(folder / "bundle"), folder / "run")
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_run_that_diverges_is_paid_as_agreed(system, bundle: Bundle, tmp_path: Path, step: int) -> None:
+    """The log of the interval up to that step is committed with the claim."""
+    run = diverging(bundle, tmp_path, step)
+    job = run.store.bundle
+    mine, log = audit_run(job, run.store.folder, tmp_path / "auditor")
+    scene = Scene(system, job)
+    trainer = scene.trainer(run)
+    claimed = scene.view.job(scene.id)
+    assert claimed.diverged_at == run.stop.step == mine.stop.step == step
+    assert log.partial_root == run.logs[0] and log.why_foreign(claimed.run_root, log.partial_root) == ""
+    auditor = Auditor(scene.game(), scene.id, mine)
+    assert auditor.agrees() and scene.play(trainer, auditor) is Phase.FINAL and not scene.causes
+
+
+class Overflowing(Tampering):
+    """It lets one element be infinite."""
+
+    def _steer(self, *_) -> None:
+        self.steered = torch.tensor([7]), torch.tensor([torch.inf])
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_divergence_that_was_steered_convicts(system, bundle: Bundle, tmp_path: Path, step: int) -> None:
+    """It claims a word that is not finite where the arithmetic, with any entry, gives a finite one."""
+    operator = operator_called(bundle, "hidden")
+    run = train_run(
+        bundle, tmp_path / "trainer", lambda k: k.strike(step, operator, lambda *_: [7], False), Overflowing
+    )
+    mine, log = audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
+    scene = Scene(system, bundle)
+    trainer = scene.trainer(run, Convinced, silent=frozenset({"prove"}))
+    assert scene.view.job(scene.id).diverged_at == step
+    assert log.why_foreign(scene.view.job(scene.id).run_root, log.partial_root) == ""
+    assert scene.play(trainer, Auditor(scene.game(), scene.id, mine)) is Phase.CONVICTED
+    assert scene.causes == [("Convicted", "element")]
+
+
 class AtLog(FalseAccuser):
     """It accuses an element that has an entry, of the first operator with one."""
 
@@ -185,6 +252,8 @@ def test_a_steered_value_convicts(system, bundle: Bundle, tmp_path: Path, logged
     auditor = Auditor(scene.game(), scene.id, mine)
     assert not auditor.agrees()
     assert scene.play(trainer, auditor) is Phase.CONVICTED and scene.causes == [("Convicted", "element")]
+    assert "prove" in scene.gas or "selectBlock" in scene.gas
+    assert all(used <= gas_of(bundle)[name] for name, used in scene.gas.items() if name != "createJob"), scene.gas
     verdict = scene.view.verdict(scene.id)
     assert (verdict.step, verdict.operator) == (2, operator)
     assert (verdict.level, verdict.index & 0xFFFFFFFF in steered) == (Level.BLOCK if long else Level.ELEMENT, True)

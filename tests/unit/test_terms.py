@@ -13,7 +13,7 @@ import pytest
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.report import Reporter
-from vgame.spec import Bundle, JobFile, Terms, prepare, save_bundle
+from vgame.spec import Bundle, JobFile, LogTerms, Terms, prepare, save_bundle, with_log
 from vgame.terms import (
     GAS,
     KEPT_OUT,
@@ -102,6 +102,16 @@ def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: 
     assert terms.model_copy(update=quick.model_dump(include=set(TIMED))) == quick
     with pytest.raises(VgameError, match="probability"):
         propose(tmp_path / "bundle", "default", 1.0, replace(prices, audited=0.0), Reporter())
+
+
+@pytest.mark.parametrize("bits", [26, 32])
+def test_a_job_with_a_log_has_terms_of_its_own(bundle: Bundle, tmp_path: Path, bits: int) -> None:
+    logged = with_log(replace(bundle, mode="logged"), LogTerms(bits=bits, thresholds="proven"))
+    save_bundle(logged, tmp_path / "bundle")
+    propose(tmp_path / "bundle", "default", 1.0, Prices(), Reporter())
+    mine, plain = count_moves(logged), count_moves(bundle)
+    assert (mine.trainer, mine.auditor) == (plain.trainer, plain.auditor)
+    assert mine.trainer_gas > plain.trainer_gas and mine.auditor_gas > plain.auditor_gas
 
 
 def test_the_pace_is_measured(bundle: Bundle) -> None:
