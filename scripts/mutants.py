@@ -22,12 +22,14 @@ from vgame.files import write_atomic
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "mutants.json"
 GAME_ONLY = ("VerificationGame", "Settlement")
-DEPLOYED = (*GAME_ONLY, "Referee", "Pointwise")
+DEPLOYED = (*GAME_ONLY, "Referee", "Logged", "Pointwise")
 #: The fast chain only, cheapest first.
 GAME = tuple(
-    f"tests/game/test_{n}.py" for n in ("errors", "clocks", "fraud", "restart", "agents", "many", "stateful", "listed")
+    f"tests/game/test_{n}.py"
+    for n in ("errors", "clocks", "fraud", "trees", "divergence", "restart", "agents", "many", "stateful", "listed")
 )
 TWIN = ("tests/twin", *GAME)
+LOGGED = ("tests/twin/test_logged_twin.py", "tests/twin/test_logged_referee.py", "tests/game/test_logged.py")
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,38 @@ MUTANTS = (
     Mutant("Merkle.sol", "if (index >> length != 0) revert IndexOutOfRange(index, length);", ""),
     Mutant("Merkle.sol", "mstore8(add(p, 1), kind)\n            mstore(add(p, 2), left)", "mstore(add(p, 2), left)", TWIN),
     Mutant("Merkle.sol", "if (used != siblings.length) revert RangeProofLength(siblings.length, used);", "", TWIN),
+    # mode `logged`: the log's entry
+    Mutant("Logged.sol", "if (root != c.logRoot) revert WrongRoot(root, c.logRoot);", "", LOGGED),
+    Mutant("Logged.sol", "if (o.siblings.length != 0) revert OpeningSize(o.siblings.length, 0);", "", LOGGED),
+    Mutant("Logged.sol", "o.words.length != 0 && o.words.length != 32", "o.words.length == 1", LOGGED),
+    Mutant("Logged.sol", "entries & 1 == 1 ? Direction.Up : Direction.Down", "entries & 1 == 0 ? Direction.Up : Direction.Down", LOGGED),
+    Mutant("Logged.sol", "if ((entries >> 128) & 1 == 0) return Direction.None;", "", LOGGED),
+    Mutant("Logged.sol", ">> (c.element % Merkle.LEAF_WORDS);", ">> (c.element % 64);", LOGGED),
+    Mutant("Logged.sol", "(uint256(c.logStep) << operators) | c.operator", "c.operator", LOGGED),
+    Mutant("Logged.sol", "if (Functions.isElementary(code)) revert Binary32.UnknownFunction(code);", "", LOGGED),
+    Mutant("VerificationGame.sol", "context.logStep = uint32(position);", "", LOGGED),
+    Mutant("VerificationGame.sol", "(last ? 1 : 0));", "1);", LOGGED),
+    Mutant("Settlement.sol", "if (job.spec.mode != 0) _logs[id][full + 1] = post.logRoot;", "", LOGGED),
+    # mode `logged`: the word
+    Mutant("arithmetic/LoggedSum.sol", "above || (tie && cell.quotient & 1 == 1)", "above || tie", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "if (_isExact(m)) return false;", "", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "SLACK = (1 << 20) + 1;", "SLACK = 1 << 20;", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "return top < m.quantum + 53;", "return top < m.quantum + 54;", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "a.quantum < b.quantum ? a.quantum : b.quantum;", "a.quantum;", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "exponent < 172 ? 172 : exponent", "exponent < 171 ? 171 : exponent", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "low > farLow || (low == farLow && farIsEven)", "low >= farLow", LOGGED),
+    Mutant(
+        "arithmetic/LoggedSum.sol",
+        "if (m.value.class != 0 && (m.high | m.middle | m.low | m.quantum) != 0) revert MalformedMoments();",
+        "",
+        LOGGED,
+    ),
+    Mutant("arithmetic/LoggedSum.sol", "result == Binary32.SIGN_BIT ? 0 : result", "result", LOGGED),
+    Mutant("arithmetic/Grid.sol", "(mantissa, exponent) = _round(mantissa, exponent, 52, type(int256).min);", "", LOGGED),
+    Mutant("arithmetic/Grid.sol", "quotient |= 1", "quotient |= 0", LOGGED),
+    Mutant("arithmetic/Grid.sol", "root |= 1", "root |= 0", LOGGED),
+    Mutant("arithmetic/Grid.sol", "-117 - int256(bits)", "-118 - int256(bits)", LOGGED),
+    Mutant("arithmetic/Grid.sol", "if (shift > 80) return", "if (shift > 30) return", LOGGED),
 )  # fmt: skip
 
 
@@ -157,7 +191,7 @@ def play(place: Path, mutant: Mutant) -> str | None:
     artifacts = {p: p.read_bytes() for p in (place / "vgame/game/artifacts").glob("*.json")}
     path.write_text(before.replace(mutant.old, mutant.new, 1))
     try:
-        names = DEPLOYED if mutant.tests is TWIN else GAME_ONLY
+        names = DEPLOYED if mutant.tests in (TWIN, LOGGED) else GAME_ONLY
         command = [sys.executable, "scripts/compile.py", *names]
         compiled = subprocess.run(command, cwd=place, capture_output=True, text=True)
         if compiled.returncode:
