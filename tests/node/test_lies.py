@@ -153,9 +153,9 @@ def foreign_receipts(asked: Request, truth: Truth) -> Request:
     return told
 
 
-def test_a_receipt_without_its_effect_is_not_believed(real_scene: Scene) -> None:
+def test_a_receipt_without_its_effect_is_not_believed(node: Scene) -> None:
     """Challenge, move, answer, claim: whatever was swallowed is sent again, and the game goes on where it stands."""
-    with table(real_scene, LIE) as t:
+    with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         refuses(
             t, auditor, forged_receipts(), EndpointError, "receipt of challenge without error, but a state without it"
@@ -168,9 +168,9 @@ def test_a_receipt_without_its_effect_is_not_believed(real_scene: Scene) -> None
         assert len(t.play.disputes()) == 1
 
 
-def test_a_trainer_believes_no_forged_receipt_either(real_scene: Scene) -> None:
-    with table(real_scene) as t:
-        t.play = real_scene.post(SETUP)
+def test_a_trainer_believes_no_forged_receipt_either(node: Scene) -> None:
+    with table(node) as t:
+        t.play = node.post(SETUP)
         trainer = t.seat(Trainer)
         t.proxy.lie = staticmethod(forged_receipts())
         with pytest.raises(EndpointError, match="receipt of acceptJob without error"):
@@ -184,9 +184,9 @@ def test_a_trainer_believes_no_forged_receipt_either(real_scene: Scene) -> None:
         assert t.play.run_to_end(accuser, trainer) is Phase.FINAL
 
 
-def test_every_kind_of_call_leaves_a_mark(real_scene: Scene) -> None:
+def test_every_kind_of_call_leaves_a_mark(node: Scene) -> None:
     """No call of a whole game is doubted by an honest endpoint: else a player would report lies that nobody told."""
-    with table(real_scene, LIE) as t:
+    with table(node, LIE) as t:
         auditor, trainer = t.seat(Auditor), t.play.trainer
         assert t.play.run_to_end(trainer, auditor) is Phase.CONVICTED
         assert {name for name, _ in t.play.events()} >= {
@@ -198,8 +198,8 @@ def test_every_kind_of_call_leaves_a_mark(real_scene: Scene) -> None:
         }
 
 
-def test_the_receipt_of_something_else(real_scene: Scene) -> None:
-    with table(real_scene, LIE) as t:
+def test_the_receipt_of_something_else(node: Scene) -> None:
+    with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         t.proxy.lie = staticmethod(foreign_receipts)
         with pytest.raises(EndpointError, match="when it is asked for"):
@@ -214,8 +214,8 @@ def test_the_receipt_of_something_else(real_scene: Scene) -> None:
     ],
     ids=["reveal", "openLeaf"],
 )
-def test_an_opening_must_hash_to_its_node(real_scene: Scene, before: str, opening: str) -> None:
-    with table(real_scene, LIE) as t:
+def test_an_opening_must_hash_to_its_node(node: Scene, before: str, opening: str) -> None:
+    with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         t.play.run_until(before, t.play.trainer, auditor)
         auditor = t.again(auditor)
@@ -229,9 +229,9 @@ def test_an_opening_must_hash_to_its_node(real_scene: Scene, before: str, openin
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
 
 
-def test_a_claim_that_is_not_the_one_on_chain_is_not_challenged(real_scene: Scene) -> None:
+def test_a_claim_that_is_not_the_one_on_chain_is_not_challenged(node: Scene) -> None:
     """The auditor believes a lie without contradiction; but it stakes its bond against the root that it was shown: the contract refuses."""
-    with table(real_scene) as t:
+    with table(node) as t:
         auditor = t.seat(Auditor)
         lie = instead(t.play.job.run_root.hex(), "ab" * 32)
         t.proxy.lie = staticmethod(lie)
@@ -243,17 +243,17 @@ def test_a_claim_that_is_not_the_one_on_chain_is_not_challenged(real_scene: Scen
         assert auditor.agrees() and t.play.run_to_end(t.play.trainer, auditor) is Phase.FINAL
 
 
-def test_other_terms_than_the_order(real_scene: Scene) -> None:
-    with table(real_scene, LIE) as t:
+def test_other_terms_than_the_order(node: Scene) -> None:
+    with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         word = "{:064x}".format
         lie = instead(word(SPEC.challenge_window), word(2 * SPEC.challenge_window))
         refuses(t, auditor, lie, EndpointError, "shows other terms")
 
 
-def test_a_dispute_that_is_said_to_stand_elsewhere(real_scene: Scene) -> None:
+def test_a_dispute_that_is_said_to_stand_elsewhere(node: Scene) -> None:
     """Compared with the wrong piece of the own run the first child would differ, and naming it would lose the dispute."""
-    with table(real_scene, state_lie(6, 5, 0)[0]) as t:
+    with table(node, state_lie(6, 5, 0)[0]) as t:
         auditor = t.seat(Auditor)
         while t.play.run_until("select", t.play.trainer, auditor) and t.play.dispute().level is not Level.STATE:
             auditor.step()
@@ -273,9 +273,9 @@ def test_a_dispute_that_is_said_to_stand_elsewhere(real_scene: Scene) -> None:
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
 
 
-def test_another_chain_after_an_outage(real_scene: Scene) -> None:
+def test_another_chain_after_an_outage(node: Scene) -> None:
     """The endpoint was restarted with something else behind it: another chain, or this one with other code."""
-    with table(real_scene, LIE) as t, embedded_chain() as other:
+    with table(node, LIE) as t, embedded_chain() as other:
         auditor = t.seat(Auditor)
         truth = t.proxy.target
 
