@@ -1,26 +1,33 @@
 """Contracts under test: compiled once per content, deployed in an in-process EVM, called by their ABI.
 
 Compiled output is cached in build/contracts/ under the hash of every source that a contract reaches and of the compiler settings.
+The large harnesses take minutes to compile: a process of its own begins with them while the tests that need none are run (`compile_ahead`).
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import hashlib
 import importlib.util
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vgame.files import write_atomic
 from vgame.game.chain import calldata_floor
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "contracts"
+HARNESSES = ROOT / "tests" / "contracts"
 CALLER = "0x" + "11" * 20
 IMPORT = re.compile(r'^import .*?"([^"]+)";', re.MULTILINE | re.DOTALL)
 
@@ -100,22 +107,38 @@ def reachable(path: Path) -> list[Path]:
     return sorted(found)
 
 
-def compile_cached(path: Path) -> dict[str, dict]:
-    """Contract name -> {abi, bytecode, runtime} of `path`, from build/contracts/ if nothing that matters has changed."""
+def cache_of(path: Path) -> Path:
+    """Where the compiled output of `path` belongs."""
     settings = [ROOT / "scripts" / "compile.py", ROOT / "package-lock.json"]
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in [*reachable(path), *settings])).hexdigest()[:16]
-    cached = CACHE / f"{path.stem}-{digest}.json"
-    if not cached.exists():
-        compiled = _compiler()([path])
-        CACHE.mkdir(parents=True, exist_ok=True)
-        partial = cached.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(compiled))
-        partial.replace(cached)
+    return CACHE / f"{path.stem}-{digest}.json"
+
+
+def compile_cached(path: Path) -> dict[str, dict]:
+    """Contract name -> {abi, bytecode, runtime} of `path`, from build/contracts/ if nothing that matters has changed."""
+    cached = cache_of(path)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(cached.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process compiles, the others wait for it
+        if not cached.exists():
+            write_atomic(cached, json.dumps(_compiler()([path])).encode())
     return json.loads(cached.read_text())
 
 
+def compile_ahead(names: Sequence[str]) -> None:
+    """Begin to compile those harnesses that are not in the cache."""
+    paths = [path for name in names if not cache_of(path := HARNESSES / f"{name}.sol").exists()]
+    if paths and has_compiler():
+        atexit.register(subprocess.Popen(["nice", sys.executable, __file__, *map(str, paths)]).kill)
+
+
+def has_compiler() -> bool:
+    """Are node and the compiler installed?"""
+    return shutil.which("node") is not None and (ROOT / "node_modules" / "solc").exists()
+
+
 def _compiler() -> Callable[[list[Path]], dict[str, dict]]:
-    if shutil.which("node") is None or not (ROOT / "node_modules" / "solc").exists():
+    if not has_compiler():
         message = "the Solidity compiler is missing: install node, then run `npm install`"
         if os.environ.get("CI"):
             pytest.fail(message)
@@ -128,4 +151,9 @@ def _compiler() -> Callable[[list[Path]], dict[str, dict]]:
 
 def deploy(name: str) -> Contract:
     """The harness tests/contracts/NAME.sol, deployed."""
-    return Contract(compile_cached(ROOT / "tests" / "contracts" / f"{name}.sol"), name)
+    return Contract(compile_cached(HARNESSES / f"{name}.sol"), name)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        compile_cached(Path(argument))
