@@ -9,7 +9,7 @@ import pytest
 import torch
 from certified_data import FAMILIES, LEAST, draw, words
 
-from vgame.arithmetic import compiled, folded, products, reference, row_facts, sums
+from vgame.arithmetic import compiled, compiled_exact, compiled_rounding, folded, products, reference, row_facts, sums
 from vgame.arithmetic.certified import counting, dot, reversed_order, sum_rows
 from vgame.arithmetic.compiled import compiled as compiled_loops
 
@@ -66,9 +66,9 @@ def test_the_exact_tier_decides_everything(family, order, monkeypatch):
 @pytest.mark.parametrize("k", [1, 2, 7, 300])
 def test_integer_sums_are_the_reference(family, k):
     a, b = finite(family, 1, 12, k)[0], finite(family, 1, 12, k, seed=1)[0]
-    limbs = np.empty(compiled.LIMBS, np.int64)
+    limbs = np.empty(compiled_exact.LIMBS, np.int64)
     for x, y in zip(a, b, strict=True):
-        value = compiled._integer_sum(x.numpy(), 0, 1, y.numpy(), 0, 1, k, limbs)
+        value = compiled_exact._integer_sum(x.numpy(), 0, 1, y.numpy(), 0, 1, k, limbs)
         result = torch.tensor([value], dtype=torch.float64).float() + 0.0
         assert words(result) == [reference.dot(words(x), words(y))]
 
@@ -77,7 +77,7 @@ def test_integer_sums_are_the_reference(family, k):
 def test_integer_sums_at_both_ends(sign):
     """The largest and the least products, and their sum: every limb between them."""
     largest = float(np.float32(2.0**128 - 2.0**104))
-    limbs = np.empty(compiled.LIMBS, np.int64)
+    limbs = np.empty(compiled_exact.LIMBS, np.int64)
     for x, y in (
         ([largest] * 3, [largest] * 3),
         ([LEAST], [LEAST]),
@@ -87,7 +87,7 @@ def test_integer_sums_at_both_ends(sign):
         exact = sum(
             int(p * 2.0**149) * int(q * 2.0**149) for p, q in zip(a.astype(float), b.astype(float), strict=True)
         )
-        value = compiled._integer_sum(a, 0, 1, b, 0, 1, len(x), limbs)
+        value = compiled_exact._integer_sum(a, 0, 1, b, 0, 1, len(x), limbs)
         numerator, denominator = float(value).as_integer_ratio()
         mine = numerator * 2**298 // denominator
         assert abs(mine - exact) * 2**32 <= abs(exact) and (mine == exact or abs(exact) >= 2**33)
@@ -114,15 +114,19 @@ def test_threads_do_not_show(monkeypatch):
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("part", ["exact_products", "look_again"])
-def test_each_part_is_needed(part, monkeypatch):
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [(compiled_exact, "exact_products"), (compiled_rounding, "look_again")],
+    ids=["exact tier", "look"],
+)
+def test_each_part_is_needed(file, part, monkeypatch):
     """Red twins: without the exact tier, or with a second look that drops what it gets, bits change."""
     a, b = draw("cancelling", 1, 60, 200), draw("normal", 1, 60, 200, seed=1)
     b[..., 100:200] = b[..., :100]
     mine, theirs = both(a, b)
     assert torch.equal(mine, theirs)
     drop = {"exact_products": lambda *_: None, "look_again": lambda positions, *_: (positions[:0], 0)}
-    monkeypatch.setattr(compiled, part, drop[part])
+    monkeypatch.setattr(file, part, drop[part])
     monkeypatch.setattr(products, "_slicing_pays", lambda *_: False)
     assert not torch.equal(dot(a, b).view(torch.int32), theirs)
 
@@ -132,7 +136,7 @@ def test_the_switch_switches(monkeypatch):
         raise RuntimeError("compiled")
 
     a = draw("normal", 1, 4, 9)
-    monkeypatch.setattr(compiled, "_round", refuse)
+    monkeypatch.setattr(compiled_rounding, "_round", refuse)
     with pytest.raises(RuntimeError, match="compiled"):
         dot(a, a)
     with compiled_loops(False):
@@ -176,7 +180,7 @@ def exact_tier_only(tile: type) -> Callable:
     def certify(self) -> tuple[torch.Tensor, int]:
         left, right = (self.norm_a * products.weigh(self.terms)).unsqueeze(2), self.norm_b.unsqueeze(1)
         found = torch.empty(self.out.numel(), dtype=torch.int32)
-        return compiled.round_pass(self.sums, left, right, self.out, found, self.out.numel()), 0
+        return compiled_rounding.round_pass(self.sums, left, right, self.out, found, self.out.numel()), 0
 
     assert hasattr(tile, "_certify_compiled")
     return certify

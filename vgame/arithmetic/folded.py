@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic import compiled
+from vgame.arithmetic import compiled, compiled_operands
 from vgame.arithmetic.vendor import NATIVE, vendor
 
 #: Words of a matrix from which on its tables cost less than a copy.
@@ -50,7 +50,7 @@ class Folded:
 
     def some(self, rows: np.ndarray) -> Tensor:
         """Copies of some rows of [B * R], contiguous."""
-        return compiled.gather_rows(self.memory, self.rows.reshape(-1)[rows], self.columns)
+        return compiled_operands.gather_rows(self.memory, self.rows.reshape(-1)[rows], self.columns)
 
     def whole(self) -> Tensor:
         """The same as a contiguous tensor."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic import compiled
+from vgame.arithmetic import compiled, compiled_exact, compiled_operands, compiled_rounding
 from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, canonical_nan, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, exact_sums
 from vgame.arithmetic.folded import Folded
@@ -137,11 +137,11 @@ class Tile:
         if isinstance(x, Folded):
             x = x.block(k)
             memory = scratch(side, x.shape, torch.float64, x.device)
-            return compiled.widen_folded(x.memory, x.rows, x.columns, memory, squares)
+            return compiled_operands.widen_folded(x.memory, x.rows, x.columns, memory, squares)
         x = x[..., k]
         if self.fused:
             facts = self.facts and self.facts["ab".index(side)]
-            return compiled.widen(x, wide_memory(x, side), squares, facts)
+            return compiled_operands.widen(x, wide_memory(x, side), squares, facts)
         wide = widen(x, side)
         squares += vendor().norm(wide).square_()
         return wide
@@ -162,16 +162,16 @@ class Tile:
         found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
         few = self.out.shape[0] * sum(self.out.shape[1:])
         if self.facts is None:
-            rest = compiled.round_pass(self.sums, left, right, self.out, found, few)
+            rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, few)
             if rest is not None:
                 return rest, 0
         if self._all_exact():
-            compiled.round_pass(self.sums, left * 0.0, right, self.out, found, 0)
+            compiled_rounding.round_pass(self.sums, left * 0.0, right, self.out, found, 0)
             return found[:0], self.out.numel()
-        rest = compiled.round_pass(self.sums, left, right, self.out, found, self.out.numel())
+        rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, self.out.numel())
         norms, weights = (self.norm_a, self.norm_b), (self.terms, weigh(2) / 2, SLACK)
         facts = [(norm, *fact) for norm, fact in zip(norms, self._facts(), strict=True)]
-        return compiled.look_again(rest, self.sums, facts, weights, self.out)
+        return compiled_rounding.look_again(rest, self.sums, facts, weights, self.out)
 
     def _certify_by_passes(self) -> tuple[Tensor, int]:
         """out = RN32(sums) where that is certain; (flat positions where it is not, number decided by the exactness test)."""
@@ -214,14 +214,14 @@ class Tile:
         if self.compiled:
             bounds, length = (self.norm_a * SLACK, self.norm_b), self.a.shape[2]
             a, b = self._open_rows(self.a, rest, "a"), self._open_rows(self.b, rest, "b")
-            return compiled.exact_products(rest, a, b, length, bounds, weigh(length), self.out)
+            return compiled_exact.exact_products(rest, a, b, length, bounds, weigh(length), self.out)
         for part in rest.split(TILE // 16):
             self._sum_gathered(part)
 
     def _open_rows(self, x: Tensor | Folded, rest: Tensor, side: str) -> tuple:
-        """The operand for compiled.exact_products; of a folded one, copies of the rows that have an open element."""
+        """The operand for compiled_exact.exact_products; of a folded one, copies of the rows that have an open element."""
         if not isinstance(x, Folded):
-            return compiled.rows_of(x)
+            return compiled_exact.rows_of(x)
         i, m, n = (index.numpy() for index in self.unravel(rest))
         place = (m if side == "a" else n) + (i * x.shape[1] if x.shape[0] > 1 else 0)
         needed = np.unique(place)

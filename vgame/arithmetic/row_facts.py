@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vgame.arithmetic import compiled
+from vgame.arithmetic import compiled, compiled_operands
 from vgame.arithmetic.workspace import pass_size, spans
 
 #: The "lowest bit" of zero: 2^1024 reads as infinity.
@@ -19,7 +19,7 @@ OF_ZERO = 1024
 def row_facts(x: Tensor, blocks: list[slice]) -> tuple[Tensor, Tensor]:
     """(non-zeros int64 [B, R], quantum binary64 [B, R]) of binary32 x [B, R, K], looked at in blocks of K."""
     if compiled.in_use(x.device):
-        return compiled.row_facts(x)
+        return compiled_operands.row_facts(x)
     count = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
     exponent = torch.full(x.shape[:2], OF_ZERO, dtype=torch.int32, device=x.device)
     for k in blocks:

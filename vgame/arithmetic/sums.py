@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic import compiled
+from vgame.arithmetic import compiled, compiled_exact, compiled_rounding
 from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums
 from vgame.arithmetic.folded import Folded
@@ -45,7 +45,7 @@ def sum_rows(a: Tensor | Folded) -> Tensor:
         return sums.sum_rows(a)
     rows = a.reshape(-1, a.shape[-1])
     if compiled.in_use(a.device) and vendor().total is NATIVE.total:
-        memory, begins, step = compiled.rows_of(rows.unsqueeze(0))
+        memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
         return _sum_compiled((memory, begins, NO_COLUMNS, step), a.shape, lambda r: rows[r])
     out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
     for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1])):
@@ -65,7 +65,7 @@ def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tens
     out = torch.empty(count, dtype=torch.float32)
     spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
     weight = weigh(block + -(-length // block) - 1)
-    rest, sums, magnitude = compiled.sum_rows(source, (count, length), block, weight, spread, out)
+    rest, sums, magnitude = compiled_rounding.sum_rows(source, (count, length), block, weight, spread, out)
     exact = 0
     if rest.numel():
         rows = rows_at(rest)

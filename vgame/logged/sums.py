@@ -25,7 +25,8 @@ from vgame.arithmetic import one_hot
 from vgame.arithmetic import sums as certified_sums
 from vgame.arithmetic.acceptance import SLACK, canonical_nan, weigh
 from vgame.arithmetic.compiled import flat as memory
-from vgame.arithmetic.compiled import gather_rows, in_use, share
+from vgame.arithmetic.compiled import in_use, share
+from vgame.arithmetic.compiled_operands import gather_rows
 from vgame.arithmetic.exact_tier import Bags, Rows, exact_sums
 from vgame.arithmetic.folded import Folded
 from vgame.arithmetic.products import Tile, part_of, pick, tiles

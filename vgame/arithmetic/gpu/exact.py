@@ -1,4 +1,4 @@
-"""The exact sum of one output element's terms, inside a kernel. Twin: compiled.py (`_exact`, `_settle`, `_integer_sum`).
+"""The exact sum of one output element's terms, inside a kernel. Twin: compiled_exact.py (`_exact`, `_settle`, `_integer_sum`).
 
 In: where the element's terms lie, a bound on the sum of their magnitudes. Out: the word of RN32(exact sum), zero as +0.
 Method and proof: docs/numerics-products.md, sections 5 and 10: one level of error-free extraction in binary64; where that is not

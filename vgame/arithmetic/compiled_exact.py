@@ -1,0 +1,176 @@
+"""Compiled loops of the exact tier of products. Twin: exact_tier.py; what stays open ends in an integer instead of further sweeps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+from vgame.arithmetic.compiled import add, compile_loop, flat, share
+
+#: Elements that are summed side by side where rows are not contiguous.
+LANES = 512
+#: 32-bit limbs of a sum of products, from 2^-298 up to 2^342.
+LIMBS = 20
+#: Terms after which limbs pass on what they cannot hold for ever.
+CARRY = 1 << 24
+assert math.log2(CARRY) + 34 < 63, "limbs hold what CARRY terms add"
+
+_ZERO = np.float32(0.0)
+
+
+@compile_loop
+def _round_to_odd(head, tail):
+    """Twin: exact_tier.round_to_odd."""
+    bits = np.float64(head).view(np.int64)
+    if tail != 0.0 and bits & 1 == 0:
+        bits += 1 if (head < 0.0) == (tail < 0.0) else -1
+    return np.int64(bits).view(np.float64)
+
+
+@compile_loop
+def _settle(digit, rest, left, sigma, error_per_left):
+    """(value, whether it is certain) of one digit, a rounded rest, and what the rest's terms sum to in magnitude."""
+    grid = 0.75 * sigma
+    carry = (rest + grid) - grid
+    rest -= carry
+    digit += carry
+    head = digit + rest
+    rounded = head - digit
+    tail = (digit - (head - rounded)) + (rest - rounded)
+    error = error_per_left * left
+    no_midpoint = np.float64(head).view(np.int64) & ((1 << 28) - 1) != 0
+    certain = error == 0.0 or abs(tail) > 4.0 * error
+    certain = certain or (no_midpoint and tail == 0.0 and error < abs(head) * 2.0**-54)
+    return _round_to_odd(head, tail), certain
+
+
+@compile_loop
+def _power_above(x):
+    """Twin: exact_tier.power_above."""
+    return np.int64((np.float64(x).view(np.int64) >> 52) + 1 << 52).view(np.float64)
+
+
+@compile_loop
+def _sum_terms(x, y, sigma):
+    """(digit, rest, left) of the products of two rows: one level of extraction."""
+    digit = rest = left = 0.0
+    for k in range(x.size):
+        term = np.float64(x[k]) * np.float64(y[k])
+        high = (term + sigma) - sigma
+        low = term - high
+        digit, rest, left = add(digit, high), add(rest, low), add(left, abs(low))
+    return digit, rest, left
+
+
+@compile_loop
+def _pass_on(limbs):
+    """Every limb but the last into 0..2^32-1; the last keeps the sign."""
+    for l in range(LIMBS - 1):
+        limbs[l + 1] += limbs[l] >> 32
+        limbs[l] &= 0xFFFFFFFF
+
+
+@compile_loop
+def _integer_sum(x, i, x_step, y, j, y_step, length, limbs):
+    """The exact sum of products as a multiple of 2^-298, rounded to odd to between 33 and 53 bits (or exact)."""
+    limbs[:] = 0
+    for k in range(length):
+        a = np.int64(np.float32(x[i + k * x_step]).view(np.int32))
+        b = np.int64(np.float32(y[j + k * y_step]).view(np.int32))
+        e, f = (a >> 23) & 255, (b >> 23) & 255
+        p = ((a & 0x7FFFFF) | (np.int64(e > 0) << 23)) * ((b & 0x7FFFFF) | (np.int64(f > 0) << 23))
+        shift = max(e, 1) + max(f, 1) - 2
+        l, r = shift >> 5, shift & 31
+        low, high = (p & 0xFFFFFFFF) << r, (p >> 32) << r
+        sign = -1 if a ^ b < 0 else 1
+        limbs[l] += sign * (low & 0xFFFFFFFF)
+        limbs[l + 1] += sign * ((low >> 32) + (high & 0xFFFFFFFF))
+        limbs[l + 2] += sign * (high >> 32)
+        if k % CARRY == CARRY - 1:
+            _pass_on(limbs)
+    _pass_on(limbs)
+    sign = -1.0 if limbs[LIMBS - 1] < 0 else 1.0
+    if sign < 0:
+        for l in range(LIMBS):
+            limbs[l] = -limbs[l]
+        _pass_on(limbs)
+    top = LIMBS - 1
+    while top > 1 and limbs[top] == 0:
+        top -= 1
+    value, exponent = np.uint64(limbs[top]) << np.uint64(32) | np.uint64(limbs[top - 1]), 32 * (top - 1) - 298
+    sticky = np.uint64(0)
+    for l in range(top - 1):
+        sticky |= np.uint64(limbs[l] != 0)
+    if value >> np.uint64(53):
+        sticky |= np.uint64(value & np.uint64(0x7FF) != 0)
+        value >>= np.uint64(11)
+        exponent += 11
+    return sign * np.float64(np.int64(value | sticky)) * np.int64(exponent + 1023 << 52).view(np.float64)
+
+
+@compile_loop
+def _exact(
+    positions, shape, x, x_rows, x_step, bound_a, y, y_rows, y_step, bound_b, shared, error, out, strides, first, last
+):
+    """out = RN32 of the exact sums at positions first..last-1. x, y: binary32; rows: where they begin; step: from term to term."""
+    rows, columns, length = shape
+    limbs = np.empty(LIMBS, np.int64)
+    together = x_step == 1 and y_step == 1
+    left, right = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)  # not signed: no index counts from the end
+    sigma, terms = np.empty(LANES), np.empty(LANES)
+    digit, rest, remains = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    for start in range(first, last, LANES):
+        lanes = min(LANES, last - start)
+        for e in range(lanes):
+            u, n = positions[start + e] // columns, positions[start + e] % columns
+            b, m = u // rows, u % rows
+            i, j = m if shared[0] else u, n if shared[1] else b * columns + n
+            left[e], right[e], bound = x_rows[i], y_rows[j], bound_a[i] * bound_b[j]
+            sigma[e] = 2.0 * _power_above(bound)
+            digit[e] = rest[e] = remains[e] = 0.0
+            if together:
+                i, j = np.int64(left[e]), np.int64(right[e])
+                digit[e], rest[e], remains[e] = _sum_terms(x[i : i + length], y[j : j + length], sigma[e])
+        for k in range(0 if together else length):
+            a, b = x[k * x_step :], y[k * y_step :]
+            for e in range(lanes):  # in a loop of its own: the next one is a vector loop
+                terms[e] = np.float64(a[left[e]]) * np.float64(b[right[e]])
+            for e in range(lanes):
+                high = (terms[e] + sigma[e]) - sigma[e]
+                low = terms[e] - high
+                digit[e] += high
+                rest[e] += low
+                remains[e] += abs(low)
+        for e in range(lanes):
+            value, certain = _settle(digit[e], rest[e], remains[e], sigma[e], error)
+            if not certain:
+                i, j = np.int64(left[e]), np.int64(right[e])
+                value = _integer_sum(x, i, x_step, y, j, y_step, length, limbs)
+            u, n = positions[start + e] // columns, positions[start + e] % columns
+            out[u // rows * strides[0] + u % rows * strides[1] + n] = np.float32(value) + _ZERO
+
+
+def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
+    """(memory, where each row of x [B, R, K] begins, step from term to term)."""
+    batch, rows = (np.arange(x.shape[d]) * x.stride(d) for d in range(2))
+    return flat(x), (batch[:, None] + rows).reshape(-1), x.stride(2)
+
+
+def exact_products(
+    positions: Tensor, a: tuple, b: tuple, length: int, bounds: tuple, error: float, out: Tensor
+) -> None:
+    """out [B, M, N] = RN32 of the exact products at the flat positions (int32). Twin: products.Tile._sum_gathered.
+
+    a, b: (memory, beginnings, step) of Ba * M and Bb * N rows; bounds: at least their norms, binary64 [Ba, M], [Bb, N];
+    error: bound of a rounded sum, per sum of magnitudes.
+    """
+    target, given, to = flat(out), positions.numpy(), out.stride()[:2]
+    norms = [bound.reshape(-1).numpy() for bound in bounds]
+    shape, shared = (out.shape[1], out.shape[2], length), tuple(bound.shape[0] == 1 for bound in bounds)
+
+    def run(first: int, last: int) -> None:
+        _exact(given, shape, *a, norms[0], *b, norms[1], shared, error, target, to, first, last)
+
+    share(given.size, length, run)

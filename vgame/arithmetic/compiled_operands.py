@@ -1,0 +1,154 @@
+"""Compiled loops over operands: binary32 rows to binary64 with their norms, rows of folded operands, what rows' bits say.
+
+Twins: the torch passes of products.py, folded.py and row_facts.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.compiled import add, batch_stride, compile_loop, flat, share
+
+_ONE, _FRACTION, _MAGNITUDE, _INFINITY = (np.uint32(word) for word in (1, 0x7FFFFF, 0x7FFFFFFF, 0x7F800000))
+_NO_COUNT, _NO_QUANTUM = np.empty(0, np.int64), np.empty(0, np.float64)
+
+
+@compile_loop
+def _row_facts(x):
+    """(non-zeros, quantum) of one row: the least of the elements' lowest bits, infinity if there is none. Finite elements.
+
+    A value less the value without its lowest fraction bit is that bit; positive numbers compare like their words.
+    """
+    number, lowest, words = np.uint32(0), _INFINITY, x.view(np.uint32)
+    for k in range(words.size):
+        word = np.uint32(words[k] & _MAGNITUDE)
+        rest = np.uint32(word & np.uint32(word - _ONE))
+        bit = np.float32(np.uint32(word).view(np.float32) - np.uint32(rest).view(np.float32)).view(np.uint32)
+        low = bit if word & _FRACTION else word
+        lowest = np.uint32(min(low if word else _INFINITY, lowest))
+        number = np.uint32(number + np.uint32(word != 0))
+    return np.int64(number), np.float64(np.uint32(lowest).view(np.float32))
+
+
+@compile_loop
+def _widen(x, strides, shape, y, by_rows, squares, count, quantum, first, last):
+    """y = x in binary64, [B, R, K] or [B, K, R]; squares[row] += its sum of squares. Rows first..last-1 of B * R.
+
+    Where `count` and `quantum` are not empty, they take in the rows' facts.
+    """
+    batch, row, step = strides
+    rows, length = shape
+    if by_rows:
+        for u in range(first, last):
+            at, to, total = u // rows * batch + u % rows * row, u * length, 0.0
+            if step == 1:  # slices start at no negative index, which lets the compiler use vectors
+                source, target = x[at : at + length], y[to : to + length]
+                for k in range(length):
+                    value = np.float64(source[k])
+                    target[k] = value
+                    total = add(total, value * value)
+                if count.size:
+                    number, least = _row_facts(source)
+                    count[u] += number
+                    quantum[u] = min(quantum[u], least)
+            else:
+                for k in range(length):
+                    value = np.float64(x[at + k * step])
+                    y[to + k] = value
+                    total = add(total, value * value)
+            squares[u] += total
+        return
+    for b in range(first // rows, (last + rows - 1) // rows):
+        low, high = max(first - b * rows, 0), min(last - b * rows, rows)
+        sums = squares[b * rows + low : b * rows + high]
+        for k in range(length):
+            at, to = b * batch + k * step + low * row, (b * length + k) * rows + low
+            target = y[to : to + sums.size]
+            if row == 1:
+                source = x[at : at + sums.size]
+                for r in range(sums.size):
+                    value = np.float64(source[r])
+                    target[r] = value
+                    sums[r] += value * value
+            else:
+                for r in range(sums.size):
+                    value = np.float64(x[at + r * row])
+                    target[r] = value
+                    sums[r] += value * value
+
+
+def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """x [B, R, K] in binary64, in the memory `out` [B, R, K] (its own order); squares [B, R] += the rows' sums of squares.
+
+    facts: the rows' (non-zeros, quantum) so far, [B, R], which take in x; for contiguous rows only.
+    """
+    by_rows, shape = out.is_contiguous(), tuple(x.shape[1:])
+    memory = (out if by_rows else out.mT).view(-1).numpy()
+    source, strides, sums = flat(x), (batch_stride(x), x.stride(1), x.stride(2)), squares.view(-1).numpy()
+    known = [fact.view(-1).numpy() for fact in facts] if facts else (_NO_COUNT, _NO_QUANTUM)
+    share(sums.size, shape[1], lambda *part: _widen(source, strides, shape, memory, by_rows, sums, *known, *part))
+    return out
+
+
+@compile_loop
+def _widen_folded(x, rows, columns, y, squares, first, last):
+    """y[u, k] = x[rows[u] + columns[k]] in binary64; squares[u] += the row's sum of squares. Rows first..last-1."""
+    for u in range(first, last):
+        source, target, total = x[rows[u] :], y[u * columns.size : (u + 1) * columns.size], 0.0
+        for k in range(columns.size):
+            target[k] = source[columns[k]]
+        for k in range(columns.size):
+            total = add(total, target[k] * target[k])
+        squares[u] += total
+
+
+def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, out: Tensor, squares: Tensor) -> Tensor:
+    """`widen` for a matrix that lies scattered (folded.py). out: contiguous [B, R, K]."""
+    x, y, sums = memory.numpy(), out.view(-1).numpy(), squares.view(-1).numpy()
+    table, places = rows.reshape(-1), columns.astype(np.uint64)  # not signed: no index counts from the end
+    share(table.size, columns.size, lambda *part: _widen_folded(x, table, places, y, sums, *part))
+    return out
+
+
+@compile_loop
+def _gather(x, rows, columns, y, first, last):
+    """y[u, k] = x[rows[u] + columns[k]]."""
+    for u in range(first, last):
+        source, target = x[rows[u] :], y[u * columns.size : (u + 1) * columns.size]
+        for k in range(columns.size):
+            target[k] = source[columns[k]]
+
+
+def gather_rows(memory: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
+    """binary32 [rows, columns]: memory[rows[u] + columns[k]]."""
+    out = torch.empty(rows.size, columns.size)
+    x, y, places = memory.numpy(), out.view(-1).numpy(), columns.astype(np.uint64)
+    share(rows.size, columns.size, lambda *part: _gather(x, rows, places, y, *part))
+    return out
+
+
+@compile_loop
+def _facts(x, strides, shape, count, quantum, first, last):
+    """_row_facts of the rows first..last-1 of B * R."""
+    batch, row, step = strides
+    rows, length = shape
+    memory = np.empty(length if step != 1 else 0, np.float32)
+    for u in range(first, last):
+        at = u // rows * batch + u % rows * row
+        if step == 1:
+            count[u], quantum[u] = _row_facts(x[at : at + length])
+        else:
+            for k in range(length):
+                memory[k] = x[at + k * step]
+            count[u], quantum[u] = _row_facts(memory)
+
+
+def row_facts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(non-zeros int64, quantum binary64) of the rows of x [B, R, K]. Twin: row_facts.row_facts."""
+    count, quantum = (torch.empty(x.shape[:2], dtype=dtype) for dtype in (torch.int64, torch.float64))
+    source, strides, shape = flat(x), (batch_stride(x), x.stride(1), x.stride(2)), tuple(x.shape[1:])
+    numbers, quanta = count.view(-1).numpy(), quantum.view(-1).numpy()
+    share(numbers.size, x.shape[2], lambda first, last: _facts(source, strides, shape, numbers, quanta, first, last))
+    return count, quantum
