@@ -23,7 +23,7 @@ from vgame.tasks.task import Task
 BENCH = Path(__file__).with_name("bench.py")
 
 
-def resnet50(batch: int = 64) -> Task:
+def resnet50(batch: int = 16) -> Task:
     """ResNet-50 (CIFAR form) on noise: what one step costs does not depend on the pictures."""
     torch.manual_seed(0)
     model = models.ResNet50()

@@ -24,7 +24,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "unit"))  # the families of hard operands
 
-from bench import TASKS, compare, resnet50  # noqa: E402
+from bench_compare import compare  # noqa: E402
+from bench_steps import TASKS, resnet50  # noqa: E402
 from certified_data import FAMILIES, draw  # noqa: E402
 
 from vgame.arithmetic import certified  # noqa: E402
