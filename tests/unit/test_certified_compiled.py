@@ -9,7 +9,17 @@ import pytest
 import torch
 from certified_data import FAMILIES, LEAST, draw, words
 
-from vgame.arithmetic import compiled, compiled_exact, compiled_rounding, folded, products, reference, row_facts, sums
+from vgame.arithmetic import (
+    compiled,
+    compiled_exact,
+    compiled_operands,
+    compiled_rounding,
+    folded,
+    products,
+    reference,
+    row_facts,
+    sums,
+)
 from vgame.arithmetic.certified import counting, dot, reversed_order, sum_rows
 from vgame.arithmetic.compiled import compiled as compiled_loops
 
@@ -229,15 +239,45 @@ def test_sums_are_the_passes(family, k, monkeypatch):
     assert all(torch.equal(sum_rows(view).view(torch.int32), passes) for view in views)
 
 
+def test_runs_of_a_table():
+    for table, run in (
+        ([4], 1),
+        ([4, 5, 6], 3),
+        ([4, 5, 9, 10, 0, 1], 2),
+        ([4, 5, 9], 1),
+        ([1, 2, 5, 6, 7, 9], 1),
+        ([5, 4], 1),
+    ):
+        assert compiled_operands.run_of(np.array(table)) == run
+
+
 @families
-def test_folded_sums_are_their_copies(family, monkeypatch):
-    """Channels of images in front: what batch normalisation sums."""
+@pytest.mark.parametrize("width", [3, 8, 21])
+@pytest.mark.parametrize("turned", [False, True])
+def test_folded_operands_are_read_in_any_runs(family, width, turned, monkeypatch):
+    """Pixels by channels and channels by pixels: by rows, across them, word by word; in tiles that end where a run does not."""
     monkeypatch.setattr(folded, "LEAST", 0)
-    view = draw(family, 6, 5, 30, 7).permute(1, 0, 2, 3)
-    matrix = folded.fold(view, (1, 5, 1260))
+    monkeypatch.setattr(products, "TILE", 1 << 11)
+    view = draw(family, 3, 40, 9, width).permute(*((1, 0, 2, 3) if turned else (0, 2, 3, 1)))
+    shape = (1, 40, 27 * width) if turned else (1, 27 * width, 40)
+    matrix, other = folded.fold(view, shape), draw("normal", 1, 7, shape[2], seed=2)
     assert isinstance(matrix, folded.Folded)
     with compiled_loops(False):
-        passes = sum_rows(view.reshape(1, 5, 1260)).view(torch.int32)
+        passes = dot(other, view.reshape(shape)).view(torch.int32)
+    assert torch.equal(dot(other, matrix).view(torch.int32), passes)
+    assert torch.equal(dot(matrix, other).view(torch.int32), passes.mT)
+
+
+@families
+@pytest.mark.parametrize("height", [7, 30, 300])
+def test_folded_sums_are_their_copies(family, height, monkeypatch):
+    """Channels of images in front: what batch normalisation sums. Short runs, runs, runs of several blocks."""
+    monkeypatch.setattr(folded, "LEAST", 0)
+    view = draw(family, 6, 5, height, 7).permute(1, 0, 2, 3)
+    matrix = folded.fold(view, (1, 5, 42 * height))
+    assert isinstance(matrix, folded.Folded)
+    with compiled_loops(False):
+        passes = sum_rows(view.reshape(1, 5, 42 * height)).view(torch.int32)
     assert torch.equal(sum_rows(matrix).view(torch.int32), passes)
     with reversed_order():
         assert torch.equal(sum_rows(matrix).view(torch.int32), passes)

@@ -10,6 +10,12 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.compiled import add, batch_stride, compile_loop, flat, share
+from vgame.arithmetic.workspace import scratch
+
+#: Runs of words from which on they are read as such.
+LEAST_RUN = 8
+#: Rows whose sums of squares stay in the nearest cache.
+GROUP = 2048
 
 _ONE, _FRACTION, _MAGNITUDE, _INFINITY = (np.uint32(word) for word in (1, 0x7FFFFF, 0x7FFFFFFF, 0x7F800000))
 _NO_COUNT, _NO_QUANTUM = np.empty(0, np.int64), np.empty(0, np.float64)
@@ -92,8 +98,18 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
     return out
 
 
+def run_of(table: np.ndarray) -> int:
+    """Length of the runs of consecutive numbers of which the table consists; 1 where they differ in length."""
+    ends = np.flatnonzero(np.diff(table) != 1) + 1
+    if not ends.size:
+        return table.size
+    run = int(ends[0])
+    regular = table.size == run * (ends.size + 1) and not (ends % run).any()
+    return run if regular else 1
+
+
 @compile_loop
-def _widen_folded(x, rows, columns, y, squares, first, last):
+def _widen_gathered(x, rows, columns, y, squares, first, last):
     """y[u, k] = x[rows[u] + columns[k]] in binary64; squares[u] += the row's sum of squares. Rows first..last-1."""
     for u in range(first, last):
         source, target, total = x[rows[u] :], y[u * columns.size : (u + 1) * columns.size], 0.0
@@ -104,11 +120,54 @@ def _widen_folded(x, rows, columns, y, squares, first, last):
         squares[u] += total
 
 
-def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, out: Tensor, squares: Tensor) -> Tensor:
-    """`widen` for a matrix that lies scattered (folded.py). out: contiguous [B, R, K]."""
-    x, y, sums = memory.numpy(), out.view(-1).numpy(), squares.view(-1).numpy()
-    table, places = rows.reshape(-1), columns.astype(np.uint64)  # not signed: no index counts from the end
-    share(table.size, columns.size, lambda *part: _widen_folded(x, table, places, y, sums, *part))
+@compile_loop
+def _widen_runs(x, rows, starts, run, y, squares, first, last):
+    """The same where the columns are runs that begin at `starts`."""
+    for u in range(first, last):
+        total = 0.0
+        for j in range(starts.size):
+            at, to = rows[u] + starts[j], (u * starts.size + j) * run
+            source, target = x[at : at + run], y[to : to + run]
+            for i in range(run):
+                value = np.float64(source[i])
+                target[i] = value
+                total = add(total, value * value)
+        squares[u] += total
+
+
+@compile_loop
+def _widen_across(x, starts, run, columns, y, squares, first, last):
+    """The same as y[k, u] where the rows are runs that begin at `starts`. Runs first..last-1, some at a time."""
+    rows, group = starts.size * run, max(1, GROUP // run)
+    for begin in range(first, last, group):
+        end = min(begin + group, last)
+        for k in range(columns.size):
+            for j in range(begin, end):
+                at, to = starts[j] + columns[k], k * rows + j * run
+                source, target, sums = x[at : at + run], y[to : to + run], squares[j * run : (j + 1) * run]
+                for i in range(run):
+                    value = np.float64(source[i])
+                    target[i] = value
+                    sums[i] += value * value
+
+
+def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, slot: str, squares: Tensor) -> Tensor:
+    """`widen` for a matrix that lies scattered (folded.py), into scratch memory, in the order that reads longer runs."""
+    x, table, sums, shape = memory.numpy(), rows.reshape(-1), squares.view(-1).numpy(), (*rows.shape, columns.size)
+    run, across = run_of(columns), run_of(table) if len(rows) == 1 else 1
+    if across > run and across >= LEAST_RUN:
+        out = scratch(slot, (1, shape[2], shape[1]), torch.float64, memory.device).mT
+        y, starts = out.mT.view(-1).numpy(), table[::across]
+        share(starts.size, across * shape[2], lambda *part: _widen_across(x, starts, across, columns, y, sums, *part))
+        return out
+    out = scratch(slot, shape, torch.float64, memory.device)
+    y = out.view(-1).numpy()
+    if run >= LEAST_RUN:
+        starts = columns[::run]
+        share(table.size, shape[2], lambda *part: _widen_runs(x, table, starts, run, y, sums, *part))
+    else:
+        places = columns.astype(np.uint64)  # not signed: no index counts from the end
+        share(table.size, shape[2], lambda *part: _widen_gathered(x, table, places, y, sums, *part))
     return out
 
 

@@ -136,24 +136,21 @@ def _sum_block(x):
 
 
 @compile_loop
-def _sum_rows(x, rows, columns, step, length, block, weight, spread, out, sums, sizes, found, first, last):
+def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
     """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows."""
-    memory, number = np.empty(block, np.float32), 0
+    memory, number = np.empty(block if step != 1 else 0, np.float32), 0
     for u in range(first, last):
         total, magnitude, least = 0.0, 0.0, np.inf
-        for start in range(0, length, block):
-            size = min(block, length - start)
-            if columns.size:
-                source, places = x[rows[u] :], columns[start : start + size]
-                for k in range(size):
-                    memory[k] = source[places[k]]
-            elif step == 1:
-                memory = x[rows[u] + start : rows[u] + start + size]
-            else:
-                for k in range(size):
-                    memory[k] = x[rows[u] + (start + k) * step]
-            part = _sum_block(memory[:size])
-            total, magnitude, least = total + part[0], magnitude + part[1], min(least, part[2])
+        for j in range(starts.size):
+            for start in range(0, run, block):
+                size, at = min(block, run - start), rows[u] + starts[j] + start * step
+                if step == 1:
+                    part = _sum_block(x[at : at + size])
+                else:
+                    for k in range(size):
+                        memory[k] = x[at + k * step]
+                    part = _sum_block(memory[:size])
+                total, magnitude, least = total + part[0], magnitude + part[1], min(least, part[2])
         sums[u], sizes[u] = total, magnitude
         bound = weight * magnitude if magnitude < np.inf and magnitude > spread * least else 0.0
         upper = np.float32(total + bound)
@@ -164,21 +161,21 @@ def _sum_rows(x, rows, columns, step, length, block, weight, spread, out, sums, 
     return number
 
 
-def sum_rows(source: tuple, shape: tuple[int, int], block: int, weight: float, spread: float, out: Tensor) -> tuple:
+def sum_rows(source: tuple, block: int, weight: float, spread: float, out: Tensor) -> tuple:
     """out [R] = RN32(s + e) of the rows' sums; (rows still open int64, s, sums of magnitudes S binary64). Twin: sums._sum_tile.
 
-    source: (memory, beginnings, columns, step): word k of row r is memory[beginnings[r] + columns[k]], or + k * step where there
-    are no columns. Sums are of blocks first, then of these; e = weight * S, and 0 where S <= spread * the least magnitude.
+    source: (memory, beginnings of the rows, of their runs, length of a run, step): word k of run j of row r is
+    memory[rows[r] + runs[j] + k * step]. Sums are of blocks of runs first, then of these; e = weight * S, and 0 where S <= spread * the
+    least magnitude.
     """
-    rows, length = shape
-    x, begins, columns, step = source
-    places = columns.astype(np.uint64)  # not signed: no index counts from the end
+    x, begins, starts, run, step = source
+    rows = begins.size
     sums, sizes = torch.empty(2, rows, dtype=torch.float64).unbind()
     found = torch.empty(rows, dtype=torch.int64)
     arrays = out.numpy(), sums.numpy(), sizes.numpy(), found.numpy()
 
-    def run(first: int, last: int) -> Tensor:
-        number = _sum_rows(x, begins, places, step, length, block, weight, spread, *arrays, first, last)
+    def run_rows(first: int, last: int) -> Tensor:
+        number = _sum_rows(x, begins, starts, run, step, block, weight, spread, *arrays, first, last)
         return found[first : first + number]
 
-    return torch.cat(share(rows, length, run)), sums, sizes
+    return torch.cat(share(rows, starts.size * run, run_rows)), sums, sizes

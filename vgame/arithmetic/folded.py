@@ -7,6 +7,7 @@ separate, so two short tables say where every word is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -81,7 +82,9 @@ def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Fol
     usable = view.dtype == torch.float32 and compiled.in_use(view.device) and vendor().norm is NATIVE.norm
     if ends is None or not usable or view.numel() < LEAST:
         return mirrored.tensor().reshape(shape)
-    batch, rows, columns = (_offsets(mirrored, first, last) for first, last in ends)
+    backwards = (d in mirrored.backwards for d in range(view.dim()))
+    dims = list(zip(view.shape, view.stride(), backwards, strict=True))
+    batch, rows, columns = (_offsets(tuple(dims[first:last])) for first, last in ends)
     return Folded(compiled.flat_tensor(view), batch[:, None] + rows, columns)
 
 
@@ -95,10 +98,11 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
     return list(zip(starts, [*starts[1:], len(sizes)], strict=True)) if len(starts) == 3 else None
 
 
-def _offsets(mirrored: Mirrored, first: int, last: int) -> np.ndarray:
-    """int64: where the words of the dimensions first..last-1 lie, relative to the first word of the memory."""
-    total, view = np.zeros(1, np.int64), mirrored.view
-    for dimension in range(first, last):
-        places = np.arange(view.shape[dimension]) * view.stride(dimension)
-        total = (total[:, None] + (places[::-1] if dimension in mirrored.backwards else places)).reshape(-1)
+@lru_cache(maxsize=128)
+def _offsets(dimensions: tuple[tuple[int, int, bool], ...]) -> np.ndarray:
+    """int64: where the words of dimensions (size, stride, backwards) lie, relative to the first word of the memory."""
+    total = np.zeros(1, np.int64)
+    for size, stride, backwards in dimensions:
+        places = np.arange(size) * stride
+        total = (total[:, None] + (places[::-1] if backwards else places)).reshape(-1)
     return total

@@ -30,6 +30,8 @@ BLOCK = 1024
 GROUP = 64
 #: Elements of operands from which on a look at their first rows pays.
 LARGE = 1 << 20
+#: Tiles end at multiples of so many rows, where the runs of folded rows do.
+ALIGNED = 64
 #: What gathering costs per term next to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
 
@@ -68,6 +70,7 @@ def tiles(batch: int, rows: int, columns: int, k: int, limit: int) -> list[tuple
     block = _block_length(k)
     width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
     height = min(rows, max(1, limit // max(block, width)))
+    width, height = (x - x % ALIGNED if ALIGNED < x < whole else x for x, whole in ((width, columns), (height, rows)))
     whole = (height, width) == (rows, columns)
     group = max(1, limit // max(height * width, height * block, width * block)) if whole else 1
     return [(i, m, n) for i in spans(batch, group) for n in spans(columns, width) for m in spans(rows, height)]
@@ -136,8 +139,7 @@ class Tile:
         x, squares = (self.a, self.norm_a) if side == "a" else (self.b, self.norm_b)
         if isinstance(x, Folded):
             x = x.block(k)
-            memory = scratch(side, x.shape, torch.float64, x.device)
-            return compiled_operands.widen_folded(x.memory, x.rows, x.columns, memory, squares)
+            return compiled_operands.widen_folded(x.memory, x.rows, x.columns, side, squares)
         x = x[..., k]
         if self.fused:
             facts = self.facts and self.facts["ab".index(side)]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic import compiled, compiled_exact, compiled_rounding
+from vgame.arithmetic import compiled, compiled_exact, compiled_operands, compiled_rounding
 from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums
 from vgame.arithmetic.folded import Folded
@@ -27,7 +27,7 @@ from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 SHORT, TWO_STAGES = 64, 1024
 #: Rows of at most so many terms are laid side by side: reductions are slow along a short contiguous dimension.
 TRANSPOSED = 8
-NO_COLUMNS = np.empty(0, np.int64)
+AT_ONCE = np.zeros(1, np.int64)
 
 
 @torch.no_grad()
@@ -36,8 +36,11 @@ def sum_rows(a: Tensor | Folded) -> Tensor:
     if isinstance(a, Folded):
         if vendor().total is not NATIVE.total:
             return sum_rows(a.whole())
-        begins = a.rows.reshape(-1)
-        return _sum_compiled((a.memory.numpy(), begins, a.columns, 0), a.shape, lambda r: a.some(r.numpy()))
+        run = compiled_operands.run_of(a.columns)
+        if run < SHORT:
+            return sum_rows(a.whole())
+        source = a.memory.numpy(), a.rows.reshape(-1), a.columns[::run], run, 1
+        return _sum_compiled(source, a.shape, lambda r: a.some(r.numpy()))
     assert a.dtype == torch.float32 and 1 <= a.shape[-1] <= MAX_TERMS, "a binary32 tensor, rows of 1 to 2^31 terms"
     if gate.in_use(a.device) and vendor().total is NATIVE.total:
         from vgame.arithmetic.gpu import sums  # imported only where it runs
@@ -46,7 +49,7 @@ def sum_rows(a: Tensor | Folded) -> Tensor:
     rows = a.reshape(-1, a.shape[-1])
     if compiled.in_use(a.device) and vendor().total is NATIVE.total:
         memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
-        return _sum_compiled((memory, begins, NO_COLUMNS, step), a.shape, lambda r: rows[r])
+        return _sum_compiled((memory, begins, AT_ONCE, a.shape[-1], step), a.shape, lambda r: rows[r])
     out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
     for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1])):
         _sum_tile(rows[r], out[r])
@@ -61,11 +64,13 @@ def block_length(length: int) -> int:
 def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tensor], Tensor]) -> Tensor:
     """Twin of _sum_tile; rows_at: some rows of [R, K] as a tensor."""
     count, length = math.prod(shape[:-1]), shape[-1]
-    block = block_length(length)
+    starts, run = source[2:4]
+    block = min(block_length(length), run)
+    blocks = starts.size * -(-run // block)
     out = torch.empty(count, dtype=torch.float32)
     spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
-    weight = weigh(block + -(-length // block) - 1)
-    rest, sums, magnitude = compiled_rounding.sum_rows(source, (count, length), block, weight, spread, out)
+    weight = weigh(block + blocks - 1)
+    rest, sums, magnitude = compiled_rounding.sum_rows(source, block, weight, spread, out)
     exact = 0
     if rest.numel():
         rows = rows_at(rest)

@@ -186,7 +186,7 @@ class _Run:
         return self.flat(ref).view(shape)
 
     def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> torch.Tensor | Folded:
-        """A tensor as rows of a product; large patches of a convolution are read where they lie."""
+        """A tensor as rows to be multiplied or added up; large ones that no strides can say are read where they lie."""
         if ref.cls is RefClass.OPERATOR and self.executor.kernels.folds:
             return fold(self.outputs[ref.index], shape)
         return self.shaped(ref, shape)
@@ -234,7 +234,7 @@ class _Run:
                 return product.expand(operator.batch, -1, -1)  # both may be shared
             case Contract(variant=Variant.SUM):
                 batches = 1 if operator.shared_a else operator.batch
-                rows = self.shaped(operator.a, (batches * operator.m, operator.k))
+                rows = self.matrix(operator.a, (1, batches * operator.m, operator.k))
                 return kernels.sum_rows(rows).view(batches, operator.m).expand(operator.batch, -1)
             case Contract():
                 index_shape = (1 if operator.shared_a else operator.batch, operator.k)

@@ -110,7 +110,8 @@ class Logged(Correct):
     def dot(self, a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
         return self._sum(lambda site: sums.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
 
-    def sum_rows(self, a: Tensor) -> Tensor:
+    def sum_rows(self, a: Tensor | Folded) -> Tensor:
+        a = a.whole()[0] if isinstance(a, Folded) else a[0]
         return self._sum(lambda site: sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
 
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
