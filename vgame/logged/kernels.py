@@ -20,10 +20,10 @@ from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.kernels import Correct
-from vgame.logged import sums
+from vgame.logged import products, row_sums
 from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
 from vgame.logged.rounding import Direction, round_tensor
-from vgame.logged.sums import Entries, Site
+from vgame.logged.sums import PROVEN, Entries, Site
 from vgame.program.operators import Contract
 from vgame.program.program import Program
 
@@ -108,10 +108,10 @@ class Logged(Correct):
         return round_tensor(wide, self.bits).view(x.shape)
 
     def dot(self, a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
-        return self._sum(lambda site: sums.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
+        return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
 
     def sum_rows(self, a: Tensor) -> Tensor:
-        return self._sum(lambda site: sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
+        return self._sum(lambda site: row_sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
 
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
         def enclose(flat: int) -> Enclosure | None:
@@ -119,7 +119,7 @@ class Logged(Correct):
             chosen = _batch(index, batch) == j
             return enclose_sum(_words(_batch(b, batch)[n][chosen]), self.bits, b.shape[2])
 
-        return self._sum(lambda site: sums.one_hot_sum(index, b, m, site), enclose)
+        return self._sum(lambda site: row_sums.one_hot_sum(index, b, m, site), enclose)
 
     def _dot_words(self, a: Tensor | Folded, b: Tensor | Folded, flat: int) -> Enclosure | None:
         rows, columns = a.shape[1], b.shape[1]
@@ -131,7 +131,7 @@ class Logged(Correct):
         self._next += 1
         given = None if self.given is None else self.given.get(operator, Entries())
         look = self.look and (lambda positions, s, e: self.look(operator, positions, s, e))
-        site = Site(self.bits, self.windows.get(operator, sums.PROVEN), given, look)
+        site = Site(self.bits, self.windows.get(operator, PROVEN), given, look)
         if given is not None and len(given):
             self._refuse_outside(operator, given)
         out = compute(site)
