@@ -9,14 +9,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from small_programs import World
 
 from vgame.arithmetic.compiled import compiled
 from vgame.arithmetic.perturbed import perturbed_products as perturbed
 from vgame.arithmetic.vendor import reversed_order
 from vgame.logged import products, row_sums
 from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
+from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.rounding import Direction, round_fraction
 from vgame.logged.sums import Entries, Site, follow
+from vgame.program.operators import Contract, Ref, RefClass, Variant
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -217,3 +220,18 @@ def test_an_auditor_has_the_word_of_the_integers_whatever_the_log_says() -> None
                 out[position] = torch.tensor(expected[position]).to(torch.int32).view(torch.float32)
             assert [w & 0xFFFFFFFF for w in out.view(torch.int32).tolist()] == expected
     assert changed > 20
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_every_batch_has_entries_of_its_own(variant: Variant) -> None:
+    """Three batches of the same terms, which leave two words: what is logged of one batch says nothing of the others."""
+    terms = torch.tensor([1.0, 2.0**-24, 2.0**20, -(2.0**20), 2.0**-60])
+    state, index = Ref(RefClass.STATE, 0), Ref(RefClass.STATE, 1)
+    a, b = {Variant.DOT: (state, index), Variant.SUM: (state, state), Variant.ONE_HOT: (index, state)}[variant]
+    other = torch.ones(5) if variant is Variant.DOT else torch.zeros(5, dtype=torch.int32)
+    contraction = Contract(variant, 3, 1, 1, 5, a, b, True, variant is not Variant.SUM)
+    executor = LoggedExecutor(World().program([contraction]), (), torch.zeros(1, 0), 0, 32, {})
+    executor.read = lambda step: {0: Entries(np.array([1, 2]), np.array([False, True]))}
+    words: dict[int, list[float]] = {}
+    executor.step(1, [terms, other], lambda i, x: words.setdefault(i, x.tolist()) and x)
+    assert words[0] == [1 + 2.0**-23, 1.0, 1 + 2.0**-23]

@@ -17,6 +17,7 @@ from torch import Tensor
 from vgame.arithmetic import elementary
 from vgame.arithmetic.folded import Folded
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.products import unfolded
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.kernels import Correct
@@ -107,13 +108,25 @@ class Logged(Correct):
         elementary_kernel.fill(function, flat.numpy(), wide.numpy())
         return round_tensor(wide, self.bits).view(x.shape)
 
+    @property
+    def _current(self) -> Contract:
+        """The contraction that comes next. Each of its batches has entries of its own, even if all have the same operands."""
+        return self.program.operators[self._contractions[self._next]]
+
     def dot(self, a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
+        if max(a.shape[0], b.shape[0]) < self._current.batch:
+            a = unfolded(a).expand(self._current.batch, -1, -1)
         return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
 
     def sum_rows(self, a: Tensor) -> Tensor:
+        if a.shape[0] < self._current.batch * self._current.m:
+            a = a.repeat(self._current.batch, 1)
         return self._sum(lambda site: row_sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
 
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
+        if max(len(index), len(b)) < self._current.batch:
+            index = index.expand(self._current.batch, -1)
+
         def enclose(flat: int) -> Enclosure | None:
             batch, j, n = flat // (m * b.shape[1]), flat // b.shape[1] % m, flat % b.shape[1]
             chosen = _batch(index, batch) == j
