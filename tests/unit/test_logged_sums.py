@@ -9,14 +9,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from small_programs import World
 
 from vgame.arithmetic.compiled import compiled
 from vgame.arithmetic.perturbed import perturbed_products as perturbed
 from vgame.arithmetic.vendor import reversed_order
-from vgame.logged import sums
+from vgame.logged import products, row_sums
 from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
+from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.rounding import Direction, round_fraction
-from vgame.logged.sums import Entries, Site
+from vgame.logged.sums import Entries, Site, follow
+from vgame.program.operators import Contract, Ref, RefClass, Variant
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,10 +55,10 @@ def cases(kind: str) -> dict[str, Compute]:
     index = torch.randint(-1, 7, (3, 90), generator=torch.Generator().manual_seed(6)).to(torch.int32)
     terms = draw(kind, (3, 20, 90), 7)
     return {
-        "dot": lambda site: sums.dot(a, b, site),
-        "long dot": lambda site: sums.dot(long_a, long_b, site),
-        "sum": lambda site: sums.sum_rows(rows, site),
-        "one hot": lambda site: sums.one_hot_sum(index, terms, 6, site),
+        "dot": lambda site: products.dot(a, b, site),
+        "long dot": lambda site: products.dot(long_a, long_b, site),
+        "sum": lambda site: row_sums.sum_rows(rows, site),
+        "one hot": lambda site: row_sums.one_hot_sum(index, terms, 6, site),
     }
 
 
@@ -117,6 +120,25 @@ def test_passes_and_compiled_loops_agree() -> None:
             assert set(log_x.positions) ^ set(log_y.positions) == set(), (kind, name)
 
 
+def test_an_arbitrary_log_is_followed_alike_by_passes_and_compiled_loops() -> None:
+    """Words, corrections, what integers must decide, what is refused: the same, for entries near midpoints and far from them."""
+    dice, seen = np.random.default_rng(5), set()
+    for kind in KINDS:
+        for bits in (26, 32):
+            s = draw(kind, (4000,), 8).double() * (1 + 2.0**-26 * torch.from_numpy(dice.standard_normal(4000)))
+            s[:3] = torch.tensor([0.0, float("inf"), float("nan")], dtype=torch.float64)
+            e = s.abs().nan_to_num(posinf=1.0) * torch.from_numpy(2.0 ** -dice.uniform(20, 40, 4000))
+            names, up = torch.arange(0, 12000, 3), torch.from_numpy(dice.random(4000) < 0.5)
+            found = []
+            for allowed in (True, False):
+                with compiled(allowed):
+                    site = Site(bits, given=Entries())
+                    found.append((follow(names, up, s, e, site), site.corrections, site.doubtful, site.refused))
+            assert same(found[0][0], found[1][0]) and found[0][1:] == found[1][1:], (kind, bits)
+            seen |= {i for i in (1, 2, 3) if found[0][i]}
+    assert seen == {1, 2, 3}
+
+
 def test_every_word_is_admissible_and_others_are_not() -> None:
     """Predicate in integers: what the trainer gives under any device is admitted; an ulp further is not."""
     a, b = draw("normal", (1, 8, 512), 1), draw("normal", (1, 8, 512), 2)
@@ -128,7 +150,7 @@ def test_every_word_is_admissible_and_others_are_not() -> None:
     for device in ("up", "down", "midpoint"):
         with perturbed(device, 0.5):  # its error is relative to the norms, the predicate's bound to the terms
             site = Site(32)
-            out = sums.dot(a, b, site)[0]
+            out = products.dot(a, b, site)[0]
         entries = site.entries()
         logged = dict(zip(entries.positions.tolist(), entries.up.tolist(), strict=True))
         for m in range(8):
@@ -193,8 +215,23 @@ def test_an_auditor_has_the_word_of_the_integers_whatever_the_log_says() -> None
         for device in ("up", "down", "midpoint"):
             with perturbed(device, 0.5):
                 site = Site(32, given=given)
-                out = sums.dot(a, b, site).view(-1)
+                out = products.dot(a, b, site).view(-1)
             for position in site.doubtful:
                 out[position] = torch.tensor(expected[position]).to(torch.int32).view(torch.float32)
             assert [w & 0xFFFFFFFF for w in out.view(torch.int32).tolist()] == expected
     assert changed > 20
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_every_batch_has_entries_of_its_own(variant: Variant) -> None:
+    """Three batches of the same terms, which leave two words: what is logged of one batch says nothing of the others."""
+    terms = torch.tensor([1.0, 2.0**-24, 2.0**20, -(2.0**20), 2.0**-60])
+    state, index = Ref(RefClass.STATE, 0), Ref(RefClass.STATE, 1)
+    a, b = {Variant.DOT: (state, index), Variant.SUM: (state, state), Variant.ONE_HOT: (index, state)}[variant]
+    other = torch.ones(5) if variant is Variant.DOT else torch.zeros(5, dtype=torch.int32)
+    contraction = Contract(variant, 3, 1, 1, 5, a, b, True, variant is not Variant.SUM)
+    executor = LoggedExecutor(World().program([contraction]), (), torch.zeros(1, 0), 0, 32, {})
+    executor.read = lambda step: {0: Entries(np.array([1, 2]), np.array([False, True]))}
+    words: dict[int, list[float]] = {}
+    executor.step(1, [terms, other], lambda i, x: words.setdefault(i, x.tolist()) and x)
+    assert words[0] == [1 + 2.0**-23, 1.0, 1 + 2.0**-23]

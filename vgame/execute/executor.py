@@ -235,7 +235,7 @@ class _Run:
             case Contract(variant=Variant.SUM):
                 batches = 1 if operator.shared_a else operator.batch
                 rows = self.matrix(operator.a, (1, batches * operator.m, operator.k))
-                return kernels.sum_rows(rows).view(batches, operator.m).expand(operator.batch, -1)
+                return kernels.sum_rows(rows).view(-1, operator.m).expand(operator.batch, -1)
             case Contract():
                 index_shape = (1 if operator.shared_a else operator.batch, operator.k)
                 shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)

@@ -17,13 +17,14 @@ from torch import Tensor
 from vgame.arithmetic import elementary
 from vgame.arithmetic.folded import Folded
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.products import unfolded
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.kernels import Correct
-from vgame.logged import sums
+from vgame.logged import products, row_sums
 from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
 from vgame.logged.rounding import Direction, round_tensor
-from vgame.logged.sums import Entries, Site
+from vgame.logged.sums import PROVEN, Entries, Site
 from vgame.program.operators import Contract
 from vgame.program.program import Program
 
@@ -107,20 +108,32 @@ class Logged(Correct):
         elementary_kernel.fill(function, flat.numpy(), wide.numpy())
         return round_tensor(wide, self.bits).view(x.shape)
 
+    @property
+    def _current(self) -> Contract:
+        """The contraction that comes next. Each of its batches has entries of its own, even if all have the same operands."""
+        return self.program.operators[self._contractions[self._next]]
+
     def dot(self, a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
-        return self._sum(lambda site: sums.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
+        if max(a.shape[0], b.shape[0]) < self._current.batch:
+            a = unfolded(a).expand(self._current.batch, -1, -1)
+        return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
 
     def sum_rows(self, a: Tensor | Folded) -> Tensor:
-        a = a.whole()[0] if isinstance(a, Folded) else a[0]
-        return self._sum(lambda site: sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
+        a = unfolded(a)[0]
+        if a.shape[0] < self._current.batch * self._current.m:
+            a = a.repeat(self._current.batch, 1)
+        return self._sum(lambda site: row_sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
 
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
+        if max(len(index), len(b)) < self._current.batch:
+            index = index.expand(self._current.batch, -1)
+
         def enclose(flat: int) -> Enclosure | None:
             batch, j, n = flat // (m * b.shape[1]), flat // b.shape[1] % m, flat % b.shape[1]
             chosen = _batch(index, batch) == j
             return enclose_sum(_words(_batch(b, batch)[n][chosen]), self.bits, b.shape[2])
 
-        return self._sum(lambda site: sums.one_hot_sum(index, b, m, site), enclose)
+        return self._sum(lambda site: row_sums.one_hot_sum(index, b, m, site), enclose)
 
     def _dot_words(self, a: Tensor | Folded, b: Tensor | Folded, flat: int) -> Enclosure | None:
         rows, columns = a.shape[1], b.shape[1]
@@ -132,7 +145,7 @@ class Logged(Correct):
         self._next += 1
         given = None if self.given is None else self.given.get(operator, Entries())
         look = self.look and (lambda positions, s, e: self.look(operator, positions, s, e))
-        site = Site(self.bits, self.windows.get(operator, sums.PROVEN), given, look)
+        site = Site(self.bits, self.windows.get(operator, PROVEN), given, look)
         if given is not None and len(given):
             self._refuse_outside(operator, given)
         out = compute(site)
