@@ -54,7 +54,7 @@ class Mortal:
         self.process.stdout.close()
 
 
-def until(condition: Callable[[], bool], *turns: Callable[[], object], timeout: float = 120) -> None:
+def until(condition: Callable[[], bool], *turns: Callable[[], object], timeout: float = 300) -> None:
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, "the game stands still"
