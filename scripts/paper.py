@@ -78,7 +78,7 @@ def measure(options: argparse.Namespace, results: dict[str, Any], path: Path) ->
         for job in options.jobs:
             for modes in [[mode] for mode in options.modes] if name == "divergence" else [options.modes]:
                 found = EXPERIMENTS[name](job, argparse.Namespace(**vars(options) | {"modes": modes}))
-                other = name == "divergence" and options.devices[1] != "compatible"
+                other = name in ("divergence", "corrections") and options.devices[1] != "compatible"
                 take_in(results, name, f"{job} {options.devices[1]}" if other else job, found)
                 path.write_text(json.dumps(results, indent=1) + "\n")
                 print(name, job, "done", flush=True)

@@ -76,11 +76,10 @@ def corrections(job: str, options: argparse.Namespace) -> dict[str, Any]:
     from vgame.spec import save_bundle
 
     found = {}
-    steps = max(2, options.steps // 40)
+    steps = max(2, options.steps // 10)
     for bits in options.bits:
         bundle = bundle_of(job, options.text, steps, thresholds="proven", bits=bits)
-        with TemporaryDirectory(prefix="vgame-paper-") as name:
-            folder = Path(name)
+        with work_folder(options, f"{job}-{options.devices[1]}-corrections-{bits}-{steps}") as folder:
             save_bundle(bundle, folder / "bundle")
             order = Order(job, "logged", str(folder / "bundle"), steps, [], "", "state", str(folder / "rounding.vglog"))
             result = compare(*on_devices(bundle, order, options.devices, folder))

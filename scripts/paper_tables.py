@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,9 +59,8 @@ def divergence_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
 
 def storage_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
     """Bytes per step by bits, window and encoding."""
-    for bits, kinds in by_bits.items():
-        for kind in sorted(kinds) if bits != "memory" else ():
-            one = kinds[kind]
+    for bits in sorted(by_bits.keys() - {"memory"}):
+        for kind, one in sorted(by_bits[bits].items()):
             yield {
                 "step": title(job),
                 "b": bits,
@@ -93,21 +93,45 @@ def beside_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
 
 
 def corrections_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
-    """Corrections by bits."""
+    """Corrections by bits: seen; and what the distances of the devices' sums lead to expect, per step and as a share of its outputs."""
     for bits, one in by_bits.items():
-        row = {
+        yield {
             "job": title(job),
             "b": bits,
             "steps": one["steps"],
             "entries per step": one["entries"] / one["steps"],
-            "corrections seen, forward": one["forward"],
-            "backward": one["backward"],
+            "corrections seen, forward + backward": f"{one['forward']:,} + {one['backward']:,}",
+            "to be expected per step, forward + backward": " + ".join(map(number, one["expected"])),
+            "share of a step's outputs": f"{100 * sum(one['expected']) / one['outputs']:.1e} %",
             "states part": one["parted"] or "never",
         }
-        if "expected" in one:
-            row["to be expected per step, forward"], row["backward "] = one["expected"]
-            row["share of outputs"] = f"{100 * sum(one['expected']) / one['outputs']:.1e} %"
-        yield row
+
+
+def quality_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
+    """What each mode learned, on device A, beside plain binary32; for scale: another device, another order of the data."""
+    modes = one["modes"]
+    if "fp32" not in modes:
+        return
+    plain = modes["fp32"]["loss"][0]
+    for mode, run in modes.items():
+        sides = {mode: 0} if mode != "order" else {"fp32, another order of the data": 1}
+        for name, side in (sides | ({"fp32, device B": 1} if mode == "fp32" else {})).items():
+            apart = run["loss"][side] - plain
+            yield quality_row(job, name, run, side) | {"loss less plain binary32's": f"{apart:+.1e}" if apart else "0"}
+
+
+def quality_row(job: str, mode: str, run: dict[str, Any], side: int) -> Row:
+    """One run of one device."""
+    loss = run["loss"][side]
+    accuracy = f"{100 * run['accuracy'][side]:.1f} %" if "accuracy" in run else ""
+    return {
+        "job": title(job),
+        "mode": mode,
+        "steps": f"{run['steps']:,}",
+        "loss, last 50 steps": f"{loss:.5f}",
+        "perplexity per byte": "" if accuracy else f"{math.exp(loss):.3f}",
+        "test accuracy": accuracy,
+    }
 
 
 def thresholds_rows(job: str, groups: dict[str, Any]) -> Iterator[Row]:
@@ -143,6 +167,7 @@ TABLES: dict[str, tuple[str, Callable[[str, Any], Iterator[Row]]]] = {
     "large": ("large", storage_rows),
     "beside": ("large", beside_rows),
     "corrections": ("corrections", corrections_rows),
+    "quality": ("divergence", quality_rows),
     "thresholds": ("thresholds", thresholds_rows),
     "time": ("time", time_rows),
 }

@@ -1,4 +1,7 @@
-"""Seconds of the same steps in one process: ordinary PyTorch, the program in each precision, trainer and auditor, in turn."""
+"""CPU seconds of the same steps in one process: ordinary PyTorch, the program in each precision, trainer and auditor, in turn.
+
+With one thread (OMP_NUM_THREADS=1) that is the time of a step on a machine that does nothing else; other work disturbs it little.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,13 @@ def timing(job: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def variants_of(job: str, options: argparse.Namespace) -> dict[str, Callable[[int], object]]:
-    """What can make a step, by name; the auditor follows the trainer that ran just before it."""
+    """What can make a step, by name; an auditor follows the trainer that ran just before it."""
     import torch
 
     from vgame.execute.executor import Executor
-    from vgame.logged.run import make_executor
     from vgame.spec import make_task
 
-    bundle = bundle_of(job, options.text, 1000, thresholds=options.windows[0])
+    bundle = bundle_of(job, options.text, 1000)
     source, state = source_of(job, options.text), list(bundle.state)
     variants: dict[str, Callable[[int], object]] = {}
     for name, dtype in (("PyTorch binary32", torch.float32), ("PyTorch binary64", torch.float64)):
@@ -43,11 +45,24 @@ def variants_of(job: str, options: argparse.Namespace) -> dict[str, Callable[[in
     for name, mode in (("program binary32", "fp32"), ("program binary64", "nearest"), ("correct", "correct")):
         executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode)
         variants[name] = lambda step, executor=executor: executor.step(step, state)
+    for window in options.windows:
+        variants |= sides(bundle_of(job, options.text, 1000, thresholds=window), window)
+    for bits in {min(options.bits)} - {32}:
+        variants |= sides(bundle_of(job, options.text, 1000, bits=bits), f"proven, {bits} bits")
+    return variants
+
+
+def sides(bundle, name: str) -> dict[str, Callable[[int], object]]:
+    """Trainer and auditor of a bundle."""
+    from vgame.logged.run import make_executor
+
+    state = list(bundle.state)
     trainer, auditor = make_executor(bundle, "cpu"), make_executor(bundle, "cpu")
     auditor.read = lambda step: trainer.made[step]
-    variants["trainer"] = lambda step: trainer.step(step, state)
-    variants["auditor"] = lambda step: auditor.step(step, state)
-    return variants
+    return {
+        f"trainer, {name}": lambda step: trainer.step(step, state),
+        f"auditor, {name}": lambda step: auditor.step(step, state),
+    }
 
 
 def measure(variants: dict[str, Callable[[int], object]], repeats: int) -> dict[str, list[float]]:
@@ -55,10 +70,10 @@ def measure(variants: dict[str, Callable[[int], object]], repeats: int) -> dict[
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for step in range(1, repeats + WARM + 1):
         for name, run in variants.items():
-            started = time.perf_counter()
+            started = time.process_time()
             run(step)
             if step > WARM:
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(time.process_time() - started)
     return seconds
 
 

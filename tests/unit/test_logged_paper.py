@@ -41,6 +41,12 @@ def test_what_the_paper_claims_is_what_was_measured(found: dict) -> None:
             run = one["modes"].get(mode, {"parted": None, "distance": {}})
             assert run["parted"] is None and not any(run["distance"].values()), (job, mode)
         assert one["modes"].get("fp32", {"parted": 1})["parted"] == 1
+    for by_bits in found["corrections"].values():
+        assert all(one["parted"] is None for one in by_bits.values())
+    for job, one in found["time"].items():
+        for window in ("adaptive", "proven"):
+            trainer, auditor = (one["ratio"][f"{side}, {window}"][1] for side in ("trainer", "auditor"))
+            assert trainer <= 1.5 and auditor <= 1.6, (job, window)
     for by_bits in found["large"].values():
         adaptive, proven = by_bits["32"]["adaptive"], by_bits["32"]["proven"]
         assert 100 * adaptive["file"] <= adaptive["packed"] and 20 * proven["file"] <= proven["packed"]
