@@ -21,8 +21,8 @@ from vgame.files import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "mutants.json"
-GAME_ONLY = ("VerificationGame", "Settlement")
-DEPLOYED = (*GAME_ONLY, "Referee", "Logged", "Pointwise")
+DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Logged", "Pointwise")
+IMPORT = re.compile(r'^import .*?"(\.[^"]+)";', re.MULTILINE | re.DOTALL)
 #: The fast chain only, cheapest first.
 GAME = tuple(
     f"tests/game/test_{n}.py"
@@ -183,6 +183,17 @@ def first_failure(place: Path, tests: tuple[str, ...]) -> str | None:
     return found[1] if found else f"pytest ended with {done.returncode}"
 
 
+def sources(contract: Path) -> set[Path]:
+    """The contract's file and all that it imports."""
+    found, queue = set(), [contract]
+    while queue:
+        path = queue.pop()
+        if path not in found:
+            found.add(path)
+            queue += [(path.parent / name).resolve() for name in IMPORT.findall(path.read_text())]
+    return found
+
+
 def play(place: Path, mutant: Mutant) -> str | None:
     path = place / "contracts" / mutant.file
     before = path.read_text()
@@ -191,7 +202,7 @@ def play(place: Path, mutant: Mutant) -> str | None:
     artifacts = {p: p.read_bytes() for p in (place / "vgame/game/artifacts").glob("*.json")}
     path.write_text(before.replace(mutant.old, mutant.new, 1))
     try:
-        names = DEPLOYED if mutant.tests in (TWIN, LOGGED) else GAME_ONLY
+        names = [n for n in DEPLOYED if path in sources(next((place / "contracts").rglob(f"{n}.sol")))]
         command = [sys.executable, "scripts/compile.py", *names]
         compiled = subprocess.run(command, cwd=place, capture_output=True, text=True)
         if compiled.returncode:
@@ -210,7 +221,7 @@ def main() -> int:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"faults": []}
     known = {(f["file"], f["old"], f["new"]): f for f in record["faults"]}
     with tempfile.TemporaryDirectory(prefix="vgame-mutants-") as folder:
-        place = Path(folder)
+        place = Path(folder).resolve()
         copy_repository(place)
         for number, mutant in list(enumerate(MUTANTS))[first:last]:
             caught = play(place, mutant)
