@@ -169,7 +169,9 @@ def copy_repository(to: Path) -> None:
         if (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, to / name)
-    (to / "node_modules").symlink_to(ROOT / "node_modules")
+    (ROOT / "build").mkdir(exist_ok=True)
+    for shared in ("node_modules", "build"):  # what is in build/contracts goes by the hash of its sources
+        (to / shared).symlink_to(ROOT / shared)
 
 
 def first_failure(place: Path, tests: tuple[str, ...]) -> str | None:

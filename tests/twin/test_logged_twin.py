@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 import torch
-from deployed import Contract, Reverted, deploy
+from deployed import Contract, Reverted
 from draws import EDGES, draw, draw_pair
 
 from vgame.arithmetic.functions import Function
@@ -23,11 +23,6 @@ from vgame.logged.rounding import Direction, round_tensor
 
 BITS = range(26, 33)
 ONE, SIGN = 0x3F800000, 0x80000000
-
-
-@pytest.fixture(scope="module")
-def harness() -> Contract:
-    return deploy("LoggedHarness")
 
 
 def packed(words: Sequence[int]) -> bytes:
@@ -88,12 +83,12 @@ def anything(random: Random) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("kind", [midpoint, vanishing, overflowing, anything])
-def test_products(harness: Contract, kind) -> None:
+def test_products(logged: Contract, kind) -> None:
     random, free = Random(7), 0
     rows = [kind(random) for _ in range(400)]
     terms = [max(len(a), random.choice((1, 2, len(a), 1 << 20, (1 << 31) - 1))) for a, _ in rows]
     a, b = (packed([w for row in rows for w in row[i]]) for i in (0, 1))
-    found = harness.call("dots", a, b, [len(x) for x, _ in rows], terms)
+    found = logged.call("dots", a, b, [len(x) for x, _ in rows], terms)
     for (x, y), k, result in zip(rows, terms, found, strict=True):
         moments = moments_dot(x, y)
         assert bytes(result) == told(moments, k), (x, y, k)
@@ -101,7 +96,7 @@ def test_products(harness: Contract, kind) -> None:
     assert free > 20 or kind in (vanishing, overflowing)
 
 
-def test_at_the_edge_of_the_bound(harness: Contract) -> None:
+def test_at_the_edge_of_the_bound(logged: Contract) -> None:
     """e equal to the distance from the midpoint, and one unit to either side: at equality only an even end is reached."""
     terms, magnitude = 2, 1 << 330
     e = terms * (2**20 + 1) * magnitude >> 73
@@ -109,39 +104,39 @@ def test_at_the_edge_of_the_bound(harness: Contract) -> None:
         middle = (2 * (2**23 + odd) + 1) << 297
         for side, beside, sign in product((1, -1), (-1, 0, 1), (1, -1)):
             moments = Moments(Partial(0, sign * (middle + side * (e + beside))), magnitude, 0)
-            result = harness.call("merged", moments.encode(), moments_sum([]).encode(), terms)
+            result = logged.call("merged", moments.encode(), moments_sum([]).encode(), terms)
             assert bytes(result) == told(moments, terms)
             free = moments.word(terms, 32, Direction.DOWN) != moments.word(terms, 32, Direction.UP)
             far = odd if side > 0 else odd + 1
             assert free == (beside < 0 or (beside == 0 and far % 2 == 0))
 
 
-def test_a_sum_that_no_order_rounds_has_no_freedom(harness: Contract) -> None:
+def test_a_sum_that_no_order_rounds_has_no_freedom(logged: Contract) -> None:
     """The same magnitude, with terms just fine enough and just too fine."""
     middle, magnitude = (2 * 2**23 + 1) << 297, 1 << 330
     for quantum, more, free in ((277, 0, False), (276, 0, True), (277, 1, True), (277, -1, False)):
         moments = Moments(Partial(0, middle), magnitude + more, quantum)
-        result = harness.call("merged", moments.encode(), moments_sum([]).encode(), 9)
+        result = logged.call("merged", moments.encode(), moments_sum([]).encode(), 9)
         assert bytes(result) == told(moments, 9)
         assert (moments.word(9, 32, Direction.DOWN) != moments.word(9, 32, Direction.UP)) == free
 
 
-def test_sums_and_one_hot_sums(harness: Contract) -> None:
+def test_sums_and_one_hot_sums(logged: Contract) -> None:
     random = Random(8)
     for _ in range(60):
         count = random.randrange(1, 40)
         words = [random.choice((draw(random), random.getrandbits(32) & 0xBFFFFFFF)) for _ in range(count)]
         index = [random.choice((3, 3, 4, 0xFFFFFFFF)) for _ in range(count)]
         chosen = [w for i, w in zip(index, words, strict=True) if i == 3]
-        assert bytes(harness.call("sums", 1, b"", packed(words), count)) == told(moments_sum(words), count)
-        assert bytes(harness.call("sums", 2, packed(index), packed(words), count)) == told(moments_sum(chosen), count)
+        assert bytes(logged.call("sums", 1, b"", packed(words), count)) == told(moments_sum(words), count)
+        assert bytes(logged.call("sums", 2, packed(index), packed(words), count)) == told(moments_sum(chosen), count)
 
 
-def test_moments_are_merged_and_only_canonical_ones_are_read(harness: Contract) -> None:
+def test_moments_are_merged_and_only_canonical_ones_are_read(logged: Contract) -> None:
     random = Random(9)
     for _ in range(60):
         one, two = (moments_dot(*anything(random)) for _ in range(2))
-        result = harness.call("merged", one.encode(), two.encode(), 64)
+        result = logged.call("merged", one.encode(), two.encode(), 64)
         assert bytes(result) == told(one.merge(two), 64) and Moments.decode(one.encode()) == one
     good, nan = moments_dot([ONE], [ONE]).encode(), moments_dot([0x7FC00000], [ONE]).encode()
     for bad in (
@@ -155,11 +150,11 @@ def test_moments_are_merged_and_only_canonical_ones_are_read(harness: Contract) 
         with pytest.raises(ValueError, match="not the encoding"):
             Moments.decode(bad)
         with pytest.raises(Reverted, match="MalformedMoments"):
-            harness.call("merged", bad, good, 64)
+            logged.call("merged", bad, good, 64)
 
 
 @pytest.mark.parametrize("function", sorted(WIDE, key=lambda f: f.value))
-def test_functions_that_round_binary64(harness: Contract, function: Function) -> None:
+def test_functions_that_round_binary64(logged: Contract, function: Function) -> None:
     """Contract = reference = torch, with 26 to 31 bits."""
     random = Random(10)
     pairs = [draw_pair(random) for _ in range(500)] + [(x, y) for x in EDGES for y in EDGES]
@@ -167,7 +162,7 @@ def test_functions_that_round_binary64(harness: Contract, function: Function) ->
         base = random.randrange(1, 250) << 23 | random.getrandbits(22) << 1 | 1
         pairs.append((base, max(base - (random.randrange(20, 60) << 23), 1) | random.getrandbits(1) << 31))
     a, b = ([p[i] for p in pairs] for i in (0, 1))
-    found = harness.call("grid", function.value, packed(a), packed(b))
+    found = logged.call("grid", function.value, packed(a), packed(b))
     words = struct.unpack(f">{6 * len(pairs)}I", bytes(found))
     x, y = (torch.tensor(w, dtype=torch.int64).to(torch.int32).view(torch.float32).double() for w in (a, b))
     wide = WIDE[function](x.clone()) if function is Function.SQRT else WIDE[function](x, y)
