@@ -29,7 +29,7 @@ GAME = tuple(
     for n in ("errors", "clocks", "fraud", "trees", "divergence", "restart", "agents", "many", "stateful", "listed")
 )
 TWIN = ("tests/twin", *GAME)
-LOGGED = ("tests/twin/test_logged_twin.py", "tests/twin/test_logged_referee.py", "tests/game/test_logged.py")
+LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
 
 
 @dataclass(frozen=True)
