@@ -189,7 +189,7 @@ def adversarial(random: Random, rows: int, length: int) -> list[int]:
 
 
 def sums() -> Small:
-    """Products, sums and one-hot sums of 1 to 70,000 terms, of one batch and several, operands shared or not."""
+    """Products, sums and one-hot sums of 1 to 70,000 terms, of one batch and several, operands shared or not; one of two leaves."""
     random = Random(2)
     states, operators = [], []
 
@@ -217,6 +217,7 @@ def sums() -> Small:
             operators.append(Contract(variant, 1, 3, 4, k, state(len(states) - 1), b))
         else:
             operators.append(Contract(variant, 1, 6, 4 if variant is Variant.DOT else 1, k, rows(6, k), b))
+    operators.append(Contract(Variant.DOT, 1, 12, 15, 5, rows(12, 5), rows(15, 5)))  # more elements than a leaf has
     return Small(operators, states)
 
 
