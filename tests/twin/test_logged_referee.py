@@ -15,13 +15,16 @@ from onchain import StepOnChain, deploy_logged
 from referee_programs import STEP, STEPS, functions, selections, sums
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.commit.merkle import Kind, leaf_hash, path_root
 from vgame.commit.store import Store
 from vgame.execute.history import PROOF_TYPE
+from vgame.execute.reference import Position
 from vgame.logged.history import LoggedHistory
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
-from vgame.logged.reference import reads_log
+from vgame.logged.reference import evaluate, reads_log
+from vgame.logged.rounding import Direction
 from vgame.logged.sums import PROVEN, Entries
-from vgame.logged.tree import interval_root
+from vgame.logged.tree import interval_root, place
 from vgame.program.operators import Contract as Contraction
 from vgame.program.operators import Map
 from vgame.program.program import Program
@@ -108,6 +111,30 @@ def test_another_log_gives_another_word_or_none(machine: Contract, tmp_path: Pat
     assert refused(None) == "OpeningCount"
     assert refused((content, siblings, path), (*context[:11], context[11] - 1, *context[12:])) == "WrongRoot"
     assert refused((content, siblings, path), (*context[:13], bytes(32))) == "WrongRoot"
+
+
+def test_a_neighbours_entry_is_none_of_this_element(machine: Contract, tmp_path: Path) -> None:
+    """Where a direction matters: with all other entries of the leaf the element has its word without one, with its own the other one."""
+    step = step_of("sums", 32, machine, tmp_path)
+    program, tried = step.history.program, 0
+    for o in (i for i, op in enumerate(program.operators) if reads_log(op) and op.blocks == 1):
+        read = step.history._reader(STEP, o).read
+        for element in range(program.operators[o].elements):
+            at = Position(step.history.bundle.seed, STEP, o, element)
+            words = {d: evaluate(program.operators[o], at, read, 32, d) for d in Direction}
+            other = next((d for d in Direction if words[d] != words[Direction.NONE]), None)
+            if other is None:
+                continue
+            tried += 1
+            proof = list(decode([PROOF_TYPE], step.proof(o, element))[0])
+            mine = 1 << element % 128
+            for present, word in (((1 << 128) - 1 - mine, words[Direction.NONE]), (mine, words[other])):
+                content = (present << 128 | (mine if other is Direction.UP else 0)).to_bytes(32, "big")
+                path = proof[3][-1][2]
+                root = path_root(Kind.LOG, leaf_hash(Kind.LOG, content), place(program, STEP - 1, o, element), path)
+                opened = encode([PROOF_TYPE], [(*proof[:3], [*proof[3][:-1], (content, [], path)])])
+                assert machine.call("evaluate", (*step.context(o, element)[:13], root), opened) == word
+    assert tried > 3
 
 
 def test_functions_without_a_word_are_refused(machine: Contract, tmp_path: Path) -> None:
