@@ -188,6 +188,11 @@ def adversarial(random: Random, rows: int, length: int) -> list[int]:
     return words
 
 
+def near_midpoints(rows: int) -> list[int]:
+    """Rows of three words: a power of two, half a unit in its last place, and 2^-60 of it."""
+    return [exponent << 23 for r in range(rows) for exponent in (120 + r, 96 + r, 60 + r)]
+
+
 def sums() -> Small:
     """Products, sums and one-hot sums of 1 to 70,000 terms, of one batch and several, operands shared or not; one of two leaves."""
     random = Random(2)
@@ -217,7 +222,9 @@ def sums() -> Small:
             operators.append(Contract(variant, 1, 3, 4, k, state(len(states) - 1), b))
         else:
             operators.append(Contract(variant, 1, 6, 4 if variant is Variant.DOT else 1, k, rows(6, k), b))
-    operators.append(Contract(Variant.DOT, 1, 12, 15, 5, rows(12, 5), rows(15, 5)))  # more elements than a leaf has
+    # More elements than a leaf has, and each so near to a midpoint that mode `logged` leaves a choice.
+    states += [tensor(near_midpoints(12)), tensor([ONE] * 3 * 15)]
+    operators.append(Contract(Variant.DOT, 1, 12, 15, 3, state(len(states) - 2), state(len(states) - 1)))
     return Small(operators, states)
 
 
