@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from bench_compare import Contestants, compare, show
-from bench_steps import certified_step, eager_step
+from bench_steps import STEPS
 
 from vgame.arithmetic.certified import dot
 from vgame.commit.store import Store
@@ -30,11 +30,7 @@ def by_terms() -> Points:
 
 
 def _steps(task: Callable[[], Task]) -> Contestants:
-    return {
-        "certified": certified_step(task()),
-        "fp64": eager_step(task(), torch.float64),
-        "fp32": eager_step(task(), torch.float32),
-    }
+    return {kind: STEPS[kind](task()) for kind in ("certified", "eager fp64", "eager fp32")}
 
 
 def by_batch() -> Points:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -19,7 +20,22 @@ ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "vgame" / "game" / "artifacts"
 DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Logged", "Pointwise")
 CODE_SIZE_LIMIT = 24_576  # EIP-170
+IMPORT = re.compile(r'^import .*?"([^"]+)";', re.MULTILINE | re.DOTALL)
 RUNTIME = ["evm.deployedBytecode.object", "evm.deployedBytecode.immutableReferences"]
+
+
+def reachable(path: Path) -> list[Path]:
+    """The sources that `path` imports, itself included (npm packages are pinned by package-lock.json)."""
+    found, queue = set(), [path]
+    while queue:
+        source = queue.pop()
+        if source in found:
+            continue
+        found.add(source)
+        for name in IMPORT.findall(source.read_text()):
+            if not name.startswith("@"):
+                queue.append((source.parent / name if name.startswith(".") else ROOT / name).resolve())
+    return sorted(found)
 
 
 def compile_sources(paths: list[Path]) -> dict[str, dict]:

@@ -17,12 +17,13 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from compile import reachable
+
 from vgame.files import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "mutants.json"
 DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Logged", "Pointwise")
-IMPORT = re.compile(r'^import .*?"(\.[^"]+)";', re.MULTILINE | re.DOTALL)
 #: The fast chain only, cheapest first.
 GAME = tuple(
     f"tests/game/test_{n}.py"
@@ -185,17 +186,6 @@ def first_failure(place: Path, tests: tuple[str, ...]) -> str | None:
     return found[1] if found else f"pytest ended with {done.returncode}"
 
 
-def sources(contract: Path) -> set[Path]:
-    """The contract's file and all that it imports."""
-    found, queue = set(), [contract]
-    while queue:
-        path = queue.pop()
-        if path not in found:
-            found.add(path)
-            queue += [(path.parent / name).resolve() for name in IMPORT.findall(path.read_text())]
-    return found
-
-
 def play(place: Path, mutant: Mutant) -> str | None:
     path = place / "contracts" / mutant.file
     before = path.read_text()
@@ -204,7 +194,7 @@ def play(place: Path, mutant: Mutant) -> str | None:
     artifacts = {p: p.read_bytes() for p in (place / "vgame/game/artifacts").glob("*.json")}
     path.write_text(before.replace(mutant.old, mutant.new, 1))
     try:
-        names = [n for n in DEPLOYED if path in sources(next((place / "contracts").rglob(f"{n}.sol")))]
+        names = [n for n in DEPLOYED if path in reachable(next((place / "contracts").rglob(f"{n}.sol")))]
         command = [sys.executable, "scripts/compile.py", *names]
         compiled = subprocess.run(command, cwd=place, capture_output=True, text=True)
         if compiled.returncode:

@@ -184,7 +184,7 @@ def test_every_order_of_every_move_with_a_long_sum(scene: Scene, name: str, oper
     print(
         f"{name}, operator {operator}: {len(explorer.states)} states, {explorer.ends} ends, {explorer.deepest} moves at most"
     )
-    assert len(explorer.states) > 60
+    assert len(explorer.states) > 60 and explorer.deepest > 12
 
 
 def test_an_explorer_that_could_fail(scene: Scene) -> None:

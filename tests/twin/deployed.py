@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,7 +30,17 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "contracts"
 HARNESSES = ROOT / "tests" / "contracts"
 CALLER = "0x" + "11" * 20
-IMPORT = re.compile(r'^import .*?"([^"]+)";', re.MULTILINE | re.DOTALL)
+
+
+def _script() -> ModuleType:
+    """scripts/compile.py as a module."""
+    spec = importlib.util.spec_from_file_location("compile_script", ROOT / "scripts" / "compile.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+script = _script()
 
 
 class Reverted(Exception):
@@ -93,24 +104,10 @@ class Contract:
         return Reverted("0x" + data.hex(), ())
 
 
-def reachable(path: Path) -> list[Path]:
-    """The repository's sources that `path` imports, itself included (npm packages are pinned by package-lock.json)."""
-    found, queue = set(), [path]
-    while queue:
-        source = queue.pop()
-        if source in found:
-            continue
-        found.add(source)
-        for name in IMPORT.findall(source.read_text()):
-            if not name.startswith("@"):
-                queue.append((source.parent / name if name.startswith(".") else ROOT / name).resolve())
-    return sorted(found)
-
-
 def cache_of(path: Path) -> Path:
     """Where the compiled output of `path` belongs."""
     settings = [ROOT / "scripts" / "compile.py", ROOT / "package-lock.json"]
-    digest = hashlib.sha256(b"".join(p.read_bytes() for p in [*reachable(path), *settings])).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in [*script.reachable(path), *settings])).hexdigest()[:16]
     return CACHE / f"{path.stem}-{digest}.json"
 
 
@@ -143,10 +140,7 @@ def _compiler() -> Callable[[list[Path]], dict[str, dict]]:
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    spec = importlib.util.spec_from_file_location("compile_script", ROOT / "scripts" / "compile.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.compile_sources
+    return script.compile_sources
 
 
 def deploy(name: str) -> Contract:

@@ -27,6 +27,9 @@ from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 SHORT, TWO_STAGES = 64, 1024
 #: Rows of at most so many terms are laid side by side: reductions are slow along a short contiguous dimension.
 TRANSPOSED = 8
+#: Runs of folded rows from which on they are added where they lie; shorter ones are copied first.
+LEAST_RUN = 64
+#: Where the only run of a whole row begins.
 AT_ONCE = np.zeros(1, np.int64)
 
 
@@ -37,7 +40,7 @@ def sum_rows(a: Tensor | Folded) -> Tensor:
         if vendor().total is not NATIVE.total:
             return sum_rows(a.whole())
         run = compiled_operands.run_of(a.columns)
-        if run < SHORT:
+        if run < LEAST_RUN:
             return sum_rows(a.whole())
         source = a.memory.numpy(), a.rows.reshape(-1), a.columns[::run], run, 1
         return _sum_compiled(source, a.shape, lambda r: a.some(r.numpy()))

@@ -212,7 +212,7 @@ def _follow(x, up, e, scale, more, out, fates):
         refused = differs & inside & (distance > 2.0 * more * e[i])
         taken = differs & ~refused
         out[i] = copied if taken else own
-        fates[i] = 1 * taken + 2 * (taken | (finite & ~inside)) + 4 * refused
+        fates[i] = TAKEN * taken + DOUBTFUL * (taken | (finite & ~inside)) + REFUSED * refused
 
 
 def _follow_by_passes(s: Tensor, up: Tensor, e: Tensor, bits: int) -> tuple[Tensor, Tensor]:
