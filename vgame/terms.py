@@ -37,7 +37,7 @@ GAS = {
 #: What differs in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
 LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
 #: More of `postPartials` for each block behind the third.
-BLOCK_GAS = {"correct": 3_500, "logged": 6_000}
+BLOCK_GAS = {"correct": 6_000, "logged": 10_000}
 
 
 def gas_of(bundle: Bundle) -> dict[str, int]:
