@@ -10,7 +10,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "twin"))
 
+from revm_node import RevmChain, RevmNode
 from scene import Scene, fast_scene, watch
+
+from vgame.game.chain import deploy_game
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +32,10 @@ def scene(deployed_scene: Scene) -> Iterator[Scene]:
     del node.send
     node.methods["eth_sendTransaction"] = send
     node.revert(point)
+
+
+@pytest.fixture(scope="module")
+def system() -> tuple[RevmChain, str]:
+    """The real contracts on the fast chain."""
+    chain = RevmChain(RevmNode())
+    return chain, deploy_game(chain.wallet())

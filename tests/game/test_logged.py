@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from revm_node import RevmChain, RevmGame, RevmNode, calldata
+from real_jobs import AtElement, Scene, train_run
 
 from vgame.arithmetic.perturbed import perturbed_products
 from vgame.arithmetic.reference_sums import Partial
-from vgame.commit.merkle import Kind
 from vgame.commit.store import Store
 from vgame.errors import Abstain, ContractError
 from vgame.execute.training import train
-from vgame.game.adversaries import CheatingTrainer, FalseAccuser
+from vgame.game.adversaries import CheatingTrainer
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Wallet, calldata_floor, deploy_game
-from vgame.game.game import CAUSES, JobSpec, Level, Phase
-from vgame.game.player import Player
-from vgame.game.trainer import Trainer
+from vgame.game.game import Level, Phase
 from vgame.logged.admissible import Moments, merge_moments, moments_sum
 from vgame.logged.attacks import Tampering
 from vgame.logged.history import LoggedHistory
 from vgame.logged.kernels import sum_operators
 from vgame.logged.published import FILES, PublishedLog
-from vgame.logged.run import LoggedStore, make_executor
+from vgame.logged.run import make_executor
 from vgame.program.operators import Contract
 from vgame.roles import off_chain
 from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
@@ -54,84 +49,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     made = load_bundle(folder)
     assert any(isinstance(op, Contract) and op.blocks > 1 for op in made.program.operators)
     return made
-
-
-@pytest.fixture(scope="module")
-def system() -> tuple[RevmChain, str]:
-    """The real contracts on the fast chain."""
-    chain = RevmChain(RevmNode())
-    return chain, deploy_game(chain.wallet())
-
-
-class Scene:
-    """One job on chain."""
-
-    nonce = 0
-
-    def __init__(self, system: tuple[RevmChain, str], bundle: Bundle) -> None:
-        self.chain, self.address = system
-        self.bundle, Scene.nonce = bundle, Scene.nonce + 1
-        self.gas: dict[str, int] = {}
-        client, spec = self.game(), JobSpec(**bundle.order)
-        self.id = client.job_id(spec, client.wallet.address, Scene.nonce)
-        client.send("createJob", astuple(spec), Scene.nonce, bundle.program.header, value=spec.reward)
-        self.view = client
-
-    def game(self) -> RevmGame:
-        return Metered(self.chain, self.address, self.chain.wallet(), self.gas)
-
-    def trainer(self, run: LoggedHistory, cls: type[Trainer] = Trainer, **options) -> Trainer:
-        player = cls(self.game(), self.id, run, **options)
-        player.accept()
-        player.claim()
-        return player
-
-    def play(self, *players: Player) -> Phase:
-        """In turn until nobody moves; then past the window."""
-        for _ in range(300):
-            if not sum(player.step() for player in players):
-                break
-        job = self.view.job(self.id)
-        if job.phase is Phase.CLAIMED:
-            assert self.chain.advance(job.spec.challenge_window + 1)
-            for player in players:
-                player.step()
-        return self.view.job(self.id).phase
-
-    @property
-    def causes(self) -> list[tuple[str, str]]:
-        found = [e for e in self.view.events(job=self.id) if e.name in ("Convicted", "Dismissed")]
-        return [(e.name, CAUSES[e.args["cause"]]) for e in found]
-
-
-class Metered(RevmGame):
-    """It writes down the most gas of each call."""
-
-    def __init__(self, chain: RevmChain, address: str, wallet: Wallet, gas: dict[str, int]) -> None:
-        super().__init__(chain, address, wallet)
-        self.gas = gas
-
-    def send(self, name: str, *args, value: int = 0):
-        receipt = super().send(name, *args, value=value)
-        used = max(int(receipt["gasUsed"], 16), calldata_floor(bytes.fromhex(calldata(name, args)[2:])))
-        self.gas[name] = max(used, self.gas.get(name, 0))
-        return receipt
-
-
-Tamper = Callable[[Tampering], None]
-
-
-def train_run(
-    bundle: Bundle, folder: Path, tamper: Tamper | None = None, cls: type[Tampering] = Tampering
-) -> LoggedHistory:
-    """A trainer's run, with its log."""
-    store, executor = LoggedStore(folder, bundle), make_executor(bundle, "cpu")
-    if tamper:
-        executor.kernels = cls(bundle.program, bundle.log.bits, executor.kernels.windows)
-        tamper(executor.kernels)
-    store.record(executor)
-    train(store, executor)
-    return LoggedHistory(store, executor, store)
 
 
 def audit_run(bundle: Bundle, source: Path, folder: Path) -> tuple[LoggedHistory, PublishedLog]:
@@ -165,9 +82,17 @@ def test_an_honest_run_is_final_whatever_the_devices(system, bundle: Bundle, tmp
         assert job.spec.mode == 32 and log.why_foreign(job.run_root, None) == ""
         auditor = Auditor(scene.game(), scene.id, mine)
         assert auditor.agrees() and sum(map(len, log.store.log.read(1).values())) > 0
-        accusers = [AtLog(scene.game(), scene.id, mine, step_wanted=step, where=log) for step in (1, 3)]
+        accusers = [at_log(scene, mine, log, step) for step in (1, 3)]
         assert scene.play(trainer, auditor, *accusers) is Phase.FINAL
     assert scene.causes == [("Dismissed", "element")] * 2
+
+
+def at_log(scene: Scene, mine: LoggedHistory, log: PublishedLog, step: int) -> AtElement:
+    """Accuses an element that has an entry, of the first operator with one."""
+    entries = log.store.log.read(step)
+    operator = min(entries)
+    element = int(entries[operator].positions[0])
+    return AtElement(scene.game(), scene.id, mine, step_wanted=step, operator=operator, element=element)
 
 
 def diverging(bundle: Bundle, folder: Path, step: int) -> LoggedHistory:
@@ -217,25 +142,6 @@ def test_a_divergence_that_was_steered_convicts(system, bundle: Bundle, tmp_path
     assert log.why_foreign(scene.view.job(scene.id).run_root, log.partial_root) == ""
     assert scene.play(trainer, Auditor(scene.game(), scene.id, mine)) is Phase.CONVICTED
     assert scene.causes == [("Convicted", "element")]
-
-
-class AtLog(FalseAccuser):
-    """It accuses an element that has an entry, of the first operator with one."""
-
-    def __init__(self, *arguments, where: PublishedLog, **options) -> None:
-        super().__init__(*arguments, **options)
-        entries = where.store.log.read(self.step_wanted)
-        self.operator = min(entries)
-        self.element = int(entries[self.operator].positions[0])
-
-    def order(self, node):
-        wanted = {Kind.TRACE: self.operator, Kind.TENSOR: self.element // 128}.get(node.kind)
-        return [*([] if wanted is None else [(wanted >> node.base) - node.first]), *super().order(node)]
-
-    def move(self, view, number, d):
-        if d.level is Level.TENSOR and d.height == 0 and self.element // 128 == d.index:
-            return self.name("selectElement", number, d, self.element, view.leaf(d.node))
-        return super().move(view, number, d)
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short sum", "long sum"])
