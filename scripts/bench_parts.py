@@ -1,0 +1,75 @@
+"""Where the processor's time of a certified step goes inside its sums: the library's products, widening, rounding test, exact tier.
+
+python scripts/bench_parts.py "GPT-2 small"      one thread; seconds per step and shares
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+import torch
+from bench_steps import TASKS, certified_step
+
+from vgame.arithmetic import compiled_rounding
+from vgame.arithmetic.products import Tile
+from vgame.arithmetic.vendor import NATIVE, using
+
+PARTS = {
+    "widening": (Tile, "_widen"),
+    "rounding test": (Tile, "_certify_compiled"),
+    "exact tier": (Tile, "sum_exactly"),
+    "sums of rows": (compiled_rounding, "sum_rows"),
+}
+
+
+def timed(name: str, function: Callable, seconds: Counter[str]) -> Callable:
+    """The function; its processor time is added to `seconds`."""
+
+    def run(*arguments: object) -> object:
+        begin = time.process_time()
+        try:
+            return function(*arguments)
+        finally:
+            seconds[name] += time.process_time() - begin
+
+    return run
+
+
+@contextmanager
+def watched() -> Iterator[Counter[str]]:
+    """Within the block the parts are timed."""
+    seconds: Counter[str] = Counter()
+    with ExitStack() as stack:
+        stack.enter_context(using(replace(NATIVE, product=timed("library's products", NATIVE.product, seconds))))
+        for name, (owner, part) in PARTS.items():
+            stack.enter_context(patch.object(owner, part, timed(name, getattr(owner, part), seconds)))
+        yield seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--steps", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    step = certified_step(TASKS[arguments.task]())
+    step()  # compiles
+    with watched() as seconds:
+        begin = time.process_time()
+        for _ in range(arguments.steps):
+            step()
+        whole = time.process_time() - begin
+    seconds["everything else: maps, copies, indexing"] = whole - sum(seconds.values())
+    print(f"{arguments.task}: {whole / arguments.steps:.2f} s per step")
+    for name, part in seconds.most_common():
+        print(f"{part / arguments.steps:8.2f} s {part / whole:6.1%}  {name}")
+
+
+if __name__ == "__main__":
+    main()
