@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -37,11 +38,12 @@ class Counts:
 
 
 _counts: ContextVar[Counts | None] = ContextVar("counts", default=None)
+_one_at_a_time = Lock()
 
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """`with counting() as counts:` adds up what the certified sums of this thread did."""
+    """`with counting() as counts:` adds up what the certified sums of this thread and of those that share its work did."""
     counts = Counts()
     token = _counts.set(counts)
     try:
@@ -59,9 +61,10 @@ def tally(elements: int, tested_exact: int, tier: int) -> None:
     """Record one finished group of elements; those not named are settled by the bound."""
     counts = _counts.get()
     if counts is not None:
-        counts.bound += elements - tested_exact - tier
-        counts.exact += tested_exact
-        counts.tier += tier
+        with _one_at_a_time:
+            counts.bound += elements - tested_exact - tier
+            counts.exact += tested_exact
+            counts.tier += tier
 
 
 def weigh(terms: Tensor | int) -> Tensor | float:

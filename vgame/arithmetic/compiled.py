@@ -1,21 +1,19 @@
-"""Compiled loops on a CPU: the switch, memory as arrays, threads. The loops themselves: compiled_operands.py, compiled_rounding.py,
+"""Compiled loops on a CPU: the switch, memory as arrays. The loops themselves: compiled_operands.py, compiled_rounding.py,
 compiled_exact.py.
 
 In: the storage of tensors as flat arrays, with strides. Out: the words that the torch passes give, by the same tests
 (docs/numerics-products.md, sections 3 to 5).
 
-The library's own threads idle meanwhile, so large loops are shared by threads of our own; none of them holds the interpreter's lock.
+Large loops are shared by threads (vgame/threads.py); none of them holds the interpreter's lock.
 `fastmath` is on for `add` only, and there only `reassoc`: sums that any order gives exactly, or whose bound holds in any order.
 A loop takes no constant from another file, so the compiler's cache notices every change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 
 import numpy as np
 import torch
@@ -23,9 +21,6 @@ from numba import njit
 from torch import Tensor
 
 from vgame.arithmetic.gpu import gate
-
-#: Elements that are worth a thread.
-SHARE = 1 << 17
 
 compile_loop = njit(cache=True, nogil=True, error_model="numpy")
 add = njit(cache=True, nogil=True, fastmath={"reassoc"})(lambda x, y: x + y)
@@ -48,7 +43,7 @@ def in_use(device: torch.device) -> bool:
     return device.type == "cpu" and _allowed.get() and not gate.in_use(device)
 
 
-# --- arrays and threads ---
+# --- tensors as arrays ---
 
 
 def flat_tensor(x: Tensor) -> Tensor:
@@ -65,16 +60,3 @@ def flat(x: Tensor) -> np.ndarray:
 def batch_stride(x: Tensor) -> int:
     """Stride of the batch, 0 if one batch serves all."""
     return x.stride(0) if x.shape[0] > 1 else 0
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="vgame")
-
-
-def share(count: int, each: int, run: Callable[[int, int], object]) -> list:
-    """[run(first, last), ...] over 0..count-1 in order, by as many threads as `each` elements per item are worth."""
-    parts = max(1, min(torch.get_num_threads(), count, count * each // SHARE))
-    edges = [count * i // parts for i in range(parts + 1)]
-    others = [_pool(parts - 1).submit(run, *edges[i : i + 2]) for i in range(1, parts)] if parts > 1 else []
-    return [run(*edges[:2]), *(other.result() for other in others)]

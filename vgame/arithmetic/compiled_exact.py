@@ -7,7 +7,8 @@ import math
 import numpy as np
 from torch import Tensor
 
-from vgame.arithmetic.compiled import add, compile_loop, flat, share
+from vgame.arithmetic.compiled import add, compile_loop, flat
+from vgame.threads import share
 
 #: Elements that are summed side by side where rows are not contiguous.
 LANES = 512

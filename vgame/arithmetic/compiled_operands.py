@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.compiled import add, batch_stride, compile_loop, flat, share
+from vgame.arithmetic.compiled import add, batch_stride, compile_loop, flat
 from vgame.arithmetic.workspace import scratch
+from vgame.threads import share
 
 #: Runs of words from which on they are read as such.
 LEAST_RUN = 8

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.compiled import add, compile_loop, flat, share
+from vgame.arithmetic.compiled import add, compile_loop, flat
+from vgame.threads import share
 
 #: Elements between two looks at the mark that says whether one of them is open.
 SPAN = 256

@@ -221,4 +221,4 @@ def evaluate(function: Function, x: Tensor) -> Tensor:
         raise TypeError(f"binary32 expected, not {x.dtype}")
     from vgame.arithmetic import elementary_kernel  # numba is imported only where its loops run
 
-    return torch.from_numpy(elementary_kernel.evaluate(function, x.detach().numpy(), torch.get_num_threads()))
+    return torch.from_numpy(elementary_kernel.evaluate(function, x.detach().numpy()))

@@ -9,7 +9,6 @@ it receives the value before the last rounding, which is the same in both twins 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numba import njit
@@ -18,9 +17,10 @@ from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
 from vgame.arithmetic.elementary_tables import ERF_Q, EXP_Q, LN2_HI, LN2_LO, LOG2E, LOG_Q, SINPI_Q
 from vgame.arithmetic.functions import Function
+from vgame.threads import share
 
 CHUNK = 1 << 15  # elements per pass: they stay in the cache
-SHARE = 1 << 18  # elements that are worth a thread
+WORTH = 1 << 16  # elements that are worth a thread
 SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, which then stands in the low bits
 SCALER = SHIFTER + 1023.0  # the same, biased: the low bits shifted up by 52 are the number 2^k
 REDUCE = 0x3FE6A09E00000000 + (1 << 52) - 1  # the bits of a number just below sqrt(1/2); rounds the shift by 52 up
@@ -211,15 +211,9 @@ def fill(function: Function, x: np.ndarray, out: np.ndarray) -> None:
             _patch(part.view(np.uint32), target, at, exact.view(np.float32))
 
 
-def evaluate(function: Function, x: np.ndarray, threads: int = 1) -> np.ndarray:
-    """RN(f(x)) elementwise, any shape; `threads` threads share a large array."""
+def evaluate(function: Function, x: np.ndarray) -> np.ndarray:
+    """RN(f(x)) elementwise, any shape; threads share a large array."""
     source = np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
     result = np.empty_like(source)
-    share = max(-(-source.size // (threads * CHUNK)) * CHUNK, SHARE)
-    parts = [slice(start, start + share) for start in range(0, source.size, share)]
-    if len(parts) > 1:
-        with ThreadPoolExecutor(len(parts)) as pool:
-            list(pool.map(lambda part: fill(function, source[part], result[part]), parts))
-    elif parts:
-        fill(function, source, result)
+    share(source.size, 1, lambda first, last: fill(function, source[first:last], result[first:last]), WORTH)
     return result.reshape(np.shape(x))

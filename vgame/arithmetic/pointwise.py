@@ -19,7 +19,8 @@ from numba import carray, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from vgame.arithmetic.compiled import compile_loop, in_use, share
+from vgame.arithmetic.compiled import compile_loop, in_use
+from vgame.threads import share
 
 __all__ = ["Chain", "all_finite", "in_use", "run"]
 

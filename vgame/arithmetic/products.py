@@ -9,6 +9,7 @@ Reference: vgame/arithmetic/reference.py, dot.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from vgame.arithmetic.row_facts import no_facts, row_facts
 from vgame.arithmetic.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, batch_of, pass_size, scratch, spans, wide_memory, widen
+from vgame.threads import each, threads
 
 #: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
 BLOCK = 1024
@@ -32,8 +34,12 @@ GROUP = 64
 LARGE = 1 << 20
 #: Tiles end at multiples of so many rows, where the runs of folded rows do.
 ALIGNED = 64
+#: Terms of a product that are worth a thread.
+WORTH = 1 << 22
 #: What gathering costs per term next to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
+
+Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
 
 @torch.no_grad()
@@ -49,9 +55,11 @@ def dot(a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
     out = torch.empty(batch, a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
     if gate.in_use(out.device):
         return _dot_by_kernels(a, b, out)
-    for i, m, n in tiles(batch, a.shape[1], b.shape[1], a.shape[2], TILE):
-        tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
-        tile.run()
+
+    def fill(i: slice, m: slice, n: slice) -> None:
+        Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n]).run()
+
+    each([partial(fill, *place) for place in shared_tiles(tuple(out.shape), a.shape[2])])
     return out
 
 
@@ -65,15 +73,35 @@ def _dot_by_kernels(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def tiles(batch: int, rows: int, columns: int, k: int, limit: int) -> list[tuple[slice, slice, slice]]:
-    """Index ranges (batch, m, n): tiles of the result which, like the K-blocks of their operands, fit into `limit`."""
+def shared_tiles(shape: tuple[int, int, int], k: int) -> list[Place]:
+    """The tiles of a product, as many for each thread as for any other."""
+    return tiles(*shape, k, TILE, min(threads(), math.prod(shape) * k // WORTH))
+
+
+def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
+    """Tiles of the result which, like the K-blocks of their operands, fit into `limit`; a multiple of `parts`, where that can be."""
     block = _block_length(k)
     width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
     height = min(rows, max(1, limit // max(block, width)))
     width, height = (x - x % ALIGNED if ALIGNED < x < whole else x for x, whole in ((width, columns), (height, rows)))
     whole = (height, width) == (rows, columns)
     group = max(1, limit // max(height * width, height * block, width * block)) if whole else 1
+    if parts > 1 and (-(-batch // group) * -(-columns // width) * -(-rows // height)) % parts:
+        if batch >= parts:
+            group = _evenly(batch, group, parts, 1)
+        elif columns >= rows:
+            width = _evenly(columns, width, parts, ALIGNED)
+        else:
+            height = _evenly(rows, height, parts, ALIGNED)
     return [(i, m, n) for i in spans(batch, group) for n in spans(columns, width) for m in spans(rows, height)]
+
+
+def _evenly(extent: int, size: int, parts: int, aligned: int) -> int:
+    """A size of pieces of `extent`, at most about `size`, that makes their number a multiple of `parts`."""
+    pieces = -(-extent // size)
+    count = -(-pieces // parts) * parts
+    fair = -(-extent // count)
+    return -(-fair // aligned) * aligned if fair > aligned else fair
 
 
 def _block_length(k: int) -> int:

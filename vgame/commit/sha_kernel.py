@@ -7,20 +7,18 @@ Source: FIPS 180-4; Intel SHA extensions (sha256rnds2, sha256msg1, sha256msg2).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 
 import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from vgame.threads import share
+
 LEAF = 512  # bytes of a leaf
 DIGEST = 32
 #: Hashes that are worth a thread.
-SHARE = 1 << 10
+WORTH = 1 << 10
 
 # The constants of FIPS 180-4, section 4.2.2 and 5.3.3: fractions of the roots of the first primes.
 _PRIMES = [p for p in range(2, 312) if all(p % q for q in range(2, p))]
@@ -155,25 +153,10 @@ def _hash_all(data, size, mark, kind, out, first, last):
         _store(state, 1, out, j)
 
 
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="vgame-hash")
-
-
-def _share(count: int, run: Callable[[int, int], None]) -> None:
-    """run(first, last) over 0..count-1, by as many threads as it is worth."""
-    parts = max(1, min(len(os.sched_getaffinity(0)), count // SHARE))
-    edges = [count * i // parts for i in range(parts + 1)]
-    others = [_pool().submit(run, *edges[i : i + 2]) for i in range(1, parts)]
-    run(*edges[:2])
-    for other in others:
-        other.result()
-
-
 def leaf_hashes(data: np.ndarray, kind: int) -> np.ndarray:
     """uint8 [leaves, 32]: H(0x00 ‖ kind ‖ 512 bytes) of whole leaves; data: uint8, flat."""
     out = np.empty((data.size // LEAF, DIGEST), np.uint8)
-    _share(len(out), lambda first, last: _hash_all(data, LEAF, 0, kind, out, first, last))
+    share(len(out), 1, lambda first, last: _hash_all(data, LEAF, 0, kind, out, first, last), WORTH)
     return out
 
 
@@ -181,5 +164,5 @@ def node_hashes(level: np.ndarray, kind: int) -> np.ndarray:
     """uint8 [n / 2, 32]: H(0x01 ‖ kind ‖ left ‖ right) of neighbours; level: uint8 [n, 32], n even."""
     out = np.empty((len(level) // 2, DIGEST), np.uint8)
     flat = level.reshape(-1)
-    _share(len(out), lambda first, last: _hash_all(flat, 2 * DIGEST, 1, kind, out, first, last))
+    share(len(out), 1, lambda first, last: _hash_all(flat, 2 * DIGEST, 1, kind, out, first, last), WORTH)
     return out

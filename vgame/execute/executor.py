@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,7 @@ from vgame.program.operators import (
     Variant,
 )
 from vgame.program.program import Program
+from vgame.threads import ours
 
 #: Sees every operator's output (flat); what it returns takes the output's place. None on the fast path.
 Tap = Callable[[int, torch.Tensor], torch.Tensor]
@@ -97,6 +99,10 @@ class Executor:
 
     def launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> Launched:
         """The same, started only: with the Triton kernels nothing waits for the device, and the step is the clock's."""
+        with ours() if self.device.type == "cpu" else nullcontext():
+            return self._launch(step, state, tap)
+
+    def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
         run = _Run(self, step, state)
         for unit in self._units(fuse=tap is None and self.kernels.fuses and pointwise.in_use(self.device)):
             if self.watch:

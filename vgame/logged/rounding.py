@@ -20,7 +20,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from vgame.arithmetic.compiled import share
+from vgame.threads import share
 from vgame.arithmetic.reference_binary32 import LEAST_EXPONENT, NAN, round_to_binary32
 
 BITS = range(26, 33)
