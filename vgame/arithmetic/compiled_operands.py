@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.compiled import add, batch_stride, compile_loop, flat
-from vgame.arithmetic.workspace import scratch
+from vgame.arithmetic.workspace import lines
 from vgame.threads import share
 
 #: Runs of words from which on they are read as such.
@@ -40,16 +40,17 @@ def _row_facts(x):
 
 
 @compile_loop
-def _widen(x, strides, shape, y, by_rows, squares, count, quantum, first, last):
+def _widen(x, strides, shape, y, apart, by_rows, squares, count, quantum, first, last):
     """y = x in binary64, [B, R, K] or [B, K, R]; squares[row] += its sum of squares. Rows first..last-1 of B * R.
 
+    apart: words from line to line of y.
     Where `count` and `quantum` are not empty, they take in the rows' facts.
     """
     batch, row, step = strides
     rows, length = shape
     if by_rows:
         for u in range(first, last):
-            at, to, total = u // rows * batch + u % rows * row, u * length, 0.0
+            at, to, total = u // rows * batch + u % rows * row, u * apart, 0.0
             if step == 1:  # slices start at no negative index, which lets the compiler use vectors
                 source, target = x[at : at + length], y[to : to + length]
                 for k in range(length):
@@ -71,7 +72,7 @@ def _widen(x, strides, shape, y, by_rows, squares, count, quantum, first, last):
         low, high = max(first - b * rows, 0), min(last - b * rows, rows)
         sums = squares[b * rows + low : b * rows + high]
         for k in range(length):
-            at, to = b * batch + k * step + low * row, (b * length + k) * rows + low
+            at, to = b * batch + k * step + low * row, (b * length + k) * apart + low
             target = y[to : to + sums.size]
             if row == 1:
                 source = x[at : at + sums.size]
@@ -91,11 +92,11 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
 
     facts: the rows' (non-zeros, quantum) so far, [B, R], which take in x; for contiguous rows only.
     """
-    by_rows, shape = out.is_contiguous(), tuple(x.shape[1:])
-    memory = (out if by_rows else out.mT).view(-1).numpy()
+    by_rows, shape = out.stride(2) == 1, tuple(x.shape[1:])
+    memory, apart = flat(out), out.stride(1 if by_rows else 2)
     source, strides, sums = flat(x), (batch_stride(x), x.stride(1), x.stride(2)), squares.view(-1).numpy()
     known = [fact.view(-1).numpy() for fact in facts] if facts else (_NO_COUNT, _NO_QUANTUM)
-    share(sums.size, shape[1], lambda *part: _widen(source, strides, shape, memory, by_rows, sums, *known, *part))
+    share(sums.size, shape[1], lambda *part: _widen(source, strides, shape, memory, apart, by_rows, sums, *known, *part))
     return out
 
 
@@ -110,10 +111,10 @@ def run_of(table: np.ndarray) -> int:
 
 
 @compile_loop
-def _widen_gathered(x, rows, columns, y, squares, first, last):
+def _widen_gathered(x, rows, columns, y, apart, squares, first, last):
     """y[u, k] = x[rows[u] + columns[k]] in binary64; squares[u] += the row's sum of squares. Rows first..last-1."""
     for u in range(first, last):
-        source, target, total = x[rows[u] :], y[u * columns.size : (u + 1) * columns.size], 0.0
+        source, target, total = x[rows[u] :], y[u * apart : u * apart + columns.size], 0.0
         for k in range(columns.size):
             target[k] = source[columns[k]]
         for k in range(columns.size):
@@ -122,12 +123,12 @@ def _widen_gathered(x, rows, columns, y, squares, first, last):
 
 
 @compile_loop
-def _widen_runs(x, rows, starts, run, y, squares, first, last):
+def _widen_runs(x, rows, starts, run, y, apart, squares, first, last):
     """The same where the columns are runs that begin at `starts`."""
     for u in range(first, last):
         total = 0.0
         for j in range(starts.size):
-            at, to = rows[u] + starts[j], (u * starts.size + j) * run
+            at, to = rows[u] + starts[j], u * apart + j * run
             source, target = x[at : at + run], y[to : to + run]
             for i in range(run):
                 value = np.float64(source[i])
@@ -137,14 +138,14 @@ def _widen_runs(x, rows, starts, run, y, squares, first, last):
 
 
 @compile_loop
-def _widen_across(x, starts, run, columns, y, squares, first, last):
+def _widen_across(x, starts, run, columns, y, apart, squares, first, last):
     """The same as y[k, u] where the rows are runs that begin at `starts`. Runs first..last-1, some at a time."""
-    rows, group = starts.size * run, max(1, GROUP // run)
+    group = max(1, GROUP // run)
     for begin in range(first, last, group):
         end = min(begin + group, last)
         for k in range(columns.size):
             for j in range(begin, end):
-                at, to = starts[j] + columns[k], k * rows + j * run
+                at, to = starts[j] + columns[k], k * apart + j * run
                 source, target, sums = x[at : at + run], y[to : to + run], squares[j * run : (j + 1) * run]
                 for i in range(run):
                     value = np.float64(source[i])
@@ -157,18 +158,18 @@ def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, slot: st
     x, table, sums, shape = memory.numpy(), rows.reshape(-1), squares.view(-1).numpy(), (*rows.shape, columns.size)
     run, across = run_of(columns), run_of(table) if len(rows) == 1 else 1
     if across > run and across >= LEAST_RUN:
-        out = scratch(slot, (1, shape[2], shape[1]), torch.float64, memory.device).mT
-        y, starts = out.mT.view(-1).numpy(), table[::across]
-        share(starts.size, across * shape[2], lambda *part: _widen_across(x, starts, across, columns, y, sums, *part))
+        out = lines(slot, (1, shape[2], shape[1]), memory.device).mT
+        to, starts = (flat(out), out.stride(2), sums), table[::across]
+        share(starts.size, across * shape[2], lambda *part: _widen_across(x, starts, across, columns, *to, *part))
         return out
-    out = scratch(slot, shape, torch.float64, memory.device)
-    y = out.view(-1).numpy()
+    out = lines(slot, shape, memory.device)
+    to = flat(out), out.stride(1), sums
     if run >= LEAST_RUN:
         starts = columns[::run]
-        share(table.size, shape[2], lambda *part: _widen_runs(x, table, starts, run, y, sums, *part))
+        share(table.size, shape[2], lambda *part: _widen_runs(x, table, starts, run, *to, *part))
     else:
         places = columns.astype(np.uint64)  # not signed: no index counts from the end
-        share(table.size, shape[2], lambda *part: _widen_gathered(x, table, places, y, sums, *part))
+        share(table.size, shape[2], lambda *part: _widen_gathered(x, table, places, *to, *part))
     return out
 
 

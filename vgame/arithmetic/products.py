@@ -23,7 +23,7 @@ from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import no_facts, row_facts
 from vgame.arithmetic.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.vendor import NATIVE, vendor
-from vgame.arithmetic.workspace import TILE, batch_of, pass_size, scratch, spans, wide_memory, widen
+from vgame.arithmetic.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
 from vgame.threads import each, threads
 
 #: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
@@ -59,7 +59,7 @@ def dot(a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
     def fill(i: slice, m: slice, n: slice) -> None:
         Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n]).run()
 
-    each([partial(fill, *place) for place in shared_tiles(tuple(out.shape), a.shape[2])])
+    each([partial(fill, *place) for place in shared_tiles(out, a.shape[2])])
     return out
 
 
@@ -73,9 +73,9 @@ def _dot_by_kernels(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def shared_tiles(shape: tuple[int, int, int], k: int) -> list[Place]:
-    """The tiles of a product, as many for each thread as for any other."""
-    return tiles(*shape, k, TILE, min(threads(), math.prod(shape) * k // WORTH))
+def shared_tiles(out: Tensor, k: int) -> list[Place]:
+    """The tiles of a product `out` of K terms, as many for each thread as for any other."""
+    return tiles(*out.shape, k, product_size(out.device), min(threads(), out.numel() * k // WORTH))
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:

@@ -14,9 +14,12 @@ from torch import Tensor
 
 #: Elements of one tile of a result or operand block (binary64: 32 MiB). At most about seven such buffers live at a time.
 TILE = 1 << 22
-#: Elements that one pointwise pass works on, that a tile of sums has, and terms that the exact tier gathers at a time:
-#: on a CPU about what its second-level cache holds, elsewhere a tile.
-PASS, SUMS, GATHER = {"cpu": 1 << 16}, {"cpu": 1 << 18}, {"cpu": 1 << 17}
+#: On a CPU, in the order of its caches: elements that one pointwise pass works on, terms that the exact tier gathers at a time,
+#: elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a tile.
+PASS, GATHER, SUMS, PRODUCTS = ({"cpu": 1 << size} for size in (16, 17, 18, 20))
+
+#: Lines of a multiple of so many binary64 words fall into few sets of a cache, unless they lie so many words further apart.
+FALLS_TOGETHER, APART = 64, 8
 
 _kept = threading.local()
 
@@ -29,6 +32,11 @@ def pass_size(device: torch.device) -> int:
 def sum_size(device: torch.device) -> int:
     """Elements per tile of sums on `device`."""
     return SUMS.get(device.type, TILE)
+
+
+def product_size(device: torch.device) -> int:
+    """Elements per tile of a product on `device`, and of its operands' blocks."""
+    return PRODUCTS.get(device.type, TILE)
 
 
 def gather_size(device: torch.device) -> int:
@@ -51,8 +59,15 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 def wide_memory(x: Tensor, slot: str) -> Tensor:
     """Scratch memory for a binary64 copy of x [.., R, K], in x's own order of rows and columns."""
     if x.stride(-1) > x.stride(-2):
-        return scratch(slot, (*x.shape[:-2], x.shape[-1], x.shape[-2]), torch.float64, x.device).mT
-    return scratch(slot, tuple(x.shape), torch.float64, x.device)
+        return lines(slot, (*x.shape[:-2], x.shape[-1], x.shape[-2]), x.device).mT
+    return lines(slot, tuple(x.shape), x.device)
+
+
+def lines(slot: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Binary64 scratch memory whose lines (the last dimension) do not all meet in the same sets of a cache."""
+    length = shape[-1]
+    apart = length + APART if device.type == "cpu" and length % FALLS_TOGETHER == 0 else length
+    return scratch(slot, (*shape[:-1], apart), torch.float64, device)[..., :length]
 
 
 def widen(x: Tensor, slot: str) -> Tensor:
