@@ -87,8 +87,8 @@ def each(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
     return [results[place] for place in range(len(jobs))]
 
 
-def share(count: int, size: int, run: Callable[[int, int], Result], worth: int = WORTH) -> list[Result]:
-    """[run(first, last), ...] over 0..count-1 in order; an item has `size` elements, and `worth` elements are worth a thread."""
-    parts = max(1, min(threads(), count, count * size // worth))
+def share(count: int, size: int, run: Callable[[int, int], Result], worth: int | None = None) -> list[Result]:
+    """[run(first, last), ...] over 0..count-1 in order; an item has `size` elements; `worth` (WORTH) are worth a thread."""
+    parts = max(1, min(threads(), count, count * size // (worth or WORTH)))
     edges = [count * i // parts for i in range(parts + 1)]
     return each([partial(run, *edges[i : i + 2]) for i in range(parts)])

@@ -15,3 +15,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def threads_come_back() -> Iterator[None]:
+    """For tests that set the number of threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

@@ -96,9 +96,9 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_every_layout(layout, threads, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr("vgame.arithmetic.compiled.SHARE", 64)
+def test_every_layout(layout, threads, monkeypatch, threads_come_back):
+    torch.set_num_threads(threads)
+    monkeypatch.setattr("vgame.threads.WORTH", 64)
     x, y = draw("any bits", 1800), draw("normal", 1800, seed=1)
     left = layout(x)
     right = y[: left.numel()].view(left.shape)
@@ -118,9 +118,9 @@ def test_a_product_and_a_sum_are_not_contracted():
 
 @pytest.mark.parametrize("word", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_one_word_that_is_not_finite_is_found(word, threads, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr("vgame.arithmetic.compiled.SHARE", 64)
+def test_one_word_that_is_not_finite_is_found(word, threads, monkeypatch, threads_come_back):
+    torch.set_num_threads(threads)
+    monkeypatch.setattr("vgame.threads.WORTH", 64)
     x = torch.full((1000,), torch.finfo(torch.float32).max)
     x[::2] = -x[::2]
     x[::3] = 2.0**-149

@@ -75,33 +75,30 @@ def _dot_by_kernels(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
 
 def shared_tiles(out: Tensor, k: int) -> list[Place]:
     """The tiles of a product `out` of K terms, as many for each thread as for any other."""
-    return tiles(*out.shape, k, product_size(out.device), min(threads(), out.numel() * k // WORTH))
+    return tiles(*out.shape, k, product_size(out.device), max(1, min(threads(), out.numel() * k // WORTH)))
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
-    """Tiles of the result which, like the K-blocks of their operands, fit into `limit`; a multiple of `parts`, where that can be."""
+    """Tiles of about equal size which, like the K-blocks of their operands, fit into `limit`; a multiple of `parts`, where that can be."""
     block = _block_length(k)
     width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
     height = min(rows, max(1, limit // max(block, width)))
-    width, height = (x - x % ALIGNED if ALIGNED < x < whole else x for x, whole in ((width, columns), (height, rows)))
     whole = (height, width) == (rows, columns)
     group = max(1, limit // max(height * width, height * block, width * block)) if whole else 1
-    if parts > 1 and (-(-batch // group) * -(-columns // width) * -(-rows // height)) % parts:
-        if batch >= parts:
-            group = _evenly(batch, group, parts, 1)
-        elif columns >= rows:
-            width = _evenly(columns, width, parts, ALIGNED)
-        else:
-            height = _evenly(rows, height, parts, ALIGNED)
-    return [(i, m, n) for i in spans(batch, group) for n in spans(columns, width) for m in spans(rows, height)]
+    extents = batch, rows, columns
+    counts = [-(-extent // size) for extent, size in zip(extents, (group, height, width), strict=True)]
+    if math.prod(counts) % parts:
+        longest = 0 if batch >= parts else 2 if columns >= rows else 1
+        counts[longest] = -(-counts[longest] // parts) * parts
+    aligned = (1, ALIGNED, ALIGNED)
+    groups, heights, widths = (spans(e, _fair(e, c, a)) for e, c, a in zip(extents, counts, aligned, strict=True))
+    return [(i, m, n) for i in groups for n in widths for m in heights]
 
 
-def _evenly(extent: int, size: int, parts: int, aligned: int) -> int:
-    """A size of pieces of `extent`, at most about `size`, that makes their number a multiple of `parts`."""
-    pieces = -(-extent // size)
-    count = -(-pieces // parts) * parts
-    fair = -(-extent // count)
-    return -(-fair // aligned) * aligned if fair > aligned else fair
+def _fair(extent: int, count: int, aligned: int) -> int:
+    """The size of `count` equal pieces of `extent`, rounded up to a multiple of `aligned` if it is more than that."""
+    size = -(-extent // count)
+    return -(-size // aligned) * aligned if size > aligned else size
 
 
 def _block_length(k: int) -> int:

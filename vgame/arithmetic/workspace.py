@@ -12,6 +12,8 @@ import threading
 import torch
 from torch import Tensor
 
+from vgame.threads import share
+
 #: Elements of one tile of a result or operand block (binary64: 32 MiB). At most about seven such buffers live at a time.
 TILE = 1 << 22
 #: On a CPU, in the order of its caches: elements that one pointwise pass works on, terms that the exact tier gathers at a time,
@@ -20,6 +22,9 @@ PASS, GATHER, SUMS, PRODUCTS = ({"cpu": 1 << size} for size in (16, 17, 18, 20))
 
 #: Lines of a multiple of so many binary64 words fall into few sets of a cache, unless they lie so many words further apart.
 FALLS_TOGETHER, APART = 64, 8
+
+#: A dimension that is at least so long is cut first when threads share a copy.
+SHARERS = 16
 
 _kept = threading.local()
 
@@ -73,6 +78,25 @@ def lines(slot: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
 def widen(x: Tensor, slot: str) -> Tensor:
     """binary64 copy of x [.., R, K] in scratch memory, in x's own order of rows and columns."""
     return wide_memory(x, slot).copy_(x)
+
+
+def copy_shared(target: Tensor, source: Tensor) -> Tensor:
+    """target.copy_(source), of one shape; on a CPU by as many threads as it is worth."""
+    if target.device.type != "cpu" or not target.dim():
+        return target.copy_(source)
+    longest = max(range(target.dim()), key=lambda d: (target.shape[d] >= SHARERS, -d))
+    size = target.shape[longest]
+
+    def run(first: int, last: int) -> None:
+        target.narrow(longest, first, last - first).copy_(source.narrow(longest, first, last - first))
+
+    share(size, target.numel() // max(size, 1), run)
+    return target
+
+
+def in_order(x: Tensor) -> Tensor:
+    """x.contiguous(), by as many threads as it is worth."""
+    return x if x.is_contiguous() else copy_shared(torch.empty(x.shape, dtype=x.dtype, device=x.device), x)
 
 
 def spans(extent: int, step: int) -> list[slice]:

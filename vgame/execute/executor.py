@@ -17,9 +17,10 @@ import torch
 from vgame.arithmetic import certified, pointwise
 from vgame.arithmetic.folded import LEAST, Folded, Mirrored, fold
 from vgame.arithmetic.gpu import gate
+from vgame.arithmetic.workspace import copy_shared
 from vgame.execute.chains import Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
-from vgame.execute.layout import inside, look, read, signed
+from vgame.execute.layout import Box, box, inside, look, read, signed
 from vgame.execute.random import random_words, shuffle_indices
 from vgame.program.operators import (
     Access,
@@ -271,11 +272,24 @@ class _Run:
         plain = not front and behind.ref.cls not in (RefClass.IMMEDIATE, RefClass.SCALAR)
         if plain and operator.elements >= LEAST and any(coefficient < 0 for _, coefficient in behind.targets):
             return look(self.flat(behind.ref), behind, operator.sizes)
+        boxes = [box(access, operator.sizes) for access in operator.accesses] if front else []
+        if boxes and all(boxes):
+            return self._joined(operator, boxes)
         result = self.operand(behind, operator.sizes, operator.integer).expand(operator.sizes)
         for access in reversed(front):
             mask = inside(access, operator.sizes, self.executor.device)
             result = torch.where(mask, self.operand(access, operator.sizes, operator.integer), result)
         return result
+
+    def _joined(self, operator: Copy, boxes: list[Box]) -> torch.Tensor:
+        """A copy whose accesses each fill a box: the last one first, the first one over all others."""
+        result = torch.empty(operator.sizes, dtype=torch.int32, device=self.executor.device)
+        result.fill_(signed(operator.accesses[-1].fill))
+        for access, filled in zip(reversed(operator.accesses), reversed(boxes), strict=True):
+            fixed = access.ref.cls is RefClass.IMMEDIATE
+            base = self.executor.immediate(access.fill, True) if fixed else self.flat(access.ref).view(torch.int32)
+            copy_shared(result[filled.slices], filled.of(base))
+        return result if operator.integer else result.view(torch.float32)
 
     def _gather(self, operator: Gather) -> torch.Tensor:
         index = self.shaped(operator.index, (operator.count,)).to(torch.int64)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
 from vgame.arithmetic.folded import Mirrored
+from vgame.arithmetic.workspace import copy_shared
 from vgame.program.operators import BROADCAST, Access, Dim
 
 WIDEST = 8  # how many words a padded copy may have per word that is read or written
@@ -91,10 +93,57 @@ def _read_padded(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> 
         source.append(slice(first, last + 1))
         target.append(slice(first * dim.divisor - low, max(last, first - 1) * dim.divisor - low + 1, dim.divisor))
     if all(s.stop > s.start for s in source):
-        spread[tuple(target)] = base.view([d.size for d in access.dims])[tuple(source)]
+        copy_shared(spread[tuple(target)], base.view([d.size for d in access.dims])[tuple(source)])
     strides = list(spread.stride())
     offset = sum((d.offset - low) * s for d, (low, _), s in zip(access.dims, bounds, strides, strict=True))
     return strided(spread.reshape(-1), access, sizes, strides, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where an access is in bounds: at the same slices of every index; and the strided view that it reads there."""
+
+    slices: tuple[slice, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    offset: int
+
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        """The words it reads; `base` is flat and contiguous."""
+        return torch.as_strided(base, self.sizes, self.steps, base.storage_offset() + self.offset)
+
+
+@lru_cache(1 << 12)
+def box(access: Access, sizes: tuple[int, ...]) -> Box | None:
+    """The box of an access each of whose dimensions moves forward with one index at most; None for others."""
+    ranges, steps, offset = [range(n) for n in sizes], [0] * len(sizes), 0
+    for j, (dim, stride) in enumerate(zip(access.dims, strides_of(access.dims), strict=True)):
+        movers = [(i, c) for i, (target, c) in enumerate(access.targets) if target == j and c and sizes[i] > 1]
+        if len(movers) > 1 or any(c < 0 for _, c in movers):
+            return None
+        if not movers:
+            here, first = range(0, dim.size * dim.divisor, dim.divisor), 0
+            ranges = ranges if dim.offset in here else [range(0)] * len(sizes)
+        for i, c in movers:
+            inside = _inside(dim, c, sizes[i])
+            ranges[i] = range(inside.start, inside.stop, inside.step) if ranges[i] else ranges[i]
+            steps[i], first = c * inside.step // dim.divisor * stride, c * inside.start
+        offset += (dim.offset + first) // dim.divisor * stride
+    slices = tuple(slice(r.start, r.stop, r.step) for r in ranges)
+    return Box(slices, tuple(map(len, ranges)), tuple(steps), offset if all(ranges) else 0)
+
+
+def _inside(dim: Dim, coefficient: int, size: int) -> range:
+    """The values of one index, 0..size-1, at which coordinate offset + coefficient * index (> 0) is in bounds."""
+    common = math.gcd(coefficient, dim.divisor)
+    period = dim.divisor // common
+    if dim.offset % common:
+        return range(0, 0, period)
+    first = -dim.offset // common * pow(coefficient // common, -1, period) % period
+    lowest = -(dim.offset // coefficient)
+    first += max(0, -(-(lowest - first) // period)) * period
+    last = min(size - 1, ((dim.size - 1) * dim.divisor - dim.offset) // coefficient)
+    return range(first, max(first, last + 1), period)
 
 
 def coordinates(access: Access, sizes: tuple[int, ...], device: torch.device) -> Iterator[torch.Tensor]:

@@ -5,6 +5,7 @@ One geometry serves the output, the gradient of the input (which is also the tra
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,25 @@ from vgame.program.lowering.views import along
 from vgame.program.operators import Access, Dim
 
 Ints = Sequence[int]
+
+
+#: Most phases that are products of their own.
+MOST_PHASES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Input pixels residue, residue + stride, .. of one axis, and the taps by which they went into outputs.
+
+    Pixel q went by tap taps[u] into output (offset + q - back * u) / divisor, where that is whole.
+    """
+
+    residue: int
+    pixels: int
+    taps: range
+    offset: int
+    back: int
+    divisor: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +71,12 @@ class Geometry:
         taps = [(self.inner, (1, 1)), *((self.kernel[i], (2 + i, self.dilation[i])) for i in axes)]
         return self._copy(b, x, self._x_dims(), self.inner, taps + pixel if transposed else pixel + taps, taps)
 
-    def gradient_columns(self, b: Builder, y: Value) -> Value:
-        """[groups, batch * inputs, outer * kernel]: which outputs each input pixel went into, and by which tap."""
-        y = b.plain(y)
-        spatial = (Dim(n, p, s) for n, p, s in zip(self.outputs, self.padding, self.stride, strict=True))
+    def gradient_columns(self, b: Builder, y: Value, phases: Sequence[Phase]) -> Value:
+        """[groups, batch * pixels, outer * taps]: which outputs each pixel of a phase went into, and by which tap."""
+        spatial = (Dim(n, phase.offset, phase.divisor) for n, phase in zip(self.outputs, phases, strict=True))
         dims = (Dim(self.batch), Dim(self.groups * self.outer), *spatial)
-        pixel = [(self.batch, (0, 1)), *((n, (2 + i, 1)) for i, n in enumerate(self.inputs))]
-        taps = [(self.outer, (1, 1)), *((k, (2 + i, -self.dilation[i])) for i, k in enumerate(self.kernel))]
+        pixel = [(self.batch, (0, 1)), *((phase.pixels, (2 + i, 1)) for i, phase in enumerate(phases))]
+        taps = [(self.outer, (1, 1)), *((len(phase.taps), (2 + i, -phase.back)) for i, phase in enumerate(phases))]
         return self._copy(b, y, dims, self.outer, pixel + taps, taps)
 
     def _copy(
@@ -80,10 +99,12 @@ class Geometry:
         """[groups, outer, inner * kernel]."""
         return b.reshape(w, (self.groups, self.outer, self.inner * self.window))
 
-    def swapped_weights(self, b: Builder, w: Value) -> Value:
-        """[groups, inner, outer * kernel]."""
-        split = b.reshape(w, (self.groups, self.outer, self.inner, self.window))
-        return b.reshape(split.like(split.layout.transpose(1, 2)), (self.groups, self.inner, self.outer * self.window))
+    def swapped_weights(self, b: Builder, w: Value, phases: Sequence[Phase]) -> Value:
+        """[groups, inner, outer * taps]."""
+        taps = [slice(phase.taps.start, phase.taps.stop, phase.taps.step) for phase in phases]
+        w = w.like(w.layout[:, :, *taps])
+        split = b.reshape(w, (self.groups, self.outer, self.inner, -1))
+        return b.reshape(split.like(split.layout.transpose(1, 2)), (self.groups, self.inner, -1))
 
     def unfold_channels(self, b: Builder, product: Value, channels: int, spatial: tuple[int, ...]) -> Value:
         """[groups, channels, batch * pixels] -> [batch, groups * channels, *spatial], a view."""
@@ -95,8 +116,38 @@ class Geometry:
         return self.unfold_channels(b, product, self.outer, self.outputs)
 
     def input_gradient(self, b: Builder, y: Value, w: Value) -> Value:
-        product = b.dot(self.swapped_weights(b, w), self.gradient_columns(b, y))
-        return self.unfold_channels(b, product, self.inner, self.inputs)
+        """Phase by phase: no product has a term that a stride makes zero."""
+        y, parts = b.plain(y), []
+        for phases in itertools.product(*map(self._phases, range(len(self.kernel)))):
+            product = b.dot(self.swapped_weights(b, w, phases), self.gradient_columns(b, y, phases))
+            pixels = tuple(phase.pixels for phase in phases)
+            if pixels == self.inputs:
+                return self.unfold_channels(b, product, self.inner, pixels)
+            parts.append(self._spread(product, phases))
+        shape = (self.batch, self.groups * self.inner, *self.inputs)
+        return b.copy(shape, parts, torch.float32) if parts else b.full(shape, 0.0, False)
+
+    def _phases(self, axis: int) -> list[Phase]:
+        """The phases of an axis; one with everything where there would be too many."""
+        n, kernel, stride = self.inputs[axis], self.kernel[axis], self.stride[axis]
+        padding, dilation = self.padding[axis], self.dilation[axis]
+        if math.prod(self.stride) > MOST_PHASES:
+            return [Phase(0, n, range(kernel), padding, dilation, stride)]
+        common = math.gcd(stride, dilation)
+        found = []
+        for residue in range(min(stride, n)):
+            first = next((t for t in range(kernel) if (residue + padding - t * dilation) % stride == 0), None)
+            if first is not None:
+                taps = range(first, kernel, stride // common)
+                offset = (residue + padding - first * dilation) // stride
+                found.append(Phase(residue, -(-(n - residue) // stride), taps, offset, dilation // common))
+        return found
+
+    def _spread(self, product: Value, phases: Sequence[Phase]) -> Access:
+        """A phase's pixels [groups, inner, batch * pixels] where they belong in [batch, groups * inner, *inputs]."""
+        spatial = [Dim(p.pixels, -p.residue, s) for p, s in zip(phases, self.stride, strict=True)]
+        dims = (Dim(self.groups * self.inner), Dim(self.batch), *spatial)
+        return Access(product.ref, dims, ((1, 1), (0, 1), *((2 + i, 1) for i in range(len(phases)))))
 
     def weight_gradient(self, b: Builder, x: Value, y: Value) -> Value:
         pixels = self.batch * math.prod(self.outputs)
