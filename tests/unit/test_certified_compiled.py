@@ -10,7 +10,6 @@ import torch
 from certified_data import FAMILIES, LEAST, draw, words
 
 from vgame.arithmetic import (
-    compiled,
     compiled_exact,
     compiled_operands,
     compiled_rounding,
@@ -78,7 +77,7 @@ def test_integer_sums_are_the_reference(family, k):
     a, b = finite(family, 1, 12, k)[0], finite(family, 1, 12, k, seed=1)[0]
     limbs = np.empty(compiled_exact.LIMBS, np.int64)
     for x, y in zip(a, b, strict=True):
-        value = compiled_exact._integer_sum(x.numpy(), 0, 1, y.numpy(), 0, 1, k, limbs)
+        value = compiled_exact._integer_sum(x.numpy(), 0, np.arange(k), y.numpy(), 0, np.arange(k), limbs)
         result = torch.tensor([value], dtype=torch.float64).float() + 0.0
         assert words(result) == [reference.dot(words(x), words(y))]
 
@@ -97,7 +96,7 @@ def test_integer_sums_at_both_ends(sign):
         exact = sum(
             int(p * 2.0**149) * int(q * 2.0**149) for p, q in zip(a.astype(float), b.astype(float), strict=True)
         )
-        value = compiled_exact._integer_sum(a, 0, 1, b, 0, 1, len(x), limbs)
+        value = compiled_exact._integer_sum(a, 0, np.arange(len(x)), b, 0, np.arange(len(x)), limbs)
         numerator, denominator = float(value).as_integer_ratio()
         mine = numerator * 2**298 // denominator
         assert abs(mine - exact) * 2**32 <= abs(exact) and (mine == exact or abs(exact) >= 2**33)

@@ -46,9 +46,9 @@ def test_the_root_is_the_definition(size, compiled, monkeypatch):
     not sha_kernel.available(), reason="this processor has no SHA instructions: hashlib hashes everything"
 )
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_compiled_hashes_are_those_of_hashlib(threads, monkeypatch):
-    monkeypatch.setattr(sha_kernel, "SHARE", 1 << 60 if threads == 1 else 7)
-    monkeypatch.setattr(sha_kernel.os, "sched_getaffinity", lambda _: range(threads))
+def test_the_compiled_hashes_are_those_of_hashlib(threads, monkeypatch, threads_come_back):
+    monkeypatch.setattr(sha_kernel, "WORTH", 1 << 60 if threads == 1 else 7)
+    torch.set_num_threads(threads)
     data = sha_kernel.np.frombuffer(random.Random(1).randbytes(LEAF_BYTES * 101), "u1")
     leaves = sha_kernel.leaf_hashes(data, Kind.TENSOR)
     nodes = sha_kernel.node_hashes(leaves[:100], Kind.STATE)

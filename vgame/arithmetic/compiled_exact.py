@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from vgame.arithmetic.compiled import add, compile_loop, flat
+from vgame.arithmetic.compiled_operands import run_of
 from vgame.threads import share
 
 #: Elements that are summed side by side where rows are not contiguous.
@@ -74,12 +75,12 @@ def _pass_on(limbs):
 
 
 @compile_loop
-def _integer_sum(x, i, x_step, y, j, y_step, length, limbs):
+def _integer_sum(x, i, x_columns, y, j, y_columns, limbs):
     """The exact sum of products as a multiple of 2^-298, rounded to odd to between 33 and 53 bits (or exact)."""
     limbs[:] = 0
-    for k in range(length):
-        a = np.int64(np.float32(x[i + k * x_step]).view(np.int32))
-        b = np.int64(np.float32(y[j + k * y_step]).view(np.int32))
+    for k in range(x_columns.size):
+        a = np.int64(np.float32(x[i + x_columns[k]]).view(np.int32))
+        b = np.int64(np.float32(y[j + y_columns[k]]).view(np.int32))
         e, f = (a >> 23) & 255, (b >> 23) & 255
         p = ((a & 0x7FFFFF) | (np.int64(e > 0) << 23)) * ((b & 0x7FFFFF) | (np.int64(f > 0) << 23))
         shift = max(e, 1) + max(f, 1) - 2
@@ -113,12 +114,30 @@ def _integer_sum(x, i, x_step, y, j, y_step, length, limbs):
 
 @compile_loop
 def _exact(
-    positions, shape, x, x_rows, x_step, bound_a, y, y_rows, y_step, bound_b, shared, error, out, strides, first, last
+    positions,
+    shape,
+    x,
+    x_rows,
+    x_columns,
+    bound_a,
+    y,
+    y_rows,
+    y_columns,
+    bound_b,
+    shared,
+    in_line,
+    error,
+    out,
+    strides,
+    first,
+    last,
 ):
-    """out = RN32 of the exact sums at positions first..last-1. x, y: binary32; rows: where they begin; step: from term to term."""
-    rows, columns, length = shape
-    limbs = np.empty(LIMBS, np.int64)
-    together = x_step == 1 and y_step == 1
+    """out = RN32 of the exact sums at positions first..last-1. x, y: binary32; term k of a row lies at rows[..] + columns[k].
+
+    in_line: whether the terms of every row lie one behind the other.
+    """
+    rows, columns = shape
+    length, limbs = x_columns.size, np.empty(LIMBS, np.int64)
     left, right = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)  # not signed: no index counts from the end
     sigma, terms = np.empty(LANES), np.empty(LANES)
     digit, rest, remains = np.empty(LANES), np.empty(LANES), np.empty(LANES)
@@ -131,11 +150,11 @@ def _exact(
             left[e], right[e], bound = x_rows[i], y_rows[j], bound_a[i] * bound_b[j]
             sigma[e] = 2.0 * _power_above(bound)
             digit[e] = rest[e] = remains[e] = 0.0
-            if together:
+            if in_line:
                 i, j = np.int64(left[e]), np.int64(right[e])
                 digit[e], rest[e], remains[e] = _sum_terms(x[i : i + length], y[j : j + length], sigma[e])
-        for k in range(0 if together else length):
-            a, b = x[k * x_step :], y[k * y_step :]
+        for k in range(0 if in_line else length):
+            a, b = x[x_columns[k] :], y[y_columns[k] :]
             for e in range(lanes):  # in a loop of its own: the next one is a vector loop
                 terms[e] = np.float64(a[left[e]]) * np.float64(b[right[e]])
             for e in range(lanes):
@@ -147,8 +166,7 @@ def _exact(
         for e in range(lanes):
             value, certain = _settle(digit[e], rest[e], remains[e], sigma[e], error)
             if not certain:
-                i, j = np.int64(left[e]), np.int64(right[e])
-                value = _integer_sum(x, i, x_step, y, j, y_step, length, limbs)
+                value = _integer_sum(x, np.int64(left[e]), x_columns, y, np.int64(right[e]), y_columns, limbs)
             u, n = positions[start + e] // columns, positions[start + e] % columns
             out[u // rows * strides[0] + u % rows * strides[1] + n] = np.float32(value) + _ZERO
 
@@ -159,19 +177,18 @@ def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
     return flat(x), (batch[:, None] + rows).reshape(-1), x.stride(2)
 
 
-def exact_products(
-    positions: Tensor, a: tuple, b: tuple, length: int, bounds: tuple, error: float, out: Tensor
-) -> None:
+def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
     """out [B, M, N] = RN32 of the exact products at the flat positions (int32). Twin: products.Tile._sum_gathered.
 
-    a, b: (memory, beginnings, step) of Ba * M and Bb * N rows; bounds: at least their norms, binary64 [Ba, M], [Bb, N];
-    error: bound of a rounded sum, per sum of magnitudes.
+    a, b: (memory, where the Ba * M and Bb * N rows begin, where their terms lie from there); bounds: at least their norms, binary64
+    [Ba, M], [Bb, N]; error: bound of a rounded sum, per sum of magnitudes.
     """
     target, given, to = flat(out), positions.numpy(), out.stride()[:2]
     norms = [bound.reshape(-1).numpy() for bound in bounds]
-    shape, shared = (out.shape[1], out.shape[2], length), tuple(bound.shape[0] == 1 for bound in bounds)
+    shape, shared, length = out.shape[1:], tuple(bound.shape[0] == 1 for bound in bounds), a[2].size
+    in_line = all(columns[0] == 0 and run_of(columns) == length for _, _, columns in (a, b))
 
     def run(first: int, last: int) -> None:
-        _exact(given, shape, *a, norms[0], *b, norms[1], shared, error, target, to, first, last)
+        _exact(given, tuple(shape), *a, norms[0], *b, norms[1], shared, in_line, error, target, to, first, last)
 
     share(given.size, length, run)

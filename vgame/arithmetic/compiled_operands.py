@@ -96,18 +96,24 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
     memory, apart = flat(out), out.stride(1 if by_rows else 2)
     source, strides, sums = flat(x), (batch_stride(x), x.stride(1), x.stride(2)), squares.view(-1).numpy()
     known = [fact.view(-1).numpy() for fact in facts] if facts else (_NO_COUNT, _NO_QUANTUM)
-    share(sums.size, shape[1], lambda *part: _widen(source, strides, shape, memory, apart, by_rows, sums, *known, *part))
+    share(
+        sums.size, shape[1], lambda *part: _widen(source, strides, shape, memory, apart, by_rows, sums, *known, *part)
+    )
     return out
 
 
-def run_of(table: np.ndarray) -> int:
-    """Length of the runs of consecutive numbers of which the table consists; 1 where they differ in length."""
-    ends = np.flatnonzero(np.diff(table) != 1) + 1
-    if not ends.size:
-        return table.size
-    run = int(ends[0])
-    regular = table.size == run * (ends.size + 1) and not (ends % run).any()
-    return run if regular else 1
+@compile_loop
+def run_of(table):
+    """Length of equal runs of consecutive numbers of which the table (int64) consists; 1 where there are none."""
+    run = 1
+    while run < table.size and table[run] == table[run - 1] + 1:
+        run += 1
+    if table.size % run:
+        return 1
+    for k in range(run, table.size):
+        if k % run and table[k] != table[k - 1] + 1:
+            return 1
+    return run
 
 
 @compile_loop
@@ -168,7 +174,7 @@ def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, slot: st
         starts = columns[::run]
         share(table.size, shape[2], lambda *part: _widen_runs(x, table, starts, run, *to, *part))
     else:
-        places = columns.astype(np.uint64)  # not signed: no index counts from the end
+        places = columns.view(np.uint64)  # not signed: no index counts from the end
         share(table.size, shape[2], lambda *part: _widen_gathered(x, table, places, *to, *part))
     return out
 
@@ -185,7 +191,7 @@ def _gather(x, rows, columns, y, first, last):
 def gather_rows(memory: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
     """binary32 [rows, columns]: memory[rows[u] + columns[k]]."""
     out = torch.empty(rows.size, columns.size)
-    x, y, places = memory.numpy(), out.view(-1).numpy(), columns.astype(np.uint64)
+    x, y, places = memory.numpy(), out.view(-1).numpy(), columns.view(np.uint64)
     share(rows.size, columns.size, lambda *part: _gather(x, rows, places, y, *part))
     return out
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from vgame.arithmetic.compiled import add, compile_loop, flat
 from vgame.threads import share
 
+#: Words of short runs that are added side by side, and stay in the first cache.
+BESIDE = 512
 #: Elements between two looks at the mark that says whether one of them is open.
 SPAN = 256
 
@@ -137,28 +139,76 @@ def _sum_block(x):
 
 
 @compile_loop
+def _add_run(x, at, run, step, block, memory, total, magnitude, least):
+    """The same three of a run at x[at], x[at + step], .. in blocks, added to what there is."""
+    for start in range(0, run, block):
+        size, begin = min(block, run - start), at + start * step
+        if step == 1:
+            part = _sum_block(x[begin : begin + size])
+        else:
+            for k in range(size):
+                memory[k] = x[begin + k * step]
+            part = _sum_block(memory[:size])
+        total, magnitude, least = total + part[0], magnitude + part[1], min(least, part[2])
+    return total, magnitude, least
+
+
+@compile_loop
+def _add_beside(x, begin, starts, totals, magnitudes, leasts):
+    """Word i of each of the runs at x[begin + starts], one after the other, in totals[i] and so on."""
+    totals[:], magnitudes[:], leasts[:] = 0.0, 0.0, _INFINITY
+    for j in range(starts.size):
+        at = begin + starts[j]
+        source = x[at : at + totals.size]
+        words = source.view(np.uint32)
+        for i in range(source.size):
+            value = np.float64(source[i])
+            totals[i] += value
+            magnitudes[i] += abs(value)
+            leasts[i] = np.uint32(min(np.uint32(words[i] & _MAGNITUDE), leasts[i]))
+
+
+@compile_loop
+def _collect(totals, magnitudes, leasts):
+    """The three of one row from the words of its runs."""
+    total, magnitude, least = 0.0, 0.0, _INFINITY
+    for i in range(totals.size):
+        total, magnitude = add(total, totals[i]), add(magnitude, magnitudes[i])
+        least = np.uint32(min(leasts[i], least))
+    return total, magnitude, np.float64(np.uint32(least).view(np.float32))
+
+
+@compile_loop
 def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
-    """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows."""
-    memory, number = np.empty(block if step != 1 else 0, np.float32), 0
-    for u in range(first, last):
-        total, magnitude, least = 0.0, 0.0, np.inf
-        for j in range(starts.size):
-            for start in range(0, run, block):
-                size, at = min(block, run - start), rows[u] + starts[j] + start * step
-                if step == 1:
-                    part = _sum_block(x[at : at + size])
-                else:
-                    for k in range(size):
-                        memory[k] = x[at + k * step]
-                    part = _sum_block(memory[:size])
-                total, magnitude, least = total + part[0], magnitude + part[1], min(least, part[2])
-        sums[u], sizes[u] = total, magnitude
-        bound = weight * magnitude if magnitude < np.inf and magnitude > spread * least else 0.0
-        upper = np.float32(total + bound)
-        if np.float32(total - bound) < upper:
-            found[first + number] = u
-            number += 1
-        out[u] = upper + _ZERO if upper == upper else np.float32(np.nan)
+    """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows.
+
+    Short runs of several rows that lie behind each other are read at once, and their words kept apart until the last run.
+    """
+    number, together = 0, BESIDE // run if step == 1 and starts.size > 1 else 0
+    memory = np.empty(block if step != 1 else 0, np.float32)
+    totals, magnitudes, leasts = np.empty(together * run), np.empty(together * run), np.empty(together * run, np.uint32)
+    for begin in range(first, last, max(together, 1)):
+        end = min(begin + max(together, 1), last)
+        beside = together > 0 and rows[end - 1] - rows[begin] == (end - 1 - begin) * run
+        if beside:
+            words = (end - begin) * run
+            _add_beside(x, rows[begin], starts, totals[:words], magnitudes[:words], leasts[:words])
+        for u in range(begin, end):
+            total, magnitude, least = 0.0, 0.0, np.inf
+            if beside:
+                low, high = (u - begin) * run, (u - begin + 1) * run
+                total, magnitude, least = _collect(totals[low:high], magnitudes[low:high], leasts[low:high])
+            else:
+                for j in range(starts.size):
+                    at = rows[u] + starts[j]
+                    total, magnitude, least = _add_run(x, at, run, step, block, memory, total, magnitude, least)
+            sums[u], sizes[u] = total, magnitude
+            bound = weight * magnitude if magnitude < np.inf and magnitude > spread * least else 0.0
+            upper = np.float32(total + bound)
+            if np.float32(total - bound) < upper:
+                found[first + number] = u
+                number += 1
+            out[u] = upper + _ZERO if upper == upper else np.float32(np.nan)
     return number
 
 
@@ -167,7 +217,7 @@ def sum_rows(source: tuple, block: int, weight: float, spread: float, out: Tenso
 
     source: (memory, beginnings of the rows, of their runs, length of a run, step): word k of run j of row r is
     memory[rows[r] + runs[j] + k * step]. Sums are of blocks of runs first, then of these; e = weight * S, and 0 where S <= spread * the
-    least magnitude.
+    least magnitude. Or the runs' words side by side first, one addition per run, then the words of a row.
     """
     x, begins, starts, run, step = source
     rows = begins.size

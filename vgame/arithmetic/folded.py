@@ -73,19 +73,25 @@ def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Fol
     """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
     mirrored = source if isinstance(source, Mirrored) else Mirrored(source, ())
     view = mirrored.view
-    if not mirrored.backwards:
-        try:
-            return view.view(shape)
-        except RuntimeError:
-            pass
+    if not mirrored.backwards and _is_view(tuple(view.shape), view.stride(), shape):
+        return view.view(shape)
     ends = _ends(tuple(view.shape), shape)
     usable = view.dtype == torch.float32 and compiled.in_use(view.device) and vendor().norm is NATIVE.norm
     if ends is None or not usable or view.numel() < LEAST:
         return mirrored.tensor().reshape(shape)
     backwards = (d in mirrored.backwards for d in range(view.dim()))
-    dims = list(zip(view.shape, view.stride(), backwards, strict=True))
-    batch, rows, columns = (_offsets(tuple(dims[first:last])) for first, last in ends)
-    return Folded(compiled.flat_tensor(view), batch[:, None] + rows, columns)
+    dims = tuple(zip(view.shape, view.stride(), backwards, strict=True))
+    return Folded(compiled.flat_tensor(view), *_tables(dims, tuple(ends)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_view(sizes: tuple[int, ...], strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether strides can say a tensor in another shape. Asked again in every step, where a refusal of torch's costs time."""
+    try:
+        torch.empty_strided(sizes, strides, device="meta").view(shape)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int, int]] | None:
@@ -98,7 +104,13 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
     return list(zip(starts, [*starts[1:], len(sizes)], strict=True)) if len(starts) == 3 else None
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
+def _tables(dimensions: tuple[tuple[int, int, bool], ...], ends: tuple[tuple[int, int], ...]) -> tuple[np.ndarray, ...]:
+    """(rows, columns) of a Folded with dimensions (size, stride, backwards)."""
+    batch, rows, columns = (_offsets(dimensions[first:last]) for first, last in ends)
+    return batch[:, None] + rows, columns
+
+
 def _offsets(dimensions: tuple[tuple[int, int, bool], ...]) -> np.ndarray:
     """int64: where the words of dimensions (size, stride, backwards) lie, relative to the first word of the memory."""
     total = np.zeros(1, np.int64)

@@ -239,23 +239,10 @@ class Tile:
             if _slicing_pays(counts[0] * counts[1], self.out.numel(), self.a.shape[2], rest.numel(), cost):
                 return self._sum_sliced(rest, counts)
         if self.compiled:
-            bounds, length = (self.norm_a * SLACK, self.norm_b), self.a.shape[2]
-            a, b = self._open_rows(self.a, rest, "a"), self._open_rows(self.b, rest, "b")
-            return compiled_exact.exact_products(rest, a, b, length, bounds, weigh(length), self.out)
+            bounds, error = (self.norm_a * SLACK, self.norm_b), weigh(self.a.shape[2])
+            return compiled_exact.exact_products(rest, _places(self.a), _places(self.b), bounds, error, self.out)
         for part in rest.split(TILE // 16):
             self._sum_gathered(part)
-
-    def _open_rows(self, x: Tensor | Folded, rest: Tensor, side: str) -> tuple:
-        """The operand for compiled_exact.exact_products; of a folded one, copies of the rows that have an open element."""
-        if not isinstance(x, Folded):
-            return compiled_exact.rows_of(x)
-        i, m, n = (index.numpy() for index in self.unravel(rest))
-        place = (m if side == "a" else n) + (i * x.shape[1] if x.shape[0] > 1 else 0)
-        needed = np.unique(place)
-        memory = x.some(needed)
-        begins = np.zeros(x.rows.size, np.int64)
-        begins[needed] = np.arange(needed.size) * x.columns.size
-        return memory.view(-1).numpy(), begins, 1
 
     def _all_exact(self) -> bool:
         """Whether the exactness test holds for every pair of rows at once, as it does for integers and other low-bit data."""
@@ -312,6 +299,14 @@ class Tile:
                 bounds = batch_of(self.norm_a, i)[:, m] * SLACK, batch_of(self.norm_b, i)[:, n] * SLACK
                 value = sum_slices(a, b, at, bounds, counts, self.blocks)
                 self.out[i, m, n][at] = value.float().add_(0.0)
+
+
+def _places(x: Tensor | Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(memory, where the rows begin, where their terms lie from there) of an operand [B, R, K]."""
+    if isinstance(x, Folded):
+        return x.memory.numpy(), x.rows.reshape(-1), x.columns
+    memory, begins, step = compiled_exact.rows_of(x)
+    return memory, begins, np.arange(x.shape[2]) * step
 
 
 def unfolded(x: Tensor | Folded) -> Tensor:

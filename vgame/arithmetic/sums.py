@@ -25,10 +25,12 @@ from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 
 #: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in blocks.
 SHORT, TWO_STAGES = 64, 1024
+#: Blocks of compiled loops: a longer one costs less time, and its bound leaves more sums open.
+COMPILED_BLOCK = 1024
 #: Rows of at most so many terms are laid side by side: reductions are slow along a short contiguous dimension.
 TRANSPOSED = 8
 #: Runs of folded rows from which on they are added where they lie; shorter ones are copied first.
-LEAST_RUN = 64
+LEAST_RUN = 16
 #: Where the only run of a whole row begins.
 AT_ONCE = np.zeros(1, np.int64)
 
@@ -68,7 +70,7 @@ def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tens
     """Twin of _sum_tile; rows_at: some rows of [R, K] as a tensor."""
     count, length = math.prod(shape[:-1]), shape[-1]
     starts, run = source[2:4]
-    block = min(block_length(length), run)
+    block = min(COMPILED_BLOCK, run)
     blocks = starts.size * -(-run // block)
     out = torch.empty(count, dtype=torch.float32)
     spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0

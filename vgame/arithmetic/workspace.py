@@ -6,6 +6,7 @@ know their uses, stream by stream; there every buffer is a new tensor.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 
@@ -26,7 +27,20 @@ FALLS_TOGETHER, APART = 64, 8
 #: A dimension that is at least so long is cut first when threads share a copy.
 SHARERS = 16
 
+#: Options of GNU's mallopt (malloc.h).
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+
 _kept = threading.local()
+
+
+def keep_pages() -> None:
+    """Let this process keep what it frees: fresh pages for every result cost a step a tenth of its time. Where the C library is GNU's."""
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library, another system
+        return
+    for option, value in ((TRIM_THRESHOLD, 2**31 - 1), (MMAP_THRESHOLD, 2**25)):  # the most that each may be
+        set_option(option, value)
 
 
 def pass_size(device: torch.device) -> int:

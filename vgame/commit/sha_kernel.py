@@ -7,7 +7,6 @@ Source: FIPS 180-4; Intel SHA extensions (sha256rnds2, sha256msg1, sha256msg2).
 
 from __future__ import annotations
 
-
 import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types

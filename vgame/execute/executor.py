@@ -17,7 +17,7 @@ import torch
 from vgame.arithmetic import certified, pointwise
 from vgame.arithmetic.folded import LEAST, Folded, Mirrored, fold
 from vgame.arithmetic.gpu import gate
-from vgame.arithmetic.workspace import copy_shared
+from vgame.arithmetic.workspace import copy_shared, keep_pages
 from vgame.execute.chains import Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
@@ -74,6 +74,7 @@ class Executor:
         mode: str = "correct",
         device: str = "cpu",
     ) -> None:
+        keep_pages()
         self.program, self.seed = program, seed
         self.device = torch.device(device)
         self.kernels = MODES[mode]()

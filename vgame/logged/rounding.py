@@ -20,8 +20,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from vgame.threads import share
 from vgame.arithmetic.reference_binary32 import LEAST_EXPONENT, NAN, round_to_binary32
+from vgame.threads import share
 
 BITS = range(26, 33)
 
