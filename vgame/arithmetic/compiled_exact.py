@@ -11,8 +11,10 @@ from vgame.arithmetic.compiled import add, compile_loop, flat
 from vgame.arithmetic.compiled_operands import run_of
 from vgame.threads import share
 
-#: Elements that are summed side by side where rows are not contiguous.
-LANES = 512
+#: Elements and terms that are collected at a time where rows are not contiguous: the second cache holds them twice.
+LANES, TERMS = 256, 256
+#: Collected rows lie so many words further apart, or they would all fall into few sets of a cache.
+APART = 16
 #: 32-bit limbs of a sum of products, from 2^-298 up to 2^342.
 LIMBS = 20
 #: Terms after which limbs pass on what they cannot hold for ever.
@@ -32,15 +34,29 @@ def _round_to_odd(head, tail):
 
 
 @compile_loop
-def _settle(digit, rest, left, sigma, error_per_left):
-    """(value, whether it is certain) of one digit, a rounded rest, and what the rest's terms sum to in magnitude."""
+def _two_sum(x, y):
+    """(RN(x + y), what that leaves out)."""
+    total = x + y
+    rounded = total - x
+    return total, (x - (total - rounded)) + (y - rounded)
+
+
+@compile_loop
+def _settle(digit, second, rest, left, sigma, finer, error_per_left):
+    """(value, whether it is certain) of one or two digits (no second: finer = 0), a rounded rest, and its terms' sum of magnitudes."""
+    if finer > 0.0:
+        grid = 0.75 * finer
+        carry = (rest + grid) - grid
+        rest -= carry
+        second += carry
+    else:
+        second, rest = rest, 0.0
     grid = 0.75 * sigma
-    carry = (rest + grid) - grid
-    rest -= carry
-    digit += carry
-    head = digit + rest
-    rounded = head - digit
-    tail = (digit - (head - rounded)) + (rest - rounded)
+    carry = (second + grid) - grid
+    second -= carry
+    head, tail = _two_sum(digit + carry, second)
+    if tail == 0.0:
+        head, tail = _two_sum(head, rest)
     error = error_per_left * left
     no_midpoint = np.float64(head).view(np.int64) & ((1 << 28) - 1) != 0
     certain = error == 0.0 or abs(tail) > 4.0 * error
@@ -64,6 +80,20 @@ def _sum_terms(x, y, sigma):
         low = term - high
         digit, rest, left = add(digit, high), add(rest, low), add(left, abs(low))
     return digit, rest, left
+
+
+@compile_loop
+def _sum_terms_twice(x, y, sigma, finer):
+    """(digit, second digit, rest, left): two levels."""
+    digit = second = rest = left = 0.0
+    for k in range(x.size):
+        term = np.float64(x[k]) * np.float64(y[k])
+        high = (term + sigma) - sigma
+        low = term - high
+        middle = (low + finer) - finer
+        low -= middle
+        digit, second, rest, left = add(digit, high), add(second, middle), add(rest, low), add(left, abs(low))
+    return digit, second, rest, left
 
 
 @compile_loop
@@ -113,6 +143,40 @@ def _integer_sum(x, i, x_columns, y, j, y_columns, limbs):
 
 
 @compile_loop
+def _collect(x, begins, columns, out):
+    """out[e, k] = x[begins[e] + columns[k]]: term by term, for neighbouring rows often lie beside each other."""
+    for k in range(columns.size):
+        source = x[columns[k] :]
+        for e in range(begins.size):
+            out[e, k] = source[begins[e]]
+
+
+@compile_loop
+def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums, memory):
+    """sums [4, e] = (digit, second digit, rest, left) of the products of the rows at left[e], right[e]; ratio: of finer to sigma, or 0."""
+    length = x_columns.size
+    step = length if in_line[0] and in_line[1] else TERMS
+    sums[:] = 0.0
+    for k in range(0, length, step):
+        size = min(step, length - k)
+        if not in_line[0]:
+            _collect(x, left, x_columns[k : k + size], memory[0])
+        if not in_line[1]:
+            _collect(y, right, y_columns[k : k + size], memory[1])
+        for e in range(left.size):
+            i, j = np.int64(left[e]) + k, np.int64(right[e]) + k
+            a = x[i : i + size] if in_line[0] else memory[0, e, :size]
+            b = y[j : j + size] if in_line[1] else memory[1, e, :size]
+            if ratio > 0.0:
+                part = _sum_terms_twice(a, b, sigma[e], ratio * sigma[e])
+            else:
+                digit, rest, remains = _sum_terms(a, b, sigma[e])
+                part = digit, 0.0, rest, remains
+            for l in range(4):
+                sums[l, e] += part[l]
+
+
+@compile_loop
 def _exact(
     positions,
     shape,
@@ -126,6 +190,7 @@ def _exact(
     bound_b,
     shared,
     in_line,
+    ratio,
     error,
     out,
     strides,
@@ -134,41 +199,40 @@ def _exact(
 ):
     """out = RN32 of the exact sums at positions first..last-1. x, y: binary32; term k of a row lies at rows[..] + columns[k].
 
-    in_line: whether the terms of every row lie one behind the other.
+    in_line: whether the terms of every row of x, of y lie one behind the other; other rows are collected, some terms at a time.
+    What one digit leaves open gets two, with scales of that ratio; the rest ends in integers.
     """
     rows, columns = shape
-    length, limbs = x_columns.size, np.empty(LIMBS, np.int64)
+    limbs, sums, memory = (
+        np.empty(LIMBS, np.int64),
+        np.empty((4, LANES)),
+        np.empty((2, LANES, TERMS + APART), np.float32),
+    )
     left, right = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)  # not signed: no index counts from the end
-    sigma, terms = np.empty(LANES), np.empty(LANES)
-    digit, rest, remains = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    sigma, place = np.empty(LANES), np.empty(LANES, np.int64)
     for start in range(first, last, LANES):
-        lanes = min(LANES, last - start)
-        for e in range(lanes):
+        still_open = min(LANES, last - start)
+        for e in range(still_open):
             u, n = positions[start + e] // columns, positions[start + e] % columns
             b, m = u // rows, u % rows
             i, j = m if shared[0] else u, n if shared[1] else b * columns + n
             left[e], right[e], bound = x_rows[i], y_rows[j], bound_a[i] * bound_b[j]
-            sigma[e] = 2.0 * _power_above(bound)
-            digit[e] = rest[e] = remains[e] = 0.0
-            if in_line:
-                i, j = np.int64(left[e]), np.int64(right[e])
-                digit[e], rest[e], remains[e] = _sum_terms(x[i : i + length], y[j : j + length], sigma[e])
-        for k in range(0 if in_line else length):
-            a, b = x[x_columns[k] :], y[y_columns[k] :]
-            for e in range(lanes):  # in a loop of its own: the next one is a vector loop
-                terms[e] = np.float64(a[left[e]]) * np.float64(b[right[e]])
-            for e in range(lanes):
-                high = (terms[e] + sigma[e]) - sigma[e]
-                low = terms[e] - high
-                digit[e] += high
-                rest[e] += low
-                remains[e] += abs(low)
-        for e in range(lanes):
-            value, certain = _settle(digit[e], rest[e], remains[e], sigma[e], error)
-            if not certain:
-                value = _integer_sum(x, np.int64(left[e]), x_columns, y, np.int64(right[e]), y_columns, limbs)
-            u, n = positions[start + e] // columns, positions[start + e] % columns
-            out[u // rows * strides[0] + u % rows * strides[1] + n] = np.float32(value) + _ZERO
+            sigma[e], place[e] = 2.0 * _power_above(bound), b * strides[0] + m * strides[1] + n
+        for scale in (0.0, ratio):
+            count, still_open = still_open, 0
+            _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, sigma, scale, sums, memory)
+            for e in range(count):
+                digit, second, rest, remains = sums[0, e], sums[1, e], sums[2, e], sums[3, e]
+                value, certain = _settle(digit, second, rest, remains, sigma[e], scale * sigma[e], error)
+                if certain:
+                    out[place[e]] = np.float32(value) + _ZERO
+                else:
+                    left[still_open], right[still_open] = left[e], right[e]
+                    sigma[still_open], place[still_open] = sigma[e], place[e]
+                    still_open += 1
+        for e in range(still_open):
+            value = _integer_sum(x, np.int64(left[e]), x_columns, y, np.int64(right[e]), y_columns, limbs)
+            out[place[e]] = np.float32(value) + _ZERO
 
 
 def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
@@ -185,10 +249,11 @@ def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: 
     """
     target, given, to = flat(out), positions.numpy(), out.stride()[:2]
     norms = [bound.reshape(-1).numpy() for bound in bounds]
-    shape, shared, length = out.shape[1:], tuple(bound.shape[0] == 1 for bound in bounds), a[2].size
-    in_line = all(columns[0] == 0 and run_of(columns) == length for _, _, columns in (a, b))
+    shape, shared = tuple(out.shape[1:]), tuple(bound.shape[0] == 1 for bound in bounds)
+    ratio = 2.0 ** (1 + (a[2].size - 1).bit_length() - 53)
+    in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
 
     def run(first: int, last: int) -> None:
-        _exact(given, tuple(shape), *a, norms[0], *b, norms[1], shared, in_line, error, target, to, first, last)
+        _exact(given, shape, *a, norms[0], *b, norms[1], shared, in_line, ratio, error, target, to, first, last)
 
-    share(given.size, length, run)
+    share(given.size, a[2].size, run)

@@ -197,6 +197,24 @@ def gather_rows(memory: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor
 
 
 @compile_loop
+def _facts_across(x, batch, step, length, count, lowest, first, last):
+    """The same of the rows first..last-1 of each [B, R], which lie beside each other; lowest: the quanta's words."""
+    for b in range(count.shape[0]):
+        numbers, words_so_far = count[b, first:last], lowest[b, first:last]
+        numbers[:], words_so_far[:] = 0, _INFINITY
+        for k in range(length):
+            at = b * batch + k * step + first
+            words = x[at : at + numbers.size].view(np.uint32)
+            for r in range(words.size):
+                word = np.uint32(words[r] & _MAGNITUDE)
+                rest = np.uint32(word & np.uint32(word - _ONE))
+                bit = np.float32(np.uint32(word).view(np.float32) - np.uint32(rest).view(np.float32)).view(np.uint32)
+                low = bit if word & _FRACTION else word
+                words_so_far[r] = np.uint32(min(low if word else _INFINITY, words_so_far[r]))
+                numbers[r] += np.int64(word != 0)
+
+
+@compile_loop
 def _facts(x, strides, shape, count, quantum, first, last):
     """_row_facts of the rows first..last-1 of B * R."""
     batch, row, step = strides
@@ -216,6 +234,15 @@ def row_facts(x: Tensor) -> tuple[Tensor, Tensor]:
     """(non-zeros int64, quantum binary64) of the rows of x [B, R, K]. Twin: row_facts.row_facts."""
     count, quantum = (torch.empty(x.shape[:2], dtype=dtype) for dtype in (torch.int64, torch.float64))
     source, strides, shape = flat(x), (batch_stride(x), x.stride(1), x.stride(2)), tuple(x.shape[1:])
+    if x.stride(1) == 1 != x.stride(2):
+        lowest = torch.empty(x.shape[:2], dtype=torch.float32)
+        to = count.numpy(), lowest.view(torch.int32).numpy().view(np.uint32)
+        share(
+            shape[0],
+            len(x) * shape[1],
+            lambda *part: _facts_across(source, strides[0], strides[2], shape[1], *to, *part),
+        )
+        return count, lowest.double()
     numbers, quanta = count.view(-1).numpy(), quantum.view(-1).numpy()
     share(numbers.size, x.shape[2], lambda first, last: _facts(source, strides, shape, numbers, quanta, first, last))
     return count, quantum

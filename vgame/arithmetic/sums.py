@@ -54,7 +54,11 @@ def sum_rows(a: Tensor | Folded) -> Tensor:
     rows = a.reshape(-1, a.shape[-1])
     if compiled.in_use(a.device) and vendor().total is NATIVE.total:
         memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
-        return _sum_compiled((memory, begins, AT_ONCE, a.shape[-1], step), a.shape, lambda r: rows[r])
+        if rows.stride(0) == 1 and step != 1:  # the rows lie beside each other: runs of one word
+            source = memory, begins, np.arange(a.shape[-1]) * step, 1, 1
+        else:
+            source = memory, begins, AT_ONCE, a.shape[-1], step
+        return _sum_compiled(source, a.shape, lambda r: rows[r])
     out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
     for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1])):
         _sum_tile(rows[r], out[r])
@@ -69,13 +73,10 @@ def block_length(length: int) -> int:
 def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tensor], Tensor]) -> Tensor:
     """Twin of _sum_tile; rows_at: some rows of [R, K] as a tensor."""
     count, length = math.prod(shape[:-1]), shape[-1]
-    starts, run = source[2:4]
-    block = min(COMPILED_BLOCK, run)
-    blocks = starts.size * -(-run // block)
     out = torch.empty(count, dtype=torch.float32)
     spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
-    weight = weigh(block + blocks - 1)
-    rest, sums, magnitude = compiled_rounding.sum_rows(source, block, weight, spread, out)
+    weight = weigh(_depth(source[2].size, source[3]))
+    rest, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, weight, spread, out)
     exact = 0
     if rest.numel():
         rows = rows_at(rest)
@@ -85,6 +86,13 @@ def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tens
         )
     tally(count, exact, rest.numel() - exact)
     return out.view(shape[:-1])
+
+
+def _depth(runs: int, run: int) -> int:
+    """Theorem 2's t of the compiled loops: with runs of one word only side by side, else that or run by run, whichever is more."""
+    beside = min(COMPILED_BLOCK, runs) + -(-runs // COMPILED_BLOCK) - 1 + run - 1
+    in_runs = min(COMPILED_BLOCK, run) + runs * -(-run // COMPILED_BLOCK) - 1
+    return beside if run == 1 and runs > 1 else max(beside, in_runs)
 
 
 def _sum_tile(rows: Tensor, out: Tensor) -> None:
