@@ -5,17 +5,21 @@ In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: b
 
 from __future__ import annotations
 
+import operator
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from vgame.arithmetic.acceptance import SLACK, weigh
 from vgame.arithmetic.compiled_operands import gather_rows
 from vgame.arithmetic.folded import Folded
-from vgame.arithmetic.products import Tile, part_of, pick, tiles
+from vgame.arithmetic.products import Tile, part_of, pick, shared_tiles
 from vgame.arithmetic.row_facts import row_facts
 from vgame.arithmetic.workspace import TILE, spans
 from vgame.logged.rounding import round_tensor
 from vgame.logged.sums import EXACT, Site, follow, given_entries, record, round_pass, sort_found, without_entry
+from vgame.threads import each
 
 #: Sums whose rows' bits are looked at first.
 SAMPLE = 64
@@ -26,12 +30,16 @@ FEW, RARE = 4, 2048
 @torch.no_grad()
 def dot(a: Tensor | Folded, b: Tensor | Folded, site: Site) -> Tensor:
     """out[b,m,n] = sum_k a[b,m,k] * b[b,n,k] as the mode rounds it; shapes as in certified.dot."""
-    batch, k = max(a.shape[0], b.shape[0]), a.shape[2]
-    out = torch.empty(batch, a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
-    for i, m, n in tiles(batch, a.shape[1], b.shape[1], k, TILE):
+    out = torch.empty(max(a.shape[0], b.shape[0]), a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
+
+    def fill(i: slice, m: slice, n: slice) -> Site:
         tile = LoggedTile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
-        tile.place(site, (i.start, m.start, n.start), tuple(out.shape))
+        tile.place(site.part(), (i.start, m.start, n.start), tuple(out.shape))
         tile.run()
+        return tile.site
+
+    jobs = [partial(fill, *place) for place in shared_tiles(out, a.shape[2])]
+    site.take(map(operator.call, jobs) if site.look else each(jobs))  # who looks does so in order
     return out
 
 

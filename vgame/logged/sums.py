@@ -15,7 +15,7 @@ e itself, and the width of a cell at a power of two, differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,6 +78,19 @@ class Site:
         if self.given is None:
             return TRAINER_GATE
         return EVERY if self.window >= PROVEN else AUDITOR_GATE
+
+    def part(self) -> Site:
+        """The same sum, for a thread that computes some of its elements."""
+        return Site(self.bits, self.window, self.given, self.look)
+
+    def take(self, parts: Iterable[Site]) -> None:
+        """Put together what the parts found."""
+        for part in parts:
+            self.found += part.found
+            self.corrections += part.corrections
+            self.doubtful += part.doubtful
+            self.refused += part.refused
+            self.exact += part.exact
 
     def entries(self) -> Entries:
         """The entries made, in rising order."""

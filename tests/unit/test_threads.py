@@ -1,0 +1,70 @@
+"""Threads of our own: order, errors, what they share and what they leave alone."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+
+import pytest
+import torch
+
+from vgame.threads import each, ours, share, threads
+
+MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
+
+
+@pytest.fixture(autouse=True)
+def three_threads(threads_come_back: None) -> None:
+    torch.set_num_threads(3)
+
+
+def test_results_come_in_order_from_several_threads() -> None:
+    together = threading.Barrier(3, timeout=60)
+    names = each([lambda: (together.wait(), threading.current_thread().name)[1] for _ in range(3)])
+    assert len(set(names)) == 3
+    assert each([lambda i=i: i * i for i in range(50)]) == [i * i for i in range(50)]
+
+
+def test_shares_cover_everything_once() -> None:
+    for count, size, parts in ((10, 1, 1), (10, 5, 2), (2, 1000, 2), (1000, 1, 3), (0, 1, 1)):
+        found = share(count, size, lambda first, last: (first, last), 20)
+        assert len(found) == parts and found[0][0] == 0 and found[-1][1] == count
+        assert all(left[1] == right[0] for left, right in zip(found, found[1:], strict=False))
+
+
+def test_a_job_shares_nothing_any_further_and_the_library_has_one_thread() -> None:
+    together = threading.Barrier(3, timeout=60)
+
+    def look() -> tuple[int, int]:
+        together.wait()
+        return threads(), torch.get_num_threads()
+
+    assert each([look] * 3) == [(1, 1)] * 3
+    assert threads() == torch.get_num_threads() == 3
+    with ours():
+        assert (threads(), torch.get_num_threads()) == (3, 1)
+    assert threads() == torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_an_error_comes_out_and_all_threads_have_stopped(bad: int) -> None:
+    together, ended = threading.Barrier(3, timeout=60), []
+
+    def job(place: int) -> None:
+        together.wait()
+        if place == bad:
+            raise KeyError(place)
+        ended.append(place)
+
+    with pytest.raises(KeyError, match=str(bad)):
+        each([lambda place=place: job(place) for place in range(3)])
+    assert sorted(ended) == [place for place in range(3) if place != bad]
+    assert threads() == torch.get_num_threads() == 3
+    assert each([lambda: 1] * 3) == [1, 1, 1]
+
+
+def test_helpers_see_the_callers_context() -> None:
+    together = threading.Barrier(3, timeout=60)
+    token = MARK.set("the caller's")
+    assert each([lambda: (together.wait(), MARK.get())[1]] * 3) == ["the caller's"] * 3
+    MARK.reset(token)
