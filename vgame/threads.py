@@ -8,6 +8,8 @@ within a step each of our threads calls the library with one thread, and nobody 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +17,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, partial
 from typing import TypeVar
-
-import torch
 
 Result = TypeVar("Result")
 
@@ -29,7 +29,19 @@ _sharing: ContextVar[int] = ContextVar("sharing", default=0)
 
 def threads() -> int:
     """How many threads may share the work of this place: all of them, or one where it is already shared."""
-    return _sharing.get() or torch.get_num_threads()
+    return _sharing.get() or _all()
+
+
+def _all() -> int:
+    """As many as torch has, or the processors of a process that has not loaded it: hashing alone is no reason to."""
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch else len(os.sched_getaffinity(0))
+
+
+def _set_library(count: int) -> None:
+    """The library's number of threads, which is one of this thread of the process: others have numbers of their own."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(count)
 
 
 @contextmanager
@@ -38,19 +50,19 @@ def ours() -> Iterator[None]:
     if _sharing.get():
         yield
         return
-    count = torch.get_num_threads()
+    count = _all()
     token = _sharing.set(count)
-    torch.set_num_threads(1)  # of this thread of the process; others have numbers of their own
+    _set_library(1)
     try:
         yield
     finally:
-        torch.set_num_threads(count)
+        _set_library(count)
         _sharing.reset(token)
 
 
 @cache
 def _helpers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="vgame", initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(count, thread_name_prefix="vgame")
 
 
 def each(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -74,9 +86,13 @@ def each(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
             waiting.clear()  # after an error nobody goes on
             _sharing.reset(token)
 
+    def help_out() -> None:
+        _set_library(1)
+        work()
+
     with ours():
         pool = _helpers(threads() - 1)
-        others = [pool.submit(copy_context().run, work) for _ in range(helpers)]
+        others = [pool.submit(copy_context().run, help_out) for _ in range(helpers)]
         try:
             work()
         finally:
