@@ -154,11 +154,10 @@ def _add_run(x, at, run, step, block, memory, total, magnitude, least):
 
 
 @compile_loop
-def _add_beside(x, begin, starts, block, totals, magnitudes, leasts):
-    """Word i of each of the runs at x[begin + starts], added up in totals[0, i] and so on: blocks of runs first, in row 1, then these."""
-    totals[0], magnitudes[0], leasts[:] = 0.0, 0.0, _INFINITY
+def _add_beside(x, begin, starts, block, totals, magnitudes, leasts, total, magnitude):
+    """Word i of each of the runs at x[begin + starts], added up in totals[i] and so on: blocks of runs first, in total[i], then these."""
+    totals[:], magnitudes[:], leasts[:] = 0.0, 0.0, _INFINITY
     for first in range(0, starts.size, block):
-        total, magnitude = totals[1], magnitudes[1]
         total[:], magnitude[:] = 0.0, 0.0
         for j in range(first, min(first + block, starts.size)):
             at = begin + starts[j]
@@ -169,8 +168,9 @@ def _add_beside(x, begin, starts, block, totals, magnitudes, leasts):
                 total[i] += value
                 magnitude[i] += abs(value)
                 leasts[i] = np.uint32(min(np.uint32(words[i] & _MAGNITUDE), leasts[i]))
-        totals[0] += total
-        magnitudes[0] += magnitude
+        for i in range(totals.size):
+            totals[i] += total[i]
+            magnitudes[i] += magnitude[i]
 
 
 @compile_loop
@@ -191,19 +191,21 @@ def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, size
     """
     number, together = 0, BESIDE // run if step == 1 and starts.size > 1 else 0
     memory = np.empty(block if step != 1 else 0, np.float32)
-    totals, magnitudes = np.empty((2, together * run)), np.empty((2, together * run))
+    totals, magnitudes = np.empty(together * run), np.empty(together * run)
+    total_of_block, magnitude_of_block = np.empty(together * run), np.empty(together * run)
     leasts = np.empty(together * run, np.uint32)
     for begin in range(first, last, max(together, 1)):
         end = min(begin + max(together, 1), last)
         beside = together > 0 and rows[end - 1] - rows[begin] == (end - 1 - begin) * run
         if beside:
             words = (end - begin) * run
-            _add_beside(x, rows[begin], starts, block, totals[:, :words], magnitudes[:, :words], leasts[:words])
+            block_of = total_of_block[:words], magnitude_of_block[:words]
+            _add_beside(x, rows[begin], starts, block, totals[:words], magnitudes[:words], leasts[:words], *block_of)
         for u in range(begin, end):
             total, magnitude, least = 0.0, 0.0, np.inf
             if beside:
                 low, high = (u - begin) * run, (u - begin + 1) * run
-                total, magnitude, least = _collect(totals[0, low:high], magnitudes[0, low:high], leasts[low:high])
+                total, magnitude, least = _collect(totals[low:high], magnitudes[low:high], leasts[low:high])
             else:
                 for j in range(starts.size):
                     at = rows[u] + starts[j]
