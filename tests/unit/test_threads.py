@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
+from itertools import pairwise
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def test_shares_cover_everything_once() -> None:
     for count, size, parts in ((10, 1, 1), (10, 5, 2), (2, 1000, 2), (1000, 1, 3), (0, 1, 1)):
         found = share(count, size, lambda first, last: (first, last), 20)
         assert len(found) == parts and found[0][0] == 0 and found[-1][1] == count
-        assert all(left[1] == right[0] for left, right in zip(found, found[1:], strict=False))
+        assert all(left[1] == right[0] for left, right in pairwise(found))
 
 
 def test_a_job_shares_nothing_any_further_and_the_library_has_one_thread() -> None:
