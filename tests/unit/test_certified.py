@@ -141,7 +141,34 @@ def test_tiles_and_passes_do_not_show(monkeypatch):
         monkeypatch.setattr(module, "TILE", 40)
     for sizes in (workspace.PASS, workspace.SUMS, workspace.GATHER):
         monkeypatch.setitem(sizes, "cpu", 24)
+    monkeypatch.setitem(workspace.PRODUCTS, "cpu", 40)
+    assert len(products.shared_tiles(torch.empty(3, 9, 11), 70)) > 9
     assert run() == expected
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("shape", "k"),
+    [
+        ((1, 1, 1), 1),
+        ((1, 256, 1024), 2304),
+        ((1, 64, 16384), 576),
+        ((48, 128, 128), 64),
+        ((5, 7, 9), 3),
+        ((2, 3000, 70), 5000),
+    ],
+)
+def test_tiles_cover_a_result_once_and_fit(shape, k, parts):
+    """For three threads their number is a multiple of three, where rows, columns or batches are enough."""
+    limit, covered = 1 << 20, torch.zeros(shape, dtype=torch.int32)
+    found = products.tiles(*shape, k, limit, parts)
+    block = products._block_length(k)
+    for i, m, n in found:
+        covered[i, m, n] += 1
+        batch, rows, columns = covered[i, m, n].shape
+        assert batch * max(rows * columns, rows * block, columns * block) <= limit
+    assert bool((covered == 1).all())
+    assert len(found) % parts == 0 or shape == (1, 1, 1)
 
 
 def test_buffers_are_never_read_before_they_are_written():

@@ -18,6 +18,7 @@ from vgame.arithmetic import (
     reference,
     row_facts,
     sums,
+    workspace,
 )
 from vgame.arithmetic.certified import counting, dot, reversed_order, sum_rows
 from vgame.arithmetic.compiled import compiled as compiled_loops
@@ -55,12 +56,13 @@ def test_equal_to_the_passes(family, shape, order, exact_first, monkeypatch):
 
 @families
 @pytest.mark.parametrize("order", ["rows", "columns", "every second"])
-def test_the_exact_tier_decides_everything(family, order, monkeypatch):
-    """A bound so wide that most elements stay open, and no slices."""
+@pytest.mark.parametrize("k", [140, 2 * compiled_exact.TERMS + 9])
+def test_the_exact_tier_decides_everything(family, order, k, monkeypatch):
+    """A bound so wide that most elements stay open, and no slices; rows that are collected at once, and in pieces."""
     monkeypatch.setattr(products, "weigh", lambda terms: 2.0**-20)
     monkeypatch.setattr(products, "_slicing_pays", lambda *_: False)
     monkeypatch.setattr(products.Tile, "_all_exact", lambda *_: False)
-    a, b = draw(family, 2, 30, 140), draw(family, 1, 40, 140, seed=1)
+    a, b = draw(family, 2, 40, k), draw(family, 1, 40, k, seed=1)
     if order == "columns":
         a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
     elif order == "every second":
@@ -100,6 +102,30 @@ def test_integer_sums_at_both_ends(sign):
         numerator, denominator = float(value).as_integer_ratio()
         mine = numerator * 2**298 // denominator
         assert abs(mine - exact) * 2**32 <= abs(exact) and (mine == exact or abs(exact) >= 2**33)
+
+
+@pytest.mark.parametrize("k", [300, 5000])
+def test_a_second_digit_settles_what_one_leaves_open(k):
+    """Rows whose halves nearly cancel: one digit is certain of few sums, two of most; both are right where they are certain."""
+    a, b = draw("cancelling", 200, k), draw("normal", 200, k, seed=1)
+    half = k // 2
+    b[:, half : 2 * half] = b[:, :half]
+    certain = np.zeros(2, np.int64)
+    for x, y in zip(a.numpy(), b.numpy(), strict=True):
+        sigma = 2.0 * compiled_exact._power_above(
+            float(np.linalg.norm(x.astype(float)) * np.linalg.norm(y.astype(float))) * 1.001
+        )
+        finer, error = sigma * 2.0 ** (1 + (k - 1).bit_length() - 53), products.weigh(k)
+        digit, rest, left = compiled_exact._sum_terms(x, y, sigma)
+        settled = (
+            compiled_exact._settle(digit, 0.0, rest, left, sigma, 0.0, error),
+            compiled_exact._settle(*compiled_exact._sum_terms_twice(x, y, sigma, finer), sigma, finer, error),
+        )
+        expected = reference.dot(words(torch.from_numpy(x)), words(torch.from_numpy(y)))
+        for level, (value, sure) in enumerate(settled):
+            certain[level] += sure
+            assert not sure or words(torch.tensor([value], dtype=torch.float64).float() + 0.0) == [expected]
+    assert certain[0] < certain[1] and certain[1] > 150
 
 
 @families
@@ -196,7 +222,7 @@ def exact_tier_only(tile: type) -> Callable:
 
 def test_folded_matrices_come_in_tiles(monkeypatch):
     monkeypatch.setattr(folded, "LEAST", 0)
-    monkeypatch.setattr(products, "TILE", 600)
+    monkeypatch.setitem(workspace.PRODUCTS, "cpu", 600)
     monkeypatch.setattr(products, "BLOCK", 16)
     view, other = patches("wide"), draw("wide", 1, 7, 45, seed=1)
     for shape in ((1, 216, 45), (3, 72, 45)):
@@ -255,7 +281,7 @@ def test_runs_of_a_table():
 def test_folded_operands_are_read_in_any_runs(family, width, turned, monkeypatch):
     """Pixels by channels and channels by pixels: by rows, across them, word by word; in tiles that end where a run does not."""
     monkeypatch.setattr(folded, "LEAST", 0)
-    monkeypatch.setattr(products, "TILE", 1 << 11)
+    monkeypatch.setitem(workspace.PRODUCTS, "cpu", 1 << 11)
     view = draw(family, 3, 40, 9, width).permute(*((1, 0, 2, 3) if turned else (0, 2, 3, 1)))
     shape = (1, 40, 27 * width) if turned else (1, 27 * width, 40)
     matrix, other = folded.fold(view, shape), draw("normal", 1, 7, shape[2], seed=2)
@@ -279,6 +305,19 @@ def test_folded_sums_are_their_copies(family, height, monkeypatch):
     assert torch.equal(sum_rows(matrix).view(torch.int32), passes)
     with reversed_order():
         assert torch.equal(sum_rows(matrix).view(torch.int32), passes)
+
+
+@families
+@pytest.mark.parametrize("width", [16, 64, 700])
+def test_runs_of_rows_that_are_no_neighbours(family, width, monkeypatch):
+    """Every second channel: its runs cannot be read side by side."""
+    monkeypatch.setattr(folded, "LEAST", 0)
+    view = draw(family, 6, 10, width)[:, ::2].permute(1, 0, 2)
+    matrix = folded.fold(view, (1, 5, 6 * width))
+    assert isinstance(matrix, folded.Folded)
+    with compiled_loops(False):
+        passes = sum_rows(view.reshape(1, 5, 6 * width)).view(torch.int32)
+    assert torch.equal(sum_rows(matrix).view(torch.int32), passes)
 
 
 def test_the_bound_of_a_sum_is_needed(monkeypatch):

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from vgame.arithmetic.workspace import copy_shared
 from vgame.threads import each, ours, share, threads
 
 MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
@@ -69,3 +70,10 @@ def test_helpers_see_the_callers_context() -> None:
     token = MARK.set("the caller's")
     assert each([lambda: (together.wait(), MARK.get())[1]] * 3) == ["the caller's"] * 3
     MARK.reset(token)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 100), (40, 2, 3), (0, 7), (2, 3, 2)])
+def test_threads_copy_every_word(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vgame.threads.WORTH", 1)
+    source = torch.randn(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
+    assert torch.equal(copy_shared(torch.empty(shape), source), source)

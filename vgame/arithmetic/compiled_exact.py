@@ -177,47 +177,28 @@ def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums,
 
 
 @compile_loop
-def _exact(
-    positions,
-    shape,
-    x,
-    x_rows,
-    x_columns,
-    bound_a,
-    y,
-    y_rows,
-    y_columns,
-    bound_b,
-    shared,
-    in_line,
-    ratio,
-    error,
-    out,
-    strides,
-    first,
-    last,
-):
-    """out = RN32 of the exact sums at positions first..last-1. x, y: binary32; term k of a row lies at rows[..] + columns[k].
+def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, first, last):
+    """out = RN32 of the exact sums at positions first..last-1. a, b: (memory, rows, columns, bounds of the rows' norms).
 
+    Term k of row i lies at memory[rows[i] + columns[k]]; shared: whether one batch of a, of b serves all.
     in_line: whether the terms of every row of x, of y lie one behind the other; other rows are collected, some terms at a time.
     What one digit leaves open gets two, with scales of that ratio; the rest ends in integers.
     """
     rows, columns = shape
-    limbs, sums, memory = (
-        np.empty(LIMBS, np.int64),
-        np.empty((4, LANES)),
-        np.empty((2, LANES, TERMS + APART), np.float32),
-    )
+    x, x_rows, x_columns, bound_a = a
+    y, y_rows, y_columns, bound_b = b
+    limbs, sums = np.empty(LIMBS, np.int64), np.empty((4, LANES))
+    memory = np.empty((2, LANES, TERMS + APART), np.float32)
     left, right = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)  # not signed: no index counts from the end
     sigma, place = np.empty(LANES), np.empty(LANES, np.int64)
     for start in range(first, last, LANES):
         still_open = min(LANES, last - start)
         for e in range(still_open):
             u, n = positions[start + e] // columns, positions[start + e] % columns
-            b, m = u // rows, u % rows
-            i, j = m if shared[0] else u, n if shared[1] else b * columns + n
+            batch, m = u // rows, u % rows
+            i, j = m if shared[0] else u, n if shared[1] else batch * columns + n
             left[e], right[e], bound = x_rows[i], y_rows[j], bound_a[i] * bound_b[j]
-            sigma[e], place[e] = 2.0 * _power_above(bound), b * strides[0] + m * strides[1] + n
+            sigma[e], place[e] = 2.0 * _power_above(bound), batch * strides[0] + m * strides[1] + n
         for scale in (0.0, ratio):
             count, still_open = still_open, 0
             _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, sigma, scale, sums, memory)
@@ -254,6 +235,6 @@ def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: 
     in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
 
     def run(first: int, last: int) -> None:
-        _exact(given, shape, *a, norms[0], *b, norms[1], shared, in_line, ratio, error, target, to, first, last)
+        _exact(given, shape, (*a, norms[0]), (*b, norms[1]), shared, in_line, ratio, error, target, to, first, last)
 
     share(given.size, a[2].size, run)

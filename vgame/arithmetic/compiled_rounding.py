@@ -225,7 +225,8 @@ def sum_rows(source: tuple, block: int, weight: float, spread: float, out: Tenso
 
     source: (memory, beginnings of the rows, of their runs, length of a run, step): word k of run j of row r is
     memory[rows[r] + runs[j] + k * step]. Sums are of blocks of runs first, then of these; e = weight * S, and 0 where S <= spread * the
-    least magnitude. Or the runs' words side by side first, in blocks of runs, then the words of a row. See `depth`.
+    least magnitude. Or the runs' words side by side first, in blocks of runs, then the words of a row (docs/numerics-products.md,
+    section 10).
     """
     x, begins, starts, run, step = source
     rows = begins.size

@@ -83,6 +83,7 @@ def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 
     block = _block_length(k)
     width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
     height = min(rows, max(1, limit // max(block, width)))
+    width, height = (x - x % ALIGNED if ALIGNED < x < whole else x for x, whole in ((width, columns), (height, rows)))
     whole = (height, width) == (rows, columns)
     group = max(1, limit // max(height * width, height * block, width * block)) if whole else 1
     extents = batch, rows, columns

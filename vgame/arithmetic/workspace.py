@@ -24,7 +24,7 @@ PASS, GATHER, SUMS, PRODUCTS = ({"cpu": 1 << size} for size in (16, 17, 18, 20))
 #: Lines of a multiple of so many binary64 words fall into few sets of a cache, unless they lie so many words further apart.
 FALLS_TOGETHER, APART = 64, 8
 
-#: A dimension that is at least so long is cut first when threads share a copy.
+#: Threads that share a copy cut the outermost dimension that is at least so long.
 SHARERS = 16
 
 #: Options of GNU's mallopt (malloc.h).
@@ -98,19 +98,14 @@ def copy_shared(target: Tensor, source: Tensor) -> Tensor:
     """target.copy_(source), of one shape; on a CPU by as many threads as it is worth."""
     if target.device.type != "cpu" or not target.dim():
         return target.copy_(source)
-    longest = max(range(target.dim()), key=lambda d: (target.shape[d] >= SHARERS, -d))
-    size = target.shape[longest]
+    outermost = next((d for d, size in enumerate(target.shape) if size >= SHARERS), 0)
+    size = target.shape[outermost]
 
     def run(first: int, last: int) -> None:
-        target.narrow(longest, first, last - first).copy_(source.narrow(longest, first, last - first))
+        target.narrow(outermost, first, last - first).copy_(source.narrow(outermost, first, last - first))
 
     share(size, target.numel() // max(size, 1), run)
     return target
-
-
-def in_order(x: Tensor) -> Tensor:
-    """x.contiguous(), by as many threads as it is worth."""
-    return x if x.is_contiguous() else copy_shared(torch.empty(x.shape, dtype=x.dtype, device=x.device), x)
 
 
 def spans(extent: int, step: int) -> list[slice]:

@@ -125,15 +125,15 @@ def box(access: Access, sizes: tuple[int, ...]) -> Box | None:
             here, first = range(0, dim.size * dim.divisor, dim.divisor), 0
             ranges = ranges if dim.offset in here else [range(0)] * len(sizes)
         for i, c in movers:
-            inside = _inside(dim, c, sizes[i])
-            ranges[i] = range(inside.start, inside.stop, inside.step) if ranges[i] else ranges[i]
-            steps[i], first = c * inside.step // dim.divisor * stride, c * inside.start
+            found = _in_bounds(dim, c, sizes[i])
+            ranges[i] = found if ranges[i] else ranges[i]
+            steps[i], first = c * found.step // dim.divisor * stride, c * found.start
         offset += (dim.offset + first) // dim.divisor * stride
     slices = tuple(slice(r.start, r.stop, r.step) for r in ranges)
     return Box(slices, tuple(map(len, ranges)), tuple(steps), offset if all(ranges) else 0)
 
 
-def _inside(dim: Dim, coefficient: int, size: int) -> range:
+def _in_bounds(dim: Dim, coefficient: int, size: int) -> range:
     """The values of one index, 0..size-1, at which coordinate offset + coefficient * index (> 0) is in bounds."""
     common = math.gcd(coefficient, dim.divisor)
     period = dim.divisor // common
