@@ -44,8 +44,10 @@ def single(function: Function, *operands: torch.Tensor) -> torch.Tensor:
     slots = [*range(inputs), *[0] * (3 - inputs)]
     code = np.array([[function, inputs, *slots]], np.int64)
     integer = yields_integer(function) or (function is Function.SELECT and operands[1].dtype == torch.int32)
-    chain = pointwise.Chain(code, np.zeros(inputs + 1, np.uint32), inputs, (integer,))
-    return pointwise.run(chain, operands[0].numel(), operands)[0]
+    chain = pointwise.Chain(code, np.zeros(inputs + 1, np.uint32), inputs, (integer,), np.array([inputs]))
+    (result,), (finite,) = pointwise.run(chain, operands[0].numel(), operands)
+    assert finite == torch.isfinite(result.view(torch.float32)).all()
+    return result
 
 
 def operands_of(function: Function, family: str, *shape: int) -> list[torch.Tensor]:
@@ -112,7 +114,8 @@ def test_a_product_and_a_sum_are_not_contracted():
     x = 1.0 + 2.0**-12 * torch.rand(5000)
     code = np.array([[Function.MUL, 2, 0, 0, 0], [Function.SUB, 1, 2, 3, 0], [Function.MUL, 3, 0, 0, 0]], np.int64)
     code = code[[2, 0, 1]]  # the product twice, then their difference
-    found = pointwise.run(pointwise.Chain(code, np.zeros(4, np.uint32), 1, (False,)), 5000, [x])[0]
+    chain = pointwise.Chain(code, np.zeros(4, np.uint32), 1, (False,), np.zeros(0, np.int64))
+    ((found,), _) = pointwise.run(chain, 5000, [x])
     assert not found.any() and (x.double() * x.double() != (x * x).double()).any()
 
 
@@ -197,6 +200,8 @@ def test_chains_are_their_operators(seed):
     program = Program(program.operators, sources, (), 0, 3, program.loss)
     result = Executor(program, (), world.scalars, world.seed).step(1, world.state)
     assert [words(t) for t in result.state] == [expected[i] for i in kept]
+    infinite = [i for i in kept if not all(w & 0x7F800000 != 0x7F800000 for w in expected[i])]
+    assert result.not_finite == (infinite[0] if infinite else None)
 
 
 def test_what_a_chain_is():
@@ -206,9 +211,9 @@ def test_what_a_chain_is():
     twice = Map(Function.ADD, (WORDS,), (identity_access(first, WORDS), identity_access(first, WORDS)), False)
     third = Map(Function.ABS, (WORDS,), (identity_access(second, WORDS),), False)
     late = Map(Function.ABS, (WORDS,), (WAYS["shifted"](second)[0],), False)
-    units = units_of([negative, twice, third], {2}, fuse=True)
-    assert [unit.members for unit in units] == [(0, 1, 2)] and units[0].fused.results == (2,)
-    units = units_of([negative, twice, late, third], {3}, fuse=True)
+    units = units_of([negative, twice, third], {2}, {2}, fuse=True)
+    assert [unit.members for unit in units] == [(0, 1, 2)] and units[0].fused.results == units[0].fused.checked == (2,)
+    units = units_of([negative, twice, late, third], {3}, {3}, fuse=True)
     assert [unit.members for unit in units] == [(0, 1), (2,), (3,)] and units[0].fused.results == (1,)
     assert [unit.free for unit in units] == [(0,), (2,), (1,)]
-    assert [unit.members for unit in units_of([negative, twice, third], {2}, fuse=False)] == [(0,), (1,), (2,)]
+    assert [unit.members for unit in units_of([negative, twice, third], {2}, {2}, fuse=False)] == [(0,), (1,), (2,)]

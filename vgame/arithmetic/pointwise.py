@@ -253,8 +253,17 @@ def _apply(code, x, y, z, out):
 
 
 @compile_loop
-def _run(code, places, steps, words, layouts, memory, first, last):
-    """The instructions on words first..last-1, block by block.
+def _finite(x):
+    """Whether none of the binary32 words x, int32, is infinite or NaN."""
+    found = np.int32(0)
+    for i in range(x.size):
+        found |= np.int32((x[i] & _NOT_FINITE) == _NOT_FINITE)
+    return found == 0
+
+
+@compile_loop
+def _run(code, places, steps, words, layouts, memory, checked, finite, first, last):
+    """The instructions on words first..last-1, block by block; finite[i] &= whether every word of slot checked[i] is finite.
 
     code: (function, slot of the result, three slots of operands) each. places: where the slots' words begin, 0 for a block of our own,
     which holds the slot's word of `words`. steps: 4 where a slot's words are read in order. layouts: of what is loaded.
@@ -280,6 +289,8 @@ def _run(code, places, steps, words, layouts, memory, first, last):
             y = carray(_pointer(at[code[c, 3]] + start * steps[code[c, 3]]), (size,), np.float32)
             z = carray(_pointer(at[code[c, 4]] + start * steps[code[c, 4]]), (size,), np.float32)
             _apply(code[c, 0], x, y, z, out)
+        for i in range(checked.size):
+            finite[i] &= _finite(carray(_pointer(places[checked[i]] + 4 * start), (size,), np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,16 +298,20 @@ class Chain:
     """Instructions over slots: first the inputs, then the results that are kept, then constants and blocks of our own.
 
     code: int64 [n, 5], rows as in _run. words: uint32, per slot its constant, or anything. results: which are int32.
+    checked: int64, the slots of the results that are looked at for infinities and NaN while they are at hand.
     """
 
     code: np.ndarray
     words: np.ndarray
     inputs: int
     results: tuple[bool, ...]
+    checked: np.ndarray
 
 
-def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The results, flat, of `elements` words each. inputs: strided views of so many words on a CPU, read in row-major order.
+def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Tensor], np.ndarray]:
+    """The results, flat, of `elements` words each; whether the checked ones are finite.
+
+    inputs: strided views of so many words on a CPU, read in row-major order.
 
     SAFETY: the addresses stay good because `inputs` and the results live to the end of the call.
     """
@@ -321,12 +336,12 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> list[Tensor]:
     at, moves = (np.array(x + y, np.int64) for x, y in ((places, sources), (steps, [0] * len(sources))))
     layout = np.array(layouts, np.int64).reshape(-1, 1 + 2 * MOST_DIMENSIONS)
 
-    def part(first: int, last: int) -> None:
-        memory = np.empty((places.count(0), BLOCK), np.float32)
-        _run(code, at, moves, words, layout, memory, first * BLOCK, min(last * BLOCK, elements))
+    def part(first: int, last: int) -> np.ndarray:
+        memory, finite = np.empty((places.count(0), BLOCK), np.float32), np.ones(chain.checked.size, np.bool_)
+        _run(code, at, moves, words, layout, memory, chain.checked, finite, first * BLOCK, min(last * BLOCK, elements))
+        return finite
 
-    share(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4), part)
-    return results
+    return results, np.all(share(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4), part), axis=0)
 
 
 def _joined(x: Tensor) -> tuple[list[int], list[int]]:
@@ -342,18 +357,9 @@ def _joined(x: Tensor) -> tuple[list[int], list[int]]:
     return sizes or [1], strides or [0]
 
 
-@compile_loop
-def _any_not_finite(x, first, last):
-    """Whether a word of first..last-1 is infinite or NaN."""
-    found = np.int32(0)
-    for i in range(first, last):
-        found |= np.int32((x[i] & _NOT_FINITE) == _NOT_FINITE)
-    return found != 0
-
-
 def all_finite(x: Tensor) -> Tensor:
     """Whether every word of a binary32 tensor is finite: one truth value, on its device."""
     if not in_use(x.device):
         return torch.isfinite(x).all()
     words = x.detach().reshape(-1).view(torch.int32).numpy()
-    return torch.tensor(not any(share(words.size, 1, lambda *part: _any_not_finite(words, *part))))
+    return torch.tensor(all(share(words.size, 1, lambda first, last: _finite(words[first:last]))))

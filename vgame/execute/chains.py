@@ -36,16 +36,22 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A chain, where its inputs come from, and the operators whose outputs its results are."""
+    """A chain, where its inputs come from, the operators whose outputs its results are, and those that it looks at for infinities."""
 
     chain: Chain
     elements: int
     sources: tuple[Source, ...]
     results: tuple[int, ...]
+    checked: tuple[int, ...]
 
 
-def units_of(operators: Sequence[Operator], kept: Collection[int], fuse: bool) -> list[Unit]:
-    """The units of a step; `kept`: operators whose outputs are needed after it. Without `fuse`, every operator is one."""
+def units_of(
+    operators: Sequence[Operator], kept: Collection[int], finite: Collection[int], fuse: bool
+) -> list[Unit]:
+    """The units of a step. kept: operators whose outputs are needed after it; finite: those of them that must be finite.
+
+    Without `fuse`, every operator is a unit.
+    """
     groups = _groups(operators) if fuse else []
     last_of = {member: group[-1] for group in groups for member in group}
     place = [last_of.get(i, i) for i in range(len(operators))]
@@ -63,7 +69,7 @@ def units_of(operators: Sequence[Operator], kept: Collection[int], fuse: bool) -
     outside = {
         i for i in last_of if i in kept or not readers[i] or any(last_of.get(r) != last_of[i] for r in readers[i])
     }
-    fused = {i: _compose(operators, group, outside) for i, group in ends.items()}
+    fused = {i: _compose(operators, group, outside, finite) for i, group in ends.items()}
     return [
         Unit(i, operators[i], tuple(ends.get(i, (i,))), fused.get(i), tuple(free[i]))
         for i in range(len(operators))
@@ -106,7 +112,9 @@ def is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
     return all(step == s or n == 1 for step, s, n in zip(found[0], row_major(sizes), sizes, strict=True))
 
 
-def _compose(operators: Sequence[Operator], group: list[int], outside: Collection[int]) -> Fused:
+def _compose(
+    operators: Sequence[Operator], group: list[int], outside: Collection[int], finite: Collection[int]
+) -> Fused:
     """The instructions of a chain. A block of our own is used again once its value has been read for the last time."""
     slots = _Slots(operators, group, [i for i in group if i in outside])
     code = [slots.instruction(i) for i in group]
@@ -114,8 +122,10 @@ def _compose(operators: Sequence[Operator], group: list[int], outside: Collectio
     for word, slot in slots.constants.items():
         words[slot] = word
     integers = tuple(operators[i].integer for i in slots.results)
-    chain = Chain(np.array(code, np.int64), words, len(slots.sources), integers)
-    return Fused(chain, operators[group[0]].elements, tuple(slots.sources), tuple(slots.results))
+    checked = tuple(i for i in slots.results if i in finite)
+    at = np.array([slots.values[i] for i in checked], np.int64)
+    chain = Chain(np.array(code, np.int64), words, len(slots.sources), integers, at)
+    return Fused(chain, operators[group[0]].elements, tuple(slots.sources), tuple(slots.results), checked)
 
 
 class _Slots:

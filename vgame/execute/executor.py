@@ -115,7 +115,7 @@ class Executor:
                 run.outputs[unit.index] = tap(unit.index, run.flat_output(run.outputs[unit.index]))
             for index in unit.free:
                 run.outputs[index] = None
-        flags = [pointwise.all_finite(run.output(i)) for i in sorted(self.program.finite)]
+        flags = [run.is_finite(i) for i in sorted(self.program.finite)]
         new = tuple(run.flat(s.ref) for s in self.program.sources)
         return Launched(new, run.output(self.program.loss).reshape(()), torch.stack(flags))
 
@@ -128,7 +128,7 @@ class Executor:
         """What a step consists of; found once."""
         if fuse not in self._plans:
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
-            self._plans[fuse] = units_of(self.program.operators, sources | self.program.finite, fuse)
+            self._plans[fuse] = units_of(self.program.operators, sources | self.program.finite, self.program.finite, fuse)
         return self._plans[fuse]
 
     def _watched(self, run: _Run, unit: Unit) -> None:
@@ -156,6 +156,7 @@ class _Run:
     def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor]) -> None:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
+        self.found: dict[int, bool] = {}  # outputs of chains that must be finite: whether they are
         self.never_waits = gate.in_use(executor.device)
         table, clock = executor.scalars, executor.clock
         self.scalars = table.index_select(0, clock - 1)[0] if self.never_waits else table[step - 1]
@@ -215,9 +216,15 @@ class _Run:
             self.outputs[unit.index] = self.compute(unit.index, unit.operator)
             return
         inputs = [self.words(access, sizes) for access, sizes in unit.fused.sources]
-        results = pointwise.run(unit.fused.chain, unit.fused.elements, inputs)
+        results, finite = pointwise.run(unit.fused.chain, unit.fused.elements, inputs)
         for index, result in zip(unit.fused.results, results, strict=True):
             self.outputs[index] = result
+        self.found.update(zip(unit.fused.checked, finite.tolist(), strict=True))
+
+    def is_finite(self, index: int) -> torch.Tensor:
+        """Whether every word of an output is finite; where a chain made it, that is known."""
+        found = self.found.get(index)
+        return pointwise.all_finite(self.output(index)) if found is None else torch.tensor(found)
 
     def words(self, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
         """An operand of a chain: a view whose row-major order is the index space's."""
