@@ -1,11 +1,12 @@
-"""What exactness costs on this CPU: ratios of runs in alternation in one process. Writes docs/benchmarks.json and .svg.
+"""What exactness costs on this CPU: ratios of runs in alternation. Writes docs/benchmarks.json and .svg.
 
     python scripts/bench.py                    everything (minutes)
     python scripts/bench.py --only products    one group: products, steps, audit, hashing, scaling
     python scripts/bench.py --only steps:digits
 
-Every ratio is the median over at least 7 rounds; in a round each contestant runs once. `wall` compares elapsed times, `cpu` the
-processor's time, which other work on the machine disturbs less. A group that is run again replaces its entry in the file.
+Every ratio is the median over at least 7 rounds; in a round each contestant runs once; each kind of a model's steps is a process of its
+own. `wall` compares elapsed times, `cpu` the processor's time, which other work on the machine disturbs less. A group that is run again
+replaces its entry in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 import torch
 from bench_compare import compare, show
 from bench_scaling import draw, scaling
-from bench_steps import print_peak, steps
+from bench_steps import steps, take_turns
 
 from vgame.arithmetic.certified import counting, dot
 from vgame.commit.merkle import Kind
@@ -157,11 +158,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a group, or group:part of a name")
     parser.add_argument("--threads", type=int, default=min(2, len(os.sched_getaffinity(0))))
     parser.add_argument("--out", type=Path, default=FILE)
-    parser.add_argument("--peak", nargs=2, metavar=("TASK", "KIND"), help="print the peak memory of one step and stop")
+    parser.add_argument("--contestant", nargs=2, metavar=("TASK", "KIND"), help="run a step for each line of the input")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if arguments.peak:
-        return print_peak(*arguments.peak)
+    if arguments.contestant:
+        return take_turns(*arguments.contestant)
     group, _, part = arguments.only.partition(":")
     record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for name, measure in GROUPS.items():

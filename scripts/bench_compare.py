@@ -1,35 +1,40 @@
-"""Contestants that run in alternation in one process, and the ratios of their times."""
+"""Contestants that take turns, in one process or each in its own, and the ratios of their times."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 ROUNDS = 7
 
 Contestants = dict[str, Callable[[], object]]
+Turn = Callable[[], tuple[float, float]]  # a run of a contestant: its elapsed seconds, and the processor's
 
 
-def rounds(contestants: Contestants, seconds: float = 3.0) -> dict[str, list[tuple[float, float]]]:
-    """(wall, cpu) seconds of each contestant's runs, in alternation, after one run that does not count."""
-    times = {name: [] for name in contestants}
-    for run in contestants.values():
-        run()
-    end = time.perf_counter() + seconds
-    while len(next(iter(times.values()))) < ROUNDS or time.perf_counter() < end:
-        for name, run in contestants.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            run()
-            times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
-    return times
+def timed(run: Callable[[], object]) -> tuple[float, float]:
+    """A turn in this process."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def compare(contestants: Contestants, seconds: float = 3.0) -> dict:
-    """Milliseconds of each, and how often the first takes as long as each other: medians over the rounds."""
-    times = rounds(contestants, seconds)
-    first, *others = contestants
+    """`ratios` of contestants in this process."""
+    return ratios({name: partial(timed, run) for name, run in contestants.items()}, seconds)
+
+
+def ratios(turns: dict[str, Turn], seconds: float = 3.0) -> dict:
+    """Milliseconds of each, and how often the first takes as long as each other: medians over the rounds, after one that does not count."""
+    for turn in turns.values():
+        turn()
+    times, end = {name: [] for name in turns}, time.perf_counter() + seconds
+    while len(next(iter(times.values()))) < ROUNDS or time.perf_counter() < end:
+        for name, turn in turns.items():
+            times[name].append(turn())
+    first, *others = turns
     result = {"rounds": len(times[first])}
     result["milliseconds"] = {name: round(1e3 * median(wall for wall, _ in runs), 3) for name, runs in times.items()}
     for i, clock in enumerate(("wall", "cpu")):

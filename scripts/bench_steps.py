@@ -1,4 +1,4 @@
-"""A training step of some models: certified, eager, in mode `logged`; with the peak memory of a process of its own."""
+"""A training step of some models: certified, eager, in mode `logged`; each in a process of its own, in turns."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench_compare import compare, show
+from bench_compare import ratios, show, timed
 
-from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.logged.kernels import LoggedExecutor
 from vgame.program.lower import lower_task
@@ -99,42 +99,63 @@ STEPS: dict[str, Callable[[Task], Callable[[], object]]] = {
 
 
 def steps(only: str) -> dict:
-    """certified / eager, with the peak memory of each in a process of its own."""
+    """certified / eager: each in a process of its own, as its users have it, with the peak memory of its step."""
     found = {}
-    for name, make in TASKS.items():
+    for name in TASKS:
         if only not in name:
             continue
-        try:
-            contestants = {kind: build(make()) for kind, build in STEPS.items()}
-        except VgameError as error:
-            print(f"{name}: SKIPPED, {error}", flush=True)
-            continue
-        entry = compare(contestants)
-        contestants.clear()
-        entry["peak MB"] = {kind: peak_of(name, kind) for kind in ("certified", "eager fp32")}
+        with ExitStack() as stack:
+            others = {kind: stack.enter_context(closing(Contestant(name, kind))) for kind in STEPS}
+            entry = ratios({kind: other.turn for kind, other in others.items()})
+            entry["peak MB"] = {kind: others[kind].peak for kind in ("certified", "eager fp32")}
         entry["peak ratio"] = round(entry["peak MB"]["certified"] / entry["peak MB"]["eager fp32"], 3)
         found[name] = show(name, entry)
     return found
 
 
-def peak_of(task: str, kind: str) -> float:
-    """Megabytes that a process of its own adds to what the imports need: model, state, two steps."""
-    command = [sys.executable, str(BENCH), "--peak", task, kind, "--threads", str(torch.get_num_threads())]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+class Contestant:
+    """A kind of step in a process of its own, which waits for its turns."""
+
+    def __init__(self, task: str, kind: str) -> None:
+        command = [sys.executable, str(BENCH), "--contestant", task, kind, "--threads", str(torch.get_num_threads())]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        #: Megabytes that a step needs beside what the imports need: model, state, results.
+        (self.peak,) = self._answer()
+
+    def turn(self) -> tuple[float, float]:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        wall, cpu = self._answer()
+        return wall, cpu
+
+    def _answer(self) -> list[float]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{' '.join(self.process.args)} ended with {self.process.wait()}; what it printed is above")
+        return [float(word) for word in line.split()]
+
+    def close(self) -> None:
+        """The process ends with its input."""
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def resident(field: str) -> float:
-    text = Path("/proc/self/status").read_text()
-    return int(text.split(f"{field}:")[1].split()[0]) / 1024
+def take_turns(task: str, kind: str) -> None:
+    """The other side: the step's peak memory, then for each line of the input the seconds of a step.
 
-
-def print_peak(task: str, kind: str) -> None:
-    """The first step compiles and is not looked at; what the capture needed is given back before it."""
-    certified_step(digits.task())()  # so that compilers and libraries are loaded before the first look
-    eager_step(digits.task(), torch.float32)()
+    The first step compiles and is not looked at; what the capture needed is given back before it.
+    """
+    STEPS[kind](digits.task())()  # so that compilers and libraries are loaded before the first look
     before = resident("VmRSS")
     step = STEPS[kind](TASKS[task]())
     step()
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
     step()
-    print(round(resident("VmHWM") - before, 1))
+    print(round(resident("VmHWM") - before, 1), flush=True)
+    for _ in sys.stdin:
+        print(*timed(step), flush=True)
+
+
+def resident(field: str) -> float:
+    text = Path("/proc/self/status").read_text()
+    return int(text.split(f"{field}:")[1].split()[0]) / 1024
