@@ -131,7 +131,9 @@ class Contestant:
     def _answer(self) -> list[float]:
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(self.process.args)} ended with {self.process.wait()}; what it printed is above")
+            raise SystemExit(
+                f"{' '.join(self.process.args)} ended with {self.process.wait()}; what it printed is above"
+            )
         return [float(word) for word in line.split()]
 
     def close(self) -> None:

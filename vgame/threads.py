@@ -16,9 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, partial
+from threading import Lock
 from typing import TypeVar
 
 Result = TypeVar("Result")
+Runner = Callable[[Sequence[Callable[[], None]]], object]  # sees to it that jobs are run: `each`, or `Later.start`
 
 #: Elements of a pointwise loop that are worth a thread.
 WORTH = 1 << 17
@@ -65,8 +67,86 @@ def _helpers(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="vgame")
 
 
-def each(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The jobs' results, in order; every thread takes the next job that waits, and shares nothing of it any further."""
+class _Offer:
+    """Work that whoever claims it does: a helper, or its owner if none has come."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self.run, self.context, self.error = run, copy_context(), None
+        self._free, self._going_on = Lock(), Lock()
+        self._going_on.acquire()
+
+    def claim(self) -> bool:
+        """Whether nobody was faster."""
+        return self._free.acquire(blocking=False)
+
+    def do(self) -> None:
+        """For whom has claimed it."""
+        try:
+            self.context.run(self._alone)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._going_on.release()
+
+    def _alone(self) -> None:
+        _set_library(1)
+        _sharing.set(1)
+        self.run()
+
+    def goes_on(self) -> bool:
+        """Whether somebody has claimed it and not ended."""
+        return self._free.locked() and self._going_on.locked()
+
+    def withdraw(self) -> None:
+        """Nobody begins it after this; if somebody has, it is done."""
+        if self.claim():
+            del self.run, self.context
+        else:
+            self._going_on.acquire()
+            self._going_on.release()
+
+
+#: What helpers do first, and what they do when there is nothing else.
+_urgent: deque[_Offer] = deque()
+_patient: deque[_Offer] = deque()
+
+
+def _offer(to: deque[_Offer], runs: Sequence[Callable[[], object]]) -> list[_Offer]:
+    offers, pool = [_Offer(run) for run in runs], _helpers(threads() - 1)
+    to.extend(offers)
+    for _ in offers:
+        pool.submit(_help)
+    return offers
+
+
+def _help() -> None:
+    """A helper does what is offered until nothing is."""
+    while _do_next(_urgent) or _do_next(_patient):
+        pass
+
+
+def _do_next(offers: deque[_Offer]) -> bool:
+    """Whether there was an offer, which perhaps somebody else has claimed."""
+    try:
+        offer = offers.popleft()
+    except IndexError:
+        return False
+    if offer.claim():
+        offer.do()
+    return True
+
+
+def _raise_first(offers: Sequence[_Offer]) -> None:
+    for offer in offers:
+        if offer.error:
+            raise offer.error
+
+
+def each(jobs: Sequence[Callable[[], Result]], patient: bool = False) -> list[Result]:
+    """The jobs' results, in order; every thread takes the next job that waits, and shares nothing of it any further.
+
+    patient: whether this thread may do what is offered for later (`Later`) while others end, in its own scratch memory.
+    """
     helpers = min(threads(), len(jobs)) - 1
     if helpers < 1:
         return [job() for job in jobs]
@@ -86,21 +166,46 @@ def each(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
             waiting.clear()  # after an error nobody goes on
             _sharing.reset(token)
 
-    def help_out() -> None:
-        _set_library(1)
-        work()
-
     with ours():
-        pool = _helpers(threads() - 1)
-        others = [pool.submit(copy_context().run, help_out) for _ in range(helpers)]
+        others = _offer(_urgent, [work] * helpers)
         try:
             work()
         finally:
-            failures = [other.exception() for other in others]
-    for failure in failures:
-        if failure:
-            raise failure
+            for other in others:
+                while patient and other.goes_on() and _do_next(_patient):
+                    pass
+                other.withdraw()
+    _raise_first(others)
     return [results[place] for place in range(len(jobs))]
+
+
+class Later:
+    """Jobs whose results nobody needs yet: helpers do them when nothing is urgent."""
+
+    def __init__(self) -> None:
+        self._offers: list[_Offer] = []
+
+    def start(self, jobs: Sequence[Callable[[], object]]) -> None:
+        """Offer the jobs to the helpers; where there are none, do them."""
+        if threads() < 2:
+            each(jobs)
+        else:
+            self._offers = _offer(_patient, jobs)
+
+    def finish(self) -> None:
+        """Do what nobody has begun, wait for the rest."""
+        with ours():
+            for offer in self._offers:
+                if offer.claim():
+                    offer.do()
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing more is begun; what goes on is done after this."""
+        offers, self._offers = self._offers, []
+        for offer in offers:
+            offer.withdraw()
+        _raise_first(offers)
 
 
 def share(count: int, size: int, run: Callable[[int, int], Result], worth: int | None = None) -> list[Result]:

@@ -24,7 +24,7 @@ from vgame.arithmetic.row_facts import no_facts, row_facts
 from vgame.arithmetic.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
-from vgame.threads import each, threads
+from vgame.threads import Runner, each, threads
 
 #: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
 BLOCK = 1024
@@ -43,10 +43,11 @@ Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
 
 @torch.no_grad()
-def dot(a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
+def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free.
 
-    a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N].
+    a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which is there
+    when `run` has run the jobs that it is given.
     """
     assert a.dtype == b.dtype == torch.float32 and len(a.shape) == len(b.shape) == 3, "two binary32 matrices of rank 3"
     assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
@@ -59,7 +60,7 @@ def dot(a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
     def fill(i: slice, m: slice, n: slice) -> None:
         Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n]).run()
 
-    each([partial(fill, *place) for place in shared_tiles(out, a.shape[2])])
+    run([partial(fill, *place) for place in shared_tiles(out, a.shape[2])])
     return out
 
 

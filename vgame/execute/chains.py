@@ -15,8 +15,10 @@ import numpy as np
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.pointwise import Chain
 from vgame.execute.layout import plan, row_major
-from vgame.program.operators import Access, Map, Operator, RefClass, operand_refs
+from vgame.program.operators import Access, Contract, Map, Operator, RefClass, Variant, operand_refs
 
+#: A product whose first reader comes so many operators later may be finished later.
+FAR = 64
 #: Functions that stay operators of their own: loops of many instructions, with passes of their own.
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
 
@@ -25,13 +27,17 @@ Source = tuple[Access, tuple[int, ...]]  # an access, and the index space that i
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are let go afterwards."""
+    """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are let go afterwards.
+
+    patient: whether it is a product that nobody reads for long.
+    """
 
     index: int
     operator: Operator
     members: tuple[int, ...]
     fused: Fused | None
     free: tuple[int, ...]
+    patient: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,7 @@ class Fused:
     checked: tuple[int, ...]
 
 
-def units_of(
-    operators: Sequence[Operator], kept: Collection[int], finite: Collection[int], fuse: bool
-) -> list[Unit]:
+def units_of(operators: Sequence[Operator], kept: Collection[int], finite: Collection[int], fuse: bool) -> list[Unit]:
     """The units of a step. kept: operators whose outputs are needed after it; finite: those of them that must be finite.
 
     Without `fuse`, every operator is a unit.
@@ -71,10 +75,25 @@ def units_of(
     }
     fused = {i: _compose(operators, group, outside, finite) for i, group in ends.items()}
     return [
-        Unit(i, operators[i], tuple(ends.get(i, (i,))), fused.get(i), tuple(free[i]))
+        Unit(
+            i,
+            operators[i],
+            tuple(ends.get(i, (i,))),
+            fused.get(i),
+            tuple(free[i]),
+            _is_patient(operators[i], i, readers[i]),
+        )
         for i in range(len(operators))
         if place[i] == i
     ]
+
+
+def _is_patient(operator: Operator, index: int, readers: Sequence[int]) -> bool:
+    return (
+        isinstance(operator, Contract)
+        and operator.variant is Variant.DOT
+        and min(readers, default=index) >= index + FAR
+    )
 
 
 def _groups(operators: Sequence[Operator]) -> list[list[int]]:

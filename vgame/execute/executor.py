@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -38,7 +40,10 @@ from vgame.program.operators import (
     Variant,
 )
 from vgame.program.program import Program
-from vgame.threads import ours
+from vgame.threads import Later, Runner, each, ours
+
+#: So many products may wait at a time.
+MOST_PENDING = 4
 
 #: Sees every operator's output (flat); what it returns takes the output's place. None on the fast path.
 Tap = Callable[[int, torch.Tensor], torch.Tensor]
@@ -51,6 +56,14 @@ class StepResult:
     state: tuple[torch.Tensor, ...]
     loss: torch.Tensor
     not_finite: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A product that is complete when its work is finished."""
+
+    tensor: torch.Tensor
+    work: Later
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +119,24 @@ class Executor:
 
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
         run = _Run(self, step, state)
-        for unit in self._units(fuse=tap is None and self.kernels.fuses and pointwise.in_use(self.device)):
-            if self.watch:
-                self._watched(run, unit)
-            else:
-                run.compute_unit(unit)
-            if tap:
-                run.outputs[unit.index] = tap(unit.index, run.flat_output(run.outputs[unit.index]))
-            for index in unit.free:
-                run.outputs[index] = None
-        flags = [run.is_finite(i) for i in sorted(self.program.finite)]
-        new = tuple(run.flat(s.ref) for s in self.program.sources)
-        return Launched(new, run.output(self.program.loss).reshape(()), torch.stack(flags))
+        fast = tap is None and pointwise.in_use(self.device)
+        run.defers = fast and self.kernels.defers and self.watch is None
+        try:
+            for unit in self._units(fuse=fast and self.kernels.fuses):
+                if self.watch:
+                    self._watched(run, unit)
+                else:
+                    run.compute_unit(unit)
+                if tap:
+                    run.outputs[unit.index] = tap(unit.index, run.flat_output(run.outputs[unit.index]))
+                for index in unit.free:
+                    run.outputs[index] = None
+            flags = [run.is_finite(i) for i in sorted(self.program.finite)]
+            new = tuple(run.flat(s.ref) for s in self.program.sources)
+            return Launched(new, run.output(self.program.loss).reshape(()), torch.stack(flags))
+        finally:
+            for pending in run.pending:
+                pending.work.stop()
 
     def finish(self, launched: Launched) -> StepResult:
         """Wait for the verdict of a step."""
@@ -128,7 +147,9 @@ class Executor:
         """What a step consists of; found once."""
         if fuse not in self._plans:
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
-            self._plans[fuse] = units_of(self.program.operators, sources | self.program.finite, self.program.finite, fuse)
+            self._plans[fuse] = units_of(
+                self.program.operators, sources | self.program.finite, self.program.finite, fuse
+            )
         return self._plans[fuse]
 
     def _watched(self, run: _Run, unit: Unit) -> None:
@@ -155,7 +176,11 @@ class _Run:
 
     def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor]) -> None:
         self.executor, self.step, self.state = executor, step, state
-        self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
+        self.outputs: list[torch.Tensor | Mirrored | Pending | None] = [None] * len(executor.program.operators)
+        self.defers, self.pending = (
+            False,
+            deque(),
+        )  # whether products may be finished later; those that may not be finished yet
         self.found: dict[int, bool] = {}  # outputs of chains that must be finite: whether they are
         self.never_waits = gate.in_use(executor.device)
         table, clock = executor.scalars, executor.clock
@@ -165,9 +190,17 @@ class _Run:
     def flat_output(value: torch.Tensor | Mirrored) -> torch.Tensor:
         return (value.tensor() if isinstance(value, Mirrored) else value).contiguous().reshape(-1)
 
+    def finished(self, index: int) -> torch.Tensor | Mirrored:
+        """An operator's output, complete."""
+        value = self.outputs[index]
+        if isinstance(value, Pending):
+            value.work.finish()
+            value = self.outputs[index] = value.tensor
+        return value
+
     def output(self, index: int) -> torch.Tensor:
         """An operator's output as a tensor."""
-        value = self.outputs[index]
+        value = self.finished(index)
         if isinstance(value, Mirrored):
             value = self.outputs[index] = value.tensor()
         return value
@@ -197,7 +230,7 @@ class _Run:
     def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> torch.Tensor | Folded:
         """A tensor as rows to be multiplied or added up; large ones that no strides can say are read where they lie."""
         if ref.cls is RefClass.OPERATOR and self.executor.kernels.folds:
-            return fold(self.outputs[ref.index], shape)
+            return fold(self.finished(ref.index), shape)
         return self.shaped(ref, shape)
 
     def operand(self, access: Access, sizes: tuple[int, ...], integer: bool) -> torch.Tensor:
@@ -212,6 +245,9 @@ class _Run:
 
     def compute_unit(self, unit: Unit) -> None:
         """The outputs of an operator or of a chain."""
+        if unit.patient and self.defers:
+            self.outputs[unit.index] = self._begin(unit.operator)
+            return
         if unit.fused is None:
             self.outputs[unit.index] = self.compute(unit.index, unit.operator)
             return
@@ -243,10 +279,7 @@ class _Run:
             case Copy():
                 return self._copy(operator)
             case Contract(variant=Variant.DOT):
-                shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)
-                shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
-                product = kernels.dot(self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b))
-                return product.expand(operator.batch, -1, -1)  # both may be shared
+                return self._product(operator, partial(each, patient=True))
             case Contract(variant=Variant.SUM):
                 batches = 1 if operator.shared_a else operator.batch
                 rows = self.matrix(operator.a, (1, batches * operator.m, operator.k))
@@ -267,6 +300,21 @@ class _Run:
             case Shuffle():
                 return shuffle_indices(self.executor.seed, self.step, operator, self.executor.clock)
         raise AssertionError(f"unknown operator {operator}")
+
+    def _product(self, operator: Contract, run: Runner) -> torch.Tensor:
+        shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)
+        shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
+        operands, kernels = (self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b)), self.executor.kernels
+        product = kernels.dot(*operands, run) if kernels.defers else kernels.dot(*operands)
+        return product.expand(operator.batch, -1, -1)  # both may be shared
+
+    def _begin(self, operator: Contract) -> Pending:
+        """A product that waits for threads with nothing to do; its operands wait with it, so only a few may."""
+        while len(self.pending) >= MOST_PENDING:
+            self.pending.popleft().work.finish()
+        work = Later()
+        self.pending.append(Pending(self._product(operator, work.start), work))
+        return self.pending[-1]
 
     def _map(self, operator: Map) -> torch.Tensor:
         from vgame.program.operators import operand_types

@@ -17,6 +17,7 @@ from vgame.arithmetic.folded import Folded
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.vendor import vendor
+from vgame.threads import Runner, each
 
 Tensor = torch.Tensor
 
@@ -24,11 +25,13 @@ Tensor = torch.Tensor
 class Kernels(Protocol):
     """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
 
-    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps.
+    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. `defers`: whether dot takes a way to run its
+    jobs.
     """
 
     folds: bool
     fuses: bool
+    defers: bool
 
     def map(self, function: Function, *operands: Tensor) -> Tensor: ...
     def dot(self, a: Tensor, b: Tensor) -> Tensor: ...
@@ -168,15 +171,15 @@ VENDOR: dict[Function, Callable[[Tensor], Tensor]] = {
 class Correct:
     """The default: correctly rounded, the same bits on every device."""
 
-    folds = fuses = True
+    folds = fuses = defers = True
 
     def map(self, function: Function, *operands: Tensor) -> Tensor:
         if function in ELEMENTARY:
             return elementary.evaluate(function, *operands)
         return (FLOAT.get(function) or OTHER[function])(*operands)
 
-    def dot(self, a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
-        return certified.dot(a, b)
+    def dot(self, a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
+        return certified.dot(a, b, run)
 
     def sum_rows(self, a: Tensor | Folded) -> Tensor:
         return certified.sum_rows(a)
@@ -188,7 +191,7 @@ class Correct:
 class Plain:
     """The vendor's arithmetic in one precision, rounded to binary32 after every operator: nearest (binary64) and fp32."""
 
-    folds = fuses = False
+    folds = fuses = defers = False
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
