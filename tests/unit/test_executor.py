@@ -15,7 +15,8 @@ from small_programs import World, check, executed
 from vgame.arithmetic.functions import Function, arity
 from vgame.arithmetic.philox import random_word, shuffle_index
 from vgame.commit.tensor import from_words, to_words
-from vgame.execute.executor import Executor
+from vgame.execute.chains import FAR
+from vgame.execute.executor import MOST_PENDING, Executor
 from vgame.program.operators import (
     BROADCAST,
     Access,
@@ -37,6 +38,8 @@ from vgame.program.operators import (
     operand_types,
     yields_integer,
 )
+from vgame.program.program import Program, Source
+from vgame.threads import Later
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAN, ONE, INFINITY = 0x7FC00000, 0x3F800000, 0x7F800000
@@ -397,6 +400,59 @@ def test_a_replaced_output_is_what_later_operators_read() -> None:
     executor = Executor(world.program([double, negate]), [], world.scalars, 0)
     executor.step(1, world.state, tap)
     assert seen[0] == [2.0, 4.0] and seen[1] == [-5.0, -6.0]
+
+
+LATE = 9  # products that wait
+
+
+def products_read_late() -> tuple[list[Operator], World]:
+    """Some products, some maps, and readers of the products in an order of their own: whole, turned, added up, multiplied."""
+    operators: list[Operator] = [Contract(Variant.DOT, 1, 8 + i, 12, 30, state(i), state(LATE)) for i in range(LATE)]
+    double = Map(Function.ADD, (240,), (identity_access(state(), 240),) * 2, False)
+    operators += [double] * (FAR + LATE)
+    for i in (5, 0, 8, 3, 7):
+        product, rows = Ref(RefClass.OPERATOR, i), 8 + i
+        operators.append(Map(Function.NEG, (12 * rows,), (identity_access(product, 12 * rows),), False))
+        operators.append(Copy((12, rows), (Access(product, (Dim(12 * rows),), ((0, 1), (0, 12))),), False))
+        operators.append(Contract(Variant.SUM, 1, rows, 1, 12, product))
+        operators.append(Contract(Variant.DOT, 1, rows, rows, 12, product, product))
+    generator = torch.Generator().manual_seed(4)
+    return operators, World(state=[torch.randn(rows * 30, generator=generator) for rows in (*range(8, 8 + LATE), 12)])
+
+
+def keeping_everything(operators: list[Operator], world: World) -> Executor:
+    """An executor whose state afterwards is every operator's output."""
+    program = world.program(operators)
+    sources = tuple(Source(Ref(RefClass.OPERATOR, i), op.elements) for i, op in enumerate(operators))
+    return Executor(Program(program.operators, sources, (), 0, 0, program.loss), (), world.scalars, 0)
+
+
+def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
+    """More than may wait at a time; some are nobody's but the state's, in the end."""
+    torch.set_num_threads(3)
+    monkeypatch.setattr("vgame.arithmetic.products.WORTH", 1)
+    operators, world = products_read_late()
+    expected = executed(operators, world)
+    executor = keeping_everything(operators, world)
+    assert sum(unit.patient for unit in executor._units(fuse=True)) > LATE > MOST_PENDING
+    for _ in range(5):
+        assert [to_words(t).tolist() for t in executor.step(1, world.state).state] == expected
+
+
+def test_an_error_leaves_no_product_behind(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
+    """Nothing goes on when a step has failed, and the next one is right."""
+    torch.set_num_threads(3)
+    operators, world = products_read_late()
+    expected = executed(operators, world)
+    executor = keeping_everything(operators, world)
+    begun = []
+    with monkeypatch.context() as broken:
+        broken.setattr(Later, "__init__", lambda self, real=Later.__init__: (real(self), begun.append(self))[0])
+        broken.setattr("vgame.execute.executor.pointwise.run", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            executor.step(1, world.state)
+    assert len(begun) == LATE and not any(work._offers for work in begun)
+    assert [to_words(t).tolist() for t in executor.step(1, world.state).state] == expected
 
 
 def test_operands_are_never_changed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextvars import ContextVar
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from vgame.arithmetic.workspace import copy_shared
-from vgame.threads import each, ours, share, threads
+from vgame.threads import Later, each, ours, share, threads
 
 MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
 
@@ -77,3 +78,89 @@ def test_threads_copy_every_word(shape: tuple[int, ...], monkeypatch: pytest.Mon
     monkeypatch.setattr("vgame.threads.WORTH", 1)
     source = torch.randn(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
     assert torch.equal(copy_shared(torch.empty(shape), source), source)
+
+
+# --- later ---
+
+
+@pytest.fixture
+def busy() -> Iterator[threading.Event]:
+    """Both helpers do something that was offered for later, until the event."""
+    arrived, enough, later = threading.Barrier(3, timeout=60), threading.Event(), Later()
+    later.start([lambda: (arrived.wait(), enough.wait(60))] * 2)
+    arrived.wait()
+    yield enough
+    enough.set()
+    later.finish()
+
+
+def test_the_owner_does_what_nobody_has_begun(busy: threading.Event) -> None:
+    done, later = [], Later()
+    later.start([lambda: done.append((threading.current_thread(), threads()))] * 3)
+    later.finish()
+    assert done == [(threading.current_thread(), 1)] * 3
+    assert threads() == torch.get_num_threads() == 3
+    later.finish()
+    assert len(done) == 3
+
+
+def test_what_is_stopped_is_not_begun(busy: threading.Event) -> None:
+    done, later = [], Later()
+    later.start([lambda: done.append(1)] * 3)
+    later.stop()
+    busy.set()
+    later.finish()
+    each([lambda: None] * 3)
+    assert not done
+
+
+def test_what_is_urgent_does_not_wait_for_what_is_later(busy: threading.Event) -> None:
+    """All helpers are busy: the caller does its jobs alone."""
+    assert each([threading.current_thread] * 5) == [threading.current_thread()] * 5
+
+
+def test_helpers_do_what_is_for_later_by_themselves() -> None:
+    done = threading.Barrier(2, timeout=60)
+    later = Later()
+    later.start([done.wait])
+    done.wait()
+    later.finish()
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_an_error_of_what_is_for_later_comes_out_at_its_end(bad: int) -> None:
+    later, ended = Later(), []
+
+    def job(place: int) -> None:
+        if place == bad:
+            raise KeyError(place)
+        ended.append(place)
+
+    later.start([lambda place=place: job(place) for place in range(3)])
+    with pytest.raises(KeyError, match=str(bad)):
+        later.finish()
+    assert sorted(ended) == [place for place in range(3) if place != bad]
+    assert threads() == torch.get_num_threads() == 3
+
+
+def test_who_waits_for_others_does_what_is_for_later() -> None:
+    """The helpers' jobs end only when the offer that came meanwhile is done, so the caller has to do it."""
+    caller, did, later = threading.current_thread(), [], Later()
+    together, offered, over = threading.Barrier(4, timeout=60), threading.Event(), threading.Event()
+
+    def offer() -> None:
+        torch.get_num_threads()  # begins with what another thread set last
+        torch.set_num_threads(3)
+        together.wait()
+        later.start([lambda: (did.append(threading.current_thread()), over.set())])
+        offered.set()
+
+    def job() -> None:
+        together.wait()
+        assert (offered if threading.current_thread() is caller else over).wait(60)
+
+    other = threading.Thread(target=offer)
+    other.start()
+    each([job] * 3, patient=True)
+    other.join()
+    assert did == [caller]

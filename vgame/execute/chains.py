@@ -92,7 +92,7 @@ def _is_patient(operator: Operator, index: int, readers: Sequence[int]) -> bool:
     return (
         isinstance(operator, Contract)
         and operator.variant is Variant.DOT
-        and min(readers, default=index) >= index + FAR
+        and min(readers, default=index + FAR) >= index + FAR
     )
 
 
