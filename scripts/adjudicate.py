@@ -119,6 +119,8 @@ def draw(operators: tuple[Operator, ...], random: Random) -> dict[str, list[tupl
 
 # ---- one job ----
 
+BOUND = histories.CACHE_BYTES
+
 
 def step_of(bundle: Bundle, folder: Path) -> StepOnChain:
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode)
@@ -127,6 +129,7 @@ def step_of(bundle: Bundle, folder: Path) -> StepOnChain:
 
 def keep(step: StepOnChain, chosen: set[int]) -> None:
     """Compute the trace, then every tensor that the chosen operators read or write, in one execution of the step each."""
+    histories.CACHE_BYTES = BOUND  # the trace keeps nothing
     assert len(step.trace.levels[0]) == step.history.operators
     wanted = {
         r.index

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, partial
 from threading import Lock
+from types import ModuleType
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -34,15 +35,21 @@ def threads() -> int:
     return _sharing.get() or _all()
 
 
-def _all() -> int:
-    """As many as torch has, or the processors of a process that has not loaded it: hashing alone is no reason to."""
+def _torch() -> ModuleType | None:
+    """torch, if this process has loaded it: hashing alone is no reason to."""
     torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "get_num_threads") else None  # another thread may be loading it
+
+
+def _all() -> int:
+    """As many as torch has, or the processors of a process that has not loaded it."""
+    torch = _torch()
     return torch.get_num_threads() if torch else len(os.sched_getaffinity(0))
 
 
 def _set_library(count: int) -> None:
-    """The library's number of threads, which is one of this thread of the process: others have numbers of their own."""
-    if torch := sys.modules.get("torch"):
+    """The library's number of threads. Other threads of the process keep theirs; one that has none yet begins with this."""
+    if torch := _torch():
         torch.set_num_threads(count)
 
 
@@ -67,6 +74,19 @@ def _helpers(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="vgame")
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """The library as a job needs it, in any thread: no threads of its own, no gradients, subnormal numbers as they are."""
+    torch = _torch()
+    if not torch:
+        yield
+        return
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
+    with torch.no_grad():
+        yield
+
+
 class _Offer:
     """Work that whoever claims it does: a helper, or its owner if none has come."""
 
@@ -82,16 +102,19 @@ class _Offer:
     def do(self) -> None:
         """For whom has claimed it."""
         try:
-            self.context.run(self._alone)
+            self.context.run(self._work)
         except BaseException as error:
             self.error = error
+            if not isinstance(error, Exception):  # somebody interrupts this thread, not the work
+                raise
         finally:
+            del self.run, self.context
             self._going_on.release()
 
-    def _alone(self) -> None:
-        _set_library(1)
+    def _work(self) -> None:
         _sharing.set(1)
-        self.run()
+        with _alone():
+            self.run()
 
     def goes_on(self) -> bool:
         """Whether somebody has claimed it and not ended."""
@@ -114,9 +137,28 @@ _patient: deque[_Offer] = deque()
 def _offer(to: deque[_Offer], runs: Sequence[Callable[[], object]]) -> list[_Offer]:
     offers, pool = [_Offer(run) for run in runs], _helpers(threads() - 1)
     to.extend(offers)
-    for _ in offers:
-        pool.submit(_help)
+    try:
+        for _ in offers:
+            pool.submit(_help)
+    except BaseException:
+        _withdraw(offers)
+        raise
     return offers
+
+
+def _withdraw(offers: Sequence[_Offer]) -> None:
+    for offer in offers:
+        offer.withdraw()
+
+
+def _forget() -> None:
+    """A forked process has none of the helpers."""
+    _urgent.clear()
+    _patient.clear()
+    _helpers.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _help() -> None:
@@ -174,7 +216,7 @@ def each(jobs: Sequence[Callable[[], Result]], patient: bool = False) -> list[Re
             for other in others:
                 while patient and other.goes_on() and _do_next(_patient):
                     pass
-                other.withdraw()
+            _withdraw(others)
     _raise_first(others)
     return [results[place] for place in range(len(jobs))]
 
@@ -194,18 +236,18 @@ class Later:
 
     def finish(self) -> None:
         """Do what nobody has begun, wait for the rest."""
+        offers = self._offers
         with ours():
-            for offer in self._offers:
+            for offer in offers:
                 if offer.claim():
                     offer.do()
         self.stop()
+        _raise_first(offers)
 
     def stop(self) -> None:
         """Nothing more is begun; what goes on is done after this."""
-        offers, self._offers = self._offers, []
-        for offer in offers:
-            offer.withdraw()
-        _raise_first(offers)
+        _withdraw(self._offers)
+        self._offers = []
 
 
 def share(count: int, size: int, run: Callable[[int, int], Result], worth: int | None = None) -> list[Result]:

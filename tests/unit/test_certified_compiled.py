@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -318,6 +320,59 @@ def test_runs_of_rows_that_are_no_neighbours(family, width, monkeypatch):
     with compiled_loops(False):
         passes = sum_rows(view.reshape(1, 5, 6 * width)).view(torch.int32)
     assert torch.equal(sum_rows(matrix).view(torch.int32), passes)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_folded_matrices_of_any_view(seed, monkeypatch):
+    """Permuted and sliced dimensions: sums and products are those of a copy."""
+    monkeypatch.setattr(folded, "LEAST", 0)
+    draws = random.Random(seed)
+    sizes = [draws.choice([1, 2, 3, 4, 8, 16, 33]) for _ in range(draws.randint(3, 5))]
+    while math.prod(sizes) > 20000:
+        sizes[draws.randrange(len(sizes))] = 2
+    view = draw("wide", math.prod(sizes)).view(sizes)
+    view = view.permute(draws.sample(range(len(sizes)), len(sizes)))
+    if draws.random() < 0.3:
+        view = view[::2]
+    cut = draws.randint(1, view.dim() - 1)
+    shape = (1, math.prod(view.shape[:cut]), math.prod(view.shape[cut:]))
+    matrix, copy = folded.fold(view, shape), view.reshape(shape).clone()
+    other = draw("normal", 1, 7, shape[2], seed=1)
+    assert torch.equal(sum_rows(matrix).view(torch.int32), sum_rows(copy).view(torch.int32))
+    assert torch.equal(dot(matrix, other).view(torch.int32), dot(copy, other).view(torch.int32))
+
+
+@pytest.mark.parametrize("run", [16, 32, 64])
+def test_sums_of_permuted_rows(run, monkeypatch):
+    """Rows whose first and last lie where neighbours would, and which change places between."""
+    monkeypatch.setattr(folded, "LEAST", 0)
+    view = draw("normal", 50, 2, 2, run).permute(0, 2, 1, 3)
+    matrix = folded.fold(view.permute(1, 2, 0, 3), (1, 4, 50 * run))
+    assert isinstance(matrix, folded.Folded)
+    expected = sum_rows(view.permute(1, 2, 0, 3).reshape(1, 4, 50 * run))
+    assert torch.equal(sum_rows(matrix).view(torch.int32), expected.view(torch.int32))
+
+
+def test_one_row_that_serves_all_is_not_taken_for_exact():
+    """A broadcast operand has facts like any other: sums that round are rounded."""
+    a, b = torch.ones(1024).expand(1, 600, 1024), torch.zeros(1, 1024, 1024)
+    b[:, :, 0] = 1.0
+    b[:, 1:, 1], b[:, 1:, 2] = 2.0**-24, 2.0**-90
+    expected = torch.full((1, 600, 1024), 1.0 + 2.0**-23)
+    expected[..., 0] = 1.0
+    assert torch.equal(dot(a, b), expected) and torch.equal(dot(b, a), expected.mT)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+@pytest.mark.parametrize("sizes", [(4, 1, 100), (4, 3, 100), (1, 1, 100), (4, 5, 1), (4, 1, 1)])
+def test_any_strides(sizes, order):
+    """Dimensions in any order of memory, of length one among them, and rows taken from more."""
+    batch, rows, k = sizes
+    x = draw("normal", *(sizes[d] + 1 for d in order)).permute([order.index(d) for d in range(3)])[:batch, :rows, :k]
+    y = draw("normal", batch, 7, k, seed=1)
+    assert torch.equal(dot(x, y), dot(x.contiguous().clone(), y)) and torch.equal(dot(y, x), dot(y, x.clone()))
+    with compiled_loops(False):
+        assert torch.equal(dot(x.contiguous().clone(), y), dot(x, y))
 
 
 def test_the_bound_of_a_sum_is_needed(monkeypatch):

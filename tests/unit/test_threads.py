@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from vgame.arithmetic.workspace import copy_shared
-from vgame.threads import Later, each, ours, share, threads
+from vgame.threads import Later, _helpers, each, ours, share, threads
 
+CALLER = threading.current_thread()
 MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
 
 
@@ -164,3 +165,25 @@ def test_who_waits_for_others_does_what_is_for_later() -> None:
     each([job] * 3, patient=True)
     other.join()
     assert did == [caller]
+
+
+def test_helpers_keep_subnormal_numbers_and_need_no_gradients() -> None:
+    """Whatever the thread that made them was set to."""
+    together, made = threading.Barrier(3, timeout=60), []
+
+    def job() -> tuple[bool, bool]:
+        together.wait()
+        return bool((torch.full((16,), 2.0**-140) * 0.5 == 2.0**-141).all()), torch.is_grad_enabled()
+
+    def first() -> None:
+        torch.get_num_threads(), torch.set_num_threads(3)
+        torch.set_flush_denormal(True)
+        each([together.wait] * 3)
+        made.append(True)
+
+    _helpers.cache_clear()
+    maker = threading.Thread(target=first)
+    maker.start()
+    maker.join()
+    helpers = [found for found, who in each([lambda: (job(), threading.current_thread())] * 3) if who is not CALLER]
+    assert made and helpers == [(True, False)] * 2

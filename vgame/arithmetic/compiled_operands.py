@@ -93,6 +93,7 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
     facts: the rows' (non-zeros, quantum) so far, [B, R], which take in x; for contiguous rows only.
     """
     by_rows, shape = out.stride(2) == 1, tuple(x.shape[1:])
+    assert by_rows or facts is None, "facts of rows that are read in order"
     memory, apart = flat(out), out.stride(1 if by_rows else 2)
     source, strides, sums = flat(x), (batch_stride(x), x.stride(1), x.stride(2)), squares.view(-1).numpy()
     known = [fact.view(-1).numpy() for fact in facts] if facts else (_NO_COUNT, _NO_QUANTUM)
@@ -198,7 +199,7 @@ def gather_rows(memory: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor
 
 @compile_loop
 def _facts_across(x, batch, step, length, count, lowest, first, last):
-    """The same of the rows first..last-1 of each [B, R], which lie beside each other; lowest: the quanta's words."""
+    """_row_facts of the rows first..last-1 of each [B, R], which lie beside each other; lowest: the quanta's words."""
     for b in range(count.shape[0]):
         numbers, words_so_far = count[b, first:last], lowest[b, first:last]
         numbers[:], words_so_far[:] = 0, _INFINITY

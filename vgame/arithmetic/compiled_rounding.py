@@ -187,7 +187,7 @@ def _collect(totals, magnitudes, leasts):
 def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
     """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows.
 
-    Short runs of several rows that lie behind each other are read at once, and their words kept apart until the last run.
+    Short runs of rows that each begin where the one before ends are read at once, and their words kept apart until the last run.
     """
     number, together = 0, BESIDE // run if step == 1 and starts.size > 1 else 0
     memory = np.empty(block if step != 1 else 0, np.float32)
@@ -196,7 +196,9 @@ def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, size
     leasts = np.empty(together * run, np.uint32)
     for begin in range(first, last, max(together, 1)):
         end = min(begin + max(together, 1), last)
-        beside = together > 0 and rows[end - 1] - rows[begin] == (end - 1 - begin) * run
+        beside = together > 0
+        for u in range(begin + 1, end):
+            beside = beside and rows[u] - rows[u - 1] == run
         if beside:
             words = (end - begin) * run
             block_of = total_of_block[:words], magnitude_of_block[:words]

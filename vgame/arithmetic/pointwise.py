@@ -313,7 +313,7 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
 
     inputs: strided views of so many words on a CPU, read in row-major order.
 
-    SAFETY: the addresses stay good because `inputs` and the results live to the end of the call.
+    SAFETY: the addresses stay good because whoever computes a part holds the tensors.
     """
     results = [torch.empty(elements, dtype=torch.int32 if integer else torch.float32) for integer in chain.results]
     places, steps, words = [0] * chain.words.size, [0] * chain.words.size, chain.words.copy()
@@ -336,7 +336,7 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
     at, moves = (np.array(x + y, np.int64) for x, y in ((places, sources), (steps, [0] * len(sources))))
     layout = np.array(layouts, np.int64).reshape(-1, 1 + 2 * MOST_DIMENSIONS)
 
-    def part(first: int, last: int) -> np.ndarray:
+    def part(first: int, last: int, _held: tuple = (inputs, results)) -> np.ndarray:
         memory, finite = np.empty((places.count(0), BLOCK), np.float32), np.ones(chain.checked.size, np.bool_)
         _run(code, at, moves, words, layout, memory, chain.checked, finite, first * BLOCK, min(last * BLOCK, elements))
         return finite

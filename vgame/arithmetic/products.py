@@ -60,7 +60,12 @@ def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
     def fill(i: slice, m: slice, n: slice) -> None:
         Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n]).run()
 
-    run([partial(fill, *place) for place in shared_tiles(out, a.shape[2])])
+    jobs = [partial(fill, *place) for place in shared_tiles(out, a.shape[2])]
+    if out.device.type == "cpu":
+        run(jobs)
+    else:
+        for job in jobs:
+            job()
     return out
 
 
@@ -75,8 +80,9 @@ def _dot_by_kernels(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
 
 
 def shared_tiles(out: Tensor, k: int) -> list[Place]:
-    """The tiles of a product `out` of K terms, as many for each thread as for any other."""
-    return tiles(*out.shape, k, product_size(out.device), max(1, min(threads(), out.numel() * k // WORTH)))
+    """The tiles of a product `out` of K terms; on a CPU as many for each thread as for any other."""
+    sharers = threads() if out.device.type == "cpu" else 1
+    return tiles(*out.shape, k, product_size(out.device), max(1, min(sharers, out.numel() * k // WORTH)))
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:

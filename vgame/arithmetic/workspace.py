@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vgame.threads import share
 
-#: Elements of one tile of a result or operand block (binary64: 32 MiB). At most about seven such buffers live at a time.
+#: Elements of one tile of a result or operand block (binary64: 32 MiB). A thread has at most about seven such buffers at a time.
 TILE = 1 << 22
 #: On a CPU, in the order of its caches: elements that one pointwise pass works on, terms that the exact tier gathers at a time,
 #: elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a tile.
@@ -76,8 +76,8 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 
 
 def wide_memory(x: Tensor, slot: str) -> Tensor:
-    """Scratch memory for a binary64 copy of x [.., R, K], in x's own order of rows and columns."""
-    if x.stride(-1) > x.stride(-2):
+    """Scratch memory for a binary64 copy of x [.., R, K], in x's own order; one row, or one for all, lies in order."""
+    if x.shape[-2] > 1 and x.stride(-1) > max(1, x.stride(-2)):
         return lines(slot, (*x.shape[:-2], x.shape[-1], x.shape[-2]), x.device).mT
     return lines(slot, tuple(x.shape), x.device)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -56,14 +55,6 @@ class StepResult:
     state: tuple[torch.Tensor, ...]
     loss: torch.Tensor
     not_finite: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A product that is complete when its work is finished."""
-
-    tensor: torch.Tensor
-    work: Later
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +126,8 @@ class Executor:
             new = tuple(run.flat(s.ref) for s in self.program.sources)
             return Launched(new, run.output(self.program.loss).reshape(()), torch.stack(flags))
         finally:
-            for pending in run.pending:
-                pending.work.stop()
+            for work in run.pending.values():
+                work.stop()
 
     def finish(self, launched: Launched) -> StepResult:
         """Wait for the verdict of a step."""
@@ -176,11 +167,9 @@ class _Run:
 
     def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor]) -> None:
         self.executor, self.step, self.state = executor, step, state
-        self.outputs: list[torch.Tensor | Mirrored | Pending | None] = [None] * len(executor.program.operators)
-        self.defers, self.pending = (
-            False,
-            deque(),
-        )  # whether products may be finished later; those that may not be finished yet
+        self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
+        self.defers = False  # whether products may be finished later
+        self.pending: dict[int, Later] = {}  # what has to be finished before an output is read, oldest first
         self.found: dict[int, bool] = {}  # outputs of chains that must be finite: whether they are
         self.never_waits = gate.in_use(executor.device)
         table, clock = executor.scalars, executor.clock
@@ -192,11 +181,10 @@ class _Run:
 
     def finished(self, index: int) -> torch.Tensor | Mirrored:
         """An operator's output, complete."""
-        value = self.outputs[index]
-        if isinstance(value, Pending):
-            value.work.finish()
-            value = self.outputs[index] = value.tensor
-        return value
+        if index in self.pending:
+            self.pending[index].finish()
+            del self.pending[index]
+        return self.outputs[index]
 
     def output(self, index: int) -> torch.Tensor:
         """An operator's output as a tensor."""
@@ -246,7 +234,7 @@ class _Run:
     def compute_unit(self, unit: Unit) -> None:
         """The outputs of an operator or of a chain."""
         if unit.patient and self.defers:
-            self.outputs[unit.index] = self._begin(unit.operator)
+            self._begin(unit.index, unit.operator)
             return
         if unit.fused is None:
             self.outputs[unit.index] = self.compute(unit.index, unit.operator)
@@ -308,13 +296,12 @@ class _Run:
         product = kernels.dot(*operands, run) if kernels.defers else kernels.dot(*operands)
         return product.expand(operator.batch, -1, -1)  # both may be shared
 
-    def _begin(self, operator: Contract) -> Pending:
+    def _begin(self, index: int, operator: Contract) -> None:
         """A product that waits for threads with nothing to do; its operands wait with it, so only a few may."""
         while len(self.pending) >= MOST_PENDING:
-            self.pending.popleft().work.finish()
-        work = Later()
-        self.pending.append(Pending(self._product(operator, work.start), work))
-        return self.pending[-1]
+            self.finished(next(iter(self.pending)))
+        self.pending[index] = work = Later()
+        self.outputs[index] = self._product(operator, work.start)
 
     def _map(self, operator: Map) -> torch.Tensor:
         from vgame.program.operators import operand_types

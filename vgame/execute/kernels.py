@@ -25,8 +25,8 @@ Tensor = torch.Tensor
 class Kernels(Protocol):
     """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
 
-    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. `defers`: whether dot takes a way to run its
-    jobs.
+    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. `defers`: whether dot heeds how its jobs are to
+    be run.
     """
 
     folds: bool
@@ -34,7 +34,7 @@ class Kernels(Protocol):
     defers: bool
 
     def map(self, function: Function, *operands: Tensor) -> Tensor: ...
-    def dot(self, a: Tensor, b: Tensor) -> Tensor: ...
+    def dot(self, a: Tensor, b: Tensor, run: Runner = each) -> Tensor: ...
     def sum_rows(self, a: Tensor) -> Tensor: ...
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor: ...
 

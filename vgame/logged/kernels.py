@@ -74,10 +74,8 @@ class Logged(Correct):
     """Kernels of one run. The executor calls one sum kernel per contraction, in program order."""
 
     def __init__(self, program: Program, bits: int, windows: Mapping[int, float]) -> None:
-        self.fuses, self.defers = (
-            bits == 32,
-            False,
-        )  # maps of 32 bits do not round in another way; entries are made in program order
+        self.fuses = bits == 32  # then maps do not round in another way
+        self.defers = False  # entries are made in program order
         self.program, self.bits, self.windows, self.tally = program, bits, windows, Tally()
         #: Measurements: sees the sums of every operator; sees how any of its elements is enclosed.
         self.look: Look | None = None
