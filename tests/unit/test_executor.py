@@ -431,6 +431,7 @@ def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, th
     """More than may wait at a time; some are nobody's but the state's, in the end."""
     torch.set_num_threads(3)
     monkeypatch.setattr("vgame.arithmetic.products.WORTH", 1)
+    monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     operators, world = products_read_late()
     expected = executed(operators, world)
     executor = keeping_everything(operators, world)
@@ -442,6 +443,7 @@ def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, th
 def test_an_error_leaves_no_product_behind(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
     """Nothing goes on when a step has failed, and the next one is right."""
     torch.set_num_threads(3)
+    monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     operators, world = products_read_late()
     expected = executed(operators, world)
     executor = keeping_everything(operators, world)

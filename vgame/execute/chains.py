@@ -14,10 +14,11 @@ import numpy as np
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.pointwise import Chain
+from vgame.arithmetic.products import WORTH
 from vgame.execute.layout import plan, row_major
 from vgame.program.operators import Access, Contract, Map, Operator, RefClass, Variant, operand_refs
 
-#: A product whose first reader comes so many operators later may be finished later.
+#: A product that is worth a thread and whose first reader comes so many operators later may be finished later.
 FAR = 64
 #: Functions that stay operators of their own: loops of many instructions, with passes of their own.
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
@@ -89,11 +90,9 @@ def units_of(operators: Sequence[Operator], kept: Collection[int], finite: Colle
 
 
 def _is_patient(operator: Operator, index: int, readers: Sequence[int]) -> bool:
-    return (
-        isinstance(operator, Contract)
-        and operator.variant is Variant.DOT
-        and min(readers, default=index + FAR) >= index + FAR
-    )
+    if not isinstance(operator, Contract) or operator.variant is not Variant.DOT:
+        return False
+    return operator.elements * operator.k >= WORTH and min(readers, default=index + FAR) >= index + FAR
 
 
 def _groups(operators: Sequence[Operator]) -> list[list[int]]:
