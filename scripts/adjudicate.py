@@ -119,7 +119,7 @@ def draw(operators: tuple[Operator, ...], random: Random) -> dict[str, list[tupl
 
 # ---- one job ----
 
-BOUND = histories.CACHE_BYTES
+BOUND = histories.CACHE_BYTES  # what a history keeps unless it is told otherwise
 
 
 def step_of(bundle: Bundle, folder: Path) -> StepOnChain:

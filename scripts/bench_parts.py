@@ -6,6 +6,7 @@ python scripts/bench_parts.py "GPT-2 small"      one thread; seconds per step an
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,12 +21,36 @@ from vgame.arithmetic import compiled_rounding
 from vgame.arithmetic.products import Tile
 from vgame.arithmetic.vendor import NATIVE, using
 
+PRODUCTS = "library's products"
 PARTS = {
     "widening": (Tile, "_widen"),
     "rounding test": (Tile, "_certify_compiled"),
     "exact tier": (Tile, "sum_exactly"),
     "sums of rows": (compiled_rounding, "sum_rows"),
 }
+
+
+def product_of(seconds: Counter[str], work: Counter[str]) -> Callable:
+    """The library's product, timed; its operations are counted."""
+    run = timed(PRODUCTS, NATIVE.product, seconds)
+
+    def counted(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> object:
+        work[PRODUCTS] += 2 * math.prod(out.shape) * a.shape[-1]
+        return run(a, b, out)
+
+    return counted
+
+
+def large_square() -> float:
+    """GFLOP per second of the library's product of two binary64 matrices of 1,024 x 1,024, the best of 20."""
+    a, b, out = torch.randn(3, 1, 1024, 1024, dtype=torch.float64).unbind()
+    seconds: Counter[str] = Counter()
+    best = math.inf
+    for _ in range(20):
+        seconds.clear()
+        timed(PRODUCTS, NATIVE.product, seconds)(a, b, out)
+        best = min(best, seconds[PRODUCTS])
+    return 2 * 1024**3 / best / 1e9
 
 
 def timed(name: str, function: Callable, seconds: Counter[str]) -> Callable:
@@ -42,14 +67,14 @@ def timed(name: str, function: Callable, seconds: Counter[str]) -> Callable:
 
 
 @contextmanager
-def watched() -> Iterator[Counter[str]]:
-    """Within the block the parts are timed."""
-    seconds: Counter[str] = Counter()
+def watched() -> Iterator[tuple[Counter[str], Counter[str]]]:
+    """Within the block the parts are timed, and the operations of products counted."""
+    seconds, work = Counter(), Counter()
     with ExitStack() as stack:
-        stack.enter_context(using(replace(NATIVE, product=timed("library's products", NATIVE.product, seconds))))
+        stack.enter_context(using(replace(NATIVE, product=product_of(seconds, work))))
         for name, (owner, part) in PARTS.items():
             stack.enter_context(patch.object(owner, part, timed(name, getattr(owner, part), seconds)))
-        yield seconds
+        yield seconds, work
 
 
 def main() -> None:
@@ -60,7 +85,7 @@ def main() -> None:
     torch.set_num_threads(1)
     step = certified_step(TASKS[arguments.task]())
     step()  # compiles
-    with watched() as seconds:
+    with watched() as (seconds, work):
         begin = time.process_time()
         for _ in range(arguments.steps):
             step()
@@ -69,6 +94,10 @@ def main() -> None:
     print(f"{arguments.task}: {whole / arguments.steps:.2f} s per step")
     for name, part in seconds.most_common():
         print(f"{part / arguments.steps:8.2f} s {part / whole:6.1%}  {name}")
+    rate, most = work[PRODUCTS] / seconds[PRODUCTS] / 1e9, large_square()
+    print(
+        f"products: {work[PRODUCTS] / arguments.steps / 1e9:.1f} GFLOP, {rate:.1f} GFLOP/s; of a large square: {most:.1f} GFLOP/s"
+    )
 
 
 if __name__ == "__main__":

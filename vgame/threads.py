@@ -88,19 +88,21 @@ def _alone() -> Iterator[None]:
 
 
 class _Offer:
-    """Work that whoever claims it does: a helper, or its owner if none has come."""
+    """Work that whoever comes first does: a helper, or its owner if none has come."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self.run, self.context, self.error = run, copy_context(), None
         self._free, self._going_on = Lock(), Lock()
         self._going_on.acquire()
 
-    def claim(self) -> bool:
+    def _claim(self) -> bool:
         """Whether nobody was faster."""
         return self._free.acquire(blocking=False)
 
     def do(self) -> None:
-        """For whom has claimed it."""
+        """Do it, unless somebody else has begun."""
+        if not self._claim():
+            return
         try:
             self.context.run(self._work)
         except BaseException as error:
@@ -117,16 +119,16 @@ class _Offer:
             self.run()
 
     def goes_on(self) -> bool:
-        """Whether somebody has claimed it and not ended."""
+        """Whether somebody has begun it and not ended."""
         return self._free.locked() and self._going_on.locked()
 
     def withdraw(self) -> None:
         """Nobody begins it after this; if somebody has, it is done."""
-        if self.claim():
+        if self._claim():
             del self.run, self.context
-        else:
-            self._going_on.acquire()
             self._going_on.release()
+        with self._going_on:
+            pass
 
 
 #: What helpers do first, and what they do when there is nothing else.
@@ -168,13 +170,12 @@ def _help() -> None:
 
 
 def _do_next(offers: deque[_Offer]) -> bool:
-    """Whether there was an offer, which perhaps somebody else has claimed."""
+    """Whether there was an offer, which perhaps somebody else has begun."""
     try:
         offer = offers.popleft()
     except IndexError:
         return False
-    if offer.claim():
-        offer.do()
+    offer.do()
     return True
 
 
@@ -212,10 +213,9 @@ def each(jobs: Sequence[Callable[[], Result]], patient: bool = False) -> list[Re
         others = _offer(_urgent, [work] * helpers)
         try:
             work()
+            while patient and any(other.goes_on() for other in others) and _do_next(_patient):
+                pass
         finally:
-            for other in others:
-                while patient and other.goes_on() and _do_next(_patient):
-                    pass
             _withdraw(others)
     _raise_first(others)
     return [results[place] for place in range(len(jobs))]
@@ -239,8 +239,7 @@ class Later:
         offers = self._offers
         with ours():
             for offer in offers:
-                if offer.claim():
-                    offer.do()
+                offer.do()
         self.stop()
         _raise_first(offers)
 

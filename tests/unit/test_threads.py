@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vgame.arithmetic.workspace import copy_shared
-from vgame.threads import Later, _helpers, each, ours, share, threads
+from vgame.threads import Later, _helpers, _offer, _patient, each, ours, share, threads
 
 CALLER = threading.current_thread()
 MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
@@ -109,6 +109,9 @@ def test_what_is_stopped_is_not_begun(busy: threading.Event) -> None:
     done, later = [], Later()
     later.start([lambda: done.append(1)] * 3)
     later.stop()
+    offers = later._offers = _offer(_patient, [lambda: done.append(1)] * 2)
+    offers[0].withdraw()
+    later.stop()  # also where an interrupt came in between
     busy.set()
     later.finish()
     each([lambda: None] * 3)

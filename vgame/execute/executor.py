@@ -109,9 +109,8 @@ class Executor:
             return self._launch(step, state, tap)
 
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
-        run = _Run(self, step, state)
         fast = tap is None and pointwise.in_use(self.device)
-        run.defers = fast and self.kernels.defers and self.watch is None
+        run = _Run(self, step, state, defers=fast and self.watch is None)
         try:
             for unit in self._units(fuse=fast and self.kernels.fuses):
                 if self.watch:
@@ -165,10 +164,10 @@ class Executor:
 class _Run:
     """The values of one step."""
 
-    def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor]) -> None:
+    def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor], defers: bool) -> None:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
-        self.defers = False  # whether products may be finished later
+        self.defers = defers  # whether products may be finished later
         self.pending: dict[int, Later] = {}  # what has to be finished before an output is read, oldest first
         self.found: dict[int, bool] = {}  # outputs of chains that must be finite: whether they are
         self.never_waits = gate.in_use(executor.device)
@@ -292,9 +291,8 @@ class _Run:
     def _product(self, operator: Contract, run: Runner) -> torch.Tensor:
         shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)
         shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
-        operands, kernels = (self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b)), self.executor.kernels
-        product = kernels.dot(*operands, run) if kernels.defers else kernels.dot(*operands)
-        return product.expand(operator.batch, -1, -1)  # both may be shared
+        a, b = self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b)
+        return self.executor.kernels.dot(a, b, run).expand(operator.batch, -1, -1)  # both may be shared
 
     def _begin(self, index: int, operator: Contract) -> None:
         """A product that waits for threads with nothing to do; its operands wait with it, so only a few may."""

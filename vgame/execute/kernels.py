@@ -25,13 +25,12 @@ Tensor = torch.Tensor
 class Kernels(Protocol):
     """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
 
-    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. `defers`: whether dot heeds how its jobs are to
-    be run.
+    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. dot may leave its jobs to `run`, and its result
+    is complete when these are done; or it does them itself.
     """
 
     folds: bool
     fuses: bool
-    defers: bool
 
     def map(self, function: Function, *operands: Tensor) -> Tensor: ...
     def dot(self, a: Tensor, b: Tensor, run: Runner = each) -> Tensor: ...
@@ -171,7 +170,7 @@ VENDOR: dict[Function, Callable[[Tensor], Tensor]] = {
 class Correct:
     """The default: correctly rounded, the same bits on every device."""
 
-    folds = fuses = defers = True
+    folds = fuses = True
 
     def map(self, function: Function, *operands: Tensor) -> Tensor:
         if function in ELEMENTARY:
@@ -191,7 +190,7 @@ class Correct:
 class Plain:
     """The vendor's arithmetic in one precision, rounded to binary32 after every operator: nearest (binary64) and fp32."""
 
-    folds = fuses = defers = False
+    folds = fuses = False
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -202,7 +201,7 @@ class Plain:
             return OTHER[function](*operands)
         return kernel(*(x.to(self.dtype) for x in operands)).to(torch.float32)
 
-    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+    def dot(self, a: Tensor, b: Tensor, run: Runner = each) -> Tensor:
         a, b = a.to(self.dtype), b.to(self.dtype)
         if self.dtype is torch.float64:  # by the kernels that a device of another order replaces
             out = a.new_empty(max(len(a), len(b)), a.shape[1], b.shape[1])

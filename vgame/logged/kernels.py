@@ -27,6 +27,7 @@ from vgame.logged.rounding import Direction, round_tensor
 from vgame.logged.sums import PROVEN, Entries, Site
 from vgame.program.operators import Contract
 from vgame.program.program import Program
+from vgame.threads import Runner, each
 
 StepEntries = Mapping[int, Entries]  # by operator
 Enclose = Callable[[int], Enclosure | None]  # by flat position
@@ -75,7 +76,6 @@ class Logged(Correct):
 
     def __init__(self, program: Program, bits: int, windows: Mapping[int, float]) -> None:
         self.fuses = bits == 32  # then maps do not round in another way
-        self.defers = False  # entries are made in program order
         self.program, self.bits, self.windows, self.tally = program, bits, windows, Tally()
         #: Measurements: sees the sums of every operator; sees how any of its elements is enclosed.
         self.look: Look | None = None
@@ -114,7 +114,8 @@ class Logged(Correct):
         """The contraction that comes next. Each of its batches has entries of its own, even if all have the same operands."""
         return self.program.operators[self._contractions[self._next]]
 
-    def dot(self, a: Tensor | Folded, b: Tensor | Folded) -> Tensor:
+    def dot(self, a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
+        """At once, whatever `run` would do: entries are made in program order."""
         if max(a.shape[0], b.shape[0]) < self._current.batch:
             a = unfolded(a).expand(self._current.batch, -1, -1)
         return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
