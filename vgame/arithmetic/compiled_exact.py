@@ -152,21 +152,34 @@ def _collect(x, begins, columns, out):
 
 
 @compile_loop
-def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums, memory):
+def _once(begins, places):
+    """Of rows at `begins` every one that is not the one before it; places: which of them each row is."""
+    distinct, number = np.empty_like(begins), 0
+    for e in range(begins.size):
+        if e == 0 or begins[e] != begins[e - 1]:
+            distinct[number] = begins[e]
+            number += 1
+        places[e] = number - 1
+    return distinct[:number]
+
+
+@compile_loop
+def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums, memory, places):
     """sums [4, e] = (digit, second digit, rest, left) of the products of the rows at left[e], right[e]; ratio: of finer to sigma, or 0."""
     length = x_columns.size
     step = length if in_line[0] and in_line[1] else TERMS
+    lefts, rights = _once(left, places[0]), _once(right, places[1])
     sums[:] = 0.0
     for k in range(0, length, step):
         size = min(step, length - k)
         if not in_line[0]:
-            _collect(x, left, x_columns[k : k + size], memory[0])
+            _collect(x, lefts, x_columns[k : k + size], memory[0])
         if not in_line[1]:
-            _collect(y, right, y_columns[k : k + size], memory[1])
+            _collect(y, rights, y_columns[k : k + size], memory[1])
         for e in range(left.size):
             i, j = np.int64(left[e]) + k, np.int64(right[e]) + k
-            a = x[i : i + size] if in_line[0] else memory[0, e, :size]
-            b = y[j : j + size] if in_line[1] else memory[1, e, :size]
+            a = x[i : i + size] if in_line[0] else memory[0, places[0, e], :size]
+            b = y[j : j + size] if in_line[1] else memory[1, places[1, e], :size]
             if ratio > 0.0:
                 part = _sum_terms_twice(a, b, sigma[e], ratio * sigma[e])
             else:
@@ -190,6 +203,7 @@ def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, 
     limbs, sums = np.empty(LIMBS, np.int64), np.empty((4, LANES))
     memory = np.empty((2, LANES, TERMS + APART), np.float32)
     left, right = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)  # not signed: no index counts from the end
+    places = np.empty((2, LANES), np.int64)
     sigma, place = np.empty(LANES), np.empty(LANES, np.int64)
     for start in range(first, last, LANES):
         still_open = min(LANES, last - start)
@@ -201,7 +215,7 @@ def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, 
             sigma[e], place[e] = 2.0 * _power_above(bound), batch * strides[0] + m * strides[1] + n
         for scale in (0.0, ratio):
             count, still_open = still_open, 0
-            _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, sigma, scale, sums, memory)
+            _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, sigma, scale, sums, memory, places)
             for e in range(count):
                 digit, second, rest, remains = sums[0, e], sums[1, e], sums[2, e], sums[3, e]
                 value, certain = _settle(digit, second, rest, remains, sigma[e], scale * sigma[e], error)
@@ -233,6 +247,9 @@ def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: 
     shape, shared = tuple(out.shape[1:]), tuple(bound.shape[0] == 1 for bound in bounds)
     ratio = 2.0 ** (1 + (a[2].size - 1).bit_length() - 53)
     in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
+    if in_line == (True, False):  # rows that have to be collected come one after the other, and each once
+        batch, column = given // (shape[0] * shape[1]), given % shape[1]
+        given = given[np.lexsort((column, batch))]
 
     def run(first: int, last: int) -> None:
         _exact(given, shape, (*a, norms[0]), (*b, norms[1]), shared, in_line, ratio, error, target, to, first, last)
