@@ -17,17 +17,22 @@ from unittest.mock import patch
 import torch
 from bench_steps import TASKS, certified_step
 
-from vgame.arithmetic import compiled_rounding
+from vgame.arithmetic import compiled_rounding, convolutions
 from vgame.arithmetic.products import Tile
 from vgame.arithmetic.vendor import NATIVE, using
 
 PRODUCTS = "library's products"
-PARTS = {
-    "widening": (Tile, "_widen"),
-    "rounding test": (Tile, "_certify_compiled"),
-    "exact tier": (Tile, "sum_exactly"),
-    "sums of rows": (compiled_rounding, "sum_rows"),
-}
+PARTS = [
+    ("widening", Tile, "_widen"),
+    ("minimal filtering", convolutions, "transform_filters"),
+    ("minimal filtering", convolutions, "transform_tiles"),
+    ("minimal filtering", convolutions, "bound_patches"),
+    ("minimal filtering", convolutions, "transform_products"),
+    ("rounding test", Tile, "_certify_compiled"),
+    ("rounding test", convolutions, "round_pass"),
+    ("exact tier", Tile, "sum_exactly"),
+    ("sums of rows", compiled_rounding, "sum_rows"),
+]
 
 
 def product_of(seconds: Counter[str], work: Counter[str]) -> Callable:
@@ -72,7 +77,7 @@ def watched() -> Iterator[tuple[Counter[str], Counter[str]]]:
     seconds, work = Counter(), Counter()
     with ExitStack() as stack:
         stack.enter_context(using(replace(NATIVE, product=product_of(seconds, work))))
-        for name, (owner, part) in PARTS.items():
+        for name, owner, part in PARTS:
             stack.enter_context(patch.object(owner, part, timed(name, getattr(owner, part), seconds)))
         yield seconds, work
 

@@ -11,9 +11,9 @@ and products.Tile._sum_gathered (positions -> exact results).
 """
 
 from vgame.arithmetic.acceptance import Counts, counting
+from vgame.arithmetic.convolutions import dot
 from vgame.arithmetic.maxima import argmax, reduce_max
 from vgame.arithmetic.one_hot import one_hot_sum
-from vgame.arithmetic.products import dot
 from vgame.arithmetic.sums import sum_rows
 from vgame.arithmetic.vendor import EmulatedBinary64, Vendor, reversed_order, using
 

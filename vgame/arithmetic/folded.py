@@ -16,17 +16,38 @@ from torch import Tensor
 from vgame.arithmetic import compiled, compiled_operands
 from vgame.arithmetic.vendor import NATIVE, vendor
 
+Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
+
 #: Words of a matrix from which on its tables cost less than a copy.
 LEAST = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
+class Patches:
+    """Rows of a matrix that are the patches of 3 x 3 words around all pixels of pictures, an even number of lines and of words each.
+
+    Row (picture, line, word), column (channel, 3, 3); word after word in memory. strides: of picture, channel, line.
+    backwards: whether a patch's last word comes first.
+    """
+
+    channels: int
+    lines: int
+    width: int
+    strides: tuple[int, int, int]
+    backwards: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Folded:
-    """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K]."""
+    """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K].
+
+    patches: where the whole of it are patches of pictures.
+    """
 
     memory: Tensor
     rows: np.ndarray
     columns: np.ndarray
+    patches: Patches | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -105,14 +126,28 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
 
 
 @lru_cache(maxsize=256)
-def _tables(dimensions: tuple[tuple[int, int, bool], ...], ends: tuple[tuple[int, int], ...]) -> tuple[np.ndarray, ...]:
-    """(rows, columns) of a Folded with dimensions (size, stride, backwards)."""
+def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
+    """(rows, columns, patches) of a Folded."""
     batch, rows, columns = (_offsets(dimensions[first:last]) for first, last in ends)
-    return batch[:, None] + rows, columns
+    return batch[:, None] + rows, columns, _patches(*(dimensions[first:last] for first, last in ends))
 
 
-def _offsets(dimensions: tuple[tuple[int, int, bool], ...]) -> np.ndarray:
-    """int64: where the words of dimensions (size, stride, backwards) lie, relative to the first word of the memory."""
+def _patches(
+    batch: tuple[Dimension, ...], rows: tuple[Dimension, ...], columns: tuple[Dimension, ...]
+) -> Patches | None:
+    """What the dimensions of batch, rows and columns say, if they say pictures and patches."""
+    if len(rows) < 3 or len(columns) != 3 or any(size != 1 for size, *_ in (*batch, *rows[:-3])):
+        return None
+    (_, picture, _), (lines, line, _), (width, word, _) = rows[-3:]
+    (channels, channel, _), (*high, upwards), (*wide, backwards) = columns
+    fits = high == [3, line] and wide == [3, word] and word == 1 and lines % 2 == width % 2 == 0
+    if not fits or upwards != backwards or any(reverse for *_, reverse in (*rows, columns[0])):
+        return None
+    return Patches(channels, lines, width, (picture, channel, line), backwards)
+
+
+def _offsets(dimensions: tuple[Dimension, ...]) -> np.ndarray:
+    """int64: where the words of dimensions lie, relative to the first word of the memory."""
     total = np.zeros(1, np.int64)
     for size, stride, backwards in dimensions:
         places = np.arange(size) * stride
