@@ -94,6 +94,48 @@ def _integers(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([r.to(x.dtype) * x for r in results])
 
 
+def _truths(x: torch.Tensor) -> torch.Tensor:
+    """What is a truth value stays one: its complement is the other one, and true + true is true."""
+    p, q = x.detach() > 0, x.detach() > 0.5
+    top, copied, number = x.detach().argmax(-1, keepdim=True), p.clone(), (x.detach() * 4).to(torch.int64)
+    copied[:, 1:3] = number[:, 1:3]
+    results = [
+        p + q, ~(p + q), ~(p * q), ~(p * True), ~p.masked_fill(q, True), ~p.masked_fill(q, False), ~(p ^ True), ~copied,
+        ~p.amax(-1, keepdim=True).expand_as(p), ~p.amin(-1, keepdim=True).expand_as(p), ~torch.maximum(p, q),
+        ~p.max(-1, keepdim=True).values.expand_as(p), ~torch.zeros_like(p).scatter_(-1, top, True), ~p.clone().copy_(number),
+        ~torch.zeros_like(p).scatter_reduce(-1, top, p, "amax"), ~(torch.full_like(p, 2) & p), torch.full(p.shape, 2, dtype=torch.bool),
+        ~torch.zeros_like(p).index_put((torch.tensor([0, 1, 0]),), p[:3], accumulate=True), ~torch.eye(6, dtype=torch.bool)[:4] | p,
+    ]  # fmt: skip
+    return torch.stack([r.to(x.dtype) * x for r in results])
+
+
+def _narrow(x: torch.Tensor) -> torch.Tensor:
+    """Integers of 8 and 16 bits wrap at their own width."""
+    results = []
+    for dtype in (torch.uint8, torch.int8, torch.int16):
+        i = ((x.detach() * 10).to(torch.int64) * 3711).to(dtype)
+        j = i.flip(0)
+        results += [
+            i + j, i - j, i * j, i * 3, i + 100, ~i, i << 3, i >> 1, i.abs(), i ^ j, torch.maximum(i, j), i == j, i < j, i.flip(0),
+            i.to(torch.uint8), i.to(torch.int8), i.sum(-1, keepdim=True).expand_as(i), torch.where(i > j, i, j), i + i.to(torch.int64),
+            i.cumsum(-1), i[:, [2, 0, 1, 5, 4, 3]] + 90, -i,
+        ]  # fmt: skip
+    return torch.stack([r.to(x.dtype) * x for r in results])
+
+
+def _conversions(x: torch.Tensor) -> torch.Tensor:
+    """Numbers lose their fractions where torch drops them: before a sum, when they are written into integers."""
+    f, i = x.detach() * 5, (x.detach() * 10).to(torch.int64)
+    written = i.clone()
+    written[:, 1:3] = f[:, 1:3]
+    results = [
+        written, i.clone().copy_(f), f.sum(-1, keepdim=True, dtype=torch.int64).expand_as(i), f.cumsum(-1, dtype=torch.int64),
+        f.prod(-1, keepdim=True, dtype=torch.int64).expand_as(i), f.cumprod(-1, dtype=torch.int64), f.clone().copy_(i),
+        i.cumprod(-1, dtype=x.dtype), i.sum(-1, keepdim=True, dtype=x.dtype).expand_as(i),
+    ]  # fmt: skip
+    return torch.stack([r.to(x.dtype) * x for r in results])
+
+
 CASES: dict[str, Case] = {
     "activations": on((6,), _activations),
     "functions": on((6,), _functions),
@@ -103,4 +145,7 @@ CASES: dict[str, Case] = {
     "comparisons": on((6,), _comparisons),
     "selections": on((6,), _selections),
     "integers": on((6,), _integers),
+    "truth values": on((6,), _truths),
+    "narrow integers": on((6,), _narrow),
+    "conversions": on((6,), _conversions),
 }

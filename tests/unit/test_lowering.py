@@ -7,7 +7,11 @@ import cases_layers
 import cases_models
 import cases_pointwise
 import pytest
-from traced import Case, compare
+import torch
+from traced import Case, compare, make, on
+
+from vgame.errors import DataError, ProgramError
+from vgame.program.lower import lower_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CASES: dict[str, Case] = {
@@ -21,3 +25,25 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_lowered_step_is_torchs_step(case: Case) -> None:
     compare(case)
+
+
+def test_tensors_of_types_that_no_program_has_are_refused() -> None:
+    """Also where they are made inside the model."""
+    case = on((6,), lambda x: (x + torch.arange(6, dtype=torch.float64)).to(torch.float32))
+    with pytest.raises(ProgramError, match=r"tensors of torch.float64 are not supported; make it float32"):
+        lower_task(make(case), case.schedule, case.steps)
+
+
+def test_a_token_that_a_bag_of_embeddings_has_not_is_named() -> None:
+    case = Case(lambda: torch.nn.EmbeddingBag(7, 3), lambda: {"t": torch.full((8, 4), 9)}, recorded=False)
+    with pytest.raises(DataError, match="the data t holds the index 9 in sample 0, but 0 to 6 are valid"):
+        lower_task(make(case), case.schedule, case.steps)
+
+
+def test_learning_rates_are_relative_to_one_that_is_not_zero() -> None:
+    optimizer = lambda parameters: torch.optim.SGD(  # noqa: E731
+        [{"params": [p], "lr": rate} for p, rate in zip(parameters, (0.0, 0.1), strict=True)], lr=1.0
+    )
+    case = Case(lambda: torch.nn.Linear(6, 2), lambda: {"x": torch.ones(8, 6)}, optimizer=optimizer, recorded=False)
+    with pytest.raises(ProgramError, match="the first parameter group has the learning rate 0"):
+        lower_task(make(case), case.schedule, case.steps)

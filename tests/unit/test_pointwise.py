@@ -93,6 +93,7 @@ LAYOUTS = {
     "many dimensions": lambda x: (
         x[:1200].view(2, 3, 4, 5, 10).permute(3, 1, 0, 2, 4)[..., None].expand(5, 3, 2, 4, 10, 1)
     ),
+    "nine dimensions": lambda x: x[:512].view((2,) * 9).permute(7, 5, 3, 1, 0, 2, 4, 6, 8),
 }
 
 

@@ -318,7 +318,7 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
     results = [torch.empty(elements, dtype=torch.int32 if integer else torch.float32) for integer in chain.results]
     places, steps, words = [0] * chain.words.size, [0] * chain.words.size, chain.words.copy()
     sources, layouts, loads = [], [], []
-    inputs = [x if x.is_contiguous() or _joined(x)[1][-1] <= 1 else x.contiguous() for x in inputs]
+    inputs = [x if x.is_contiguous() or _is_in_lines(x) else x.contiguous() for x in inputs]
     for slot, x in enumerate(inputs):
         sizes, strides = _joined(x)
         if x.is_contiguous():
@@ -342,6 +342,12 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
         return finite
 
     return results, np.all(share(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4), part), axis=0)
+
+
+def _is_in_lines(x: Tensor) -> bool:
+    """Whether `_load` can read it."""
+    sizes, strides = _joined(x)
+    return len(sizes) <= MOST_DIMENSIONS and strides[-1] <= 1
 
 
 def _joined(x: Tensor) -> tuple[list[int], list[int]]:

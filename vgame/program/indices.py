@@ -57,7 +57,7 @@ def _uses(graph: GraphModule) -> Iterator[tuple[Node, Node, range]]:
     """(node, index, what it may be); x[index] counts negative ones from the end."""
     for node in graph.graph.nodes:
         packet = getattr(node.target, "overloadpacket", None)
-        if packet is aten.embedding:
+        if packet in (aten.embedding, aten._embedding_bag, aten._embedding_bag_forward_only):
             yield node, node.args[1], range(node.args[0].meta["val"].shape[0])
         elif packet in BY_DIMENSION:
             shape = node.args[0].meta["val"].shape

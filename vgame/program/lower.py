@@ -21,6 +21,7 @@ from vgame.errors import DataError, ProgramError, UnsupportedOperators
 from vgame.program.capture import Captured, capture
 from vgame.program.indices import check_indices
 from vgame.program.lowering import HANDLERS, Builder, Value
+from vgame.program.lowering.conform import conform
 from vgame.program.lowering.reduction import vector_norm
 from vgame.program.lowering.views import stack
 from vgame.program.operators import (
@@ -40,6 +41,9 @@ from vgame.program.optimizers import Rule, rule_of
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.schedule import Schedule, to_binary32
 from vgame.tasks.task import Task
+
+#: Operators whose results after the first are read by their own gradients only, and are others than torch's.
+OWN_SECONDS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,11 @@ class _Lowering:
         names = {id(p): n for n, p in self.task.model.named_parameters()}
         groups = self.task.optimizer.param_groups
         base = float(groups[0]["lr"])
+        if not base and any(group["lr"] for group in groups):
+            raise ProgramError(
+                "the first parameter group has the learning rate 0, and the others are relative to it; give it another place, "
+                "or leave its parameters out of the optimizer"
+            )
         for number, group in enumerate(groups):
             rule = rule_of(self.task.optimizer, group)
             ratio = 1.0 if group["lr"] == base else float(group["lr"]) / base
@@ -216,7 +225,7 @@ class _Lowering:
             self._assign(f"{slot}.{name}", value)
 
     def _scalars(self, group: int, rule: Rule, ratio: float) -> dict[str, Value]:
-        rates = [self.schedule.rate(t, self.steps) * Fraction(ratio) for t in range(1, self.steps + 1)]
+        rates = [self.schedule.rate(t, self.steps, Fraction(ratio)) for t in range(1, self.steps + 1)]
         values = {}
         for name, formula in rule.scalars.items():
             column = np.array([to_binary32(formula(r, t)) for t, r in enumerate(rates, 1)], dtype=np.float32)
@@ -293,23 +302,31 @@ class _Graph:
         return torch.fx.node.map_arg(argument, lambda n: self.values[n])
 
     def _call(self, node: torch.fx.Node) -> Any:
-        if node.target is python_operator.getitem:
-            whole = self._resolve(node.args[0])
-            return self._stand_in(node.meta.get("val")) if whole is None else whole[node.args[1]]
+        whole = node.target is python_operator.getitem
+        handler = (lambda _, values, index: values[index]) if whole else HANDLERS.get(node.target)
         origin = node.meta.get("custom", {})
         module = origin.get("module") or "(model)"
         self.b.label = f"{module} backward" if origin.get("backward") else module
-        handler = HANDLERS.get(node.target)
         if handler and any(self.values[n] is None for n in node.all_input_nodes):
             return self._stand_in(node.meta.get("val"))  # follows from what was refused
         try:
             if handler is None:
                 raise ProgramError("no rule")
-            return handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs))
+            return self._conformed(node, handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs)))
         except Exception as error:
             what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
-            self.problems[str(node.target) if handler is None else f"{node.target} ({what})"].add(module)
+            target = node.args[0].target if whole else node.target
+            self.problems[str(target) if handler is None else f"{target} ({what})"].add(module)
             return self._stand_in(node.meta.get("val"))
+
+    def _conformed(self, node: torch.fx.Node, value: Any) -> Any:
+        """The value as torch has it; one of several is looked at where it is read."""
+        wanted = node.meta.get("val")
+        private = node.target is python_operator.getitem and node.args[1] and node.args[0].target in OWN_SECONDS
+        if private or not isinstance(value, Value) or not isinstance(wanted, torch.Tensor):
+            return value
+        same = [self.values[n] for n in node.all_input_nodes if _type_of(n) == wanted.dtype]
+        return conform(self.b, value, wanted, any(isinstance(x, Value) and x.ref == value.ref for x in same))
 
     def _stand_in(self, value: Any) -> Any:
         """A value of the right shape, so that the rest of the graph can be checked too; the program is never used."""
@@ -319,6 +336,10 @@ class _Graph:
             return [self._stand_in(v) for v in value]
         dtype = torch.float32 if value.is_floating_point() else torch.int32
         return self.b.tensor(Ref(RefClass.STATE, 0), value.shape, dtype)
+
+
+def _type_of(node: torch.fx.Node) -> torch.dtype | None:
+    return getattr(node.meta.get("val"), "dtype", None)
 
 
 def _reachable(operators: Sequence[Operator], roots: Sequence[Ref]) -> list[int]:

@@ -99,20 +99,29 @@ def index_tensor(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value
 
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x with the exact sums of the values added (accumulate); overwriting needs distinct indices."""
+    """x with the exact sums of the values added (accumulate); overwriting needs distinct indices, or one value for all."""
     if values.elements == 1 and not accumulate and indices[0] is not None and indices[0].boolean:
         return _fill_where(b, x, indices, values)
     position, first, dims = _positions(b, x.shape, indices)
     rest = [d for d in range(len(x.shape)) if d not in dims]
     flat = b.reshape(position, [position.elements])
-    rows = _value_rows(b, x, values, position, first, dims, rest)
     count = math.prod(x.shape[d] for d in dims)
+    if not accumulate and _is_uniform(values):
+        hits = scatter_rows(b, flat, b.full([flat.elements, 1], 1.0, False), count)
+        value = values.like(values.layout.as_strided((), (), values.layout.storage_offset()))
+        return _restore(b, x, dims, rest, lambda table: b.select(b.map(Function.LT, 0.0, hits), value, table))
+    rows = _value_rows(b, x, values, position, first, dims, rest)
     if accumulate:
         added = scatter_rows(b, flat, rows, count)
         return _restore(b, x, dims, rest, lambda table: both(b, Function.ADD, table, added))
     owner = _owners(b, scatter_rows(b, flat, _counted(b, [flat.elements, 1], 0), count))
     written = b.gather_rows(rows, owner.like(owner.layout.squeeze(1)))
     return _restore(b, x, dims, rest, lambda table: b.select(b.map(Function.ILE, 0, owner), written, table))
+
+
+def _is_uniform(x: Value) -> bool:
+    """Whether all elements are one word."""
+    return all(size == 1 or step == 0 for size, step in zip(x.shape, x.layout.stride(), strict=True))
 
 
 def _fill_where(b: Builder, x: Value, masks: Sequence[Value | None], value: Value) -> Value:
@@ -185,18 +194,22 @@ def scatter_add(b: Builder, x: Value, dim: int, index: Value, source: Value) -> 
 
 
 @lowers("scatter.value")
-def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Number) -> Value:
+def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Number | Value) -> Value:
     dim %= max(len(x.shape), 1)
     if [1 if d == dim else n for d, n in enumerate(x.shape)] == list(index.shape):
         hit = b.map(Function.IEQ, axis(b, x.shape[dim], dim, len(x.shape), 1), index)
     else:
         hit = b.map(Function.LT, 0.0, _scatter_sum(b, x.shape, dim, index, b.full(index.shape, 1.0, False)))
-    return b.select(hit, b.number(value, x.integer), x)
+    return b.select(hit, value if isinstance(value, Value) else b.number(value, x.integer), x)
 
 
 @lowers("scatter.src")
 def scatter_source(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """The indices of one line must be distinct (as torch demands for a defined result)."""
+    """The indices of one line must be distinct (as torch demands for a defined result), unless all elements are one word."""
+    if _is_uniform(source):
+        return scatter_value(
+            b, x, dim, index, source.like(source.layout.as_strided((), (), source.layout.storage_offset()))
+        )
     dim %= max(len(x.shape), 1)
     owner = _owners(b, _scatter_sum(b, x.shape, dim, index, _counted(b, index.shape, dim)))
     written = b.gather_rows(b.reshape(source, [source.elements]), elementwise_positions(b, source.shape, dim, owner))

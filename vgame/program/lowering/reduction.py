@@ -10,7 +10,7 @@ import torch
 from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Number, Value
-from vgame.program.lowering.pointwise import both, truth
+from vgame.program.lowering.pointwise import both, to_copy, truth
 from vgame.program.lowering.table import lowers
 from vgame.program.lowering.views import constant_pad, stack
 
@@ -61,8 +61,9 @@ def integer_sums(b: Builder, x: Value, terms: int, sums: Callable[[Value], Value
 @lowers("sum.dim_IntList", "sum.default")
 def total(b: Builder, x: Value, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     """One rounding per sum; integers modulo 2^32."""
-    if not x.integer or dtype == torch.float32:
-        return reduced(b, b.to_float(x), dims, keepdim, "sum_rows")
+    x = to_copy(b, x, dtype)
+    if not x.integer:
+        return reduced(b, x, dims, keepdim, "sum_rows")
     terms = math.prod(x.shape[d] for d in normalized(x, dims))
     return integer_sums(b, x, terms, lambda y: reduced(b, y, dims, keepdim, "sum_rows"))
 
@@ -170,6 +171,7 @@ def all_of(b: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Va
 @lowers("prod.dim_int")
 def prod(b: Builder, x: Value, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     """One product after the other, first to last."""
+    x = to_copy(b, x, dtype)
     parts = [x.like(x.layout.select(dim, i)) for i in range(x.shape[dim])]
     result = parts[0]
     for part in parts[1:]:
@@ -179,7 +181,7 @@ def prod(b: Builder, x: Value, dim: int, keepdim: bool = False, dtype: torch.dty
 
 @lowers("prod.default")
 def prod_of_all(b: Builder, x: Value, dtype: torch.dtype | None = None) -> Value:
-    return prod(b, b.reshape(x, [x.elements]), 0)
+    return prod(b, b.reshape(x, [x.elements]), 0, dtype=dtype)
 
 
 @lowers("logcumsumexp.default")
@@ -193,6 +195,7 @@ def logcumsumexp(b: Builder, x: Value, dim: int) -> Value:
 @lowers("cumprod.default")
 def cumprod(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     """One product after the other, first to last, all of them."""
+    x = to_copy(b, x, dtype)
     if not x.shape:
         return x
     results: list[Value] = []
@@ -205,10 +208,11 @@ def cumprod(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) ->
 @lowers("cumsum.default")
 def cumsum(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     """out[i] = the exact sum of x[0..i], rounded once (beyond LONGEST_RUN once more): a product with a triangle of ones."""
+    x = to_copy(b, x, dtype)
     if not x.shape:
         return x
-    if not x.integer or dtype == torch.float32:
-        return _running_sums(b, b.to_float(x), dim)
+    if not x.integer:
+        return _running_sums(b, x, dim)
     return integer_sums(b, x, x.shape[dim], lambda y: _running_sums(b, y, dim))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Number, Value
 from vgame.program.lowering.table import lowers
@@ -58,7 +59,10 @@ def clone(b: Builder, x: Value, **_: Any) -> Value:
 
 @lowers("copy.default")
 def copy(b: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    source = b.to_float(source) if not x.integer else source
+    if not x.integer:
+        source = b.to_float(source)
+    elif not source.integer and not x.boolean:
+        source = b.map(Function.FTOI, source)
     return source.like(source.layout.expand(x.shape))
 
 
@@ -232,7 +236,7 @@ def _integer_type(dtype: torch.dtype | None, number: Number) -> bool:
 
 @lowers("full.default")
 def full(b: Builder, size: Sequence[int], number: Number, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    value = b.full(size, number, _integer_type(dtype, number))
+    value = b.full(size, bool(number) if dtype == torch.bool else number, _integer_type(dtype, number))
     return value.retyped(torch.bool) if dtype == torch.bool else value
 
 
@@ -281,5 +285,5 @@ def arange(
 
 
 @lowers("eye.default")
-def eye(b: Builder, n: int, **_: Any) -> Value:
-    return b.constant(torch.eye(n))
+def eye(b: Builder, n: int, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    return b.constant(torch.eye(n, dtype=dtype))
