@@ -58,10 +58,15 @@ def integer_sums(b: Builder, x: Value, terms: int, sums: Callable[[Value], Value
     return result
 
 
+def _summands(b: Builder, x: Value, dtype: torch.dtype | None) -> Value:
+    """x in the type that its sum is to have; truth values, whose sums are cheap, stay what they are among integers."""
+    return x if x.boolean and dtype != torch.float32 else to_copy(b, x, dtype)
+
+
 @lowers("sum.dim_IntList", "sum.default")
 def total(b: Builder, x: Value, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     """One rounding per sum; integers modulo 2^32."""
-    x = to_copy(b, x, dtype)
+    x = _summands(b, x, dtype)
     if not x.integer:
         return reduced(b, x, dims, keepdim, "sum_rows")
     terms = math.prod(x.shape[d] for d in normalized(x, dims))
@@ -208,7 +213,7 @@ def cumprod(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) ->
 @lowers("cumsum.default")
 def cumsum(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     """out[i] = the exact sum of x[0..i], rounded once (beyond LONGEST_RUN once more): a product with a triangle of ones."""
-    x = to_copy(b, x, dtype)
+    x = _summands(b, x, dtype)
     if not x.shape:
         return x
     if not x.integer:
