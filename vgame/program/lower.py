@@ -200,11 +200,6 @@ class _Lowering:
         names = {id(p): n for n, p in self.task.model.named_parameters()}
         groups = self.task.optimizer.param_groups
         base = float(groups[0]["lr"])
-        if not base and any(group["lr"] for group in groups):
-            raise ProgramError(
-                "the first parameter group has the learning rate 0, and the others are relative to it; give it another place, "
-                "or leave its parameters out of the optimizer"
-            )
         for number, group in enumerate(groups):
             rule = rule_of(self.task.optimizer, group)
             ratio = 1.0 if group["lr"] == base else float(group["lr"]) / base
@@ -225,7 +220,7 @@ class _Lowering:
             self._assign(f"{slot}.{name}", value)
 
     def _scalars(self, group: int, rule: Rule, ratio: float) -> dict[str, Value]:
-        rates = [self.schedule.rate(t, self.steps, Fraction(ratio)) for t in range(1, self.steps + 1)]
+        rates = [self.schedule.rate(t, self.steps) * Fraction(ratio) for t in range(1, self.steps + 1)]
         values = {}
         for name, formula in rule.scalars.items():
             column = np.array([to_binary32(formula(r, t)) for t, r in enumerate(rates, 1)], dtype=np.float32)

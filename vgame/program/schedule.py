@@ -45,9 +45,9 @@ class Schedule(BaseModel):
     every: int = Field(default=1, ge=1, strict=True, description="steps between two drops of kind `step`")
     factor: Decimals = Field(default="0.1", description="factor of each drop of kind `step`")
 
-    def rate(self, step: int, steps: int, times: Fraction = Fraction(1)) -> Fraction | mpmath.mpf:
-        """Exact value (cosine: to 200 bits) at a step, that many times."""
-        peak, final = Fraction(self.lr) * times, Fraction(self.final) * times
+    def rate(self, step: int, steps: int) -> Fraction | mpmath.mpf:
+        """Exact value (cosine: to 200 bits) at a step."""
+        peak, final = Fraction(self.lr), Fraction(self.final)
         if step <= self.warmup:
             return peak * Fraction(step, self.warmup)
         progress = Fraction(step - self.warmup - 1, max(steps - self.warmup, 1))
