@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isqrt
 from typing import Any, Protocol
 
-import mpmath
 import torch
 
 from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Value
-from vgame.program.schedule import PRECISION, to_mpf
+from vgame.program.schedule import Ends, Rate, Real, ends, power
 
-Rate = Fraction | mpmath.mpf
 Scalar = Callable[[Rate, int], Rate]  # (learning rate, step) -> value at that step
 
 
@@ -95,11 +94,11 @@ class Adam:
     def scalars(self) -> Mapping[str, Scalar]:
         beta1, beta2 = (Fraction(str(beta)) for beta in self.betas)
         scalars: dict[str, Scalar] = {
-            "rate": lambda rate, step: _divide(rate, 1 - beta1**step),
-            "root": lambda rate, step: _root(1 - beta2**step),
+            "rate": lambda rate, step: _corrected(rate, beta1, step),
+            "root": lambda rate, step: _root(beta2, step),
         }
         if self.decoupled and self.decay:
-            scalars["keep"] = lambda rate, step: 1 - _times(rate, Fraction(str(self.decay)))
+            scalars["keep"] = lambda rate, step: _complement(rate, Fraction(str(self.decay)))
         return scalars
 
     def update(
@@ -116,19 +115,32 @@ class Adam:
         return b.map(Function.SUB, p, b.map(Function.MUL, step, scalars["rate"])), {"exp_avg": m, "exp_avg_sq": v}
 
 
-def _divide(x: Rate, y: Fraction) -> Rate:
-    with mpmath.workprec(PRECISION):
-        return x / y if isinstance(x, Fraction) else x / to_mpf(y)
+def _corrected(rate: Rate, beta: Fraction, step: int) -> Real:
+    """rate / (1 - beta^step), which grows with rate and with the power."""
+
+    def enclose(bits: int) -> Ends:
+        low, high = zip(ends(rate, bits), power(beta, step, bits), strict=True)
+        return low[0] / (1 - low[1]), high[0] / (1 - high[1])
+
+    return Real(enclose)
 
 
-def _times(x: Rate, y: Fraction) -> Rate:
-    with mpmath.workprec(PRECISION):
-        return x * y if isinstance(x, Fraction) else x * to_mpf(y)
+def _root(beta: Fraction, step: int) -> Real:
+    """sqrt(1 - beta^step), between multiples of 2^-bits; a root n / d of squares is itself."""
+
+    def enclose(bits: int) -> Ends:
+        high, low = (1 - end for end in power(beta, step, bits))
+        if low == high and (root := Fraction(isqrt(low.numerator), isqrt(low.denominator))) ** 2 == low:
+            return root, root
+        squares = [(end.numerator << 2 * bits) // end.denominator for end in (low, high)]
+        return Fraction(isqrt(squares[0]), 1 << bits), Fraction(isqrt(squares[1]) + 1, 1 << bits)
+
+    return Real(enclose)
 
 
-def _root(x: Fraction) -> mpmath.mpf:
-    with mpmath.workprec(PRECISION):
-        return mpmath.sqrt(to_mpf(x))
+def _complement(rate: Rate, decay: Fraction) -> Real:
+    """1 - rate decay."""
+    return Real(lambda bits: tuple(1 - end * decay for end in reversed(ends(rate, bits))))
 
 
 def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule:

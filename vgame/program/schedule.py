@@ -6,6 +6,8 @@ has to trust this module, a different table is a different job.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -14,7 +16,12 @@ import mpmath
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-PRECISION = 200  # bits; every entry is a smooth function far from any midpoint, and ties of rationals are exact below
+from vgame.arithmetic.reference_binary32 import POSITIVE_INFINITY, round_to_binary32
+from vgame.errors import ProgramError
+
+BITS = 128  # of the first enclosure, which decides nearly every entry
+
+Ends = tuple[Fraction, Fraction]
 
 
 def decimal(value: object, info: ValidationInfo) -> str:
@@ -33,6 +40,42 @@ def decimal(value: object, info: ValidationInfo) -> str:
 Decimals = Annotated[str, BeforeValidator(decimal)]
 
 
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A real number x that is not written out: enclose(bits) = (low, high) with low <= x <= high.
+
+    The ends come as close as one likes when the bits grow, and meet in the end where x is rational.
+    """
+
+    enclose: Callable[[int], Ends]
+
+    def __mul__(self, factor: Fraction) -> Real:
+        """x * factor, for a factor of at least 0."""
+        return Real(lambda bits: tuple(end * factor for end in self.enclose(bits)))
+
+
+Rate = Fraction | Real
+
+
+def ends(value: Rate, bits: int) -> Ends:
+    """An enclosure; a Fraction encloses itself."""
+    return value.enclose(bits) if isinstance(value, Real) else (value, value)
+
+
+def power(base: Fraction, exponent: int, bits: int) -> Ends:
+    """An enclosure of base^exponent, base >= 0: the power itself where that is short, else binary powers in multiples of 2^-bits,
+    low ones rounded down and high ones rounded up (products of numbers that are not negative keep the order)."""
+    if exponent * max(base.numerator.bit_length(), base.denominator.bit_length()) <= bits:
+        return base**exponent, base**exponent
+    low, high = (base.numerator << bits) // base.denominator, -((-base.numerator << bits) // base.denominator)
+    lowest = highest = 1 << bits
+    for digit in bin(exponent)[2:]:
+        lowest, highest = lowest * lowest >> bits, -(-highest * highest >> bits)
+        if digit == "1":
+            lowest, highest = lowest * low >> bits, -(-highest * high >> bits)
+    return Fraction(lowest, 1 << bits), Fraction(highest, 1 << bits)
+
+
 class Schedule(BaseModel):
     """Learning rate at step t = 1..steps: warm-up from 0 over `warmup` steps, then the shape named by `kind`."""
 
@@ -45,8 +88,8 @@ class Schedule(BaseModel):
     every: int = Field(default=1, ge=1, strict=True, description="steps between two drops of kind `step`")
     factor: Decimals = Field(default="0.1", description="factor of each drop of kind `step`")
 
-    def rate(self, step: int, steps: int) -> Fraction | mpmath.mpf:
-        """Exact value (cosine: to 200 bits) at a step."""
+    def rate(self, step: int, steps: int) -> Rate:
+        """Exact value at a step, at least 0."""
         peak, final = Fraction(self.lr), Fraction(self.final)
         if step <= self.warmup:
             return peak * Fraction(step, self.warmup)
@@ -55,28 +98,39 @@ class Schedule(BaseModel):
             case "linear":
                 return peak + (final - peak) * progress
             case "step":
-                return peak * Fraction(self.factor) ** ((step - self.warmup - 1) // self.every)
+                factor, drops = Fraction(self.factor), (step - self.warmup - 1) // self.every
+                return Real(lambda bits: power(factor, drops, bits)) * peak
             case "cosine":
-                with mpmath.workprec(PRECISION):
-                    wave = (1 + mpmath.cospi(mpmath.mpf(progress.numerator) / progress.denominator)) / 2
-                    return to_mpf(final) + to_mpf(peak - final) * wave
+                return Real(lambda bits: tuple(sorted(final + (peak - final) * end for end in _wave(progress, bits))))
         return peak
 
 
-def to_mpf(value: Fraction | mpmath.mpf) -> mpmath.mpf:
-    """At the working precision."""
-    return mpmath.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+def _wave(progress: Fraction, bits: int) -> Ends:
+    """An enclosure of (1 + cos(pi progress)) / 2, progress in [0, 1): rational at 0, 1/3, 1/2 and 2/3 only (Niven's theorem).
+
+    Elsewhere 2^-bits is a margin of more than 2^19 units in the last place of what mpmath computes, which errs by a few.
+    """
+    if progress.denominator <= 3:
+        wave = {Fraction(0): Fraction(1), Fraction(1, 3): Fraction(3, 4), Fraction(1, 2): Fraction(1, 2)}
+        wave = wave.get(progress, Fraction(1, 4))
+        return wave, wave
+    with mpmath.workprec(bits + 20):
+        cosine = mpmath.cospi(mpmath.mpf(progress.numerator) / progress.denominator)
+    middle, margin = int(mpmath.ldexp(1 + cosine, bits + 19)), 1 << 20
+    scale = 1 << bits + 20
+    return Fraction(max(middle - margin, 0), scale), Fraction(min(middle + margin, scale), scale)
 
 
-def to_binary32(value: Fraction | mpmath.mpf) -> np.float32:
-    """RN(value): the nearest of the neighbours of the binary64 value, chosen exactly."""
-    exact = value if isinstance(value, Fraction) else _exact(value)
-    guess = np.float32(float(exact))
-    around = (np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf)))
-    finite = [c for c in around if np.isfinite(c)]
-    return min(finite, key=lambda c: (abs(Fraction(float(c)) - exact), int(c.view(np.uint32)) & 1))
+def to_binary32(value: Rate) -> np.float32:
+    """RN(value), ties to even; what rounds to infinity is refused.
 
-
-def _exact(value: mpmath.mpf) -> Fraction:
-    sign, mantissa, exponent, _ = value._mpf_
-    return (-1) ** sign * Fraction(int(mantissa)) * Fraction(2) ** exponent
+    Equivalent to: round_to_binary32 of the exact value. RN does not decrease, so two ends with the same word leave no other; ends with
+    different words are taken closer. That ends: those of a rational meet, and no irrational is a point where RN jumps.
+    """
+    words, bits = [0, 1], BITS
+    while words[0] != words[1]:
+        low, high = ends(value, bits)
+        words, bits = [round_to_binary32(low), round_to_binary32(high)], 2 * bits
+    if words[0] & 0x7FFFFFFF == POSITIVE_INFINITY:
+        raise ProgramError("a learning rate, or what the optimizer makes of it, is beyond the largest binary32, 3.4e38")
+    return np.uint32(words[0]).view(np.float32)
