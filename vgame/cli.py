@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -143,11 +143,13 @@ def terms(
     ] = 1.0,
     gas_gwei: Annotated[float, typer.Option(help="price of gas, gwei")] = 20.0,
     compute_ether: Annotated[float, typer.Option(help="price of an hour of the training device, ether")] = 0.001,
-    audited: Annotated[float, typer.Option(help="how likely a claim is audited, above 0 and at most 1")] = 0.5,
+    audited: Annotated[float, typer.Option(help="how likely a claim is audited, from 1e-9 to 1")] = 0.5,
     censorship: Annotated[int, typer.Option(help="seconds that a player can be kept off the chain, at most")] = 86_400,
     json: Json = False,
 ) -> None:
     """The smallest safe bonds, clocks and windows of a job, as the table `terms` of its job file."""
+    _check_number("--gas-gwei", gas_gwei, 0, 1e9)
+    _check_number("--compute-ether", compute_ether, 0, 1e9)
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -188,7 +190,9 @@ def post(
     job: Annotated[Path, typer.Argument(help="the job's bundle, as `vgame prepare` wrote it")],
     rpc: Rpc,
     game: GameAddress,
-    nonce: Annotated[int, typer.Option(help="a number that this client has not used for the same order", min=0)] = 0,
+    nonce: Annotated[
+        int, typer.Option(help="a number that this client has not used for the same order", min=0, max=2**256 - 1)
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Order a job: pays its reward."""
@@ -279,6 +283,7 @@ def monitor(
     from vgame.game.game import Game
     from vgame.overview import watch
 
+    _check_number("--every", every, 0.1, 86_400)
     if (bundle is None) != (store is None):
         raise VgameError("--bundle and --store belong together: both are needed to compare claims with the own run")
     contract, who = Game(Chain(rpc), game), checksum_address(account)
@@ -330,7 +335,10 @@ def adversary(
 
 @app.command(hidden=True)
 def roots(
-    bundle: Annotated[Path, typer.Argument()], mode: str = "nearest", device: DeviceName = "default", json: Json = False
+    bundle: Annotated[Path, typer.Argument()],
+    mode: Literal["correct", "nearest", "fp32"] = "nearest",
+    device: DeviceName = "default",
+    json: Json = False,
 ) -> None:
     """State roots of every step in any rounding mode."""
     from vgame.execute.devices import prepare_environment
@@ -345,9 +353,18 @@ def _wei(text: str | None) -> int | None:
     from vgame.spec import wei
 
     try:
-        return None if text is None else int(wei(text))
+        amount = None if text is None else int(wei(text))
     except (ValueError, OverflowError) as error:
         raise VgameError(f"--max-bond: {error}") from None
+    if amount is not None and amount < 0:
+        raise VgameError(f"--max-bond: {text!r} is negative")
+    return amount
+
+
+def _check_number(option: str, value: float, least: float, most: float) -> None:
+    """INVARIANT: NaN is in no range."""
+    if not least <= value <= most:
+        raise VgameError(f"{option} {value}: a number from {least:g} to {most:g} is expected")
 
 
 def _job_id(text: str) -> bytes:

@@ -6,6 +6,7 @@ A run's folder is a store (vgame/commit/store.py) with the job's bundle in `job/
 from __future__ import annotations
 
 import random
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -212,10 +213,11 @@ def chosen_checkpoints(store: Store, segment: str | None, sample: float | None, 
     if (segment is not None or sample is not None) and not count:
         raise VgameError("the run diverged before its first checkpoint: there is no part to choose; audit it whole")
     if segment is not None:
-        first, dots, last = segment.partition("..")
-        if not (dots and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last) <= count):
+        ends = re.fullmatch(r"([0-9]{1,10})\.\.([0-9]{1,10})", segment)
+        first, last = map(int, ends.groups()) if ends else (0, 0)
+        if not 1 <= first <= last <= count:
             raise VgameError(f"--segment {segment!r}: two checkpoints I..J with 1 <= I <= J <= {count} are expected")
-        return list(range(int(first), int(last) + 1))
+        return list(range(first, last + 1))
     if sample is None:
         return []
     if not 0 < sample <= 1:

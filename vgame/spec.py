@@ -45,6 +45,10 @@ MODES = ("correct", "nearest", "fp32", "logged")
 UNITS = {"wei": 1, "gwei": 10**9, "ether": 10**18}
 
 
+#: The exit code that a SIGTERM leads to (vgame/cli.py), whatever code of a user runs then.
+STOPPED = 143
+
+
 def wei(value: object) -> object:
     """`"0.5 ether"`, `"3 gwei"` or a whole number of wei."""
     if type(value) is int:
@@ -141,15 +145,16 @@ def read_job_file(path: Path) -> JobFile:
         job = JobFile.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
         raise JobFileError(f"the job file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise JobFileError(f"{path} is not TOML: {error}") from None
     except ValidationError as error:
-        raise JobFileError(f"{path}: {_problems(error)}") from None
+        raise JobFileError(f"{path}: {problems(error)}") from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables in thousands of tables
+        raise JobFileError(f"{path} is not TOML that can be read: {error}") from None
     job._folder = path.resolve().parent
     return job
 
 
-def _problems(error: ValidationError) -> str:
+def problems(error: ValidationError) -> str:
+    """What a person got wrong, field by field, on one line."""
     names = {"missing": "is missing", "extra_forbidden": "is not a field of a job"}
     own = "Value error, "  # where a validator of ours has said it all
 
@@ -171,7 +176,9 @@ def make_task(job: JobFile) -> Task:
         factory = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == STOPPED:
+            raise
         raise JobFileError(f"model = {job.model!r} cannot be loaded: {_told(error)}") from None
     if not callable(factory):
         raise JobFileError(f"model = {job.model!r} is of type {type(factory).__name__}; a function is expected")
@@ -185,19 +192,21 @@ def make_task(job: JobFile) -> Task:
         task = factory(**job.args)
     except VgameError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == STOPPED:
+            raise
         raise JobFileError(f"{job.model} fails: {_told(error)}") from None
     if not isinstance(task, Task):
         raise JobFileError(f"{job.model} returned {type(task).__name__}; a vgame.tasks.task.Task is expected")
     return task
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Type, message on one line, and the line of the user's file that it comes from."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The last line that is neither Python's, vgame's nor an installed package's."""
     others = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parent))
     own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
@@ -380,7 +389,7 @@ def load_bundle(folder: Path) -> Bundle:
     except KeyError as error:
         raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {error} is missing") from None
     except ValidationError as error:
-        raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {_problems(error)}") from None
+        raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {problems(error)}") from None
     if any(type(n) is not int or n < 0 for n in numbers[:4]) or numbers[4] not in MODES:
         raise BundleError(
             f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {numbers}"

@@ -11,6 +11,7 @@ from math import ceil
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 
 from vgame.commit.merkle import tree_height
 from vgame.commit.tensor import tensor_root
@@ -21,7 +22,7 @@ from vgame.execute.training import Stepper
 from vgame.offline import executor_of
 from vgame.program.operators import Contract
 from vgame.report import Reporter
-from vgame.spec import Bundle, Terms, load_bundle
+from vgame.spec import Bundle, Terms, load_bundle, problems
 
 GWEI = 10**9
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
@@ -193,16 +194,19 @@ def measure(bundle: Bundle, stepper: Stepper) -> Pace:
 
 def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: Reporter) -> None:
     """Print safe terms as TOML, for devices that are `slower` times as slow as this one."""
-    if not 0 < prices.audited <= 1:
-        raise VgameError(f"--audited is a probability above 0 and at most 1, got {prices.audited}")
-    if min(prices.gas, prices.compute_hour, prices.censorship, slower) < 0:
-        raise VgameError("prices, times and --slower must not be negative")
+    if not 1e-9 <= prices.audited <= 1:
+        raise VgameError(f"--audited is a probability from 1e-9 to 1, got {prices.audited}")
+    if min(prices.gas, prices.compute_hour, prices.censorship) < 0 or not 0 <= slower <= 1e9:
+        raise VgameError(f"prices and times must not be negative, --slower is a number from 0 to 1e9, got {slower}")
     bundle = load_bundle(folder)
     with settle(device) as kind:
         here = measure(bundle, executor_of(bundle, kind))
     pace = Pace(slower * here.step, slower * here.trace)
-    moves, terms = count_moves(bundle), safe_terms(bundle, pace, prices)
-    fields = terms.model_dump()
+    moves, fields = count_moves(bundle), safe_terms(bundle, pace, prices).model_dump()
+    try:
+        Terms.model_validate(fields)
+    except ValidationError as error:
+        raise VgameError(f"no job can have terms for such prices and times: {problems(error)}") from None
     text = "\n".join(
         [
             f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing; {prices.gas / GWEI:g} gwei, audited with probability "

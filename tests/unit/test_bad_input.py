@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from vgame import cli
 from vgame.commit.store import Divergence, Store
-from vgame.errors import BundleError, ContractError, JobFileError, StoreError, VgameError
+from vgame.errors import BundleError, ContractError, JobFileError, ProgramError, StoreError, VgameError
 from vgame.execute.training import train
 from vgame.locate import locate
 from vgame.offline import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
+from vgame.program.lower import lower_task
+from vgame.program.optimizers import rule_of
+from vgame.program.schedule import Schedule
 from vgame.report import Reporter
 from vgame.spec import JobFile, differences, load_bundle, make_task, prepare, read_job_file, save_bundle
+from vgame.tasks.task import Task
 
 QUIET = Reporter(json_lines=True)
 STEPS, INTERVAL = 6, 2
@@ -428,3 +434,125 @@ def test_a_job_file_is_not_needed(tmp_path: Path) -> None:
     """A job made in Python has no folder."""
     job = JobFile(model="vgame.tasks.digits:task", seed=1, steps=2, interval=1, schedule={"lr": "0.1"})
     assert make_task(job).batch == 64
+
+
+# ---- tasks, optimizers, options ----
+
+
+def task_of(
+    batch: object = 2, names: tuple = ("x",), sparse: bool = False, optimizer: bool = True, groups: tuple = (), **more
+):
+    """A task of one layer; `groups`: what the only group of AdamW is changed to after it was made."""
+    model, x = torch.nn.Linear(2, 1), torch.ones(4, 2)
+    rule = torch.optim.AdamW(model.parameters(), lr=1.0)
+    rule.param_groups[0].update(groups)
+    data = {name: x.to_sparse() if sparse else x for name in names}
+    return Task(model, lambda m, b: m(b["x"]).mean(), rule if optimizer else None, data, batch, **more)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"optimizer": False}, "the task's optimizer is None; a torch.optim.Optimizer is expected"),
+        ({"batch": 6.5}, "batch = 6.5: a whole number of at least 1 is expected"),
+        ({"batch": 0}, "batch = 0: a whole number"),
+        ({"window": 0}, "window = 0: a whole number"),
+        ({"accumulate": 2.0}, "accumulate = 2.0: a whole number"),
+        ({"sparse": True}, "write x.to_dense()"),
+        ({"names": ("x", 3)}, "the data has the name 3; a string of printable characters is expected"),
+        ({"names": ("x", "\ud800")}, "the data has the name '\\ud800'"),
+        ({"names": ("x", "__metadata__")}, "the data has the name '__metadata__'"),
+    ],
+)
+def test_a_task_that_is_none(wrong: dict, expected: str) -> None:
+    assert task_of().batch == 2
+    with pytest.raises(ProgramError) as caught:
+        task_of(**wrong)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ({"lr": math.nan}, "AdamW with lr = nan: a number from 0 to 2^127"),
+        ({"lr": -1.0}, "AdamW with lr = -1.0"),
+        ({"weight_decay": math.nan}, "AdamW with weight_decay = nan"),
+        ({"weight_decay": -0.1}, "AdamW with weight_decay = -0.1"),
+        ({"eps": math.inf}, "AdamW with eps = inf"),
+        ({"betas": (1.0, 1.0)}, "AdamW with betas = (1.0, 1.0): numbers of at least 0 and below 1"),
+        ({"betas": (0.9, math.nan)}, "AdamW with betas = (0.9, nan)"),
+    ],
+)
+def test_numbers_of_an_optimizer(group: dict, expected: str) -> None:
+    schedule = Schedule(lr="0.1")
+    assert lower_task(task_of(), schedule, 2).program.scalars
+    with pytest.raises(ProgramError) as caught:
+        lower_task(task_of(groups=group), schedule, 2)
+    assert expected in str(caught.value)
+
+
+def test_numbers_of_a_second_group() -> None:
+    p = [torch.nn.Parameter(torch.ones(1)) for _ in "ab"]
+    for first, second in ((0.0, 1.0), (1e-300, 1e30)):
+        sgd = torch.optim.SGD([{"params": p[:1], "lr": first}, {"params": p[1:], "lr": second}])
+        rule_of(sgd, sgd.param_groups[0])
+        with pytest.raises(ProgramError, match="in the first, which the schedule stands for"):
+            rule_of(sgd, sgd.param_groups[1])
+    sgd.param_groups[0]["dampening"] = math.nan
+    with pytest.raises(ProgramError, match="SGD with dampening = nan"):
+        rule_of(sgd, sgd.param_groups[0])
+
+
+@pytest.mark.parametrize("text", ["seed = " + "9" * 5000, "a = " + "[" * 3000 + "]" * 3000, "\x01", "\udcff"])
+def test_what_is_no_toml(text: str, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(JobFileError, match="is not TOML that can be read"):
+        read_job_file(tmp_path / "job.toml")
+
+
+def test_a_factory_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that ends itself has failed; a SIGTERM stays one."""
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    (tmp_path / "leaving.py").write_text("import sys\ndef task(code):\n    sys.exit(code)\n")
+    (tmp_path / "left.py").write_text("raise SystemExit(5)\n")
+    with pytest.raises(JobFileError, match=r"leaving:task fails: SystemExit: 5 .*leaving.py, line 3\)"):
+        make_task(read_job_file(write(tmp_path / "job.toml", model="leaving:task", args="code = 5")))
+    with pytest.raises(JobFileError, match=r"cannot be loaded: SystemExit: 5 .*left.py, line 1\)"):
+        make_task(read_job_file(write(tmp_path / "job.toml", model="left:task")))
+    with pytest.raises(SystemExit):
+        make_task(read_job_file(write(tmp_path / "job.toml", model="leaving:task", args="code = 143")))
+
+
+@pytest.mark.parametrize("segment", ["²..3", "1..²", "0..1", "1..4", "2..1", "", "1..", "1" * 5000 + "..2", "1..2..3"])
+def test_a_segment_that_is_none(segment: str, run: Path) -> None:
+    with pytest.raises(VgameError, match=r"two checkpoints I\.\.J with 1 <= I <= J <= 3 are expected"):
+        audit(run, segment)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("terms x --gas-gwei nan", "--gas-gwei nan: a number from 0 to 1e"),
+        ("terms x --gas-gwei inf", "--gas-gwei inf"),
+        ("terms x --gas-gwei 1e300", "--gas-gwei 1e"),
+        ("terms x --compute-ether inf", "--compute-ether inf"),
+        ("terms x --compute-ether 1e300", "--compute-ether 1e"),
+        ("monitor --rpc http://127.0.0.1:1 --game 0x --account 0x --every nan", "--every nan"),
+        ("monitor --rpc http://127.0.0.1:1 --game 0x --account 0x --every -1", "--every -1"),
+        (
+            f"job post x --rpc http://127.0.0.1:1 --game 0x --nonce {2**256}",
+            "Input should be less than or equal to 11579",
+        ),
+        ("roots x --mode foo", "'foo' is not one of 'correct', 'nearest', 'fp32'"),
+    ],
+)
+def test_an_option_that_is_none(command: str, expected: str) -> None:
+    with pytest.raises((VgameError, cli.UsageError)) as caught:
+        cli.app(command.split(), standalone_mode=False)
+    assert expected in getattr(caught.value, "message", str(caught.value))
+
+
+def test_a_bond_is_not_negative() -> None:
+    assert cli._wei("0.5 ether") == 5 * 10**17
+    with pytest.raises(VgameError, match="--max-bond: '-1 ether' is negative"):
+        cli._wei("-1 ether")

@@ -104,6 +104,31 @@ def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: 
         propose(tmp_path / "bundle", "default", 1.0, replace(prices, audited=0.0), Reporter())
 
 
+@pytest.mark.parametrize(
+    ("slower", "changed", "expected"),
+    [
+        (float("nan"), {}, "--slower is a number from 0 to 1e9, got nan"),
+        (1e300, {}, "--slower is a number from 0 to 1e9"),
+        (1e9, {}, "`slot` Input should be less than 16777216"),
+        (1.0, {"audited": 1e-300}, "--audited is a probability from 1e-9 to 1, got 1e-300"),
+        (1.0, {"audited": float("nan")}, "--audited is a probability"),
+        (
+            1.0,
+            {"censorship": 99_999_999_999_999},
+            "no job can have terms for such prices and times: `claim_window` Input should be less than 4294967296",
+        ),
+        (1.0, {"censorship": -1}, "must not be negative"),
+    ],
+)
+def test_what_no_job_file_takes_is_not_proposed(
+    slower: float, changed: dict, expected: str, bundle: Bundle, tmp_path: Path
+) -> None:
+    save_bundle(bundle, tmp_path / "bundle")
+    with pytest.raises(VgameError) as caught:
+        propose(tmp_path / "bundle", "default", slower, replace(Prices(), **changed), Reporter())
+    assert expected in str(caught.value)
+
+
 @pytest.mark.parametrize("bits", [26, 32])
 def test_a_job_with_a_log_has_terms_of_its_own(bundle: Bundle, tmp_path: Path, bits: int) -> None:
     logged = with_log(replace(bundle, mode="logged"), LogTerms(bits=bits, thresholds="proven"))

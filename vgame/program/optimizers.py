@@ -5,7 +5,7 @@ A rule owns its slots (state tensors beside each parameter, initially zero) and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
@@ -143,17 +143,36 @@ def _complement(rate: Rate, decay: Fraction) -> Real:
     return Real(lambda bits: tuple(1 - end * decay for end in reversed(ends(rate, bits))))
 
 
+#: Least value of a number of a group; torch looks at it too, but only when an optimizer is made.
+LEAST = {"lr": 0.0, "weight_decay": 0.0, "eps": 0.0, "momentum": 0.0, "dampening": -(2.0**127)}
+
+
+def _check(name: str, groups: Sequence[Mapping[str, Any]], group: Mapping[str, Any]) -> None:
+    """Every number of a group is one that torch takes."""
+    for key, least in LEAST.items():
+        if key in group and not least <= float(group[key]) < 2.0**127:
+            raise ProgramError(f"{name} with {key} = {group[key]}: a number from {least:g} to 2^127 is expected")
+    if not all(0 <= float(beta) < 1 for beta in group.get("betas", ())):
+        raise ProgramError(f"{name} with betas = {group['betas']}: numbers of at least 0 and below 1 are expected")
+    first, rate = (float(g["lr"]) for g in (groups[0], group))
+    if rate and rate >= 2.0**127 * first:
+        raise ProgramError(
+            f"{name} with lr = {rate} in a group and {first} in the first, which the schedule stands for"
+        )
+
+
 def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule:
     """The rule of one parameter group, or an error that names what is not supported."""
     name = type(optimizer).__name__
     unsupported = [key for key in ("maximize", "amsgrad", "differentiable") if group.get(key)]
     if unsupported:
         raise ProgramError(f"{name} with {', '.join(unsupported)} is not supported; leave it out")
+    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam | torch.optim.AdamW):
+        raise ProgramError(f"the optimizer {name} is not supported; SGD, Adam and AdamW are")
+    _check(name, optimizer.param_groups, group)
     decay = float(group.get("weight_decay", 0.0))
     if isinstance(optimizer, torch.optim.SGD):
         return SGD(float(group["momentum"]), float(group["dampening"]), decay, bool(group["nesterov"]))
-    if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-        decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
-        betas = (float(group["betas"][0]), float(group["betas"][1]))
-        return Adam(betas, float(group["eps"]), decay, decoupled)
-    raise ProgramError(f"the optimizer {name} is not supported; SGD, Adam and AdamW are")
+    decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+    betas = (float(group["betas"][0]), float(group["betas"][1]))
+    return Adam(betas, float(group["eps"]), decay, decoupled)

@@ -32,11 +32,19 @@ class Task:
     accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
 
     def __post_init__(self) -> None:
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise ProgramError(f"the task's optimizer is {self.optimizer!r}; a torch.optim.Optimizer is expected")
+        for name, tensor in self.data.items():
+            if not (isinstance(name, str) and name.isprintable() and name != "__metadata__"):
+                raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")
+            if tensor.layout is not torch.strided:
+                raise ProgramError(f"the data {name} is of layout {tensor.layout}; write {name}.to_dense()")
         lengths = {name: len(t) if t.dim() else 0 for name, t in self.data.items()}
         if not lengths or len(set(lengths.values())) > 1:
             raise ProgramError(f"every data tensor needs the same number of samples, got {lengths or 'no data'}")
-        if min(self.batch, self.stride, self.accumulate, self.window or 1) < 1:
-            raise ProgramError("batch, window, stride and accumulate must be at least 1")
+        for name in ("batch", "stride", "accumulate") + (("window",) if self.window is not None else ()):
+            if not isinstance(number := getattr(self, name), int) or number < 1:
+                raise ProgramError(f"{name} = {number!r}: a whole number of at least 1 is expected")
         if self.population < 1:
             raise ProgramError(f"the data has no sample: {self.length} rows and a window of {self.window}")
         if self.clip is not None and not 0 < self.clip < float("inf"):
