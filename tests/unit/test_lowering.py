@@ -38,12 +38,3 @@ def test_a_token_that_a_bag_of_embeddings_has_not_is_named() -> None:
     case = Case(lambda: torch.nn.EmbeddingBag(7, 3), lambda: {"t": torch.full((8, 4), 9)}, recorded=False)
     with pytest.raises(DataError, match="the data t holds the index 9 in sample 0, but 0 to 6 are valid"):
         lower_task(make(case), case.schedule, case.steps)
-
-
-def test_learning_rates_are_relative_to_one_that_is_not_zero() -> None:
-    optimizer = lambda parameters: torch.optim.SGD(  # noqa: E731
-        [{"params": [p], "lr": rate} for p, rate in zip(parameters, (0.0, 0.1), strict=True)], lr=1.0
-    )
-    case = Case(lambda: torch.nn.Linear(6, 2), lambda: {"x": torch.ones(8, 6)}, optimizer=optimizer, recorded=False)
-    with pytest.raises(ProgramError, match="the first parameter group has the learning rate 0"):
-        lower_task(make(case), case.schedule, case.steps)
