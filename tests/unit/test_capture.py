@@ -5,14 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from vgame.errors import DataError, ProgramError, UnsupportedOperators
+from vgame.execute.executor import Executor
 from vgame.program.lower import Lowered, lower_task
+from vgame.program.operators import Philox, RefClass
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Batch, Task
 
@@ -61,11 +65,52 @@ def _write_parameter(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _set_data(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.first.weight.data = model.first.weight.data.clamp(-0.1, 0.1)
+    return x
+
+
+def _write_data(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.first.weight.data.mul_(0.9)
+    return x
+
+
+def _set_memory(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.first.weight.data.set_(model.first.weight.detach() * 0.9)
+    return x
+
+
+def _new_parameter(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.first.weight = nn.Parameter(torch.ones(3, 3))
+    return x
+
+
+def _new_buffer(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if not hasattr(model, "c"):
+        model.register_buffer("c", torch.ones(3))
+    return x * model.c
+
+
+def _by_list(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Data written into what was a constant, by an operator on lists."""
+    constant = torch.zeros(4, 3)
+    torch._foreach_add_([constant], [x.detach()])
+    return x if constant.sum() > 0 else -x
+
+
+def _checkpointed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(lambda x: F.dropout(x * x, 0.5), x, use_reentrant=False)
+
+
 REFUSED = {
     "a branch on a value": (_by_value, "decides by the values of its tensors"),
     "a branch on data in a constant": (_by_mixture, "decides by the values of its tensors"),
     "a branch on a random number": (
         lambda m, x: x if torch.rand(()) < 0.5 else -x,
+        "decides by the values of its tensors",
+    ),
+    "a branch on a random number that was written to": (
+        lambda m, x: x if torch.rand(()).mul_(2) < 1 else -x,
         "decides by the values of its tensors",
     ),
     "a number read from a tensor": (lambda m, x: x * x.max().item(), "decides by the values of its tensors"),
@@ -75,6 +120,13 @@ REFUSED = {
         "decides by the values",
     ),
     "a parameter that is written to": (_write_parameter, "writes to its parameters first.weight"),
+    "a parameter whose data is another tensor": (_set_data, r"sets .data of a tensor, torch.float32 (3, 3)"),
+    "a parameter whose data is written to": (_write_data, "writes to its parameters first.weight"),
+    "a parameter whose memory is another": (_set_memory, "sets the memory of a tensor"),
+    "a parameter that is made anew": (_new_parameter, "makes its parameters first.weight in the forward pass"),
+    "a buffer that is made in the forward pass": (_new_buffer, "makes its buffers c in the forward pass"),
+    "a branch on data in a list": (_by_list, "decides by the values of its tensors"),
+    "a random number of the backward pass": (_checkpointed, "the backward pass draws random numbers (aten.bernoulli"),
     "half precision inside": (lambda m, x: x.half().float(), "float16 is not supported"),
     "brain floats inside": (lambda m, x: x.bfloat16().float(), "bfloat16 is not supported"),
     "double precision inside": (lambda m, x: x.double().float(), "float64 is not supported"),
@@ -90,6 +142,178 @@ def test_a_model_that_cannot_be_captured_is_refused_in_one_sentence(then, expect
         lowered(Made(then))
     message = str(caught.value)
     assert expected in message and "\n" not in message and len(message) < 400
+
+
+class Holding(nn.Module):
+    """A linear layer and a buffer, a plain tensor, a number and nothing, which `then` may change."""
+
+    def __init__(self, then: Callable[[nn.Module, torch.Tensor], None]) -> None:
+        super().__init__()
+        self.first, self.then = nn.Linear(3, 3), then
+        self.register_buffer("held", torch.ones(3))
+        self.plain, self.number, self.nothing = torch.ones(3), 1, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        self.then(self, y)
+        return y * self.held * self.plain * self.number
+
+
+def _count(model: nn.Module, y: torch.Tensor) -> None:
+    model.number += 1
+
+
+CHANGED = {
+    "a buffer of another shape": (
+        lambda m, y: setattr(m, "held", y.detach().mean().reshape(1)),
+        r"replaces its buffer held, torch.float32 \(3,\), by torch.float32 \(1,\)",
+    ),
+    "a buffer of another type": (
+        lambda m, y: setattr(m, "held", m.held > 0),
+        r"replaces its buffer held, torch.float32 \(3,\), by torch.bool",
+    ),
+    "a plain tensor": (lambda m, y: setattr(m, "plain", m.plain * 0.5), "changes its attributes plain in the forward"),
+    "a plain tensor in place": (lambda m, y: m.plain.mul_(0.5), "writes to a tensor that is no buffer"),
+    "a part of a plain tensor": (
+        lambda m, y: m.plain.split(1)[0].add_(y.detach().mean()),
+        "writes to a tensor that is",
+    ),
+    "a counter": (_count, "changes its attributes number in the forward pass; make them buffers"),
+}
+
+
+@pytest.mark.parametrize(("then", "expected"), CHANGED.values(), ids=CHANGED)
+def test_what_a_program_would_not_carry_to_the_next_step_is_refused(then, expected: str) -> None:
+    with pytest.raises(ProgramError, match=expected):
+        lowered(Holding(then))
+
+
+def test_what_is_made_anew_at_every_step_is_not_carried() -> None:
+    def then(model: nn.Module, y: torch.Tensor) -> None:
+        model.plain, model.nothing = torch.full((3,), 2.0), y
+
+    model = Holding(then)
+    before = dict(vars(model))
+    assert lowered(model).program.operators
+    assert all(vars(model)[name] is value for name, value in before.items())
+
+
+def _halved(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient / 2
+
+
+class Signs(torch.optim.SGD):
+    """SGD by name only."""
+
+    def step(self, closure=None) -> None:
+        """Another step."""
+
+
+class Renamed(torch.optim.AdamW):
+    """AdamW with another constructor."""
+
+    def __init__(self, parameters) -> None:
+        super().__init__(parameters, lr=1.0)
+
+
+def _used(optimizer: torch.optim.Optimizer) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+Momentum = partial(torch.optim.SGD, lr=1.0, momentum=0.9)
+HANGING = {
+    "a hook on a gradient": (Momentum, lambda m, o: m.first.weight.register_hook(_halved), "first.weight has a hook"),
+    "a hook behind a gradient": (
+        Momentum,
+        lambda m, o: m.first.bias.register_post_accumulate_grad_hook(lambda p: None),
+        "first.bias has a hook",
+    ),
+    "a hook before the step": (
+        Momentum,
+        lambda m, o: o.register_step_pre_hook(lambda *_: None),
+        "has hooks on its step",
+    ),
+    "a hook behind the step": (
+        Momentum,
+        lambda m, o: o.register_step_post_hook(lambda *_: None),
+        "has hooks on its step",
+    ),
+    "a step of its own": (
+        Momentum,
+        lambda m, o: setattr(o, "__class__", Signs),
+        "Signs has a step of its own; use torch.optim.SGD",
+    ),
+    "a learning rate scheduler": (
+        Momentum,
+        lambda m, o: torch.optim.lr_scheduler.StepLR(o, 1),
+        "the job's schedule sets the rates",
+    ),
+    "momentum": (Momentum, lambda m, o: _used(o), "SGD already holds momentum_buffer"),
+    "moments": (torch.optim.Adam, lambda m, o: _used(o), "Adam already holds exp_avg, exp_avg_sq, step"),
+    "parameters from elsewhere": (
+        Momentum,
+        lambda m, o: o.add_param_group({"params": [nn.Parameter(torch.ones(4))]}),
+        r"trains 1 tensors that are no parameters of the model, the first of shape \(4,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "hang", "expected"), HANGING.values(), ids=HANGING)
+def test_what_hangs_on_parameters_and_optimizer_is_refused(optimizer, hang, expected: str) -> None:
+    model = Made(lambda m, x: x)
+    task = Task(model, squares, optimizer(model.parameters()), {"x": torch.ones(8, 3)}, 4)
+    assert lower_task(task, Schedule(lr="0.1"), 1).program.operators
+    hang(model, task.optimizer)
+    with pytest.raises(ProgramError, match=expected):
+        lower_task(task, Schedule(lr="0.1"), 1)
+
+
+def test_an_optimizer_with_another_constructor_is_itself() -> None:
+    model = Made(lambda m, x: x)
+    task = Task(model, squares, Renamed(model.parameters()), {"x": torch.ones(8, 3)}, 4)
+    assert lower_task(task, Schedule(lr="0.1"), 1).program.operators
+
+
+def _random_operators(program: Lowered) -> int:
+    return sum(isinstance(operator, Philox) for operator in program.program.operators)
+
+
+def test_a_comparison_of_random_numbers_with_their_limit_is_a_tensor() -> None:
+    model = Made(lambda m, x: x * (torch.rand(4, 3) < 1).float() + (torch.rand(4, 3) < 0.0).float())
+    assert _random_operators(lowered(model)) == 0
+    assert _random_operators(lowered(Made(lambda m, x: x * (torch.rand(4, 3).mul_(2) < 1)))) == 1
+    assert _random_operators(lowered(Made(lambda m, x: x if torch.rand(()) < 1.0 else x[:0]))) == 0
+
+
+def test_a_checkpointed_part_is_computed_as_without_it() -> None:
+    plain, again = lambda m, x: x.tanh() * x, lambda m, x: checkpoint(lambda x: x.tanh() * x, x, use_reentrant=False)
+    updates = []
+    for then in (plain, again):
+        torch.manual_seed(0)
+        program = lowered(Made(then))
+        executor = Executor(program.program, program.data, program.scalars, 1)
+        updates.append(executor.step(1, executor.initial(program.state)).state)
+    assert all(torch.equal(a, b) for a, b in zip(*updates, strict=True))
+
+
+def _running_mean(model: nn.Module) -> bool:
+    """Whether a step moves it."""
+    program = lowered(model)
+    names = [label.name for label in program.program.labels.state]
+    sources = [s for s, name in zip(program.program.sources, names, strict=True) if name == "1.running_mean"]
+    return sources[0].ref.cls is not RefClass.STATE
+
+
+def test_modules_keep_their_modes() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    assert _running_mean(model)
+    model[1].eval()
+    assert not _running_mean(model)
+    assert [m.training for m in model.modules()] == [True, True, False]
+    assert _running_mean(model.eval()), "a model in evaluation mode as a whole is trained"
+    assert [m.training for m in model.modules()] == [False, False, False]
 
 
 def test_every_unsupported_operator_is_named_with_its_modules() -> None:
@@ -213,6 +437,7 @@ def test_a_parameter_that_is_not_finite_is_refused() -> None:
 TRACE = """
 import sys
 from vgame.tasks import digits
+from vgame.execute.executor import Executor
 from vgame.program.lower import lower_task
 from vgame.program.schedule import Schedule
 print(lower_task(digits.task(), Schedule(lr="0.1"), 3).program.root.hex())

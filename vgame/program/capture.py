@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import torch
@@ -17,14 +18,16 @@ from torch import nn
 from torch._decomp import core_aten_decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError, VgameError
+from vgame.program.known import written_by
 from vgame.program.lowering import HANDLERS
 from vgame.program.opened import Opened
+from vgame.program.outside import Held, refuse_outside
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -46,17 +49,18 @@ def capture(task: Task) -> Captured:
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     _refuse_types(task, parameters, buffers)
+    refuse_outside(task)
     trained = tuple(name for name, p in parameters.items() if p.requires_grad)
     batch = task.samples(torch.arange(task.batch) % task.population)
     wrapper = _Step(task, trained)
-    task.model.train()
     try:
         with ExitStack() as stack:
+            stack.enter_context(_restored(task.model))
+            _train(task.model)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))
-            stack.enter_context(_restored(task.model))
             graph = _three_passes(wrapper, parameters, buffers, batch)
     except VgameError:
         raise
@@ -83,9 +87,13 @@ def _refuse_unknown_shapes(graph: torch.fx.GraphModule) -> None:
         for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
             known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
             if value is not None and not known:
-                found.add(f"{node.target} in {node.meta.get('custom', {}).get('module') or '(model)'}")
+                found.add(f"{node.target} in {_module(node)}")
     if found:
         raise _decides_by_values(", ".join(sorted(found)))
+
+
+def _module(node: torch.fx.Node) -> str:
+    return node.meta.get("custom", {}).get("module") or "(model)"
 
 
 def _refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
@@ -113,11 +121,10 @@ class _Step:
         buffers = {n: t.clone() for n, t in buffers.items()}
         batch = {n: t.clone() for n, t in batch.items()}
         tensors = {**parameters, **buffers}
-        with (
-            _reparametrize_module(self.task.model, tensors, tie_weights=True),
-            Opened(),
-        ):  # puts reassigned buffers into `tensors`
-            loss = self.task.loss(self.task.model, batch)
+        with _reparametrize_module(self.task.model, tensors, tie_weights=True):  # reassigned buffers go into `tensors`
+            with Opened(), Held(self.task.model) as held:
+                loss = self.task.loss(self.task.model, batch)
+            held.refuse_changes()
         if self.task.accumulate > 1:
             loss = loss / self.task.accumulate
         buffers = {n: tensors[n] for n in buffers}
@@ -126,16 +133,32 @@ class _Step:
         fx_traceback.current_meta.pop("custom", None)
         _label_gradients(loss)
         wanted = [parameters[n] for n in self.trained]
-        gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
+        with _without_random_numbers():
+            gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
         used = [(n, g) for n, g in zip(self.trained, gradients, strict=True) if g is not None]
         self.trained = tuple(n for n, _ in used)
         return loss, [g for _, g in used], list(buffers.values())
+
+
+@contextmanager
+def _without_random_numbers() -> Iterator[None]:
+    """The backward pass draws none: a checkpointed part that it computes again would see others than the forward pass did."""
+    nodes = get_proxy_mode().tracer.graph.nodes
+    known = len(nodes)
+    yield
+    for node in list(nodes)[known:]:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise ProgramError(
+                f"the backward pass draws random numbers ({node.target} in {_module(node)}), not those of the forward pass; "
+                "leave dropout and the like out of what torch.utils.checkpoint computes again"
+            )
 
 
 def _three_passes(step: Callable, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
     fake = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
     opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
     first = make_fx(step, decomposition_table=opened, **fake)(parameters, buffers, batch)
+    _refuse_written_constants(first)
     flat = [t.detach() for t in torch.utils._pytree.tree_leaves((parameters, buffers, batch))]
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
     table[aten.as_strided.default] = _as_strided
@@ -146,6 +169,34 @@ def _three_passes(step: Callable, parameters: Mapping, buffers: Mapping, batch: 
     third.graph.eliminate_dead_code()
     _scale_of_dropout(third)
     return third
+
+
+def _refuse_written_constants(graph: torch.fx.GraphModule) -> None:
+    """Writes to tensors that were there before the step and are neither parameters nor buffers; tensors that get another memory."""
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        where = f"({node.target} in {_module(node)})"
+        if node.target.overloadpacket is aten.set_:
+            raise ProgramError(
+                f"the model sets the memory of a tensor {where}; make it a buffer, or compute a new tensor"
+            )
+        if any(_origin(n).op == "get_attr" for n in written_by(node)):
+            raise ProgramError(
+                f"the model writes to a tensor that is no buffer {where}; make it one, or write to a clone"
+            )
+
+
+def _origin(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory a view, or what an operator wrote in place, shares."""
+    while node.target is getitem or any(r.alias_info for r in _returns(node)):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _returns(node: torch.fx.Node) -> list[Any]:
+    return getattr(getattr(node.target, "_schema", None), "returns", [])
 
 
 def _refuse_written(graph: torch.fx.GraphModule, parameters: list[str]) -> None:
@@ -166,16 +217,24 @@ def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
             node.target, node.args = aten.mul.Scalar, (mask, 1 / q)
 
 
+def _train(model: nn.Module) -> None:
+    """Training mode; in a model that is in training mode, modules in evaluation mode stay so."""
+    frozen = [module for module in model.modules() if model.training and not module.training]
+    model.train()
+    for module in frozen:
+        module.training = False
+
+
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module has its own tensors again (torch forgets those of a module that is used in several places)."""
-    own = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    """Afterwards every module has its own tensors, attributes and mode again (torch forgets the tensors of a module that is used twice)."""
+    own = [(each, dict(each)) for m in model.modules() for each in (vars(m), m._parameters, m._buffers)]
     try:
         yield
     finally:
-        for module, parameters, buffers in own:
-            module._parameters.update(parameters)
-            module._buffers.update(buffers)
+        for each, before in own:
+            each.clear()
+            each.update(before)
 
 
 @contextmanager

@@ -59,12 +59,8 @@ class Known:
 
     def _forget_written(self, node: Node) -> None:
         """What is not known was written into a known tensor: it and all that share its memory are not known any more."""
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
+        if not (written := written_by(node)):
             return
-        written = [
-            a for a, s in zip(node.args, schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write
-        ]
         memory = {
             t.untyped_storage().data_ptr() for n in written for t in tree_leaves(self.values.get(n)) if t is not None
         }
@@ -72,3 +68,13 @@ class Known:
             tensors = [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
             if any(t.untyped_storage().data_ptr() in memory for t in tensors):
                 del self.values[other]
+
+
+def written_by(node: Node) -> list[Node]:
+    """The nodes, also those in lists, that this one writes to."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return []
+    given = {**{s.name: a for s, a in zip(schema.arguments, node.args, strict=False)}, **node.kwargs}
+    places = [given.get(s.name) for s in schema.arguments if s.alias_info and s.alias_info.is_write]
+    return [n for n in tree_leaves(places) if isinstance(n, Node)]

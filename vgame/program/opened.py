@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
@@ -93,24 +93,35 @@ class Opened(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.uniform: dict[int, torch.Tensor] = {}  # by id; kept alive, so no id is used twice
         self.known = Known()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if function in OPENED:
             return OPENED[function](*args, **kwargs)
-        if function is T.lt and id(args[0]) in self.uniform and args[1] in (0, 1):
-            return args[1] == 1  # layers that are dropped never, or always: no decision by values
+        if function == T.data.__set__:
+            what = f"{args[0].dtype} {tuple(args[0].shape)}"
+            raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
+        if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
+            args, function = (args[0].shape, args[1] == 1), torch.full  # layers dropped never, or always: a constant
         if function in DECIDING and (real := self.known.replaced((args, kwargs))) is not None:
             with unset_fake_temporarily(), disable_proxy_modes_tracing():
                 return function(*real[0], **real[1])
         if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
             args = (args[0], _without_masks(real))
-        result = function(*args, **kwargs)
-        if function is torch.rand:
-            self.uniform[id(result)] = result
-        return result
+        return function(*args, **kwargs)
+
+
+def _is_limit(bound: Any) -> bool:
+    return isinstance(bound, int | float) and bound in (0, 1)
+
+
+def _is_uniform(tensor: Any) -> bool:
+    """A tensor of torch.rand that nothing has used (so not written to) yet."""
+    mode = get_proxy_mode()
+    proxy = None if mode is None or not isinstance(tensor, T) else get_proxy_slot(tensor, mode.tracer, None)
+    node = None if proxy is None else proxy.proxy.node
+    return node is not None and getattr(node.target, "overloadpacket", None) is torch.ops.aten.rand and not node.users
 
 
 def _has_mask(index: Any) -> bool:
