@@ -121,13 +121,18 @@ class _Step:
         buffers = {n: t.clone() for n, t in buffers.items()}
         batch = {n: t.clone() for n, t in batch.items()}
         tensors = {**parameters, **buffers}
-        with _reparametrize_module(self.task.model, tensors, tie_weights=True):  # reassigned buffers go into `tensors`
-            with Opened(), Held(self.task.model) as held:
+        with _reparametrize_module(self.task.model, tensors, tie_weights=True), Opened():
+            with Held(self.task.model) as held:
                 loss = self.task.loss(self.task.model, batch)
             held.refuse_changes()
-        if self.task.accumulate > 1:
-            loss = loss / self.task.accumulate
-        buffers = {n: tensors[n] for n in buffers}
+            if self.task.accumulate > 1:
+                loss = loss / self.task.accumulate
+            gradients = self._gradients(loss, parameters)  # here too: a checkpointed part runs the modules again
+        buffers = {n: tensors[n] for n in buffers}  # those that were reassigned are in `tensors` now
+        return loss, gradients, list(buffers.values())
+
+    def _gradients(self, loss: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Of the parameters that the loss depends on, which `trained` names from now on."""
         if loss.dim() or loss.dtype != torch.float32:
             raise ProgramError(f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected")
         fx_traceback.current_meta.pop("custom", None)
@@ -137,7 +142,7 @@ class _Step:
             gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
         used = [(n, g) for n, g in zip(self.trained, gradients, strict=True) if g is not None]
         self.trained = tuple(n for n, _ in used)
-        return loss, [g for _, g in used], list(buffers.values())
+        return [g for _, g in used]
 
 
 @contextmanager
