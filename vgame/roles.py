@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from vgame.commit.store import Store
@@ -19,6 +19,7 @@ from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet, keystore_key
 from vgame.game.game import Event, Game, Job, JobSpec, Phase
+from vgame.game.player import each
 from vgame.game.trainer import Trainer
 from vgame.logged.published import PublishedLog
 from vgame.logged.run import LoggedStore
@@ -335,7 +336,8 @@ class Patience:
             return False
         if str(problem) != self.said:
             self.said = str(problem)
-            self.reporter.emit("problem", f"{problem} (trying again)", message=self.said)
+            again = "" if isinstance(problem, Abstain) else " (trying again)"
+            self.reporter.emit("problem", f"{problem}{again}", message=self.said)
         time.sleep(self.delay)
         self.delay = min(2 * self.delay, self.longest)
         return True
@@ -405,23 +407,19 @@ class Watch:
                 continue
             self.auditors[job] = Auditor(self.game, job, self.computation.history)
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
+            self.auditors[job].refusal = self.refusal
             self.patience[job] = Patience(self.reporter, self.poll, self.poll)  # the other jobs must not wait
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = self.game.job(job)
         phase = state.phase
+        duties = [auditor.step]
         if phase is Phase.CLAIMED and job not in self.said:
-            self.said.add(job)
             if foreign := self.computation.why_foreign(self.game, job, state):
                 self.ended.add(job)
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
-            agrees = auditor.agrees()
-            text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {self.computation.run_root.hex()[:16]}"
-            self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=self.computation.run_root.hex())
-            if not agrees and (refusal := self.refusal(state)):
-                self.ended.add(job)
-                raise Abstain(f"job {job.hex()[:16]} is not disputed: {refusal}")
-        acted = auditor.step()
+            duties.insert(0, partial(self.compare, job, auditor))
+        acted = each(duties)
         if not acted and phase in (Phase.FINAL, Phase.EXPIRED):
             self.ended.add(job)
         if not acted and phase is Phase.CONVICTED:
@@ -429,6 +427,14 @@ class Watch:
             if verdict.paid or (not verdict.best and self.game.chain.now() > state.since + state.spec.reward_window):
                 self.ended.add(job)
         return acted
+
+    def compare(self, job: bytes, auditor: Auditor) -> bool:
+        """Say once whether the claim is the own run."""
+        agrees, root = auditor.agrees(), self.computation.run_root.hex()
+        text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}"
+        self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=root)
+        self.said.add(job)
+        return False
 
     def refusal(self, state: Job) -> str:
         """Why even the right side would lose its bond, or stakes more than it was told to; empty if neither."""

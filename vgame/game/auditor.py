@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 
 from web3 import Web3
@@ -22,10 +22,13 @@ from vgame.game.view import Entry, Node, Openings, View
 log = logging.getLogger(__name__)
 
 EMPTY = bytes(32)
+LATE = 2  # disputes about one claim that may be lost by time; after these nothing more is staked on it
 
 
 class Auditor(Player):
-    """The side that checks."""
+    """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may."""
+
+    refusal: Callable[[Job], str] | None = None
 
     @cached_property
     def openings(self) -> Openings:
@@ -55,6 +58,7 @@ class Auditor(Player):
         taken = {(d.entry, view.where(d)) for _, d in view.mine if d.status is not Status.DISMISSED}
         for entry in self.differences(view):
             if (entry.level, entry.where) not in taken:
+                self.check_stake(view)
                 root = view.own_tree(entry.level, entry.where).root
                 commitment = self.commitment(root)
                 value = job.spec.auditor_bond
@@ -70,14 +74,28 @@ class Auditor(Player):
         return False
 
     def check_refuted(self, view: View) -> None:
-        """A dispute lost by time is opened again; one that was lost by what the contract computed says that my own run is wrong."""
-        lost = {n for n, d in view.mine if d.status is Status.DISMISSED}
-        for args in view.args("Dismissed") if lost else ():
-            if args["dispute"] in lost and CAUSES[args["cause"]] != "timeout":
-                cause = CAUSES[args["cause"]]
+        """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed says that my own run
+        is wrong."""
+        lost = [n for n, d in view.mine if d.status is Status.DISMISSED]
+        causes = {a["dispute"]: CAUSES[a["cause"]] for a in view.args("Dismissed")} if lost else {}
+        for number in lost:
+            if number not in causes:
+                raise NotYet(f"dispute {number} was dismissed, but its event is not shown")
+            if causes[number] != "timeout":
                 raise Abstain(
-                    f"dispute {args['dispute']} was dismissed by {cause}: this auditor's own run is wrong; run `vgame doctor`"
+                    f"dispute {number} was dismissed by {causes[number]}: this auditor's own run is wrong; run `vgame doctor`"
                 )
+
+    def check_stake(self, view: View) -> None:
+        """A bond is risked only within the limits, and not for ever where disputes (by now all that were lost) were lost by time."""
+        if self.refusal and (why := self.refusal(view.job)):
+            raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
+        late = sum(d.status is Status.DISMISSED for _, d in view.mine)
+        if late >= LATE:
+            raise Abstain(
+                f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by time, and their bonds; "
+                "it is too slow, or its moves do not arrive"
+            )
 
     def differences(self, view: View) -> list[Entry]:
         """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed."""

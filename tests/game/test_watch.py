@@ -1,0 +1,167 @@
+"""What an auditor stakes, and when it says that it does not: its limits hold before every bond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+from frauds import SETUP, SUM, Forcer, state_lie, word_lie
+from scene import Play, Scene, Setup
+from toy import Lies
+
+import vgame.roles
+from vgame.errors import ChainError, NotYet
+from vgame.game.game import Level, Phase, Status
+from vgame.report import Reporter
+from vgame.roles import Limits, Watch
+from vgame.terms import Pace
+
+LIE = word_lie(6, SUM, 4, 1)[0]
+SHOWN = Lies(shown={(6, SUM, 4): 12345})  # the run root is right, only the trace of step 6 is not
+BOND = SETUP.spec.auditor_bond
+
+
+def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -> Watch:
+    """An auditor as `vgame auditor` runs it, over the toy machine."""
+    setup = play.setup
+    computation = SimpleNamespace(
+        bundle=SimpleNamespace(order=asdict(setup.spec)), history=setup.machine(), run_root=bytes(32), pace=Pace(0.01, 0.01),
+        why_foreign=lambda *_: foreign(),
+    )  # fmt: skip
+    return Watch(play.scene.game(), computation, Reporter(), 0.0, limits)
+
+
+def staked(play: Play, watch: Watch) -> int:
+    return sum(d.auditor == watch.game.wallet.address for d in play.disputes())
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Make the auditor's clock too short, or not."""
+
+    def set_(too_short: bool) -> None:
+        monkeypatch.setattr(
+            vgame.roles, "auditor_shortcomings", lambda *_: ["auditor_budget is 1"] if too_short else []
+        )
+
+    set_(False)
+    return set_
+
+
+def lured(scene: Scene) -> Play:
+    """A claim that matches; after the first look, somebody makes the trainer post a trace that does not."""
+    return scene.claimed(SETUP, SHOWN)
+
+
+def post_the_trace(play: Play) -> None:
+    forcer = play.auditor(None, Forcer, step=6)
+    for _ in range(20):
+        forcer.step()
+        play.trainer.step()
+    assert play.events("TracePosted") and play.phase is Phase.CLAIMED
+
+
+@pytest.mark.parametrize("limit", ["bond", "clocks"])
+def test_limits_hold_for_what_is_posted_after_the_first_look(
+    scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], limit: str
+) -> None:
+    play = lured(scene)
+    short(limit == "clocks")
+    watches = [watch(play, Limits(BOND - (limit == "bond"))), watch(play, Limits(BOND, any_clocks=True))]
+    for each in watches:
+        each.round()
+    assert capsys.readouterr().out.count(": MATCH") == 2
+    post_the_trace(play)
+    for _ in range(3):
+        for each in watches:
+            each.round()
+    out = capsys.readouterr().out
+    assert [staked(play, each) for each in watches] == [0, 1]
+    assert out.count("is not disputed: ") == 1 and "trying again" not in out
+    assert ("more than" if limit == "bond" else "auditor_budget is 1") in out
+
+
+def test_by_default_never_more_is_staked_than_the_trainer_did(scene: Scene, short: Callable[[bool], None]) -> None:
+    for more in (0, 1):
+        setup = Setup(SETUP.program, steps=8, terms={"auditor_bond": SETUP.spec.trainer_bond + more})
+        play = scene.claimed(setup, LIE)
+        auditor = watch(play, Limits())
+        auditor.round()
+        assert staked(play, auditor) == 1 - more
+
+
+def test_a_dispute_lost_by_time_is_opened_again_once(
+    scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was away for a while: the fraud is still caught. It always is too late: it does not lose bond after bond."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = watch(play, Limits(BOND))
+    for lost in (1, 2):
+        auditor.round()
+        play.trainer.step()
+        play.advance(SETUP.spec.auditor_budget + 1)
+        play.trainer.step()
+        assert [d.status for d in play.disputes()] == [Status.DISMISSED] * lost
+    for _ in range(3):
+        auditor.round()
+    out = capsys.readouterr().out
+    assert staked(play, auditor) == 2 and out.count("has lost 2 disputes about it by time") == 1
+    other = play.auditor()  # whatever this one lost
+    assert play.run_to_end(play.trainer, other) is Phase.CONVICTED
+
+
+def test_an_open_dispute_is_played_on_whatever_the_limits_are_now(scene: Scene, short: Callable[[bool], None]) -> None:
+    """The auditor is started again with a lower --max-bond: what it has staked is not thrown away."""
+    play = scene.claimed(SETUP, LIE)
+    before = watch(play, Limits(BOND))
+    before.round()
+    after = watch(play, Limits(0))
+    after.game.wallet = before.game.wallet
+    assert play.run_to_end(play.trainer, SimpleNamespace(step=after.round)) is Phase.CONVICTED
+
+
+def test_a_dismissal_that_is_not_shown_yet_is_waited_for(scene: Scene) -> None:
+    """eth_getLogs lags behind: a run that the contract refuted must not pass for one that was late."""
+    play = scene.claimed(SETUP)
+    auditor = play.auditor(state_lie(6, 5, 0)[0])
+    events = auditor.game.events
+    auditor.game.events = lambda *args, **options: [] if args[0] == "Dismissed" else events(*args, **options)
+    with pytest.raises(NotYet, match="was dismissed, but"):
+        play.run(auditor, play.trainer)
+    assert len(play.disputes()) == 1
+
+
+@pytest.mark.parametrize("broken", ["foreign", "agrees"])
+def test_a_first_look_that_failed_is_taken_again(
+    scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    """One request without an answer, and the log would never be compared with the claim's, nor the claim with the own run."""
+    play = scene.claimed(SETUP, LIE)
+    answers = [ChainError("no answer")] if broken == "foreign" else []
+
+    def foreign() -> str:
+        if answers:
+            raise answers.pop()
+        return "the log is another one" if broken == "foreign" else ""
+
+    auditor = watch(play, Limits(BOND), foreign)
+    if broken == "agrees":
+        auditor.look()
+        usual, calls = auditor.auditors[play.id].agrees, [ChainError("no answer")]
+
+        def agrees() -> bool:
+            if calls:
+                raise calls.pop()
+            return usual()
+
+        auditor.auditors[play.id].agrees = agrees
+    for _ in range(3):
+        auditor.round()
+    out = capsys.readouterr().out
+    assert out.count("no answer (trying again)") == 1
+    if broken == "foreign":
+        assert "is not audited: the log is another one\n" in out and not play.disputes() and auditor.finished
+    else:
+        assert out.count("NO MATCH") == 1 and play.dispute().entry is Level.RUN
