@@ -62,6 +62,10 @@ class Abstain(VgameError):
     """An agent's own data is not enough to act safely, so it does nothing and says so."""
 
 
+class Over(Abstain):
+    """Nothing can be done any more: a role says so and ends."""
+
+
 class NotYet(VgameError):
     """The endpoint has shown one thing that happened, but not yet another that must have happened with it; look again."""
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
 from vgame.commit.store import Store
-from vgame.errors import Abstain, ChainError, NotYet, VgameError
+from vgame.errors import Abstain, ChainError, NotYet, Over, VgameError
 from vgame.execute.devices import fingerprint, settle
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
@@ -298,21 +297,19 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
         trainer.accept()
         reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
         computation.run()
-        patience = Patience(reporter, seat.poll)
-        while game.job(job).phase is Phase.ACCEPTED:
-            with patience:
-                trainer.claim()
-        reporter.emit("claimed", "posted its claim", run_root=computation.run_root.hex())
-        return play(game, job, trainer.step, reporter, seat.poll)
+        return play(trainer, computation, reporter, seat.poll)
 
 
-def play(game: Game, job: bytes, step: Callable[[], bool], reporter: Reporter, poll: float) -> Phase:
-    """Make moves until the job has ended and there is nothing left to do."""
-    patience = Patience(reporter, poll)
+def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: float) -> Phase:
+    """Claim what was computed, then make moves until the job has ended and there is nothing left to do."""
+    patience, claimed = Patience(reporter, poll), False
     while True:
         with patience:
-            acted, phase = step(), game.job(job).phase
-            if phase in (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED) and not acted:
+            acted, phase = trainer.step(), trainer.look().phase
+            if not claimed and phase in (Phase.CLAIMED, Phase.FINAL, Phase.CONVICTED):
+                claimed = True
+                reporter.emit("claimed", "posted its claim", run_root=computation.run_root.hex())
+            if phase in (Phase.FINAL, Phase.CONVICTED) and not acted:
                 reporter.emit("ended", f"the job ended: {phase.name.lower()}", phase=phase.name.lower())
                 return phase
             if not acted:
@@ -332,7 +329,7 @@ class Patience:
     def __exit__(self, kind: type | None, problem: BaseException | None, trace: object) -> bool:
         if problem is None:
             self.delay, self.said = self.poll, ""
-        if not isinstance(problem, VgameError):
+        if not isinstance(problem, VgameError) or isinstance(problem, Over):
             return False
         if str(problem) != self.said:
             self.said = str(problem)

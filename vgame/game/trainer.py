@@ -10,7 +10,7 @@ from functools import partial
 
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
-from vgame.errors import Abstain
+from vgame.errors import Abstain, NotYet, Over
 from vgame.game.game import Dispute, Job, Level, Phase, Status, Turn
 from vgame.game.player import Player, each
 from vgame.game.trees import reveal_depth, run_tree
@@ -25,11 +25,25 @@ class Trainer(Player):
         """Put down the bond."""
         job = self.look()
         if job.phase is Phase.CREATED:
+            if (late := self.game.chain.now() - job.since - job.spec.accept_window) > 0:
+                raise Over(f"job {self.id.hex()[:16]} could be accepted until {late} s ago: nothing is staked on it")
             self.attempt("acceptJob", self.id, value=job.spec.trainer_bond)
-            job = self.game.job(self.id)
+            job = self.look()
+        self.check(job)
+
+    def check(self, job: Job) -> None:
+        """The job is this trainer's, and there is a claim or still time for one; else nothing is left to do."""
+        name, bond = f"job {self.id.hex()[:16]}", f"the bond of {job.spec.trainer_bond} wei"
+        if job.phase is Phase.CREATED:
+            raise NotYet(f"{self.game.chain.url} does not show yet who accepted {name}")
         if job.trainer != self.address:
-            raise Abstain(
-                f"the job is not this trainer's: it is {job.phase.name.lower()}, its trainer is {job.trainer}"
+            raise Over(f"the job is not this trainer's: it is {job.phase.name.lower()}, its trainer is {job.trainer}")
+        if job.phase is Phase.EXPIRED:
+            raise Over(f"{name} expired before it had a claim: {bond} is lost, half of it is burnt, half the client's")
+        if job.phase is Phase.ACCEPTED and (late := self.game.chain.now() - job.since - job.spec.claim_window) > 0:
+            raise Over(
+                f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half of it is burnt, half "
+                "goes to the client"
             )
 
     def claim(self) -> None:
@@ -45,8 +59,12 @@ class Trainer(Player):
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
         job = self.look()
-        if job.trainer != self.address:
+        if job.phase is Phase.NONE:  # a reorganisation undid the order too
             return False
+        if job.phase is Phase.CREATED:  # it undid the acceptance
+            self.accept()
+            return True
+        self.check(job)
         match job.phase:
             case Phase.ACCEPTED:
                 self.claim()

@@ -1,0 +1,141 @@
+"""The trainer's process from acceptance to the end: outages, deadlines that have passed, an acceptance that was undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from frauds import SETUP
+from scene import Play, Scene
+
+import vgame.roles
+from vgame.errors import ChainError, NotYet, Over
+from vgame.game.game import JobSpec, Phase
+from vgame.report import Reporter
+from vgame.roles import Seat, run_trainer
+
+SPEC = SETUP.spec
+
+
+class Said(Reporter):
+    """Remembers; the challenge window passes when the claim is there."""
+
+    def __init__(self, play: Play) -> None:
+        super().__init__()
+        self.play, self.events = play, []
+
+    def emit(self, event: str, text: str = "", **fields: Any) -> None:
+        self.events.append((event, text))
+        if event == "claimed":
+            self.play.pass_window()
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tuple[str, str]]]]:
+    """Run a trainer over the toy machine; `during` happens while it trains. The phase in which it ended, and what it said."""
+
+    def run(play: Play, during: Callable[[], None]) -> tuple[Phase, list[tuple[str, str]]]:
+        computation = SimpleNamespace(
+            bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=during,
+            history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1],
+        )  # fmt: skip
+        monkeypatch.setattr(vgame.roles, "open_game", lambda seat: play.trainer.game)
+        monkeypatch.setattr(vgame.roles, "settle", nullcontext)
+        monkeypatch.setattr(vgame.roles, "hello", lambda *_: None)
+        monkeypatch.setattr(vgame.roles, "find_order", lambda *_: None)
+        monkeypatch.setattr(vgame.roles, "Computation", lambda *_: computation)
+        said = Said(play)
+        play.said = said.events
+        seat = Seat("", "", Path(), Path(), poll=0.0)
+        return run_trainer(seat, play.id, said, any_terms=True), said.events
+
+    return run
+
+
+@pytest.fixture
+def play(scene: Scene) -> Play:
+    play = scene.post(SETUP)
+    play.trainer = play.new_trainer()
+    return play
+
+
+def test_an_outage_at_the_end_of_training_is_waited_for(play: Play, train: Callable) -> None:
+    game, down = play.trainer.game, []
+
+    def goes_down() -> None:
+        usual, down[:] = game.job, [ChainError("no answer")] * 3
+
+        def job(identity: bytes) -> Any:
+            if down:
+                raise down.pop()
+            return usual(identity)
+
+        game.job = job
+
+    phase, said = train(play, goes_down)
+    assert phase is Phase.FINAL and not down and play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
+    assert [event for event, _ in said] == ["accepted", "problem", "claimed", "ended"]
+
+
+def test_a_claim_that_comes_too_late_says_what_becomes_of_the_bond(play: Play, train: Callable) -> None:
+    with pytest.raises(Over, match=rf"until \d+ s ago: the bond of {SPEC.trainer_bond} wei is lost as soon as") as late:
+        train(play, lambda: play.advance(SPEC.claim_window + 1))
+    assert late.value.exit_code == 1 and play.phase is Phase.ACCEPTED
+    assert [event for event, _ in play.said] == ["accepted"]
+    with pytest.raises(Over, match="is lost as soon as"):  # started again, it does not train for nothing
+        train(play, lambda: pytest.fail("trained"))
+
+
+def test_a_job_that_expired_while_it_was_trained_is_no_claim(play: Play, train: Callable) -> None:
+    def expires() -> None:
+        play.advance(SPEC.claim_window + 1)
+        play.client.send("expire", play.id)
+
+    with pytest.raises(Over, match=f"expired before it had a claim: the bond of {SPEC.trainer_bond} wei is lost"):
+        train(play, expires)
+    assert [event for event, _ in play.said] == ["accepted"]
+    with pytest.raises(Over, match="expired before it had a claim"):
+        train(play, lambda: pytest.fail("trained"))
+
+
+@pytest.mark.parametrize("then", ["open", "late", "taken"])
+def test_an_acceptance_that_was_undone_is_made_again(scene: Scene, play: Play, train: Callable, then: str) -> None:
+    """A reorganisation; meanwhile the time to accept may have passed, or another trainer may have come first."""
+    node, point, memory = scene.chain.node, scene.chain.node.snapshot(), scene.ghost.memory()
+
+    def reorganised() -> None:
+        node.revert(point)
+        scene.ghost.remember(memory)
+        if then == "late":
+            play.advance(SPEC.accept_window + 1)
+        if then == "taken":
+            play.new_trainer().accept()
+
+    if then == "open":
+        assert train(play, reorganised)[0] is Phase.FINAL
+        assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
+    else:
+        with pytest.raises(Over, match="nothing is staked" if then == "late" else "not this trainer's"):
+            train(play, reorganised)
+        assert play.job.trainer != play.trainer.address
+
+
+def test_an_endpoint_that_does_not_show_the_acceptance_yet_is_asked_again(play: Play) -> None:
+    play.trainer.accept()
+    game, usual = play.trainer.game, play.trainer.game.job
+    behind = [replace(play.job, phase=Phase.CREATED)]
+    game.job = lambda identity: behind[0] if behind else usual(identity)
+    with pytest.raises(NotYet, match="does not show yet"):
+        play.trainer.step()
+    behind.clear()
+    assert play.trainer.step() and play.phase is Phase.CLAIMED
+
+
+def test_an_order_that_was_undone_is_waited_for(play: Play) -> None:
+    play.trainer.id = bytes(32)
+    assert play.trainer.step() is False
