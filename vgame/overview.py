@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from vgame.game.game import Dispute, Game, Job, Phase, Status, Turn
+from vgame.patience import Patience
 from vgame.report import Reporter
 
 DISPUTE_GAS = 2_000_000  # more than either side needs for a descent and a leaf (docs/gas.json)
@@ -91,24 +92,31 @@ def read_game(game: Game, only: bytes | None = None) -> list[JobState]:
 
 
 def show_status(game: Game, reporter: Reporter, only: bytes | None, account: str | None, follow: float | None) -> None:
-    """Print the state, once or whenever it changes."""
-    before: Any = None
+    """Print the state, once or whenever it changes; who follows it waits for an endpoint that is away."""
+    if follow is None:
+        _print_status(game, reporter, only, account, None)
+        return
+    before, patience = None, Patience(reporter, follow)
     while True:
-        jobs = read_game(game, only)
-        facts: dict[str, Any] = {"jobs": [asdict(j) for j in jobs], "burnt": game.burnt()}
-        if account:
-            facts["account"] = {
-                "address": account, "balance": game.chain.balance(account), "credits": game.credits(account)
-            }  # fmt: skip
-        if (seen := _without_times(facts)) != before:
-            before = seen
-            reporter.emit("status", "", **facts)
-            if not reporter.json_lines:
-                reporter.console.print(_table(jobs))
-                _say_money(reporter, facts)
-        if follow is None:
-            return
-        time.sleep(follow)
+        with patience:
+            before = _print_status(game, reporter, only, account, before)
+            time.sleep(follow)
+
+
+def _print_status(game: Game, reporter: Reporter, only: bytes | None, account: str | None, before: Any) -> Any:
+    """Print the state if it is another than before; what was seen."""
+    jobs = read_game(game, only)
+    facts: dict[str, Any] = {"jobs": [asdict(j) for j in jobs], "burnt": game.burnt()}
+    if account:
+        facts["account"] = {
+            "address": account, "balance": game.chain.balance(account), "credits": game.credits(account)
+        }  # fmt: skip
+    if (seen := _without_times(facts)) != before:
+        reporter.emit("status", "", **facts)
+        if not reporter.json_lines:
+            reporter.console.print(_table(jobs))
+            _say_money(reporter, facts)
+    return seen
 
 
 def _without_times(value: Any) -> Any:
@@ -145,6 +153,9 @@ def _duration(seconds: int | None) -> str:
 
 
 # ---- monitor ----
+
+
+Place = tuple[str, str | None, int | None]  # an alarm's kind, job and dispute
 
 
 @dataclass(frozen=True)
@@ -215,20 +226,29 @@ def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> I
 def watch(
     game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, every: float, once: bool
 ) -> int:
-    """Report alarms as they appear and end; how many there were in the last round. A single look says too that there were none."""
-    standing: set[tuple[str, str | None, int | None]] = set()
+    """Report alarms as they appear and end, and wait for an endpoint that is away; `once`: how many there are, and that there are none."""
+    if once:
+        found, jobs = _report_alarms(game, reporter, account, forecast, set()), len(game.events("JobCreated"))
+        if not found:
+            reporter.emit("calm", f"nothing alarming in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
+        return len(found)
+    standing: set[Place] = set()
+    patience = Patience(reporter, every)
     while True:
-        found = {(a.kind, a.job, a.dispute): a for a in alarms(game, account, forecast)}
-        for key, alarm in found.items():
-            if key not in standing:
-                place = {"job": alarm.job, "dispute": alarm.dispute}
-                reporter.emit("alarm", f"{alarm.kind}: {alarm.text}", kind=alarm.kind, message=alarm.text, **place)
-        for kind, job, dispute in standing - set(found):
-            reporter.emit("over", f"{kind}: over", kind=kind, job=job, dispute=dispute)
-        standing = set(found)
-        if once:
-            jobs = len(game.events("JobCreated"))
-            if not found:
-                reporter.emit("calm", f"nothing alarming in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
-            return len(found)
-        time.sleep(every)
+        with patience:
+            standing = _report_alarms(game, reporter, account, forecast, standing)
+            time.sleep(every)
+
+
+def _report_alarms(
+    game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, standing: set[Place]
+) -> set[Place]:
+    """Say which alarms are new since `standing`, and which are over; those that sound now."""
+    found = {(a.kind, a.job, a.dispute): a for a in alarms(game, account, forecast)}
+    for key, alarm in found.items():
+        if key not in standing:
+            place = {"job": alarm.job, "dispute": alarm.dispute}
+            reporter.emit("alarm", f"{alarm.kind}: {alarm.text}", kind=alarm.kind, message=alarm.text, **place)
+    for kind, job, dispute in standing - set(found):
+        reporter.emit("over", f"{kind}: over", kind=kind, job=job, dispute=dispute)
+    return set(found)

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from vgame.commit.store import Store
-from vgame.errors import Abstain, ChainError, NotYet, Over, VgameError
+from vgame.errors import Abstain, ChainError, NotYet, VgameError
 from vgame.execute.devices import fingerprint, settle
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
@@ -22,6 +22,7 @@ from vgame.game.player import each
 from vgame.game.trainer import Trainer
 from vgame.logged.published import PublishedLog
 from vgame.logged.run import LoggedStore
+from vgame.patience import Patience
 from vgame.report import Reporter
 from vgame.spec import Bundle, load_bundle
 from vgame.terms import Pace, auditor_shortcomings, measure, trainer_shortcomings
@@ -314,30 +315,6 @@ def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: f
                 return phase
             if not acted:
                 time.sleep(poll)
-
-
-class Patience:
-    """A problem that may pass is said once and waited for, longer each time: clocks run on while a role is down."""
-
-    def __init__(self, reporter: Reporter, poll: float, longest: float = 15.0) -> None:
-        self.reporter, self.poll, self.longest = reporter, poll, longest
-        self.delay, self.said = poll, ""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type | None, problem: BaseException | None, trace: object) -> bool:
-        if problem is None:
-            self.delay, self.said = self.poll, ""
-        if not isinstance(problem, VgameError) or isinstance(problem, Over):
-            return False
-        if str(problem) != self.said:
-            self.said = str(problem)
-            again = "" if isinstance(problem, Abstain) else " (trying again)"
-            self.reporter.emit("problem", f"{problem}{again}", message=self.said)
-        time.sleep(self.delay)
-        self.delay = min(2 * self.delay, self.longest)
-        return True
 
 
 def run_auditor(seat: Seat, reporter: Reporter, limits: Limits, once: bool = False) -> None:

@@ -12,8 +12,8 @@ from vgame.errors import Abstain, ChainError, NotYet
 from vgame.game.game import Level, Phase, Status, Turn
 from vgame.game.trainer import Trainer
 from vgame.game.view import View
+from vgame.patience import Patience
 from vgame.report import Reporter
-from vgame.roles import Patience
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 

@@ -116,6 +116,36 @@ def test_watch_once_says_that_all_is_well(scene: Scene, capsys: pytest.CaptureFi
     assert f"nothing alarming in {said['jobs']} job" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("loop", ["status", "monitor"])
+def test_who_looks_on_bears_an_outage(
+    scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    """A single look does not: whoever asks once gets an answer or an error."""
+    play, _ = disputed(scene)
+    reporter, account = Reporter(json_lines=True), play.trainer.address
+    usual, answers = scene.chain.now, [None, ChainError("no answer"), ChainError("no answer"), None, KeyboardInterrupt]
+
+    def look(once: bool) -> None:
+        if loop == "status":
+            show_status(play.client, reporter, None, None, None if once else 0.0)
+        else:
+            watch(play.client, reporter, account, None, 0.0, once)
+
+    def now() -> int:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+        return usual() + 61 * (len(answers) == 1)
+
+    monkeypatch.setattr(scene.chain, "now", now)
+    with pytest.raises(KeyboardInterrupt):
+        look(once=False)
+    said = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert said == (["status", "problem"] if loop == "status" else ["problem", "alarm"])
+    answers[:] = [ChainError("no answer")]
+    with pytest.raises(ChainError):
+        look(once=True)
+
+
 def test_a_key_comes_from_a_keystore(scene: Scene, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = Account.create()
     path = tmp_path / "key.json"

@@ -15,8 +15,8 @@ from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet
 from vgame.game.game import Game, Phase, Status
 from vgame.game.player import Player
+from vgame.patience import Patience
 from vgame.report import Reporter
-from vgame.roles import Patience
 
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]
