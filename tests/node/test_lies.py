@@ -13,9 +13,10 @@ from proxy import LyingProxy, Request, served
 from scene import Play, Scene, embedded_chain
 from web3 import Web3
 
+import vgame.game.chain as chain_module
 from vgame.errors import ChainError, ContractError, EndpointError
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Wallet
+from vgame.game.chain import FEE_MULTIPLE, FEE_VARIABLE, GWEI, USUAL_TIP, Chain, Wallet
 from vgame.game.game import Game, Level, Phase, Status, full_abi
 from vgame.game.player import Player
 from vgame.game.trainer import Trainer
@@ -292,3 +293,69 @@ def test_another_chain_after_an_outage(node: Scene) -> None:
         t.proxy.target = truth
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
         assert t.play.dispute().status is Status.WON
+
+
+def fee_lie(base: int | None = None, tip: int | None = None) -> Any:
+    """Another price of gas than the chain's, wei."""
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        told = truth()
+        if asked["method"] == "eth_maxPriorityFeePerGas" and tip is not None:
+            told["result"] = hex(tip)
+        if asked["method"] == "eth_getBlockByNumber" and base is not None:
+            told["result"]["baseFeePerGas"] = hex(base)
+        return told
+
+    return lie
+
+
+def test_a_tip_that_an_endpoint_names_is_paid_up_to_the_usual_one(real_scene: Scene) -> None:
+    with table(real_scene) as t:
+        t.play = real_scene.post(SETUP)
+        trainer = t.seat(Trainer)
+        before = real_scene.chain.balance(trainer.address)
+        t.proxy.lie = staticmethod(fee_lie(tip=3 * 10**14))
+        trainer.accept()
+        paid = before - real_scene.chain.balance(trainer.address) - SPEC.trainer_bond
+        assert 0 < paid < 200_000 * 4 * GWEI
+
+
+def test_a_base_fee_above_what_the_user_pays(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    with table(real_scene) as t:
+        t.play = real_scene.post(SETUP)
+        trainer = t.seat(Trainer)
+        t.proxy.lie = staticmethod(fee_lie(base=300 * GWEI, tip=10**20))
+        wallet, offers = trainer.game.wallet, []
+        sign = wallet.account.sign_transaction
+        monkeypatch.setattr(wallet.account, "sign_transaction", lambda tx: offers.append(tx) or sign(tx))
+        monkeypatch.setenv(FEE_VARIABLE, "299")
+        with pytest.raises(EndpointError, match="base fee is 300 gwei per gas, at most 299 are paid: nothing is sent"):
+            trainer.accept()
+        assert not offers
+        monkeypatch.setenv(FEE_VARIABLE, "0.5")
+        with pytest.raises(ChainError, match="a whole number of gwei"):
+            trainer.accept()
+        monkeypatch.delenv(FEE_VARIABLE)
+        trainer.accept()
+        assert [(tx["maxPriorityFeePerGas"], tx["maxFeePerGas"]) for tx in offers] == [(300 * GWEI, 500 * GWEI)]
+
+
+def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
+    node: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint that collects signed transactions has one at most of so much at the end."""
+    monkeypatch.setattr(chain_module, "RECEIPT_TIMEOUT", 0)
+    with table(node) as t:
+        wallet, offers = t.seat(Trainer).game.wallet, []
+        sign = wallet.account.sign_transaction
+        monkeypatch.setattr(
+            wallet.account, "sign_transaction", lambda tx: offers.append(tx["maxFeePerGas"]) or sign(tx)
+        )
+
+        def swallow(asked: Request, truth: Truth) -> Request:
+            return {"result": "0x" + "11" * 32} if asked["method"] == "eth_sendRawTransaction" else truth()
+
+        t.proxy.lie = staticmethod(swallow)
+        with pytest.raises(ChainError, match="the most is 32 times the base fee"):
+            wallet.send(wallet.address, b"", value=1, gas=21_000)
+        assert len(offers) > 5 and offers == sorted(set(offers)) and offers[-1] == FEE_MULTIPLE * USUAL_TIP

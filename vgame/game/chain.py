@@ -6,6 +6,7 @@ In: a JSON-RPC endpoint and a private key. Out: answers and receipts; every fail
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from functools import cache
@@ -31,6 +32,10 @@ GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces 
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 RAISES = 20
+GWEI = 10**9
+USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
+FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
+FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 #: How nodes say that a transaction of the same number is already waiting and pays as much, or is this very one.
 REPLACEMENT_REFUSED = ("underpriced", "already known", "already imported", "replacement")
 
@@ -64,6 +69,14 @@ def keystore_key(text: str, password: str) -> bytes:
         return bytes(Account.decrypt(text, password))
     except (TypeError, KeyError) as error:
         raise ValueError(str(error)) from None
+
+
+def fee_ceiling() -> int:
+    """The most that the user pays per gas, wei."""
+    text = os.environ.get(FEE_VARIABLE) or str(FEE_CEILING)
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ChainError(f"{FEE_VARIABLE} is {text!r}; a whole number of gwei per gas is expected, as {FEE_CEILING}")
+    return int(text) * GWEI
 
 
 class Chain:
@@ -117,9 +130,9 @@ class Chain:
         return int(self.ask(lambda: self.web3.eth.get_balance(Web3.to_checksum_address(address))))
 
     def fees(self) -> tuple[int, int]:
-        """Base fee and usual tip, wei per gas."""
+        """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base fee."""
         base = int(self.ask(lambda: self.web3.eth.get_block("latest")).get("baseFeePerGas", 0))
-        return base, int(self.ask(lambda: self.web3.eth.max_priority_fee))
+        return base, min(int(self.ask(lambda: self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
 
     def advance(self, seconds: int) -> bool:
         """Move the clock of a development node; False where the node cannot."""
@@ -188,7 +201,8 @@ class Wallet:
         """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by one that pays more."""
         web3, sent = self.chain.web3, []
         base, tip = self.chain.fees()
-        tip, most = max(tip, 1), 2 * base + max(tip, 1)
+        tip = max(tip, 1)
+        most = min(2 * base + tip, self._most(base))
         tx["nonce"] = self.chain.ask(lambda: web3.eth.get_transaction_count(self.address, "latest"))
         for _ in range(RAISES):
             needed = tx["value"] + tx["gas"] * most
@@ -210,11 +224,25 @@ class Wallet:
                 raise refusal
             if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
                 return receipt
-            base = self.chain.fees()[0]
-            tip, most = tip * 5 // 4 + 1, max(most * 5 // 4 + 1, 2 * base + tip)
+            base, offered = self.chain.fees()[0], most
+            most = min(max(most * 5 // 4 + 1, 2 * base + tip), self._most(base))
+            tip = min(tip * 5 // 4 + 1, most)
+            if most <= offered:
+                break
         raise ChainError(
-            f"transaction {tx['nonce']} of {self.address} is not included, though {most} wei per gas were offered"
+            f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; the most is "
+            f"{FEE_MULTIPLE} times the base fee, and what {FEE_VARIABLE} allows"
         )
+
+    def _most(self, base: int) -> int:
+        """What a transaction may offer per gas; EndpointError if the base fee alone is more than the user pays."""
+        ceiling = fee_ceiling()
+        if base > ceiling:
+            raise EndpointError(
+                f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most {ceiling // GWEI:,} are paid: nothing "
+                f"is sent; use another endpoint, or put a larger number into {FEE_VARIABLE} if it is true"
+            )
+        return min(ceiling, FEE_MULTIPLE * max(base, USUAL_TIP))
 
     def deploy(self, name: str, *args: Any) -> str:
         """Deploy a checked-in contract; its address."""
