@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from vgame.errors import StoreError
+from vgame.offline import open_run
 from vgame.spec import JobFile, prepare, save_bundle
 
 STEPS, INTERVAL = 40, 4
@@ -82,6 +84,45 @@ def test_a_killed_run_goes_on_to_the_same_bits(bundle: Path, whole: str, tmp_pat
     assert committed(run) < STEPS // INTERVAL
     code, last, _ = finish(start(bundle, run))
     assert (code, last["root"]) == (0, whole)
+
+
+def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path, whole: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    killed_after(bundle, run, 2)
+    (left,) = {path.parent for path in run.rglob("*.safetensors") if path.parent.name == "states"}
+    (left / ".0000000004.safetensors.half").write_bytes(b"half")
+    store = open_run(run)
+    store.hold()
+    assert not list(left.glob(".*"))
+    code, _, err = finish(start(bundle, run))
+    assert code == 1 and err.count("\n") == 1 and "is being written by another process" in err
+    late = open_run(run)
+    store.release()
+    code, last, _ = finish(start(bundle, run))
+    assert (code, last["root"]) == (0, whole)
+    with pytest.raises(StoreError, match="has just written to"):
+        late.hold()
+
+
+def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: str, tmp_path: Path) -> None:
+    """A root of a state that is not kept: nothing else would tell."""
+    run = tmp_path / "run"
+    for checkpoints in (3, STEPS // INTERVAL):
+        if checkpoints == 3:
+            killed_after(bundle, run, 3)
+        else:
+            assert finish(start(bundle, run))[0] == 0
+        (path,) = run.rglob("roots.bin")
+        roots = path.read_bytes()
+        path.write_bytes(roots[:33] + bytes([roots[33] ^ 1]) + roots[34:])
+        code, _, err = finish(start(bundle, run))
+        assert code == 1 and err.count("\n") == 1 and "damaged at checkpoint 2" in err
+        path.write_bytes(roots)
+    assert finish(start(bundle, run))[1]["root"] == whole
+    (state,) = (path for path in run.rglob("states/*.safetensors") if int(path.stem) == STEPS)
+    state.write_bytes(state.read_bytes()[:-1] + bytes([state.read_bytes()[-1] ^ 1]))
+    code, _, err = finish(start(bundle, run))
+    assert code == 1 and err.count("\n") == 1 and "is damaged: its root is" in err
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(bundle: Path, whole: str, tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_a_killed_trainer_resumes(run: Path, bundle: Path, tmp_path: Path) -> No
     with pytest.raises(Kill):
         train(store, executor, kill)
     log = tmp_path / "again/rounding.vglog"
+    store.release()
     log.write_bytes(log.read_bytes() + b"half a record")
     roots = tmp_path / "again/logs.bin"
     roots.write_bytes(roots.read_bytes() + bytes(40))  # a root without its checkpoint, and a part of one

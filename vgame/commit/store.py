@@ -2,20 +2,26 @@
 
     RUN/run.json             which job, mode and device; how it ended if it diverged
     RUN/roots.bin            32 bytes per checkpoint, appended
+    RUN/checks.bin           32 bytes per checkpoint, appended before the root: SHA-256 of the check before it, the root and its log's
     RUN/losses.bin           4 bytes per step, appended
+    RUN/lock                 held by the one process that writes
     RUN/states/STEP.safetensors   kept checkpoints: every `keep`-th and the newest
 
 A kill at any moment loses at most the interval in progress; bytes that were half appended are not read, and cut off before the next ones
-are appended. So a run can be read while it is written. Disk use is bounded by `keep`.
+are appended. So a run can be read while it is written, by anybody; a second writer is refused. Disk use is bounded by `keep`.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -27,6 +33,10 @@ from vgame.files import write_atomic
 from vgame.spec import Bundle, pack_tensors, unpack_tensors
 
 ROOT_BYTES = 32
+
+
+def _next_check(before: bytes, committed: bytes) -> bytes:
+    return hashlib.sha256(before + committed).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,7 @@ class Store:
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1) -> None:
         self.folder, self.bundle, self.keep = folder, bundle, keep
         self.roots: list[bytes] = []
+        self._lock: IO[bytes] | None = None
         self.divergence: Divergence | None = None
         try:
             (folder / "states").mkdir(parents=True, exist_ok=True)
@@ -67,8 +78,11 @@ class Store:
             raise StoreError(
                 f"{self.folder} holds another run (identity {str(identity)[:16]}...); choose another folder"
             )
-        data = self._read("roots.bin")
-        self.roots = [data[i : i + ROOT_BYTES] for i in range(0, len(data) - ROOT_BYTES + 1, ROOT_BYTES)]
+        self.roots = self._read_roots("roots.bin")
+
+    def _read_roots(self, name: str) -> list[bytes]:
+        data = self._read(name)
+        return [data[i : i + ROOT_BYTES] for i in range(0, len(data) - ROOT_BYTES + 1, ROOT_BYTES)]
 
     def _check_divergence(self, d: Divergence) -> None:
         numbers, limits = (
@@ -106,6 +120,65 @@ class Store:
                 f"{self.folder / name} cannot be written: {error.strerror}; free space, then resume"
             ) from None
 
+    # ---- the one who writes ----
+
+    def hold(self) -> None:
+        """From now on only this object writes here, until its process ends; StoreError where another one does, or the roots are damaged."""
+        if self._lock is not None:
+            return
+        try:
+            lock = open(self.folder / "lock", "ab")  # noqa: SIM115
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{self.folder} is being written by another process; wait until it ends, or choose another folder"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"{self.folder / 'lock'} cannot be locked: {error.strerror}") from None
+        if self._read_roots("roots.bin") != self.roots:
+            raise StoreError(f"another process has just written to {self.folder}; start again")
+        self._check_roots()
+        self._renew_checks()
+        for half in (self.folder / "states").glob(".*"):  # what a kill left of a file
+            half.unlink(missing_ok=True)
+        self._lock = lock
+
+    def _renew_checks(self) -> None:
+        checks = self._checks()
+        self._check = checks[-1] if checks else b""
+        write_atomic(self.folder / "checks.bin", b"".join(checks))
+
+    def release(self) -> None:
+        """Let another one write."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def check(self) -> None:
+        """StoreError unless the committed roots, and the newest state that is kept, are what was written."""
+        self._check_roots()
+        self.load_state(self.nearest(len(self.roots)))
+
+    def _check_roots(self) -> None:
+        if not (self.folder / "checks.bin").exists():
+            return  # a run of a version that made none, or without a checkpoint
+        kept = self._read_roots("checks.bin")
+        for c, check in enumerate(self._checks()):
+            if kept[c : c + 1] != [check]:
+                raise StoreError(
+                    f"the roots in {self.folder} are damaged at checkpoint {c + 1}: nothing is claimed or continued from them; restore the "
+                    "folder from a copy, or move it away and run again"
+                )
+
+    def _checks(self) -> list[bytes]:
+        """One per checkpoint, each over all before it."""
+        committed = (self._committed(c, root) for c, root in enumerate(self.roots))
+        return list(accumulate(committed, _next_check, initial=b""))[1:]
+
+    def _committed(self, c: int, root: bytes) -> bytes:
+        """What checkpoint c + 1 commits."""
+        return root
+
     # ---- progress ----
 
     @property
@@ -119,16 +192,21 @@ class Store:
 
     def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
         """Append the next checkpoint; afterwards it survives anything."""
+        self.hold()
         step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
         self._save_state(step, state)
         self._append("losses.bin", np.asarray(losses, dtype="<f4").tobytes(), 4 * self.step)
         root = tensors_root(Kind.STATE, state)
-        self._append("roots.bin", root, ROOT_BYTES * len(self.roots))
+        end = ROOT_BYTES * len(self.roots)
+        self._check = _next_check(self._check, self._committed(len(self.roots), root))
+        self._append("checks.bin", self._check, end)
+        self._append("roots.bin", root, end)
         self.roots.append(root)
         self._forget(step)
 
     def diverged(self, divergence: Divergence) -> None:
         """Record that training stopped; nothing is committed after it."""
+        self.hold()
         self.divergence = divergence
         self._write_header()
 
@@ -137,11 +215,14 @@ class Store:
         fork = Store(folder, self.bundle, self.keep)
         checkpoint = min(checkpoint, len(self.roots))
         if not fork.roots and checkpoint:
+            fork.hold()
             step = min(checkpoint * self.bundle.interval, self.bundle.steps)
             fork._save_state(step, self.load_state(checkpoint))
+            (fork.folder / "checks.bin").unlink()  # until the roots are whole
             fork._append("losses.bin", self._read("losses.bin")[: 4 * step], 0)
-            fork._append("roots.bin", b"".join(self.roots[:checkpoint]), 0)
             fork.roots = self.roots[:checkpoint]
+            fork._append("roots.bin", b"".join(fork.roots), 0)
+            fork._renew_checks()
         return fork
 
     def losses(self) -> np.ndarray:

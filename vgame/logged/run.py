@@ -36,8 +36,10 @@ class LoggedStore(Store):
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1) -> None:
         super().__init__(folder, bundle, keep)
         self.log = LogFile(folder / "rounding.vglog", bundle.program, bundle.identity, bundle.log.bits)
-        data = self._read("logs.bin")
-        self.log_roots = [data[i : i + ROOT_BYTES] for i in range(0, len(data) - ROOT_BYTES + 1, ROOT_BYTES)]
+        self.log_roots = self._read_roots("logs.bin")
+
+    def _committed(self, c: int, root: bytes) -> bytes:
+        return root + b"".join(self.log_roots[c : c + 1])
 
     def bounds(self, checkpoint: int) -> tuple[int, int]:
         """First and last step of a checkpoint's interval."""
@@ -47,6 +49,8 @@ class LoggedStore(Store):
 
     def record(self, executor: LoggedExecutor) -> None:
         """From now on the executor's entries become this run's log; steps that are in it are followed."""
+        if not self.done:
+            self.hold()
         if self.divergence is None:
             self._cut("logs.bin", ROOT_BYTES * len(self.roots))
             del self.log_roots[len(self.roots) :]
