@@ -14,7 +14,7 @@ from scene import Play, Scene, embedded_chain
 from web3 import Web3
 
 import vgame.game.chain as chain_module
-from vgame.errors import ChainError, ContractError, EndpointError
+from vgame.errors import ChainError, ContractError, EndpointError, VgameError
 from vgame.game.auditor import Auditor
 from vgame.game.chain import FEE_MULTIPLE, FEE_VARIABLE, GWEI, USUAL_TIP, Chain, Wallet
 from vgame.game.game import Game, Level, Phase, Status, full_abi
@@ -359,3 +359,72 @@ def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
         with pytest.raises(ChainError, match="the most is 32 times the base fee"):
             wallet.send(wallet.address, b"", value=1, gas=21_000)
         assert len(offers) > 5 and offers == sorted(set(offers)) and offers[-1] == FEE_MULTIPLE * USUAL_TIP
+
+
+@pytest.mark.parametrize(
+    ("method", "nonsense"),
+    [
+        ("eth_call", {}),
+        ("eth_call", "0x"),
+        ("eth_getBlockByNumber", ""),
+        ("eth_getBlockByNumber", []),
+        ("eth_getBlockByNumber", {}),
+        ("eth_getBlockByNumber", {"logsBloom": {}}),
+        ("eth_blockNumber", []),
+        ("eth_blockNumber", -1),
+        ("eth_getLogs", [{}]),
+        ("eth_getLogs", 7),
+        ("eth_getTransactionCount", []),
+        ("eth_maxPriorityFeePerGas", []),
+        ("eth_getBalance", "zz"),
+        ("eth_estimateGas", {}),
+        ("eth_getTransactionReceipt", {"transactionHash": "0x"}),
+    ],
+)
+def test_an_answer_that_is_nonsense_is_one_sentence(real_scene: Scene, method: str, nonsense: Any) -> None:
+    """Agents wait for a VgameError to pass; any other error ends them."""
+    with table(real_scene, LIE) as t:
+        auditor = t.seat(Auditor)
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            return {"result": nonsense} if asked["method"] == method else truth()
+
+        t.proxy.lie = staticmethod(lie)
+        with pytest.raises(EndpointError, match="answers what cannot be read") as caught:
+            auditor.game.events("JobCreated")
+            auditor.game.chain.now()
+            auditor.game.chain.balance(auditor.address)
+            auditor.step()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", ["zz", {"a": 1}, 5, "0x" + "11" * 36, "0x", None, "0xdeadbeef"])
+def test_a_revert_that_is_nonsense(real_scene: Scene, data: Any) -> None:
+    with table(real_scene, LIE) as t:
+        game = t.seat(Auditor).game
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            error = {"code": 3, "message": "execution reverted", "data": data}
+            return {"error": error} if asked["method"] == "eth_call" else truth()
+
+        t.proxy.lie = staticmethod(lie)
+        with pytest.raises(VgameError):
+            game.job(t.play.id)
+        with pytest.raises(VgameError):
+            game.check_machine()
+
+
+def test_a_phase_that_there_is_not(real_scene: Scene) -> None:
+    with table(real_scene, LIE) as t:
+        game = t.seat(Auditor).game
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            told = truth()
+            if asked["method"] == "eth_call":
+                told["result"] = "0x" + f"{99:064x}" + told["result"][66:]
+            return told
+
+        t.proxy.lie = staticmethod(lie)
+        for view in (game.job, game.verdict):
+            with pytest.raises(EndpointError, match="answers what cannot be read"):
+                view(t.play.id)

@@ -22,11 +22,10 @@ from web3.exceptions import (
     ContractLogicError,
     TimeExhausted,
     TransactionNotFound,
-    Web3Exception,
     Web3RPCError,
 )
 
-from vgame.errors import ChainError, EndpointError
+from vgame.errors import ChainError, EndpointError, VgameError
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
@@ -79,6 +78,13 @@ def fee_ceiling() -> int:
     return int(text) * GWEI
 
 
+def quantity(value: Any) -> int:
+    """A number in an answer; ValueError if it is none, which `Chain.ask` makes a clear error."""
+    if type(value) is not int or not 0 <= value < 2**256:
+        raise ValueError(f"{value!r:.60} is no quantity")
+    return value
+
+
 class Chain:
     """A connection to one chain, checked when it is made and after every outage."""
 
@@ -88,12 +94,13 @@ class Chain:
         self.url, self.poll = url, poll
         self.web3 = Web3(HTTPProvider(url, request_kwargs={"timeout": 60}))
         self.checks: list[Callable[[], None]] = [self._check_id]
-        self.chain_id = self.ask(lambda: self.web3.eth.chain_id)
+        self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
         if chain_id is not None and chain_id != self.chain_id:
             raise ChainError(f"{url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """Any request; a node that is down or talks nonsense becomes one clear error. After an outage it is asked first who it is."""
+        """Any request, and what reads its answer; a node that is down or talks nonsense becomes one clear error. After an outage it is
+        asked first who it is."""
         if self.lost:
             self._meet_again()
         try:
@@ -103,8 +110,15 @@ class Chain:
             raise ChainError(f"no answer from {self.url} ({type(error).__name__}); is the node running?") from None
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise
-        except (Web3RPCError, Web3Exception, ValueError) as error:
+        except Web3RPCError as error:
             raise RefusedError(f"{self.url} refused a request: {error}") from None
+        except (VgameError, AssertionError):
+            raise
+        except Exception as error:  # an answer can be anything, so reading one can raise anything
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise EndpointError(
+                f"{self.url} answers what cannot be read ({what}): nothing is done on its word; use another endpoint if this goes on"
+            ) from None
 
     def _meet_again(self) -> None:
         """Is it still this chain, and the contracts that were found on it?"""
@@ -117,27 +131,26 @@ class Chain:
             raise
 
     def _check_id(self) -> None:
-        if (found := self.ask(lambda: self.web3.eth.chain_id)) != self.chain_id:
+        if (found := self.ask(lambda: quantity(self.web3.eth.chain_id))) != self.chain_id:
             raise EndpointError(
                 f"{self.url} was chain {self.chain_id} and is chain {found} now: nothing is sent; check the endpoint"
             )
 
     def now(self) -> int:
         """Timestamp of the newest block."""
-        return int(self.ask(lambda: self.web3.eth.get_block("latest"))["timestamp"])
+        return self.ask(lambda: quantity(self.web3.eth.get_block("latest")["timestamp"]))
 
     def balance(self, address: str) -> int:
-        return int(self.ask(lambda: self.web3.eth.get_balance(Web3.to_checksum_address(address))))
+        return self.ask(lambda: quantity(self.web3.eth.get_balance(Web3.to_checksum_address(address))))
 
     def fees(self) -> tuple[int, int]:
         """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base fee."""
-        base = int(self.ask(lambda: self.web3.eth.get_block("latest")).get("baseFeePerGas", 0))
-        return base, min(int(self.ask(lambda: self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
+        base = self.ask(lambda: quantity(self.web3.eth.get_block("latest").get("baseFeePerGas", 0)))
+        return base, min(self.ask(lambda: quantity(self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
 
     def advance(self, seconds: int) -> bool:
         """Move the clock of a development node; False where the node cannot."""
-        reply = self.ask(lambda: self.web3.provider.make_request("evm_increaseTime", [seconds]))
-        if "error" in reply:
+        if self.ask(lambda: "error" in self.web3.provider.make_request("evm_increaseTime", [seconds])):
             return False
         self.ask(lambda: self.web3.provider.make_request("evm_mine", []))
         return True
@@ -160,17 +173,23 @@ class Chain:
     def receipt(self, digest: bytes, timeout: float) -> Any:
         """Receipt of a transaction; None if it is not included in time."""
         try:
-            found = self.ask(
-                lambda: self.web3.eth.wait_for_transaction_receipt(digest, timeout, poll_latency=self.poll)
+            found, shown = self.ask(
+                lambda: _named(self.web3.eth.wait_for_transaction_receipt(digest, timeout, poll_latency=self.poll))
             )
         except TimeExhausted:
             return None
-        if bytes(found["transactionHash"]) != bytes(digest):
+        if shown != bytes(digest):
             raise EndpointError(
-                f"{self.url} answers with the receipt of {bytes(found['transactionHash']).hex()[:16]} when it is asked for "
+                f"{self.url} answers with the receipt of {shown.hex()[:16]} when it is asked for "
                 f"{bytes(digest).hex()[:16]}: it is not believed; use another endpoint"
             )
         return found
+
+
+def _named(receipt: Any) -> tuple[Any, bytes]:
+    """A receipt that has what is read of it, and its transaction."""
+    quantity(receipt["status"])
+    return receipt, bytes(receipt["transactionHash"])
 
 
 class Wallet:
@@ -203,7 +222,7 @@ class Wallet:
         base, tip = self.chain.fees()
         tip = max(tip, 1)
         most = min(2 * base + tip, self._most(base))
-        tx["nonce"] = self.chain.ask(lambda: web3.eth.get_transaction_count(self.address, "latest"))
+        tx["nonce"] = self.chain.ask(lambda: quantity(web3.eth.get_transaction_count(self.address, "latest")))
         for _ in range(RAISES):
             needed = tx["value"] + tx["gas"] * most
             if (owned := self.chain.balance(self.address)) < needed:
@@ -252,7 +271,7 @@ class Wallet:
         factory = self.chain.web3.eth.contract(abi=compiled["abi"], bytecode=compiled["bytecode"])
         constructor = factory.constructor(*args)
         data = bytes.fromhex(constructor.data_in_transaction[2:])
-        gas = self.chain.ask(lambda: constructor.estimate_gas({"from": self.address}))
+        gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
         return str(self.send(None, data, gas=gas)["contractAddress"])
 
 

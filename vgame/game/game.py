@@ -18,7 +18,7 @@ from web3.exceptions import ContractCustomError, ContractLogicError, Transaction
 
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError, NotYet
-from vgame.game.chain import Chain, RefusedError, Wallet, artifact, checksum_address
+from vgame.game.chain import Chain, RefusedError, Wallet, artifact, checksum_address, quantity
 
 
 class Phase(IntEnum):
@@ -198,7 +198,7 @@ class Game:
     def _check_code(self, name: str = "VerificationGame", address: str | None = None) -> None:
         """Is it this version's contract, byte for byte, except for what its constructor put in?"""
         address = address or self.address
-        code = bytearray(self.chain.ask(lambda: self.chain.web3.eth.get_code(address)))
+        code = self.chain.ask(lambda: bytearray(bytes(self.chain.web3.eth.get_code(address))))
         compiled = artifact(name)
         for start in compiled["immutables"]:
             code[start : start + 32] = bytes(len(code[start : start + 32]))
@@ -218,12 +218,12 @@ class Game:
         part = self.chain.web3.eth.contract(
             address=Web3.to_checksum_address(settlement), abi=artifact("Settlement")["abi"]
         )
-        if (other := str(self.chain.ask(lambda: part.functions.referee().call()))) != referee:
+        if (other := str(self._decoded(lambda: part.functions.referee().call()))) != referee:
             raise ChainError(
                 f"the game at {self.address} decides by {referee} and settles by {other}: do not play there"
             )
         self._check_code("Referee", referee)
-        pointwise = str(self.chain.ask(lambda: machine.functions.pointwise().call()))
+        pointwise = str(self._decoded(lambda: machine.functions.pointwise().call()))
         self._check_code("Pointwise", pointwise)
         self._check_logged([referee, pointwise])
 
@@ -232,7 +232,7 @@ class Game:
         address = str(self._call("logged"))
         self._check_code("Logged", address)
         machine = self.chain.web3.eth.contract(address=Web3.to_checksum_address(address), abi=artifact("Logged")["abi"])
-        parts = [str(self.chain.ask(f().call)) for f in (machine.functions.referee, machine.functions.pointwise)]
+        parts = [str(self._decoded(f().call)) for f in (machine.functions.referee, machine.functions.pointwise)]
         if parts != expected:
             raise ChainError(
                 f"the game at {self.address} decides by {expected[0]}, in mode logged by {parts[0]}: do not play there"
@@ -244,11 +244,17 @@ class Game:
         function = getattr(self.contract.functions, name)(*args)
         return self._decoded(lambda: function.call())
 
+    def _record(self, make: Callable[[Any], Any], name: str, *args: Any) -> Any:
+        """What `make` makes of an answer; EndpointError where it cannot."""
+        answer = self._call(name, *args)
+        return self.chain.ask(lambda: make(answer))
+
     def _decoded(self, question: Callable[[], Any]) -> Any:
         try:
             return self.chain.ask(question)
         except ContractCustomError as error:
-            raise self.contract_error(error.data) from None
+            data = error.data
+            raise self.chain.ask(lambda: self.contract_error(data)) from None
         except ContractLogicError as error:
             raise ContractError(str(error), ()) from None
 
@@ -264,7 +270,7 @@ class Game:
         function = getattr(self.contract.functions, name)(*args)
         tx = {"from": self.wallet.address, "value": value}
         self._check_funds(name, value)
-        gas = self._decoded(lambda: function.estimate_gas(tx))
+        gas = self._decoded(lambda: quantity(function.estimate_gas(tx)))
         data = bytes.fromhex(function._encode_transaction_data()[2:])
         receipt = self.wallet.send(self.address, data, value, gas)
         if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
@@ -309,21 +315,16 @@ class Game:
     # ---- views ----
 
     def job(self, job: bytes) -> Job:
-        phase, *rest, spec = self._call("getJob", job)
-        return Job(Phase(phase), *rest, JobSpec(*spec))
+        return self._record(lambda a: Job(Phase(a[0]), *a[1:-1], JobSpec(*a[-1])), "getJob", job)
 
     def dispute(self, job: bytes, number: int) -> Dispute:
-        values = dict(zip((f.name for f in fields(Dispute)), self._call("getDispute", job, number), strict=True))
-        enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
-        return Dispute(**(values | enums))
+        return self._record(_dispute, "getDispute", job, number)
 
     def verdict(self, job: bytes) -> Verdict:
-        level, *rest = self._call("getVerdict", job)
-        return Verdict(Level(level), *rest)
+        return self._record(lambda a: Verdict(Level(a[0]), *a[1:]), "getVerdict", job)
 
     def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
-        turn, deadline = self._call("turn", job, number)
-        return Turn(turn), deadline
+        return self._record(lambda a: (Turn(a[0]), a[1]), "turn", job, number)
 
     def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
         root = self._call("segmentRoot", job, checkpoint)
@@ -354,7 +355,7 @@ class Game:
         """The input of a transaction that was included."""
         digest = bytes.fromhex(transaction.removeprefix("0x"))
         try:
-            return bytes(self.chain.ask(lambda: self.chain.web3.eth.get_transaction(digest))["input"])
+            return self.chain.ask(lambda: bytes(self.chain.web3.eth.get_transaction(digest)["input"]))
         except TransactionNotFound:
             raise NotYet(f"the transaction {transaction} opened a node, but is not shown") from None
 
@@ -388,16 +389,16 @@ class Game:
             topics.append(Web3.to_hex(job))
         if node is not None:
             topics.append(Web3.to_hex(node))
-        newest = int(self.chain.ask(lambda: self.chain.web3.eth.block_number))
+        newest = self.chain.ask(lambda: quantity(self.chain.web3.eth.block_number))
         logs = self._logs({"address": self.address, "topics": topics}, first, newest) if newest >= first else []
-        return [event for log in logs if (event := self._decode_log(log)) is not None]
+        return self.chain.ask(lambda: [event for log in logs if (event := self._decode_log(log)) is not None])
 
     def _logs(self, query: dict[str, Any], first: int, last: int) -> list[Any]:
         """Logs of a range of blocks; in halves where the endpoint refuses so many."""
         blocks = {"fromBlock": Web3.to_hex(first), "toBlock": Web3.to_hex(last)}
         try:
             return list(self.chain.ask(lambda: self.chain.web3.eth.get_logs(query | blocks)))
-        except RefusedError:
+        except (RefusedError, EndpointError):
             if first == last:
                 raise
             middle = (first + last) // 2
@@ -421,7 +422,13 @@ class Game:
         if event is None:
             return None
         args = dict(event.process_log(log)["args"])
-        return Event(event.event_name, args, int(log["blockNumber"]), bytes(log["transactionHash"]).hex())
+        return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())
+
+
+def _dispute(answer: Any) -> Dispute:
+    values = dict(zip((f.name for f in fields(Dispute)), answer, strict=True))
+    enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
+    return Dispute(**(values | enums))
 
 
 def _places(inputs: list[dict[str, Any]], name: str) -> list[tuple[int, str]]:
