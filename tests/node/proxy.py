@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -85,6 +85,23 @@ class LyingProxy(Proxy):
         asked = json.loads(body)
         told = lie(asked, lambda: json.loads(self.forward(body)))
         self.reply(json.dumps({"jsonrpc": "2.0", "id": asked["id"]} | told).encode())
+
+
+class DrippingProxy(Proxy):
+    """It sends its replies byte by byte."""
+
+    pause = 0.0
+
+    def reply(self, content: bytes) -> None:
+        if not self.pause:
+            return super().reply(content)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        with suppress(OSError):  # whoever asked has gone
+            for byte in content:
+                time.sleep(self.pause)
+                self.wfile.write(bytes([byte]))
 
 
 @contextmanager

@@ -8,9 +8,11 @@ import time
 
 import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
-from proxy import FaultyProxy, served
+from proxy import DrippingProxy, FaultyProxy, served
 from scene import Play, Scene
 
+import vgame.game.chain as chain_module
+from vgame.errors import ChainError
 from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet
 from vgame.game.game import Game, Phase, Status
@@ -104,3 +106,15 @@ def test_an_honest_trainer_survives_reorganisations(node: Scene) -> None:
     play.pass_window()
     play.run(play.trainer)
     assert play.phase is Phase.FINAL
+
+
+def test_a_reply_that_drips_is_no_answer(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(DrippingProxy, real_scene.chain.url) as (handler, url):
+        chain = Chain(url)
+        monkeypatch.setattr(chain_module, "REPLY_TIMEOUT", 1)
+        handler.pause, begin = 0.3, time.monotonic()
+        with pytest.raises(ChainError, match=r"no answer from .* \(ReadTimeout\)"):
+            chain.now()
+        assert time.monotonic() - begin < 5
+        handler.pause = 0.0
+        assert chain.now() > 0

@@ -16,6 +16,8 @@ from typing import Any
 import requests
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
 from web3 import HTTPProvider, Web3
 from web3.exceptions import (
     ContractCustomError,
@@ -24,11 +26,13 @@ from web3.exceptions import (
     TransactionNotFound,
     Web3RPCError,
 )
+from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
 from vgame.errors import ChainError, EndpointError, VgameError
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
+REPLY_TIMEOUT = 60  # seconds for the whole body of a reply
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 RAISES = 20
 GWEI = 10**9
@@ -85,6 +89,37 @@ def quantity(value: Any) -> int:
     return value
 
 
+class _WholeReplies(HTTPAdapter):
+    """Replies are read here, in time as a whole: the library's timeout is for each piece of them."""
+
+    def send(self, *args: Any, **options: Any) -> requests.Response:
+        end = time.monotonic() + REPLY_TIMEOUT
+        response, pieces = super().send(*args, **options), []
+        try:
+            while piece := response.raw.read1(2**16, decode_content=True):
+                pieces.append(piece)
+                if time.monotonic() > end:
+                    raise requests.exceptions.ReadTimeout(f"a reply took more than {REPLY_TIMEOUT} seconds")
+        except HTTPError as error:
+            response.close()
+            raise requests.exceptions.ConnectionError(error) from None
+        except BaseException:
+            response.close()
+            raise
+        response.raw.release_conn()
+        response._content, response._content_consumed = b"".join(pieces), True
+        return response
+
+
+def _provider(url: str) -> HTTPProvider:
+    """What was not answered in time is not asked again at once; dropped connections are."""
+    session = requests.Session()
+    session.mount("http://", _WholeReplies())
+    session.mount("https://", _WholeReplies())
+    again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
+    return HTTPProvider(url, {"timeout": REPLY_TIMEOUT}, session, again)
+
+
 class Chain:
     """A connection to one chain, checked when it is made and after every outage."""
 
@@ -92,7 +127,7 @@ class Chain:
 
     def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
         self.url, self.poll = url, poll
-        self.web3 = Web3(HTTPProvider(url, request_kwargs={"timeout": 60}))
+        self.web3 = Web3(_provider(url))
         self.checks: list[Callable[[], None]] = [self._check_id]
         self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
         if chain_id is not None and chain_id != self.chain_id:
