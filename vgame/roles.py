@@ -73,7 +73,7 @@ def _from_keystore(path: Path) -> bytes:
         raise ChainError(f"the keystore {path} cannot be read: {error}") from None
     try:
         return keystore_key(text, password)
-    except ValueError:
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise ChainError(f"{path} is no keystore file, or {PASSWORD_VARIABLE} is not its password") from None
 
 
