@@ -344,8 +344,8 @@ def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
     node: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endpoint that collects signed transactions has one at most of so much at the end."""
-    monkeypatch.setattr(chain_module, "RECEIPT_TIMEOUT", 0)
     with table(node) as t:
+        monkeypatch.setattr(chain_module, "RECEIPT_TIMEOUT", 0)
         wallet, offers = t.seat(Trainer).game.wallet, []
         sign = wallet.account.sign_transaction
         monkeypatch.setattr(

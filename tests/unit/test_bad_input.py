@@ -506,7 +506,9 @@ def test_numbers_of_a_second_group() -> None:
 @pytest.mark.parametrize("text", ["seed = " + "9" * 5000, "a = " + "[" * 3000 + "]" * 3000, "\x01", "\udcff"])
 def test_what_is_no_toml(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(JobFileError, match="is not TOML that can be read"):
+    with pytest.raises(
+        JobFileError, match="is not TOML that can be read|`a` is not a field of a job"
+    ):  # how deep is too deep differs
         read_job_file(tmp_path / "job.toml")
 
 
