@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgame.errors import VgameError
+from vgame.errors import STOPPED, VgameError
 from vgame.report import Reporter, fail
 
 app = typer.Typer(
@@ -379,7 +379,7 @@ def _job_id(text: str) -> bytes:
 
 def main() -> None:
     """Entry point: an error of the world is one sentence and exit code 1."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what a command started is stopped with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that what a command started is stopped with it
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:  # no verdict, so not 2

@@ -5,6 +5,9 @@ Exit codes of the command line: 0 fine, 1 the environment or the input, 2 the ve
 
 from __future__ import annotations
 
+#: The exit code that a SIGTERM leads to (vgame/cli.py), whatever code of a user runs then.
+STOPPED = 143
+
 
 class VgameError(Exception):
     """Something outside vgame is wrong and the user can mend it. The command line prints it and exits with 1."""

@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save
 
 from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
-from vgame.errors import BundleError, JobFileError, VgameError
+from vgame.errors import STOPPED, BundleError, JobFileError, VgameError
 from vgame.files import write_atomic
 from vgame.program.file import load_program, save_program
 from vgame.program.lower import Lowered, lower_task
@@ -43,10 +43,6 @@ from vgame.tasks.task import Task
 MODES = ("correct", "nearest", "fp32", "logged")
 
 UNITS = {"wei": 1, "gwei": 10**9, "ether": 10**18}
-
-
-#: The exit code that a SIGTERM leads to (vgame/cli.py), whatever code of a user runs then.
-STOPPED = 143
 
 
 def wei(value: object) -> object:

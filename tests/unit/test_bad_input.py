@@ -1,47 +1,27 @@
-"""What people do to job files and runs: each ends in one sentence that says what is wrong, never in a traceback or a false verdict."""
+"""What people do to runs and their folders: each ends in one sentence that says what is wrong, never in a traceback or a false verdict."""
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from job_files import write
 from safetensors.torch import load_file, save_file
 
-from vgame import cli
 from vgame.commit.store import Divergence, Store
-from vgame.errors import BundleError, ContractError, JobFileError, ProgramError, StoreError, VgameError
+from vgame.errors import BundleError, JobFileError, StoreError, VgameError
 from vgame.execute.training import train
 from vgame.locate import locate
 from vgame.offline import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
-from vgame.program.lower import lower_task
-from vgame.program.optimizers import rule_of
-from vgame.program.schedule import Schedule
 from vgame.report import Reporter
-from vgame.spec import JobFile, differences, load_bundle, make_task, prepare, read_job_file, save_bundle
-from vgame.tasks.task import Task
+from vgame.spec import differences, load_bundle, prepare, read_job_file, save_bundle
 
 QUIET = Reporter(json_lines=True)
 STEPS, INTERVAL = 6, 2
-JOB = """
-model = "{model}"
-seed = {seed}
-steps = 6
-interval = 2
-[args]
-{args}
-[schedule]
-{schedule}
-"""
-
-
-def write(path: Path, model="vgame.tasks.digits:task", seed="1", args="batch = 4", schedule='lr = "0.1"') -> Path:
-    path.write_text(JOB.format(model=model, seed=seed, args=args, schedule=schedule))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -311,108 +291,6 @@ def test_nothing_to_train(tmp_path: Path) -> None:
         train_offline(tmp_path / "nowhere", tmp_path / "run", "default", 1, QUIET)
 
 
-# ---- job files ----
-
-
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ('lr = "fast"', "`schedule.lr` 'fast' is no decimal string"),
-        ('lr = "inf"', "out of range"),
-        ('lr = "nan"', "out of range"),
-        ('lr = "-1"', "out of range"),
-        ('lr = "1e999999999"', "out of range"),
-        ('lr = "0e-999999999"', "out of range"),
-        ("lr = 0.01", 'write lr = "0.01"'),
-        ("lr = 1", 'write lr = "1"'),
-        ("lr = true", "no decimal string"),
-        ('lr = "0.1"\nfinal = "1/0"', "`schedule.final` '1/0' is no decimal string"),
-        ('lr = "0.1"\nfactor = "-0.5"', "`schedule.factor` '-0.5' is out of range"),
-        ('lr = "0.1"\nwarmup = 7', "`schedule.warmup` = 7 is more than `steps` = 6"),
-        ('lr = "0.1"\nwarmup = true', "`schedule.warmup`"),
-        ('lr = "0.1"\n[terms]\nreward = "inf ether"', "`terms.reward` 'inf ether' is out of range"),
-        ('lr = "0.1"\n[terms]\nreward = "1e999999999 ether"', "out of range"),
-        ('lr = "0.1"\n[terms]\nreward = "nan ether"', "out of range"),
-        ('lr = "0.1"\n[terms]\nreward = true', "`terms.reward` True is no amount"),
-        ('lr = "0.1"\n[terms]\nslot = true', "`terms.slot`"),
-    ],
-)
-def test_a_number_that_is_none(schedule: str, expected: str, tmp_path: Path) -> None:
-    with pytest.raises(JobFileError) as caught:
-        read_job_file(write(tmp_path / "job.toml", schedule=schedule))
-    assert expected in str(caught.value) and "\n" not in str(caught.value) and "Value error" not in str(caught.value)
-
-
-def test_numbers_that_are_fine(tmp_path: Path) -> None:
-    job = read_job_file(write(tmp_path / "job.toml", schedule='lr = "1e-3"\nfinal = "0"\nwarmup = 6'))
-    assert (job.schedule.lr, job.schedule.warmup, job.seed) == ("1e-3", 6, 1)
-
-
-def test_a_seed_is_a_number(tmp_path: Path) -> None:
-    for seed in ("true", "1.0", '"1"'):
-        with pytest.raises(JobFileError, match="`seed` Input should be a valid integer"):
-            read_job_file(write(tmp_path / "job.toml", seed=seed))
-
-
-def test_a_module_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    source = "from vgame.tasks.digits import task as digits\ndef task(batch=4):\n    return digits(batch=batch)\n"
-    (tmp_path / "module_beside_the_job.py").write_text(source)
-    job = read_job_file(write(tmp_path / "job.toml", model="module_beside_the_job:task"))
-    assert make_task(job.model_copy(update={"steps": 3})).batch == 4
-
-
-FAILING = """
-import json
-
-def raises(batch=1):
-    return {}["no\\nsuch key"]
-
-def type_error(batch=1):
-    return len(batch)
-
-def in_a_library(batch=1):
-    return json.loads("{")
-
-def one(size):
-    return size
-
-number = 3
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("raises", r"failing_module:raises fails: KeyError: .*failing_module.py, line 5\)"),
-        ("type_error", r"failing_module:type_error fails: TypeError: object of type 'int' has no len\(\) .*line 8\)"),
-        ("in_a_library", r"in_a_library fails: JSONDecodeError: .*failing_module.py, line 11\)"),
-        ("one", r"failing_module:one does not take args \{'batch': 4\}: missing a required argument: 'size'"),
-        ("number", r"'failing_module:number' is of type int; a function is expected"),
-        ("nothing", r"cannot be loaded: module 'failing_module' has no attribute 'nothing'"),
-    ],
-)
-def test_a_factory_that_fails(name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    monkeypatch.delitem(__import__("sys").modules, "failing_module", raising=False)
-    (tmp_path / "failing_module.py").write_text(FAILING)
-    with pytest.raises(JobFileError, match=expected) as caught:
-        make_task(read_job_file(write(tmp_path / "job.toml", model=f"failing_module:{name}")))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    for name, source, expected in (
-        ("module_one", "x = 1\nx / 0\n", r"ZeroDivisionError: division by zero .*module_one.py, line 2\)"),
-        ("module_two", "def task(:\n", r"SyntaxError: .*module_two.py, line 1"),
-        ("module_three", "import nowhere_at_all\n", r"No module named 'nowhere_at_all' .*module_three.py, line 1\)"),
-    ):
-        (tmp_path / f"{name}.py").write_text(source)
-        with pytest.raises(JobFileError, match=rf"model = '{name}:task' cannot be loaded: {expected}"):
-            make_task(read_job_file(write(tmp_path / "job.toml", model=f"{name}:task")))
-
-
 @pytest.mark.parametrize("damage", [lambda s: [1, 2], lambda s: s | {"terms": 3}, lambda s: {}, lambda s: "text"])
 def test_a_damaged_spec(damage: Callable, run: Path) -> None:
     path = run / "job/spec.json"
@@ -422,138 +300,7 @@ def test_a_damaged_spec(damage: Callable, run: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_refusal_of_the_contract_is_readable() -> None:
-    assert (
-        str(ContractError("NotYourTurn", (bytes([171] * 32), 7)))
-        == f"the contract refused: NotYourTurn(0x{'ab' * 32}, 7)"
-    )
-    assert str(ContractError("Empty", ())) == "the contract refused: Empty"
-
-
-def test_a_job_file_is_not_needed(tmp_path: Path) -> None:
-    """A job made in Python has no folder."""
-    job = JobFile(model="vgame.tasks.digits:task", seed=1, steps=2, interval=1, schedule={"lr": "0.1"})
-    assert make_task(job).batch == 64
-
-
-# ---- tasks, optimizers, options ----
-
-
-def task_of(
-    batch: object = 2, names: tuple = ("x",), sparse: bool = False, optimizer: bool = True, groups: tuple = (), **more
-):
-    """A task of one layer; `groups`: what the only group of AdamW is changed to after it was made."""
-    model, x = torch.nn.Linear(2, 1), torch.ones(4, 2)
-    rule = torch.optim.AdamW(model.parameters(), lr=1.0)
-    rule.param_groups[0].update(groups)
-    data = {name: x.to_sparse() if sparse else x for name in names}
-    return Task(model, lambda m, b: m(b["x"]).mean(), rule if optimizer else None, data, batch, **more)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "expected"),
-    [
-        ({"optimizer": False}, "the task's optimizer is None; a torch.optim.Optimizer is expected"),
-        ({"batch": 6.5}, "batch = 6.5: a whole number of at least 1 is expected"),
-        ({"batch": 0}, "batch = 0: a whole number"),
-        ({"window": 0}, "window = 0: a whole number"),
-        ({"accumulate": 2.0}, "accumulate = 2.0: a whole number"),
-        ({"sparse": True}, "write x.to_dense()"),
-        ({"names": ("x", 3)}, "the data has the name 3; a string of printable characters is expected"),
-        ({"names": ("x", "\ud800")}, "the data has the name '\\ud800'"),
-        ({"names": ("x", "__metadata__")}, "the data has the name '__metadata__'"),
-    ],
-)
-def test_a_task_that_is_none(wrong: dict, expected: str) -> None:
-    assert task_of().batch == 2
-    with pytest.raises(ProgramError) as caught:
-        task_of(**wrong)
-    assert expected in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("group", "expected"),
-    [
-        ({"lr": math.nan}, "AdamW with lr = nan: a number from 0 to 2^127"),
-        ({"lr": -1.0}, "AdamW with lr = -1.0"),
-        ({"weight_decay": math.nan}, "AdamW with weight_decay = nan"),
-        ({"weight_decay": -0.1}, "AdamW with weight_decay = -0.1"),
-        ({"eps": math.inf}, "AdamW with eps = inf"),
-        ({"betas": (1.0, 1.0)}, "AdamW with betas = (1.0, 1.0): numbers of at least 0 and below 1"),
-        ({"betas": (0.9, math.nan)}, "AdamW with betas = (0.9, nan)"),
-    ],
-)
-def test_numbers_of_an_optimizer(group: dict, expected: str) -> None:
-    schedule = Schedule(lr="0.1")
-    assert lower_task(task_of(), schedule, 2).program.scalars
-    with pytest.raises(ProgramError) as caught:
-        lower_task(task_of(groups=group), schedule, 2)
-    assert expected in str(caught.value)
-
-
-def test_numbers_of_a_second_group() -> None:
-    p = [torch.nn.Parameter(torch.ones(1)) for _ in "ab"]
-    for first, second in ((0.0, 1.0), (1e-300, 1e30)):
-        sgd = torch.optim.SGD([{"params": p[:1], "lr": first}, {"params": p[1:], "lr": second}])
-        rule_of(sgd, sgd.param_groups[0])
-        with pytest.raises(ProgramError, match="in the first, which the schedule stands for"):
-            rule_of(sgd, sgd.param_groups[1])
-    sgd.param_groups[0]["dampening"] = math.nan
-    with pytest.raises(ProgramError, match="SGD with dampening = nan"):
-        rule_of(sgd, sgd.param_groups[0])
-
-
-@pytest.mark.parametrize("text", ["seed = " + "9" * 5000, "a = " + "[" * 3000 + "]" * 3000, "\x01", "\udcff"])
-def test_what_is_no_toml(text: str, tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_bytes(text.encode(errors="surrogateescape"))
-    either = r"is not TOML that can be read|`a` is not a field of a job"  # how deep is too deep differs
-    with pytest.raises(JobFileError, match=either):
-        read_job_file(tmp_path / "job.toml")
-
-
-def test_a_factory_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that ends itself has failed; a SIGTERM stays one."""
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    (tmp_path / "leaving.py").write_text("import sys\ndef task(code):\n    sys.exit(code)\n")
-    (tmp_path / "left.py").write_text("raise SystemExit(5)\n")
-    with pytest.raises(JobFileError, match=r"leaving:task fails: SystemExit: 5 .*leaving.py, line 3\)"):
-        make_task(read_job_file(write(tmp_path / "job.toml", model="leaving:task", args="code = 5")))
-    with pytest.raises(JobFileError, match=r"cannot be loaded: SystemExit: 5 .*left.py, line 1\)"):
-        make_task(read_job_file(write(tmp_path / "job.toml", model="left:task")))
-    with pytest.raises(SystemExit):
-        make_task(read_job_file(write(tmp_path / "job.toml", model="leaving:task", args="code = 143")))
-
-
 @pytest.mark.parametrize("segment", ["²..3", "1..²", "0..1", "1..4", "2..1", "", "1..", "1" * 5000 + "..2", "1..2..3"])
 def test_a_segment_that_is_none(segment: str, run: Path) -> None:
     with pytest.raises(VgameError, match=r"two checkpoints I\.\.J with 1 <= I <= J <= 3 are expected"):
         audit(run, segment)
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("terms x --gas-gwei nan", "--gas-gwei nan: a number from 0 to 1e"),
-        ("terms x --gas-gwei inf", "--gas-gwei inf"),
-        ("terms x --gas-gwei 1e300", "--gas-gwei 1e"),
-        ("terms x --compute-ether inf", "--compute-ether inf"),
-        ("terms x --compute-ether 1e300", "--compute-ether 1e"),
-        ("monitor --rpc http://127.0.0.1:1 --game 0x --account 0x --every nan", "--every nan"),
-        ("monitor --rpc http://127.0.0.1:1 --game 0x --account 0x --every -1", "--every -1"),
-        (
-            f"job post x --rpc http://127.0.0.1:1 --game 0x --nonce {2**256}",
-            "Input should be less than or equal to 11579",
-        ),
-        ("roots x --mode foo", "'foo' is not one of 'correct', 'nearest', 'fp32'"),
-    ],
-)
-def test_an_option_that_is_none(command: str, expected: str) -> None:
-    with pytest.raises((VgameError, cli.UsageError)) as caught:
-        cli.app(command.split(), standalone_mode=False)
-    assert expected in getattr(caught.value, "message", str(caught.value))
-
-
-def test_a_bond_is_not_negative() -> None:
-    assert cli._wei("0.5 ether") == 5 * 10**17
-    with pytest.raises(VgameError, match="--max-bond: '-1 ether' is negative"):
-        cli._wei("-1 ether")

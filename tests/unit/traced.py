@@ -18,7 +18,7 @@ from vgame.arithmetic.philox import shuffle_index
 from vgame.execute.executor import Executor
 from vgame.program import lower
 from vgame.program.lower import Lowered, lower_task
-from vgame.program.schedule import Schedule
+from vgame.program.schedule import Schedule, to_binary32
 from vgame.program.validate import validate
 from vgame.tasks.task import Batch, Task
 
@@ -127,7 +127,7 @@ def by_torch(case: Case) -> tuple[dict[str, torch.Tensor], list[float]]:
     losses = []
     for step in range(1, case.steps + 1):
         for group, factor in zip(optimizer.param_groups, factors, strict=True):
-            group["lr"] = float(case.schedule.rate(step, case.steps)) * factor
+            group["lr"] = float(to_binary32(case.schedule.rate(step, case.steps))) * factor
         optimizer.zero_grad()
         losses.append(0.0)
         for batch in batches_of(task, step):

@@ -135,13 +135,21 @@ class Store:
             ) from None
         except OSError as error:
             raise StoreError(f"{self.folder / 'lock'} cannot be locked: {error.strerror}") from None
+        self._lock = lock
+        try:
+            self._settle()
+        except BaseException:
+            self.release()
+            raise
+
+    def _settle(self) -> None:
+        """What a writer begins with: roots that are whole and its own, and no halves of files that a kill left."""
         if self._read_roots("roots.bin") != self.roots:
             raise StoreError(f"another process has just written to {self.folder}; start again")
         self._check_roots()
         self._renew_checks()
-        for half in (self.folder / "states").glob(".*"):  # what a kill left of a file
+        for half in (self.folder / "states").glob(".*"):
             half.unlink(missing_ok=True)
-        self._lock = lock
 
     def _renew_checks(self) -> None:
         checks = self._checks()

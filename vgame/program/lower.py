@@ -297,8 +297,8 @@ class _Graph:
         return torch.fx.node.map_arg(argument, lambda n: self.values[n])
 
     def _call(self, node: torch.fx.Node) -> Any:
-        whole = node.target is python_operator.getitem
-        handler = (lambda _, values, index: values[index]) if whole else HANDLERS.get(node.target)
+        one_of_several = node.target is python_operator.getitem
+        handler = (lambda _, values, index: values[index]) if one_of_several else HANDLERS.get(node.target)
         origin = node.meta.get("custom", {})
         module = origin.get("module") or "(model)"
         self.b.label = f"{module} backward" if origin.get("backward") else module
@@ -310,7 +310,7 @@ class _Graph:
             return self._conformed(node, handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs)))
         except Exception as error:
             what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
-            target = node.args[0].target if whole else node.target
+            target = node.args[0].target if one_of_several else node.target
             self.problems[str(target) if handler is None else f"{target} ({what})"].add(module)
             return self._stand_in(node.meta.get("val"))
 

@@ -53,10 +53,6 @@ class Real:
         """x * factor, for a factor of at least 0."""
         return Real(lambda bits: tuple(end * factor for end in self.enclose(bits)))
 
-    def __float__(self) -> float:
-        """A binary64 number close by, for people."""
-        return float(self.enclose(BITS)[0])
-
 
 Rate = Fraction | Real
 
