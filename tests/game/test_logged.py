@@ -12,7 +12,7 @@ from real_jobs import AtElement, Scene, train_run
 
 from vgame.arithmetic.perturbed import perturbed_products
 from vgame.arithmetic.reference_sums import Partial
-from vgame.commit.store import Store
+from vgame.commit.store import Divergence, Store
 from vgame.errors import Abstain, ContractError
 from vgame.execute.training import train
 from vgame.game.adversaries import CheatingTrainer
@@ -204,6 +204,24 @@ def test_a_log_that_was_not_committed_is_refused(bundle: Bundle, tmp_path: Path)
     with pytest.raises(Abstain, match=r"the trainer's log is not there: .*logs.bin"):
         PublishedLog(mixed, tmp_path / "fourth", bundle)
     assert run.logs == PublishedLog(tmp_path / "trainer", tmp_path / "fifth", bundle).log_roots
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_log_that_ends_too_soon_is_not_followed(bundle: Bundle, tmp_path: Path, steps: int) -> None:
+    """A run by half a log would differ from an honest claim: its auditor would lose its bond."""
+    train_run(bundle, tmp_path / "trainer").store.log.keep(steps)
+    with pytest.raises(Abstain, match=f"ends after step {steps}: the entries of step {steps + 1} are missing"):
+        audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
+
+
+def test_a_log_without_its_last_root_is_foreign(bundle: Bundle, tmp_path: Path) -> None:
+    """The root of the interval in which a run stopped is missing."""
+    run = train_run(bundle, tmp_path / "trainer")
+    run.store.divergence = Divergence(3, 0, 0)
+    run.store._write_header()
+    (tmp_path / "trainer" / "logs.bin").write_bytes(run.logs[0])
+    log = PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
+    assert log.partial_root is None and log.why_foreign(log.run_root, run.logs[1])
 
 
 def test_what_is_not_claimable_says_why(bundle: Bundle) -> None:

@@ -104,9 +104,13 @@ def _decode_sparse(data: bytes, elements: int) -> Entries:
     count, at = read_varint(data, 0)
     if not count:
         return Entries()
-    if count > elements or at >= len(data) or data[at] > 40:
+    if count > elements:
         raise LogError("its bytes name more entries than there are elements")
-    k, bits = data[at], np.unpackbits(np.frombuffer(data, np.uint8, offset=at + 1), bitorder="little")
+    k = rice_parameter(count, elements)
+    # SAFETY: with so few bits no gap leaves 63 bits, and what is unpacked is no larger than the operator.
+    if data[at : at + 1] != bytes([k]) or 8 * (len(data) - at - 1) > count * (k + 2) + (elements >> k) + 7:
+        raise LogError("its bytes are not the encoding of any entries")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8, offset=at + 1), bitorder="little")
     ends = np.flatnonzero(bits[count * (k + 1) :])
     if len(ends) != count:
         raise LogError("its bytes name another number of entries than they hold")

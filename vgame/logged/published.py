@@ -51,7 +51,7 @@ class PublishedLog:
     @property
     def partial_root(self) -> bytes | None:
         """Root of the log of the interval in which the run stopped."""
-        return self.log_roots[len(self.store.roots)] if self.store.divergence else None
+        return next(iter(self.log_roots[len(self.store.roots) :]), None) if self.store.divergence else None
 
     def committed(self, checkpoint: int) -> list[StepEntries]:
         """The entries of a checkpoint's interval; Abstain unless they are the committed ones."""
@@ -61,9 +61,10 @@ class PublishedLog:
             raise Abstain(f"the trainer's log cannot be followed: {error}") from None
 
     def follow(self, executor: LoggedExecutor) -> None:
-        """From now on the executor takes the log's directions; an entry that no trainer can have does not count, and behind the end there
-        are none."""
-        last, interval = self.store.log.steps, self.store.bundle.interval
+        """From now on the executor takes the log's directions; an entry that no trainer can have does not count, and behind the end of the
+        run there are none. Abstain at a step whose entries are missing."""
+        stop, interval = self.store.divergence, self.store.bundle.interval
+        last = stop.step if stop else self.store.bundle.steps
         known: dict[int, list[StepEntries]] = {}
 
         def read(step: int) -> StepEntries:
