@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from certified_data import words
 from small_programs import World
 
 from vgame.arithmetic.compiled import compiled
@@ -93,6 +94,18 @@ def test_the_auditor_gets_the_trainers_words(kind: str, bits: int) -> None:
             assert not bool((trained.view(torch.int32) & (1 << 32 - bits) - 1)[torch.isfinite(trained)].any())
     if kind == "normal" and bits == 32:
         assert corrections > 0, "the devices did not differ, so nothing was shown"
+
+
+@pytest.mark.parametrize("bits", (26, 29, 32))
+@pytest.mark.parametrize("allowed", (True, False), ids=["compiled", "passes"])
+def test_a_negative_sum_that_rounds_to_zero_is_positive_zero(bits: int, allowed: bool) -> None:
+    """-2^-149 is summed exactly, for the terms before it cancel; with fewer than 32 bits it lies below half of the least cell."""
+    a, b = torch.tensor([1.0, 1.0, 1.0, 2.0**-149]), torch.tensor([1.0, 2.0**-20, -1 - 2.0**-20, -1.0])
+    word = enclose_dot(words(a), words(b), bits).word(Direction.NONE)
+    with compiled(allowed):
+        for given in (None, Entries()):
+            found = products.dot(a.view(1, 1, -1), b.view(1, 1, -1), Site(bits, given=given))
+            assert words(found.view(-1)) == [word] and (word == 0) == (bits < 32)
 
 
 def test_without_the_log_the_devices_part() -> None:

@@ -106,7 +106,7 @@ class LoggedTile(Tile):
         value = self.out[at]
         low = 32 - self.site.bits
         double = (value.view(torch.int32) & (1 << low) - 1) == 1 << low - 1
-        value = round_tensor(value.double(), self.site.bits)
+        value = round_tensor(value.double(), self.site.bits) + 0.0
         if bool(double.any()):
             value[double] = round_tensor(self.sums_to_odd(flat[double]), self.site.bits) + 0.0
         self.out[at] = value
