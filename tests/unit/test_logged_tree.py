@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from vgame.arithmetic.functions import Function
 from vgame.commit.merkle import Kind, leaf_hash, node_hash, padding
+from vgame.logged.logfile import LogFile
 from vgame.logged.rounding import Direction
 from vgame.logged.sums import Entries
 from vgame.logged.tree import direction_of, interval_root, leaves_of, open_entry, place, step_root
@@ -79,3 +82,22 @@ def test_the_format_by_hand() -> None:
 
 def test_a_step_without_entries_is_a_constant() -> None:
     assert step_root(program(), {}) == step_root(program(), {0: Entries()}) != step_root(program(), STEPS[2])
+
+
+def test_the_root_of_a_log_that_says_much_needs_memory_for_one_step(tmp_path: Path) -> None:
+    """Whoever writes the log chooses how much it says: something about every element of every step."""
+    size = 1 << 14
+    program = Program((Contract(Variant.DOT, 1, size, 1, 2, STATE, STATE),), (Source(STATE, 4, False),), (), 0, 0, 0)
+    log = LogFile(tmp_path / "log", program, bytes(32), 32)
+    every = {0: Entries(np.arange(size), np.ones(size, np.bool_))}
+    log.append(dict.fromkeys(range(1, 33), every))
+
+    def peak(last: int) -> int:
+        tracemalloc.start()
+        log.root(1, last)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    log.root(1, 1)
+    assert peak(32) < 2 * peak(1)

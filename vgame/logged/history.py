@@ -21,7 +21,7 @@ class CommittedLog(Protocol):
 
     log_roots: list[bytes]
 
-    def committed(self, checkpoint: int) -> list[StepEntries]:
+    def committed(self, checkpoint: int) -> Sequence[StepEntries]:
         """The entries of a checkpoint's interval; LogError unless they are the committed ones."""
 
 
@@ -39,7 +39,7 @@ class LoggedHistory(History):
         return self.log.log_roots
 
     @cached_property
-    def _intervals(self) -> dict[int, list[StepEntries]]:
+    def _intervals(self) -> dict[int, Sequence[StepEntries]]:
         return {}
 
     def _opening(self, step: int, operator: int, element: int) -> Opening:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,9 +155,13 @@ class LogFile:
         entries = self._parse(step, self._read(record.start, record.length))
         return {operator: one for operator, one in entries.items() if len(one)}
 
+    def interval(self, first: int, last: int) -> Interval:
+        """The steps first..last."""
+        return Interval(self, range(first, last + 1))
+
     def root(self, first: int, last: int) -> bytes:
         """Root over the steps first..last."""
-        return interval_root(self.program, [self.read(step) for step in range(first, last + 1)])
+        return interval_root(self.program, self.interval(first, last))
 
     # ---- writing ----
 
@@ -207,3 +211,17 @@ class LogFile:
                 os.fsync(file.fileno())
         except OSError as error:
             raise LogError(f"{self.path} cannot be written: {error.strerror}; free space, then resume") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(Sequence[StepEntries]):
+    """Consecutive steps of a log, each read when it is asked for: a log may say something about every element."""
+
+    log: LogFile
+    steps: range
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, i: int) -> StepEntries:
+        return self.log.read(self.steps[i])

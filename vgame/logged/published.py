@@ -7,6 +7,7 @@ claim's run root, and an executor that follows it.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from vgame.errors import Abstain, StoreError
@@ -53,7 +54,7 @@ class PublishedLog:
         """Root of the log of the interval in which the run stopped."""
         return next(iter(self.log_roots[len(self.store.roots) :]), None) if self.store.divergence else None
 
-    def committed(self, checkpoint: int) -> list[StepEntries]:
+    def committed(self, checkpoint: int) -> Sequence[StepEntries]:
         """The entries of a checkpoint's interval; Abstain unless they are the committed ones."""
         try:
             return self.store.committed(checkpoint)
@@ -65,7 +66,7 @@ class PublishedLog:
         run there are none. Abstain at a step whose entries are missing."""
         stop, interval = self.store.divergence, self.store.bundle.interval
         last = stop.step if stop else self.store.bundle.steps
-        known: dict[int, list[StepEntries]] = {}
+        known: dict[int, Sequence[StepEntries]] = {}
 
         def read(step: int) -> StepEntries:
             checkpoint = (step - 1) // interval + 1

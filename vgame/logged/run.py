@@ -84,7 +84,7 @@ class LoggedStore(Store):
 
     def follow(self, executor: LoggedExecutor) -> None:
         """From now on the executor takes this run's directions, interval by interval as they were committed."""
-        checked: dict[int, list[StepEntries]] = {}
+        checked: dict[int, Sequence[StepEntries]] = {}
         if len(self.log_roots) < len(self.roots):
             raise StoreError(
                 f"{self.folder}/logs.bin holds {len(self.log_roots)} roots of logs, but there are {len(self.roots)} checkpoints"
@@ -99,14 +99,14 @@ class LoggedStore(Store):
 
         executor.read = read
 
-    def committed(self, checkpoint: int) -> list[StepEntries]:
+    def committed(self, checkpoint: int) -> Sequence[StepEntries]:
         """The entries of a checkpoint's interval; LogError unless they are the committed ones."""
         first, last = self.bounds(checkpoint)
         if self.divergence and last >= self.divergence.step:
             last = self.divergence.step
         if checkpoint > len(self.log_roots):
             raise LogError(f"{self.log.path}: no log was committed for checkpoint {checkpoint}, from step {first} on")
-        entries = [self.log.read(step) for step in range(first, last + 1)]
+        entries = self.log.interval(first, last)
         root = interval_root(self.bundle.program, entries)
         if root != self.log_roots[checkpoint - 1]:
             raise LogError(
