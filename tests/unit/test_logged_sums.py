@@ -9,14 +9,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from certified_data import words
+from certified_data import FAMILIES, words
+from certified_data import draw as draw_family
 from small_programs import World
 
 from vgame.arithmetic.compiled import compiled
 from vgame.arithmetic.perturbed import perturbed_products as perturbed
 from vgame.arithmetic.vendor import reversed_order
 from vgame.logged import products, row_sums
-from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
+from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum, moments_dot
+from vgame.logged.compiled_moments import moments
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.rounding import Direction, round_fraction
 from vgame.logged.sums import Entries, Site, follow
@@ -146,10 +148,11 @@ def test_an_arbitrary_log_is_followed_alike_by_passes_and_compiled_loops() -> No
             for allowed in (True, False):
                 with compiled(allowed):
                     site = Site(bits, given=Entries())
-                    found.append((follow(names, up, s, e, site), site.corrections, site.doubtful, site.refused))
+                    followed = follow(names, up, s, e, site)
+                    found.append((followed, site.corrections, site.doubtful, site.refused, site.beside))
             assert same(found[0][0], found[1][0]) and found[0][1:] == found[1][1:], (kind, bits)
-            seen |= {i for i in (1, 2, 3) if found[0][i]}
-    assert seen == {1, 2, 3}
+            seen |= {i for i in (1, 2, 3, 4) if found[0][i]}
+    assert seen == {1, 2, 3, 4}
 
 
 def test_every_word_is_admissible_and_others_are_not() -> None:
@@ -233,6 +236,33 @@ def test_an_auditor_has_the_word_of_the_integers_whatever_the_log_says() -> None
                 out[position] = torch.tensor(expected[position]).to(torch.int32).view(torch.float32)
             assert [w & 0xFFFFFFFF for w in out.view(torch.int32).tolist()] == expected
     assert changed > 20
+
+
+@pytest.mark.parametrize("device", ("up", "down"))
+def test_entries_for_sums_beside_an_end_of_their_cell_need_no_integers(device: str) -> None:
+    """Integers, whose sums are ends of cells, and one of whose terms has a tail: a log with an entry for each cannot hold an auditor up."""
+    a, b = (draw("low bits", (1, 12, 300), seed) for seed in (1, 2))
+    a[..., 0], b[..., 0] = 2.0**-40, torch.tensor([1.0, -1.0, 0.0]).repeat(4)
+    rows = [[words(row) for row in x[0]] for x in (a, b)]
+    given = Entries(np.arange(144), np.random.default_rng(4).random(144) < 0.5)
+    with perturbed(device):
+        site = Site(32, given=given)
+        found = words(products.dot(a, b, site).view(-1))
+    enclosures = [enclose_dot(x, y, 32) for x in rows[0] for y in rows[1]]
+    assert found == [e.word(given.direction(i)) for i, e in enumerate(enclosures)] and not site.doubtful
+    assert 40 < len(site.beside) < 104 and all(
+        not e.allows(given.direction(i)) for i, e in enumerate(enclosures) if i in site.beside and i % 3 == 2
+    )
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_moments_are_those_of_the_integers(family: str) -> None:
+    for length in (1, 2, 7, 300):
+        x, y = draw_family(family, length, seed=1), draw_family(family, length, seed=2)
+        expected = moments_dot(words(x), words(y))
+        assert moments(x, y) == (None if expected.value.cls else expected)
+        strided = torch.stack([x, y], 1)
+        assert moments(strided[:, 0], strided[:, 1]) == moments(x, y)
 
 
 @pytest.mark.parametrize("variant", list(Variant))

@@ -22,7 +22,8 @@ from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.kernels import Correct
 from vgame.logged import products, row_sums
-from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
+from vgame.logged.admissible import Enclosure
+from vgame.logged.compiled_moments import moments
 from vgame.logged.rounding import Direction, round_tensor
 from vgame.logged.sums import PROVEN, Entries, Site
 from vgame.program.operators import Contract
@@ -118,13 +119,13 @@ class Logged(Correct):
         """At once, whatever `run` would do: entries are made in program order."""
         if max(a.shape[0], b.shape[0]) < self._current.batch:
             a = unfolded(a).expand(self._current.batch, -1, -1)
-        return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._dot_words(a, b, flat))
+        return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._enclose_product(a, b, flat))
 
     def sum_rows(self, a: Tensor | Folded) -> Tensor:
         a = unfolded(a)[0]
         if a.shape[0] < self._current.batch * self._current.m:
             a = a.repeat(self._current.batch, 1)
-        return self._sum(lambda site: row_sums.sum_rows(a, site), lambda flat: enclose_sum(_words(a[flat]), self.bits))
+        return self._sum(lambda site: row_sums.sum_rows(a, site), lambda flat: self._enclose(a[flat]))
 
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
         if max(len(index), len(b)) < self._current.batch:
@@ -133,14 +134,19 @@ class Logged(Correct):
         def enclose(flat: int) -> Enclosure | None:
             batch, j, n = flat // (m * b.shape[1]), flat // b.shape[1] % m, flat % b.shape[1]
             chosen = _batch(index, batch) == j
-            return enclose_sum(_words(_batch(b, batch)[n][chosen]), self.bits, b.shape[2])
+            return self._enclose(_batch(b, batch)[n][chosen], length=b.shape[2])
 
         return self._sum(lambda site: row_sums.one_hot_sum(index, b, m, site), enclose)
 
-    def _dot_words(self, a: Tensor | Folded, b: Tensor | Folded, flat: int) -> Enclosure | None:
+    def _enclose_product(self, a: Tensor | Folded, b: Tensor | Folded, flat: int) -> Enclosure | None:
         rows, columns = a.shape[1], b.shape[1]
         batch, m, n = flat // (rows * columns), flat // columns % rows, flat % columns
-        return enclose_dot(_words(_row(a, batch, m)), _words(_row(b, batch, n)), self.bits)
+        return self._enclose(_row(a, batch, m), _row(b, batch, n))
+
+    def _enclose(self, x: Tensor, y: Tensor | None = None, length: int | None = None) -> Enclosure | None:
+        """Of sum_k x[k] y[k], or of sum_k x[k]; `length`: K in the program, where only some terms were selected."""
+        found = moments(x, torch.ones_like(x) if y is None else y)
+        return found and found.enclosure(length or x.numel(), self.bits)
 
     def _sum(self, compute: Callable[[Site], Tensor], enclose: Enclose) -> Tensor:
         operator = self._contractions[self._next]
@@ -171,34 +177,28 @@ class Logged(Correct):
 
     def _judge(self, operator: int, site: Site, enclose: Enclose, out: Tensor) -> None:
         """Where an entry alone does not show the word, integers decide; everything else is right by construction."""
-        up = dict(zip(site.given.positions.tolist(), site.given.up.tolist(), strict=True))
         if site.refused:
-            self._refuse(operator, site.refused[0], up)
-        for position in site.doubtful:
-            enclosure = enclose(position)
+            self._refuse(operator, site.refused[0], site.given.direction(site.refused[0]))
+        for position in [*site.doubtful, *(site.beside if self.strict else [])]:
+            enclosure, entry = enclose(position), site.given.direction(position)
             if enclosure is None:
                 continue
-            entry = Direction.UP if up[position] else Direction.DOWN
             if not enclosure.allows(entry):
-                self._refuse(operator, position, up)
-            out.view(-1)[position] = _value(enclosure.word(entry))
+                self._refuse(operator, position, entry)
+                entry = Direction.NONE
+            out.view(-1)[position] = _value(enclosure.end(entry))
 
-    def _refuse(self, operator: int, position: int, up: Mapping[int, bool]) -> None:
+    def _refuse(self, operator: int, position: int, entry: Direction) -> None:
         if self.strict:
             raise TamperedLog(
                 f"step {self.step}, operator {self.program.operator_name(operator)}, element {position}: the log says "
-                f"{'up' if up[position] else 'down'}, but the arithmetic leaves no such choice: the log was tampered with"
+                f"{entry.name.lower()}, but the arithmetic leaves no such choice: the log was tampered with"
             )
 
 
 def _value(word: int) -> float:
     """The binary32 value of a word."""
     return struct.unpack("<f", struct.pack("<I", word))[0]
-
-
-def _words(x: Tensor) -> list[int]:
-    """The words of binary32 values."""
-    return [w & 0xFFFFFFFF for w in x.to(torch.float32).contiguous().view(torch.int32).tolist()]
 
 
 def _batch(x: Tensor, batch: int) -> Tensor:

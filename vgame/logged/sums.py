@@ -25,7 +25,7 @@ from torch import Tensor
 from vgame.arithmetic.compiled import flat as memory
 from vgame.arithmetic.compiled import in_use
 from vgame.arithmetic.workspace import scratch
-from vgame.logged.rounding import cells, compile_loop, copy_entries, nearest, round_tensor
+from vgame.logged.rounding import Direction, cells, compile_loop, copy_entries, nearest, round_tensor
 from vgame.threads import share
 
 #: Window that replicates for certain, in bounds e: each side may be off by one.
@@ -38,8 +38,11 @@ EVERY = 2.0**200
 MORE = 1 + 2.0**-10
 #: What becomes of a sum that was found: it is summed exactly; else 0 or 1, the direction in which it is logged.
 EXACT = 2
-#: What an entry does at an auditor: it changes the word; integers must decide; no trainer can have it.
-TAKEN, DOUBTFUL, REFUSED = 1, 2, 4
+#: Next to an end of its cell is a sum from which so many bounds e do not reach half a width.
+BESIDE_GATE = 16.0
+#: What an entry does at an auditor: it changes the word; integers must decide; no trainer can have it; it names another end than the one
+#: that the sum lies next to, which is the word whatever it names.
+TAKEN, DOUBTFUL, REFUSED, BESIDE = 1, 2, 4, 8
 
 
 @dataclass(slots=True)
@@ -52,14 +55,19 @@ class Entries:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def direction(self, position: int) -> Direction:
+        """Of an element that has an entry."""
+        return Direction.UP if self.up[np.searchsorted(self.positions, position)] else Direction.DOWN
+
 
 @dataclass(slots=True)
 class Site:
     """One sum operator of one step. `given` is None while the trainer records; `look` sees (positions, s, e) of every tile's elements.
 
     After the sum: `found` are the entries made, `corrections` (position, word's value) where an entry changed the auditor's own rounding,
-    `doubtful` the positions of entries for which integers must decide, `refused` of those that no trainer can have, `exact` counts the
-    elements that were summed exactly.
+    `doubtful` the positions of entries for which integers must decide, `refused` of those that no trainer can have, `beside` of those
+    that change no word, and of which only integers can tell whether a trainer can have them; `exact` counts the elements that were
+    summed exactly.
     """
 
     bits: int
@@ -70,6 +78,7 @@ class Site:
     corrections: list[tuple[int, float]] = field(default_factory=list)
     doubtful: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
+    beside: list[int] = field(default_factory=list)
     exact: int = 0
 
     @property
@@ -90,6 +99,7 @@ class Site:
             self.corrections += part.corrections
             self.doubtful += part.doubtful
             self.refused += part.refused
+            self.beside += part.beside
             self.exact += part.exact
 
     def entries(self) -> Entries:
@@ -224,24 +234,31 @@ def _follow(x, up, e, scale, more, out, fates):
         copied = np.float32(np.copysign(lower + 2.0 * half if up[i] else lower, x[i])) + np.float32(0.0)
         differs, inside = finite & (copied != own), distance + more * e[i] < half
         refused = differs & inside & (distance > 2.0 * more * e[i])
-        taken = differs & ~refused
+        beside = finite & ~inside & (BESIDE_GATE * more * e[i] <= half)
+        taken = differs & ~refused & ~beside
+        doubtful = taken | (finite & ~inside & ~beside)
         out[i] = copied if taken else own
-        fates[i] = TAKEN * taken + DOUBTFUL * (taken | (finite & ~inside)) + REFUSED * refused
+        fates[i] = TAKEN * taken + DOUBTFUL * doubtful + REFUSED * refused + BESIDE * (beside & differs)
 
 
 def _follow_by_passes(s: Tensor, up: Tensor, e: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(words, what becomes of the entries: TAKEN, DOUBTFUL and REFUSED, added up) of sums s with entries `up`.
+    """(words, what becomes of the entries: TAKEN, DOUBTFUL, REFUSED and BESIDE, added up) of sums s with entries `up`.
 
     Where s +- e lies inside one cell, the exact sum does too. An end that is not RN_b(s) is then refused where s +- 2 e does not reach the
-    midpoint, for s and the exact sum may each be off by e.
+    midpoint, for s and the exact sum may each be off by e. Where e is at most a 16th of half a width and s +- e reaches an end of the cell,
+    all that lies within 2 e of s is nearer to that end than to any midpoint (the other cell there may have half the width): the end is the
+    word, and no trainer's sum is so near a midpoint that it is logged.
     """
     copied, own = copy_entries(s, bits, up), round_tensor(s, bits) + 0.0
     _, half, distance = cells(s, bits)
     finite = torch.isfinite(s)
     differs, inside = finite & (copied != own), distance + MORE * e < half
     refused = differs & inside & (distance > 2 * MORE * e)
-    taken = differs & ~refused
-    return torch.where(taken, copied, own), TAKEN * taken + DOUBTFUL * (taken | (finite & ~inside)) + REFUSED * refused
+    beside = finite & ~inside & (BESIDE_GATE * MORE * e <= half)
+    taken = differs & ~refused & ~beside
+    doubtful = taken | (finite & ~inside & ~beside)
+    fates = TAKEN * taken + DOUBTFUL * doubtful + REFUSED * refused + BESIDE * (beside & differs)
+    return torch.where(taken, copied, own), fates
 
 
 def follow(positions: Tensor, up: Tensor, s: Tensor, e: Tensor, site: Site) -> Tensor:
@@ -252,11 +269,14 @@ def follow(positions: Tensor, up: Tensor, s: Tensor, e: Tensor, site: Site) -> T
         _follow(s.numpy(), up.numpy(), e.numpy(), 2.0 ** (8 - site.bits), MORE, *arrays)
     else:
         words, fates = _follow_by_passes(s, up, e, site.bits)
-    for position, word, fate in zip(positions.tolist(), words.tolist(), fates.tolist(), strict=True):
+    some = fates.nonzero().squeeze(-1)
+    for position, word, fate in zip(*(x[some].tolist() for x in (positions, words, fates)), strict=True):
         if fate & TAKEN:
             site.corrections.append((position, word))
         if fate & DOUBTFUL:
             site.doubtful.append(position)
         if fate & REFUSED:
             site.refused.append(position)
+        if fate & BESIDE:
+            site.beside.append(position)
     return words
