@@ -47,7 +47,10 @@ def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Differ
         for store, executor in zip(runs, executors, strict=True):
             if isinstance(store, LoggedStore):
                 store.follow(executor)
-        difference = _replaced(runs, executors) if checkpoint is None else _inside(runs, checkpoint, executors)
+        if checkpoint is not None:
+            difference = _inside(runs, checkpoint, executors)
+        else:  # what the roots do not tell
+            difference = _replaced(runs, executors) or _stopped(runs, executors)
     if difference is None:
         count = min(len(r.roots) for r in runs)
         reporter.emit("located", f"no difference in {count} checkpoints", difference=None, checkpoints=count)
@@ -138,6 +141,32 @@ def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Differenc
                 values = [_hex(a[element]), _hex(b[element])]
                 return Difference(last, None, label.name, element, *(values[::-1] if this else values), note)
     return None
+
+
+def _stopped(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference | None:
+    """All roots are equal: does one run say that it diverged where the other went on, or diverged elsewhere?"""
+    stops = [r.divergence for r in runs]
+    told = [
+        (stop.step, this)
+        for this, (stop, other, run) in enumerate(zip(stops, stops[::-1], runs[::-1], strict=True))
+        if stop and other != stop and (other or run.step >= stop.step)
+    ]
+    if not told:
+        return None
+    step, this = min(told)
+    run, executor, stop, words = runs[this], executors[this], stops[this], []
+
+    def tap(index: int, output: torch.Tensor) -> torch.Tensor:
+        if index == stop.operator:
+            words.append(to_words(output)[stop.element])
+        return output
+
+    checkpoint = min((step - 1) // run.bundle.interval, *(len(r.roots) for r in runs))
+    state = advance(executor, state_at(run, executor, checkpoint), checkpoint * run.bundle.interval + 1, step - 1)
+    _follow(run, lambda: executor.step(step, state, tap))
+    note = f"only the {('first', 'second')[this]} run says that it diverged there; re-execution gives {_hex(words[0])}"
+    values = ["not finite", "finite"][:: -1 if this else 1]
+    return Difference(step, run.bundle.program.operator_name(stop.operator), None, stop.element, *values, note)
 
 
 def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step: int) -> Difference:

@@ -23,6 +23,7 @@ from vgame.execute.training import advance, state_at, train
 from vgame.game.trees import run_tree
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.run import LoggedStore, make_executor
+from vgame.logged.sums import PROVEN
 from vgame.report import Reporter
 from vgame.spec import (
     Bundle,
@@ -177,13 +178,21 @@ def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
     if finding.kept:
         return f"NO MATCH at checkpoint {finding.differs}: committed {finding.theirs}, but its file holds a state with root {finding.mine}"
     if finding.differs is not None:
-        return f"NO MATCH at checkpoint {finding.differs}: {roots}"
+        return f"NO MATCH at checkpoint {finding.differs}: {roots}{_honest_reason(store.bundle)}"
     count = f"{len(finding.checked)} of {store.bundle.checkpoints} checkpoints"
     if chosen:
         only = " only" if len(chosen) < len(store.roots) else ""
         rest = "; that it diverged was not checked" if store.divergence else ""
         return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
     return f"MATCH: {roots}" if store.done else f"MATCH so far: {count}: {roots}"
+
+
+def _honest_reason(bundle: Bundle) -> str:
+    """What else than cheating may be behind another root."""
+    if bundle.mode == "correct" or (bundle.log and min(bundle.log.windows, default=PROVEN) >= PROVEN):
+        return ""
+    thresholds = " with calibrated thresholds" if bundle.log else ""
+    return f"; in mode {bundle.mode!r}{thresholds} an honest run on another device may differ too"
 
 
 def ranges(numbers: Sequence[int]) -> str:

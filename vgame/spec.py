@@ -406,7 +406,7 @@ def _read_spec(path: Path) -> dict[str, Any]:
         spec = json.loads(path.read_text())
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}; a bundle is made by `vgame prepare`") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} is damaged: {error}") from None
     if not isinstance(spec, dict):
         raise BundleError(f"{path} is damaged: it holds a {type(spec).__name__}, not the fields of a job")

@@ -256,6 +256,54 @@ def test_a_divergence_that_is_none_is_found_at_its_step(run: Path, capsys: pytes
     assert lines[-1]["differs"] == 2 and {line["total"] for line in lines if line["event"] == "progress"} == {3}
 
 
+@pytest.mark.parametrize(("stops", "step"), [((3, None), 3), ((None, 4), 4), ((5, 3), 3), ((3, 4), 3)])
+def test_locate_names_a_divergence_that_only_one_run_has(
+    stops: tuple, step: int, trained: Path, tmp_path: Path
+) -> None:
+    runs = [shutil.copytree(trained, tmp_path / name) for name in ("first", "second")]
+    for run, stop in zip(runs, stops, strict=True):
+        if stop:
+            diverged(run, stop)
+    found = locate(*runs, "default", QUIET)
+    which = stops.index(step)
+    assert found is not None and (found.step, found.element, (found.first, found.second)[which]) == (
+        step,
+        0,
+        "not finite",
+    )
+    assert found.note.startswith(
+        f"only the {('first', 'second')[which]} run says that it diverged there; re-execution gives 0x"
+    )
+    assert found.operator == load_bundle(trained / "job").program.operator_name(0)
+
+
+def test_locate_takes_a_run_in_progress_for_what_it_is(begun: Path, trained: Path, tmp_path: Path) -> None:
+    other = diverged(shutil.copytree(trained, tmp_path / "other"), 3)
+    assert locate(begun, other, "default", QUIET) is None  # one has not come to where the other diverged
+    assert locate(other, other, "default", QUIET) is None
+
+
+def test_a_last_state_that_is_gone_is_made_again(run: Path, trained: Path) -> None:
+    for step in (4, 6):
+        weights(run, step).unlink()
+    train_offline(run / "job", run, "default", 1, QUIET)
+    assert weights(run, 6).read_bytes() == weights(trained, 6).read_bytes() and audit(run)
+
+
+def test_another_root_in_a_mode_that_does_not_replicate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = write(tmp_path / "job.toml")
+    job.write_text(job.read_text().replace("seed = 1", 'seed = 1\nmode = "fp32"'))
+    train_offline(job, tmp_path / "run", "default", 1, QUIET)
+    roots = tmp_path / "run/roots.bin"
+    roots.write_bytes(bytes(32) + roots.read_bytes()[32:])
+    for file in (tmp_path / "run/states").glob("*2.safetensors"):
+        file.unlink()
+    said = sentence(capsys, tmp_path / "run")
+    assert said.startswith("NO MATCH") and said.endswith(
+        "in mode 'fp32' an honest run on another device may differ too"
+    )
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -266,6 +314,7 @@ def test_a_divergence_that_is_none_is_found_at_its_step(run: Path, capsys: pytes
         {"divergence": {"step": 7, "operator": 0, "element": 0}},
         {"divergence": {"step": "1", "operator": 0, "element": 0}},
         {"divergence": {"step": 1, "operator": 10**6, "element": 0}},
+        {"divergence": {"step": 1, "operator": 0, "element": 2**30}},
     ],
 )
 def test_a_damaged_header(header: object, run: Path) -> None:
@@ -289,6 +338,13 @@ def test_a_folder_that_cannot_be_made(trained: Path, tmp_path: Path) -> None:
 def test_nothing_to_train(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match=r"nowhere is not there; a job file .* or the folder of a bundle"):
         train_offline(tmp_path / "nowhere", tmp_path / "run", "default", 1, QUIET)
+
+
+@pytest.mark.parametrize("name", ["run.json", "job/spec.json"])
+def test_lists_in_lists(name: str, run: Path) -> None:
+    (run / name).write_text("[" * 100_000)
+    with pytest.raises(VgameError, match="is damaged"):
+        open_run(run)
 
 
 @pytest.mark.parametrize("damage", [lambda s: [1, 2], lambda s: s | {"terms": 3}, lambda s: {}, lambda s: "text"])

@@ -120,6 +120,7 @@ def test_labels_that_are_not_canonical_are_refused() -> None:
         "[" * 10_000,
         infinite,
         canonical.replace("[10, 3]", "3"),
+        canonical.replace('"name": "', '"name": "\\u001b[2K'),
     ):
         with pytest.raises(ProgramError, match="is damaged"):
             decode_program(with_labels(text), "it")

@@ -72,7 +72,7 @@ class Store:
             self.divergence = Divergence(**diverged) if diverged is not None else None
             if diverged is not None:
                 self._check_divergence(self.divergence)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"{path} is damaged ({error}); move {self.folder} away and run again") from None
         if identity != self.bundle.identity.hex():
             raise StoreError(
@@ -89,7 +89,8 @@ class Store:
             (d.step - 1, d.operator, d.element),
             (self.bundle.steps, len(self.bundle.program.operators), 2**31),
         )
-        if not all(type(n) is int and 0 <= n < limit for n, limit in zip(numbers, limits, strict=True)):
+        within = all(type(n) is int and 0 <= n < limit for n, limit in zip(numbers, limits, strict=True))
+        if not within or d.element >= self.bundle.program.operators[d.operator].elements:
             raise ValueError(f"there is no {d}")
 
     def _write_header(self) -> None:
@@ -243,6 +244,11 @@ class Store:
 
     def _save_state(self, step: int, state: Sequence[torch.Tensor]) -> None:
         write_atomic(self._path(step), pack_tensors(self.bundle.program.labels.state, tuple(state)))
+
+    def restore(self, state: Sequence[torch.Tensor]) -> None:
+        """Keep the newest state again, whose file is gone."""
+        self.hold()
+        self._save_state(self.step, state)
 
     def _forget(self, newest: int) -> None:
         """Drop the checkpoint before the newest one unless it is one to keep."""

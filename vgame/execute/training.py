@@ -29,11 +29,13 @@ class Stepper(Protocol):
 
 
 def train(store: Store, stepper: Stepper, progress: Progress | None = None) -> Store:
-    """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised). StoreError before what
-    is stored is used, if it is damaged or somebody else writes there."""
+    """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a last state that is gone
+    is made again. StoreError before what is stored is used, if it is damaged or somebody else writes there."""
     bundle = store.bundle
     if store.done:
         store.check()
+        if store.nearest(len(store.roots)) < len(store.roots):
+            store.restore(state_at(store, stepper, len(store.roots)))
         return store
     store.hold()
     state = state_at(store, stepper, len(store.roots))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 
@@ -96,9 +97,13 @@ def _labels(fields: dict) -> Labels:
     def tensor(item: dict) -> TensorLabel:
         return TensorLabel(str(item["name"]), tuple(int(n) for n in item["shape"]), bool(item["integer"]))
 
-    return Labels(
+    labels = Labels(
         tuple(map(str, fields["operators"])),
         tuple(map(tensor, fields["state"])),
         tuple(map(tensor, fields["data"])),
         tuple(map(str, fields["scalars"])),
     )
+    names = (*labels.operators, *labels.scalars, *(label.name for label in (*labels.state, *labels.data)))
+    if any(unicodedata.category(c) == "Cc" for name in names for c in name):
+        raise ValueError("a label holds a control character, which a terminal would obey")
+    return labels
