@@ -5,6 +5,7 @@ Everything a role decides follows from the chain and its store; a role that was 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from dataclasses import asdict, astuple, dataclass
@@ -211,11 +212,13 @@ class Computation:
         self.history = LoggedHistory(self.store, self.stepper, log)
 
     def _await_log(self, seat: Seat, source: Path) -> PublishedLog:
-        """The log of the trainer's whole run."""
+        """The log of the trainer's whole run; of each source a copy of its own."""
+        name = hashlib.sha256(f"{source.resolve()}".encode()).hexdigest()[:16]
+        copy = seat.store / f"{self.bundle.identity.hex()[:16]}-log-{name}"
         patience = Patience(self.reporter, seat.poll)
         while True:
             with patience:
-                log = PublishedLog(source, seat.store / "log", self.bundle)
+                log = PublishedLog(source, copy, self.bundle)
                 if log.ended:
                     return log
                 raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")

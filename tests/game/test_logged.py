@@ -25,7 +25,8 @@ from vgame.logged.kernels import sum_operators
 from vgame.logged.published import FILES, PublishedLog
 from vgame.logged.run import make_executor
 from vgame.program.operators import Contract
-from vgame.roles import off_chain
+from vgame.report import Reporter
+from vgame.roles import Computation, Seat, off_chain
 from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
 from vgame.terms import gas_of
 
@@ -204,6 +205,34 @@ def test_a_log_that_was_not_committed_is_refused(bundle: Bundle, tmp_path: Path)
     with pytest.raises(Abstain, match=r"the trainer's log is not there: .*logs.bin"):
         PublishedLog(mixed, tmp_path / "fourth", bundle)
     assert run.logs == PublishedLog(tmp_path / "trainer", tmp_path / "fifth", bundle).log_roots
+
+
+def test_an_auditor_that_starts_again_has_its_copy_of_the_log(bundle: Bundle, tmp_path: Path) -> None:
+    """In a dispute, when the trainer has taken its log away or put another one there; a copy that is damaged is made again."""
+    run = train_run(bundle, tmp_path / "trainer")
+    PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
+    kept = shutil.move(tmp_path / "trainer", tmp_path / "away")
+    again = PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
+    assert again.log_roots == run.logs and again.committed(2)
+    train_run(
+        bundle, tmp_path / "trainer", lambda k: k.strike(1, operator_called(bundle, "hidden"), lambda *_: [3], True)
+    )
+    assert PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle).log_roots == run.logs
+    damaged = tmp_path / "own" / "rounding.vglog"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert PublishedLog(kept, tmp_path / "own", bundle).committed(2)
+
+
+def test_logs_of_two_trainers_in_one_store(bundle: Bundle, tmp_path: Path) -> None:
+    """Two auditors that share a folder do not write over each other's copies."""
+    train_run(bundle, tmp_path / "first")
+    train_run(
+        bundle, tmp_path / "second", lambda k: k.strike(1, operator_called(bundle, "hidden"), lambda *_: [3], True)
+    )
+    save_bundle(bundle, tmp_path / "bundle")
+    seats = [Seat("", "", tmp_path / "bundle", tmp_path / "store", log=tmp_path / n) for n in ("first", "second")]
+    first, second = (Computation(seat, "cpu", Reporter(json_lines=True)).published for seat in seats)
+    assert first.committed(1) and second.committed(1) and first.run_root != second.run_root
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])

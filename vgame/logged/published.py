@@ -22,21 +22,25 @@ FILES = ("run.json", "roots.bin", "logs.bin", "rounding.vglog")
 
 
 class PublishedLog:
-    """The log of a run that has ended, copied to a folder of one's own: what the trainer does to it later does not matter."""
+    """The log of a run that has ended, copied once to a folder of one's own: what the trainer does to it later does not matter."""
 
     def __init__(self, source: Path, own: Path, bundle: Bundle) -> None:
-        self.source = source
-        own.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            try:
-                shutil.copyfile(source / name, own / name)
-            except OSError as error:
-                raise Abstain(
-                    f"the trainer's log is not there: {source / name}: {error.strerror}; --log is the trainer's run folder, or a copy "
-                    f"of its {', '.join(FILES)}"
-                ) from None
+        self.source, self.own = source, own
+        if not _is_whole(own, bundle):
+            self._copy()
         self.store = LoggedStore(own, bundle)
         self.log_roots = self.store.log_roots
+
+    def _copy(self) -> None:
+        self.own.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            try:
+                shutil.copyfile(self.source / name, self.own / name)
+            except OSError as error:
+                raise Abstain(
+                    f"the trainer's log is not there: {self.source / name}: {error.strerror}; --log is the trainer's run folder, or a "
+                    f"copy of its {', '.join(FILES)}"
+                ) from None
 
     @property
     def ended(self) -> bool:
@@ -87,5 +91,18 @@ class PublishedLog:
             return ""
         return (
             f"the log in {self.source} is not the one that the claim commits (its run root is {mine[0].hex()[:16]}..., claimed is "
-            f"{run_root.hex()[:16]}...): get the committed log from the trainer"
+            f"{run_root.hex()[:16]}...): get the committed log from the trainer, remove the copy {self.own} and start again"
         )
+
+
+def _is_whole(own: Path, bundle: Bundle) -> bool:
+    """Does the folder hold the log of a whole run, every interval of it the committed one?"""
+    if not all((own / name).exists() for name in FILES):
+        return False
+    try:
+        store = LoggedStore(own, bundle)
+        for checkpoint in range(1, len(store.roots) + (store.divergence is not None) + 1) if store.done else ():
+            store.committed(checkpoint)
+    except (LogError, StoreError):
+        return False
+    return store.done
