@@ -218,3 +218,21 @@ def test_what_a_chain_is():
     assert [unit.members for unit in units] == [(0, 1), (2,), (3,)] and units[0].fused.results == (1,)
     assert [unit.free for unit in units] == [(0,), (2,), (1,)]
     assert [unit.members for unit in units_of([negative, twice, third], {2}, {2}, fuse=False)] == [(0,), (1,), (2,)]
+
+
+def test_a_chain_is_no_longer_than_its_blocks_fit(monkeypatch):
+    """What reads two chains that are too long together begins another, as does what reads a full one."""
+    monkeypatch.setattr("vgame.execute.chains.LONGEST", 4)
+    operators = []
+    for i in range(11):
+        read = Ref(RefClass.STATE) if i in (0, 3) else Ref(RefClass.OPERATOR, i - 1)
+        other = identity_access(Ref(RefClass.OPERATOR, 2), WORDS) if i == 6 else immediate(0x3F800000 + i)
+        operators.append(Map(Function.ADD, (WORDS,), (identity_access(read, WORDS), other), False))
+    units = units_of(operators, {10}, {10}, fuse=True)
+    assert [unit.members for unit in units] == [(0, 1, 2), (3, 4, 5), (6, 7, 8, 9), (10,)]
+    world = World(state=[draw("normal", WORDS)])
+    program = world.program(operators)
+    program = Program(program.operators, (Source(Ref(RefClass.OPERATOR, 10), WORDS),), (), 0, 0, program.loss)
+    assert (
+        words(Executor(program, (), world.scalars, 0).step(1, world.state).state[0]) == executed(operators, world)[10]
+    )

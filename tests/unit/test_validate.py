@@ -31,7 +31,7 @@ from vgame.program.operators import (
     immediate,
 )
 from vgame.program.program import Labels, Program, Source
-from vgame.program.validate import MAX_WITNESS, validate
+from vgame.program.validate import MAX_WITNESS, tensors_of, undecidable, validate
 
 DATA = [(30, False), (10, True)]
 STEPS = 7
@@ -351,3 +351,16 @@ def test_what_cannot_be_proven_in_one_transaction_is_refused(kind: str, most: in
 def test_a_maximum_in_blocks_may_be_of_any_length() -> None:
     operator = ReduceMax(1, 10**8, 1024, Ref(RefClass.DATA, 0))
     validate(long_row(10**8, operator), [(10**8, False)], 1)
+
+
+class Whole(list):
+    """A list of which nobody takes a part."""
+
+    def __getitem__(self, index: Any) -> Any:
+        assert isinstance(index, int), "a part of all operators for each of them: the square of their number in time"
+        return super().__getitem__(index)
+
+
+def test_no_operator_costs_a_look_at_all_others() -> None:
+    tensors = tensors_of(PROGRAM, DATA)
+    assert list(undecidable(PROGRAM, replace(tensors, operators=Whole(tensors.operators)))) == []

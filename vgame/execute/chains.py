@@ -22,6 +22,8 @@ from vgame.program.operators import Access, Contract, Map, Operator, RefClass, V
 FAR = 64
 #: Functions that stay operators of their own: loops of many instructions, with passes of their own.
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
+#: Maps of a chain at most: a thread holds a block per value and constant of it.
+LONGEST = 256
 
 Source = tuple[Access, tuple[int, ...]]  # an access, and the index space that it reads over
 
@@ -107,6 +109,8 @@ def _groups(operators: Sequence[Operator]) -> list[list[int]]:
         reads = [(ref.index, n) for n, (ref, _, _) in enumerate(operand_refs(operator)) if ref.cls is RefClass.OPERATOR]
         touched = {owner[r] for r, _ in reads if r in owner}
         closed = {owner[r] for r, n in reads if r in owner and not (fits and _in_place(operator, n, operators[r]))}
+        if sum(len(groups[group]) for group in touched - closed) >= LONGEST:
+            closed = touched
         for group in closed:
             for member in groups[group]:
                 del owner[member]

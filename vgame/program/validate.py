@@ -54,8 +54,10 @@ class Tensors:
         """(elements, integer), or None if the reference names nothing that exists before operator `before`."""
         if ref.cls is RefClass.SCALAR:
             return (1, False) if ref.index < self.scalars else None
+        if ref.cls is RefClass.OPERATOR and ref.index >= before:
+            return None
         table = {
-            RefClass.OPERATOR: self.operators[:before],
+            RefClass.OPERATOR: self.operators,
             RefClass.STATE: self.states,
             RefClass.CONSTANT: self.constants,
             RefClass.DATA: self.data,
