@@ -33,7 +33,7 @@ class Line:
 
     @property
     def gas(self) -> int:
-        """Estimate for the dearest leaf: the floor price of its witness if no byte were zero (sums in blocks: of one block)."""
+        """The floor price of the dearest witness if no byte were zero (sums in blocks: of one block); what is computed may cost more."""
         return BASE + FLOOR * self.witness
 
 
@@ -90,7 +90,7 @@ def show(path: Path, reporter: Reporter) -> None:
         "longest row",
         "blocks",
         "witness bytes",
-        "gas of the dearest leaf, at most",
+        "floor price, gas",
     ):
         grid.add_column(name, justify="left" if name == "operator" else "right")
     for line in lines:

@@ -337,7 +337,7 @@ def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:
 def _validate(bundle: Bundle) -> None:
     """Everything that decides bits is what the roots fix: a tensor's words alone do not say its type and shape, the program does."""
     data = [(t.numel(), not t.is_floating_point()) for t in bundle.data]
-    validate(bundle.program, data, bundle.steps)
+    validate(bundle.program, data, bundle.steps, bundle.mode)
     sources, labels = bundle.program.sources, bundle.program.labels.state
     if not len(sources) == len(labels) == len(bundle.state):
         raise BundleError(

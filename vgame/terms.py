@@ -20,7 +20,8 @@ from vgame.errors import VgameError
 from vgame.execute.devices import settle
 from vgame.execute.training import Stepper
 from vgame.offline import executor_of
-from vgame.program.operators import Contract
+from vgame.program.operators import LEAF_TERMS, Contract
+from vgame.program.validate import longest_run
 from vgame.report import Reporter
 from vgame.spec import Bundle, Terms, load_bundle, problems
 
@@ -29,7 +30,7 @@ KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the v
 LONGEST_WINDOW = 90 * 86_400
 
 #: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
-#: the dearest leaf of the program.
+#: the dearest leaf of rows of LEAF_TERMS words at most.
 GAS = {
     "acceptJob": 60_000, "challenge": 133_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
     "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 86_000,
@@ -39,13 +40,20 @@ GAS = {
 LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
 #: More of `postPartials` for each block behind the third.
 BLOCK_GAS = {"correct": 6_000, "logged": 10_000}
+#: More of `prove` for each term behind LEAF_TERMS: of products, the dearest.
+TERM_GAS = {"correct": 330, "logged": 765}
 
 
 def gas_of(bundle: Bundle) -> dict[str, int]:
     """Gas of each call at most in a dispute about this job."""
-    blocks = max((op.blocks for op in bundle.program.operators if isinstance(op, Contract)), default=1)
-    gas = GAS | (LOGGED_GAS if bundle.mode == "logged" else {})
-    return gas | {"postPartials": gas["postPartials"] + BLOCK_GAS[bundle.mode] * max(0, blocks - 3)}
+    operators, mode = bundle.program.operators, bundle.mode
+    blocks = max((op.blocks for op in operators if isinstance(op, Contract)), default=1)
+    terms = max(map(longest_run, operators))
+    gas = GAS | (LOGGED_GAS if mode == "logged" else {})
+    return gas | {
+        "postPartials": gas["postPartials"] + BLOCK_GAS[mode] * max(0, blocks - 3),
+        "prove": gas["prove"] + TERM_GAS[mode] * max(0, terms - LEAF_TERMS),
+    }
 
 
 @dataclass(frozen=True)

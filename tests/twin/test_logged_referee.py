@@ -12,7 +12,7 @@ import torch
 from deployed import Contract, Reverted
 from eth_abi import decode, encode
 from onchain import StepOnChain, deploy_logged
-from referee_programs import STEP, STEPS, functions, selections, sums
+from referee_programs import STEP, STEPS, Small, functions, selections, sums
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.commit.merkle import Kind, leaf_hash, path_root
@@ -50,10 +50,8 @@ class ArbitraryLog:
         return self.steps
 
 
-def step_of(name: str, bits: int, machine: Contract, folder: Path) -> StepOnChain:
+def step_of(small: Small, bits: int, machine: Contract, folder: Path) -> StepOnChain:
     """Step STEP of a program in mode `logged`, followed from an arbitrary log."""
-    torch.manual_seed(0)
-    small = PROGRAMS[name]()
     if bits < 32:
         kept = [o for o in small.operators if not (isinstance(o, Map) and o.function in ELEMENTARY)]
         small = replace(small, operators=kept)
@@ -75,7 +73,8 @@ def machine() -> Contract:
 @pytest.mark.parametrize(("name", "bits"), [("sums", 32), ("sums", 27), ("functions", 29), ("selections", 32)])
 def test_every_element_is_decided_as_it_was_computed(name: str, bits: int, machine: Contract, tmp_path: Path) -> None:
     """Contract, reference and executor agree; one flipped bit in the claim or in the proof is refused."""
-    step, random, wrong, directions = step_of(name, bits, machine, tmp_path), Random(5), [], set()
+    torch.manual_seed(0)
+    step, random, wrong, directions = step_of(PROGRAMS[name](), bits, machine, tmp_path), Random(5), [], set()
     for o, operator in enumerate(step.history.program.operators):
         few = 1 if isinstance(operator, Contraction) and operator.blocks > 4 else 5
         few = 20 if reads_log(operator) and operator.elements > 128 else few
@@ -89,7 +88,7 @@ def test_every_element_is_decided_as_it_was_computed(name: str, bits: int, machi
 
 def test_another_log_gives_another_word_or_none(machine: Contract, tmp_path: Path) -> None:
     """The entry is proven against the interval's root, at its own place."""
-    step = step_of("sums", 32, machine, tmp_path)
+    step = step_of(sums(), 32, machine, tmp_path)
     operators = step.history.program.operators
     o = next(i for i, op in enumerate(operators) if reads_log(op) and op.blocks == 1 and op.elements > 12)
     context, proof = step.context(o, 7), list(decode([PROOF_TYPE], step.proof(o, 7))[0])
@@ -115,7 +114,7 @@ def test_another_log_gives_another_word_or_none(machine: Contract, tmp_path: Pat
 
 def test_a_neighbours_entry_is_none_of_this_element(machine: Contract, tmp_path: Path) -> None:
     """Where a direction matters: with all other entries of the leaf the element has its word without one, with its own the other one."""
-    step = step_of("sums", 32, machine, tmp_path)
+    step = step_of(sums(), 32, machine, tmp_path)
     program, tried = step.history.program, []
     for o in (i for i, op in enumerate(program.operators) if reads_log(op) and op.blocks == 1):
         read = step.history._reader(STEP, o).read
@@ -139,7 +138,7 @@ def test_a_neighbours_entry_is_none_of_this_element(machine: Contract, tmp_path:
 
 def test_functions_without_a_word_are_refused(machine: Contract, tmp_path: Path) -> None:
     """An elementary function with fewer than 32 bits: no proof of it is accepted, whoever sends it."""
-    step = step_of("functions", 32, machine, tmp_path)
+    step = step_of(functions(), 32, machine, tmp_path)
     operators = step.history.program.operators
     o = next(i for i, op in enumerate(operators) if isinstance(op, Map) and op.function is Function.EXP)
     context = step.context(o, 3)
@@ -149,7 +148,7 @@ def test_functions_without_a_word_are_refused(machine: Contract, tmp_path: Path)
 
 
 def test_partial_sums_without_their_entry_are_refused(machine: Contract, tmp_path: Path) -> None:
-    step = step_of("sums", 32, machine, tmp_path)
+    step = step_of(sums(), 32, machine, tmp_path)
     operators = step.history.program.operators
     o = next(i for i, op in enumerate(operators) if isinstance(op, Contraction) and op.blocks == 3)
     partials, witness = step.history.partials(STEP, o, 2), step.history.witness(STEP, o, 2)

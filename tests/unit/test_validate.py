@@ -348,6 +348,17 @@ def test_what_cannot_be_proven_in_one_transaction_is_refused(kind: str, most: in
         validate(long_row(beyond, LONG[kind](beyond)), [(beyond, False)], 1)
 
 
+@pytest.mark.parametrize("variant", [Variant.SUM, Variant.DOT])
+def test_mode_logged_has_shorter_sums(variant: Variant) -> None:
+    """Three accumulators cost more gas than one; rows of products are cut short by their witness already."""
+    longest = {Variant.SUM: 1_280_000, Variant.DOT: 920_000}[variant]
+    kind = LONG[variant.name.lower()]
+    validate(long_row(longest, kind(longest)), [(longest, False)], 1, "logged")
+    beyond = longest + longest // 20
+    with pytest.raises(ProgramError, match=r"operator 0 .* long: .*; 1(,280,000|20,000) are the most"):
+        validate(long_row(beyond, kind(beyond)), [(beyond, False)], 1, "logged")
+
+
 def test_a_maximum_in_blocks_may_be_of_any_length() -> None:
     operator = ReduceMax(1, 10**8, 1024, Ref(RefClass.DATA, 0))
     validate(long_row(10**8, operator), [(10**8, False)], 1)

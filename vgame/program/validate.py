@@ -15,6 +15,7 @@ from vgame.commit.words import LEAF_BYTES, LEAF_WORDS, tensor_height
 from vgame.errors import ProgramError
 from vgame.program.operators import (
     BROADCAST,
+    MAX_BLOCKS,
     Access,
     ArgMax,
     Contract,
@@ -37,6 +38,9 @@ MAX_RANK = 12
 MAX_DIMS = 8
 MAX_ACCESSES = 32
 MAX_WITNESS = 120_000  # bytes; a public mempool takes transactions up to 128 KiB
+MAX_LOGGED_TERMS = (
+    20_000  # of a block of a sum: what a transaction may cost (EIP-7825), at 690 gas for a term in mode `logged`
+)
 BARE = (RefClass.OPERATOR, RefClass.STATE, RefClass.CONSTANT, RefClass.DATA)
 
 
@@ -76,22 +80,23 @@ def tensors_of(program: Program, data: Sequence[tuple[int, bool]]) -> Tensors:
     )
 
 
-def validate(program: Program, data: Sequence[tuple[int, bool]], steps: int) -> None:
-    """Raise ProgramError unless the program is valid; `data` is (elements, integer) per data tensor."""
+def validate(program: Program, data: Sequence[tuple[int, bool]], steps: int, mode: str = "correct") -> None:
+    """Raise ProgramError unless the program is valid in the mode; `data` is (elements, integer) per data tensor."""
     tensors = tensors_of(program, data)
     _check_sources(program, tensors)
     if len(data) != program.data:
         raise ProgramError(f"the program reads {program.data} data tensors, the data set has {len(data)}")
     if steps * program.scalars > MAX_ELEMENTS:
         raise ProgramError(f"{steps} steps of {program.scalars} scalars are more than {MAX_ELEMENTS} words")
-    for problem in undecidable(program, tensors):
+    for problem in undecidable(program, tensors, mode):
         raise ProgramError(problem)
 
 
-def undecidable(program: Program, tensors: Tensors) -> Iterator[str]:
+def undecidable(program: Program, tensors: Tensors, mode: str = "correct") -> Iterator[str]:
     """Every operator that the referee could not decide, and why."""
     for i, operator in enumerate(program.operators):
         problem = _operator_problem(operator, i, tensors) or _witness_problem(operator, tensors, len(program.operators))
+        problem = problem or _gas_problem(operator, mode)
         if problem:
             yield f"operator {program.operator_name(i)}: {problem}"
 
@@ -218,6 +223,18 @@ def _opening_bytes(words: int, ref: Ref, tensors: Tensors, elements: int, operat
     return leaves * LEAF_BYTES + 32 * (2 * tensor_height(elements) + outer) + 256
 
 
+def longest_run(operator: Operator) -> int:
+    """Words of an operand that an element (or block) reads in one opening, at most."""
+    match operator:
+        case Contract():
+            return operator.block_length
+        case ReduceMax():
+            return min(operator.block, operator.length)
+        case ArgMax():
+            return operator.length
+    return 1
+
+
 def witness_bytes(operator: Operator, tensors: Tensors, operators: int) -> int:
     """Bytes that the dearest element (or block) of the operator needs at most."""
     fixed = 1024 + 32 * tree_height(operators)
@@ -225,15 +242,7 @@ def witness_bytes(operator: Operator, tensors: Tensors, operators: int) -> int:
     for ref, elements, _ in operand_refs(operator):
         if ref.cls is RefClass.IMMEDIATE:
             continue
-        words = 1
-        match operator:
-            case Contract():
-                words = min(operator.block_length, operator.k)
-            case ReduceMax():
-                words = min(operator.block, operator.length)
-            case ArgMax():
-                words = operator.length
-        runs.append(_opening_bytes(words, ref, tensors, elements, operators))
+        runs.append(_opening_bytes(longest_run(operator), ref, tensors, elements, operators))
     if isinstance(operator, Copy):
         runs = [max(runs, default=0)]
         fixed += sum(9 + 12 * len(a.dims) + 5 * len(a.targets) for a in operator.accesses)
@@ -244,4 +253,13 @@ def _witness_problem(operator: Operator, tensors: Tensors, operators: int) -> st
     size = witness_bytes(operator, tensors, operators)
     return (
         None if size <= MAX_WITNESS else f"one element needs a witness of {size:,} bytes; {MAX_WITNESS:,} are the most"
+    )
+
+
+def _gas_problem(operator: Operator, mode: str) -> str | None:
+    if mode != "logged" or not isinstance(operator, Contract) or operator.block_length <= MAX_LOGGED_TERMS:
+        return None
+    most = MAX_BLOCKS * MAX_LOGGED_TERMS
+    return (
+        f"a sum of {operator.k:,} terms costs more gas than a transaction has; {most:,} are the most in mode `logged`"
     )
