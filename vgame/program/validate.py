@@ -38,9 +38,8 @@ MAX_RANK = 12
 MAX_DIMS = 8
 MAX_ACCESSES = 32
 MAX_WITNESS = 120_000  # bytes; a public mempool takes transactions up to 128 KiB
-MAX_LOGGED_TERMS = (
-    20_000  # of a block of a sum: what a transaction may cost (EIP-7825), at 690 gas for a term in mode `logged`
-)
+#: Terms of a block of a sum in mode `logged`, at up to 765 gas each: what a transaction may cost (EIP-7825).
+MAX_LOGGED_TERMS = 20_000
 BARE = (RefClass.OPERATOR, RefClass.STATE, RefClass.CONSTANT, RefClass.DATA)
 
 
