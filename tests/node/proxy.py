@@ -88,18 +88,21 @@ class LyingProxy(Proxy):
 
 
 class DrippingProxy(Proxy):
-    """It sends its replies byte by byte."""
+    """It sends its replies byte by byte, from `begin` on: the body, the header, or informative answers for ever."""
 
-    pause = 0.0
+    pause, begin = 0.0, "body"
 
     def reply(self, content: bytes) -> None:
         if not self.pause:
             return super().reply(content)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
+        header = f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\nX-Filler: {'x' * 100}\r\n\r\n".encode()
+        whole = {"body": header, "header": b"", "continue": b""}[self.begin]
+        slow = {"body": content, "header": header + content, "continue": b"HTTP/1.1 100 Continue\r\n\r\n" * 100}[
+            self.begin
+        ]
         with suppress(OSError):  # whoever asked has gone
-            for byte in content:
+            self.wfile.write(whole)
+            for byte in slow:
                 time.sleep(self.pause)
                 self.wfile.write(bytes([byte]))
 

@@ -5,11 +5,15 @@ In: a JSON-RPC endpoint and a private key. Out: answers and receipts; every fail
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
+from http.client import HTTPResponse
 from importlib.resources import files
 from typing import Any
 
@@ -17,7 +21,7 @@ import requests
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import HTTPError
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from web3 import HTTPProvider, Web3
 from web3.exceptions import (
     ContractCustomError,
@@ -32,7 +36,8 @@ from vgame.errors import ChainError, EndpointError, VgameError
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
-REPLY_TIMEOUT = 60  # seconds for the whole body of a reply
+REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
+CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 RAISES = 20
 GWEI = 10**9
@@ -89,35 +94,71 @@ def quantity(value: Any) -> int:
     return value
 
 
-class _WholeReplies(HTTPAdapter):
-    """Replies are read here, in time as a whole: the library's timeout is for each piece of them."""
+#: Until when the reply that is waited for has to be here, on the monotonic clock.
+_END: ContextVar[float] = ContextVar("end")
+
+
+class _InTime(io.RawIOBase):
+    """What comes over a socket until `_END`: the library's timeout is for each piece, and a line of a header has many."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._raw = sock, sock.makefile("rb", buffering=0)
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        """What HTTPResponse asks a socket for."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if (left := _END.get() - time.monotonic()) <= 0:
+            raise TimeoutError(f"a reply took more than {REPLY_TIMEOUT} seconds")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _in_time(pool: Any) -> Any:
+    """A pool of connections whose replies, from the first line of the header on, have to be here by `_END`."""
+
+    def reply(_: Any, sock: socket.socket, **options: Any) -> HTTPResponse:
+        return HTTPResponse(_InTime(sock), **options)  # type: ignore[arg-type]
+
+    return type(
+        pool.__name__, (pool,), {"ConnectionCls": type("Connection", (pool.ConnectionCls,), {"response_class": reply})}
+    )
+
+
+class _InTimeAdapter(HTTPAdapter):
+    """Connections of that kind, through proxies too."""
+
+    pools = {"http": _in_time(HTTPConnectionPool), "https": _in_time(HTTPSConnectionPool)}  # noqa: RUF012
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = self.pools
+
+    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **options)
+        manager.pool_classes_by_scheme = self.pools
+        return manager
 
     def send(self, *args: Any, **options: Any) -> requests.Response:
-        end = time.monotonic() + REPLY_TIMEOUT
-        response, pieces = super().send(*args, **options), []
-        try:
-            while piece := response.raw.read1(2**16, decode_content=True):
-                pieces.append(piece)
-                if time.monotonic() > end:
-                    raise requests.exceptions.ReadTimeout(f"a reply took more than {REPLY_TIMEOUT} seconds")
-        except HTTPError as error:
-            response.close()
-            raise requests.exceptions.ConnectionError(error) from None
-        except BaseException:
-            response.close()
-            raise
-        response.raw.release_conn()
-        response._content, response._content_consumed = b"".join(pieces), True
-        return response
+        _END.set(time.monotonic() + REPLY_TIMEOUT)
+        return super().send(*args, **options)
 
 
 def _provider(url: str) -> HTTPProvider:
-    """What was not answered in time is not asked again at once; dropped connections are."""
+    """What was not answered in time is not asked again at once."""
     session = requests.Session()
-    session.mount("http://", _WholeReplies())
-    session.mount("https://", _WholeReplies())
+    session.mount("http://", _InTimeAdapter())
+    session.mount("https://", _InTimeAdapter())
     again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
-    return HTTPProvider(url, {"timeout": REPLY_TIMEOUT}, session, again)
+    return HTTPProvider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)
 
 
 class Chain:
