@@ -348,8 +348,6 @@ class Limits:
 class Watch:
     """An auditor's view of all jobs that order its bundle."""
 
-    REORG = 64  # blocks that are looked at again
-
     def __init__(self, game: Game, computation: Computation, reporter: Reporter, poll: float, limits: Limits) -> None:
         self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
         self.auditors: dict[bytes, Auditor] = {}
@@ -357,7 +355,6 @@ class Watch:
         self.foreign: set[bytes] = set()
         self.said: set[bytes] = set()
         self.ended: set[bytes] = set()
-        self.block = 0
 
     @property
     def finished(self) -> bool:
@@ -375,8 +372,8 @@ class Watch:
 
     def look(self) -> None:
         """New jobs that order this bundle."""
-        for event in self.game.events("JobCreated", first=max(0, self.block - self.REORG)):
-            job, self.block = event.args["job"], max(self.block, event.block)
+        for event in self.game.events("JobCreated"):
+            job = event.args["job"]
             if job in self.auditors or job in self.foreign:
                 continue
             if not matches(self.game, self.computation.bundle, event):

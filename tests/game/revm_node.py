@@ -334,9 +334,7 @@ class RevmGame(Game):
         assert receipt["status"] == "0x1"
         return receipt
 
-    def events(
-        self, name: str | None = None, job: bytes | None = None, first: int = 0, node: bytes | None = None
-    ) -> list[Event]:
+    def events(self, name: str | None = None, job: bytes | None = None, node: bytes | None = None) -> list[Event]:
         wanted = self.address.lower()
         found = (decode_log(log) for log in self._logs() if log["address"].lower() == wanted)
         found = (e for e in found if name in (None, e.name) and job in (None, e.args.get("job")))

@@ -39,6 +39,7 @@ CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 K
 REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
 CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
+TOO_MANY = 429  # the status of a reply to requests that come too fast
 RAISES = 20
 GWEI = 10**9
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
@@ -183,6 +184,9 @@ class Chain:
             return question()
         except requests.exceptions.RequestException as error:
             self.lost = True
+            status = 500 if error.response is None else error.response.status_code
+            if status < 500 and status != TOO_MANY:
+                raise RefusedError(f"{self.url} refused a request: {error}") from None
             raise ChainError(f"no answer from {self.url} ({type(error).__name__}); is the node running?") from None
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise

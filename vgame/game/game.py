@@ -18,7 +18,8 @@ from web3.exceptions import ContractCustomError, ContractLogicError, Transaction
 
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError, NotYet
-from vgame.game.chain import Chain, RefusedError, Wallet, artifact, checksum_address, quantity
+from vgame.game.chain import Chain, Wallet, artifact, checksum_address, quantity
+from vgame.game.events import Events
 
 
 class Phase(IntEnum):
@@ -192,6 +193,7 @@ class Game:
         self.chain, self.wallet = chain, wallet
         self.address = checksum_address(address)
         self.contract = chain.web3.eth.contract(address=self.address, abi=full_abi())
+        self._events = Events(chain, self.address, self._decode_log)
         self._check_code()
         chain.checks.append(self._check_code)
 
@@ -380,29 +382,11 @@ class Game:
         encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
         return bytes(Web3.keccak(encoded))
 
-    def events(
-        self, name: str | None = None, job: bytes | None = None, first: int = 0, node: bytes | None = None
-    ) -> list[Event]:
-        """Events in order from block `first` on: of one name, one job, one node (Revealed, LeafOpened) if given."""
-        topics: list[Any] = [Web3.to_hex(self._topic(name)) if name else None]
-        if job is not None:
-            topics.append(Web3.to_hex(job))
-        if node is not None:
-            topics.append(Web3.to_hex(node))
-        newest = self.chain.ask(lambda: quantity(self.chain.web3.eth.block_number))
-        logs = self._logs({"address": self.address, "topics": topics}, first, newest) if newest >= first else []
-        return self.chain.ask(lambda: [event for log in logs if (event := self._decode_log(log)) is not None])
-
-    def _logs(self, query: dict[str, Any], first: int, last: int) -> list[Any]:
-        """Logs of a range of blocks; in halves where the endpoint refuses so many."""
-        blocks = {"fromBlock": Web3.to_hex(first), "toBlock": Web3.to_hex(last)}
-        try:
-            return list(self.chain.ask(lambda: self.chain.web3.eth.get_logs(query | blocks)))
-        except (RefusedError, EndpointError):
-            if first == last:
-                raise
-            middle = (first + last) // 2
-            return self._logs(query, first, middle) + self._logs(query, middle + 1, last)
+    def events(self, name: str | None = None, job: bytes | None = None, node: bytes | None = None) -> list[Event]:
+        """Events in order: of one name, one job, one node (Revealed, LeafOpened) if given."""
+        topics = [Web3.to_hex(self._topic(name)) if name else None]
+        topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
+        return self._events.read(tuple(topics))
 
     @cached_property
     def _topics(self) -> dict[bytes, Any]:

@@ -1,0 +1,168 @@
+"""Events are found from the block that made the game on, whatever ranges an endpoint takes, and read once where nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from frauds import SETUP
+from proxy import LyingProxy, Request, served
+from scene import Play, Scene
+
+from vgame.errors import VgameError
+from vgame.game.chain import Chain
+from vgame.game.events import Events
+from vgame.game.game import Game
+
+RANGE = 20
+Truth = Callable[[], Request]
+
+
+@dataclass
+class Provider:
+    """An endpoint with limits: `most` blocks per request; `code` says what it answers about old code."""
+
+    scene: Scene
+    handler: Any
+    url: str
+    most: int = 10**9
+    code: Any = None
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def answer(self, asked: Request, truth: Truth) -> Request:
+        match asked["method"]:
+            case "eth_getLogs":
+                first, last = (int(asked["params"][0][k], 16) for k in ("fromBlock", "toBlock"))
+                self.asked.append((first, last))
+                if last - first >= self.most:
+                    return {"error": {"code": -32005, "message": "block range is too large"}}
+            case "eth_getCode" if self.code is not None and asked["params"][1] != "latest":
+                return self.code
+        return truth()
+
+    def game(self) -> Game:
+        return Game(Chain(self.url), self.scene.address)
+
+    def jobs(self, game: Game) -> list[bytes]:
+        self.asked.clear()
+        return [e.args["job"] for e in game.events("JobCreated")]
+
+
+def pass_blocks(scene: Scene, count: int = 3 * RANGE) -> None:
+    for _ in range(count):
+        scene.chain.advance(1)
+
+
+@pytest.fixture
+def provider(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    monkeypatch.setattr(Events, "RANGE", RANGE)
+    monkeypatch.setattr(Events, "MARGIN", 4)
+    monkeypatch.setattr(Events, "SETTLED", 5)
+    with served(LyingProxy, real_scene.chain.url) as (handler, url):
+        provider = Provider(real_scene, handler, url)
+        handler.lie = staticmethod(provider.answer)
+        yield provider
+
+
+@pytest.fixture
+def born(provider: Provider) -> int:
+    """The block of the game's deployment, by the definition; two jobs and many blocks later."""
+    chain = provider.scene.chain
+    codes = (bytes(chain.web3.eth.get_code(provider.scene.address, n)) for n in range(10**6))
+    block = next(n for n, code in enumerate(codes) if code)
+    assert block > 2  # the parts come first
+    provider.scene.post(SETUP)
+    pass_blocks(provider.scene)
+    provider.scene.post(SETUP)
+    return block
+
+
+def truth(provider: Provider) -> list[bytes]:
+    return [e.args["job"] for e in provider.scene.game().events("JobCreated")]
+
+
+def test_events_are_read_from_the_deployment_on_and_once(provider: Provider, born: int) -> None:
+    game = provider.game()
+    jobs = provider.jobs(game)
+    assert len(jobs) >= 2 and len(set(jobs)) == len(jobs)
+    assert min(first for first, _ in provider.asked) == born
+    assert all(last - first < RANGE for first, last in provider.asked)
+    assert provider.jobs(game) == jobs
+    assert len(provider.asked) <= 2 and min(first for first, _ in provider.asked) > born + RANGE
+
+
+@pytest.mark.parametrize("most", [1, 7])
+def test_ranges_shrink_where_an_endpoint_refuses(provider: Provider, born: int, most: int) -> None:
+    game, jobs = provider.game(), provider.jobs(provider.game())
+    provider.most = most
+    assert provider.jobs(game) == jobs
+    taken = [(first, last) for first, last in provider.asked if last - first < most]
+    assert [n for first, last in taken for n in range(first, last + 1)] == list(range(born, taken[-1][1] + 1))
+    assert len(provider.asked) < 3 * len(taken) + 10
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param({"result": "0x"}, id="a pruned node that says so of every old state"),
+        pytest.param({"error": {"code": -32000, "message": "missing trie node"}}, id="one that refuses"),
+        pytest.param({"result": None}, id="one that says nothing"),
+    ],
+)
+def test_a_deployment_that_is_not_shown_hides_nothing(provider: Provider, born: int, code: Request) -> None:
+    game, jobs = provider.game(), provider.jobs(provider.game())
+    provider.code = code
+    assert provider.jobs(game) == jobs
+    assert min(first for first, _ in provider.asked) == 0
+
+
+def test_a_deployment_that_is_not_old_yet(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it may still move to another block: what is remembered begins behind the settled one."""
+    play = provider.scene.post(SETUP)
+    pass_blocks(provider.scene, RANGE + 1)
+    monkeypatch.setattr(Events, "SETTLED", 10**9)
+    assert play.id in provider.jobs(provider.game())
+    assert min(first for first, _ in provider.asked) == 1
+
+
+def test_an_outage_in_a_long_scan_costs_what_was_not_read(provider: Provider, born: int) -> None:
+    game, jobs, honest = provider.game(), provider.jobs(provider.game()), provider.answer
+    seen = []
+
+    def away(asked: Request, truth: Truth) -> Request:
+        told = honest(asked, truth)
+        seen.append(asked["method"])
+        return {"error": {"code": -32000, "message": "away"}} if seen.count("eth_getLogs") > 2 else told
+
+    provider.handler.lie = staticmethod(away)
+    with pytest.raises(VgameError, match="refused a request"):
+        game.events("JobCreated")
+    provider.handler.lie = staticmethod(honest)
+    assert provider.jobs(game) == jobs
+    assert min(first for first, _ in provider.asked) == born + 2 * RANGE
+
+
+def test_logs_that_lag_behind_are_found_later(provider: Provider, born: int) -> None:
+    game, honest = provider.game(), provider.answer
+    provider.handler.lie = staticmethod(
+        lambda asked, truth: {"result": []} if asked["method"] == "eth_getLogs" else honest(asked, truth)
+    )
+    game._events.SETTLED = 10**9
+    assert game.events("JobCreated") == []
+    provider.handler.lie = staticmethod(honest)
+    assert provider.jobs(game) == truth(provider)
+
+
+def test_a_reorganisation_behind_the_settled_block(provider: Provider, born: int) -> None:
+    """Whatever its depth: what was remembered is read again."""
+    chain = provider.scene.chain
+    snapshot = chain.web3.provider.make_request("evm_snapshot", [])["result"]
+    undone: Play = provider.scene.post(SETUP)
+    pass_blocks(provider.scene)
+    game = provider.game()
+    assert undone.id in provider.jobs(game)
+    assert chain.web3.provider.make_request("evm_revert", [snapshot])["result"]
+    pass_blocks(provider.scene, 4 * RANGE)
+    assert provider.jobs(game) == truth(provider) and undone.id not in truth(provider)
