@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from vgame.errors import VgameError
 
+HALF = ".half"  # ends the name of a file that is being written
+
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside the target, flush it to the disk, then rename."""
+    """Write to a temporary file beside the target, flush it to the disk, then rename. The file is locked as long as its writer lives."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, temporary = tempfile.mkstemp(HALF, f".{path.name}.", path.parent)
         try:
-            os.fchmod(descriptor, 0o644)
             with os.fdopen(descriptor, "wb") as file:
+                with suppress(OSError):  # some file systems have no locks: what is left there stays
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                os.fchmod(descriptor, 0o644)
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+                os.fsync(descriptor)
+                os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
         raise VgameError(f"{path} cannot be written: {error.strerror}; nothing was changed") from None
+
+
+def remove_halves(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder."""
+    for half in folder.glob(f".*{HALF}"):
+        with suppress(OSError), open(half, "rb") as file:  # BlockingIOError: its writer lives
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            half.unlink()

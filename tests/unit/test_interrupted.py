@@ -90,10 +90,15 @@ def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path
     run = tmp_path / "run"
     killed_after(bundle, run, 2)
     (left,) = {path.parent for path in run.rglob("*.safetensors") if path.parent.name == "states"}
-    (left / ".0000000004.safetensors.half").write_bytes(b"half")
+    for name in (
+        "states/.0000000004.safetensors.a1b2c3d4.half",
+        ".checks.bin.a1b2c3d4.half",
+        "job/.spec.json.a1b2c3d4.half",
+    ):
+        (left.parent / name).write_bytes(b"half")
     store = open_run(run)
     store.hold()
-    assert not list(left.glob(".*"))
+    assert not list(run.rglob(".*"))
     code, _, err = finish(start(bundle, run))
     assert code == 1 and err.count("\n") == 1 and "is being written by another process" in err
     late = open_run(run)

@@ -29,7 +29,7 @@ import torch
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
-from vgame.files import write_atomic
+from vgame.files import remove_halves, write_atomic
 from vgame.spec import Bundle, pack_tensors, unpack_tensors
 
 ROOT_BYTES = 32
@@ -149,8 +149,8 @@ class Store:
             raise StoreError(f"another process has just written to {self.folder}; start again")
         self._check_roots()
         self._renew_checks()
-        for half in (self.folder / "states").glob(".*"):
-            half.unlink(missing_ok=True)
+        for folder in (self.folder, self.folder / "job", self.folder / "states"):
+            remove_halves(folder)
 
     def _renew_checks(self) -> None:
         checks = self._checks()

@@ -1,0 +1,55 @@
+"""Files that are whole or not there, and what a kill leaves of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vgame.files import remove_halves, write_atomic
+
+WRITER = """
+import os, sys, time
+from pathlib import Path
+from vgame.files import write_atomic
+os.fsync = lambda _: (print("writing", flush=True), time.sleep(600))
+write_atomic(Path(sys.argv[1]), b"new")
+"""
+
+
+def writer(path: Path) -> subprocess.Popen:
+    """A process in the middle of writing a file."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "run.json", b"old")
+    process = writer(tmp_path / "run.json")
+    try:
+        (half,) = tmp_path.glob(".run.json.*")
+        remove_halves(tmp_path)
+        assert half.exists()
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert half.exists() and (tmp_path / "run.json").read_bytes() == b"old"
+    (tmp_path / ".mine").write_bytes(b"")
+    remove_halves(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".mine", "run.json"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    write_atomic(tmp_path / "a", b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Exception, match="cannot be written: No space left on device"):
+        write_atomic(tmp_path / "a", b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_bytes() == b"old"
