@@ -52,6 +52,10 @@ class EndpointError(ChainError):
     """What the endpoint shows cannot be: it contradicts itself, or content does not hash to its name. Nothing is done on its word."""
 
 
+class TooDear(EndpointError):
+    """The base fee is above what the user pays; nothing is sent as long as that is so."""
+
+
 class ContractError(VgameError):
     """The contract refused a call; `name` and `args_` are its custom error's."""
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
-from vgame.errors import Abstain, Over, VgameError
+from vgame.errors import Abstain, Over, TooDear, VgameError
 from vgame.report import Reporter
 
 
 class Patience:
-    """A problem that may pass is said once and waited for, longer each time: clocks run on while a role is down."""
+    """A problem that may pass is said and waited for, longer each time; said again once in a while, with what is left of clocks that run
+    meanwhile (`hurry`, a part of a sentence)."""
 
-    def __init__(self, reporter: Reporter, poll: float, longest: float = 15.0) -> None:
-        self.reporter, self.poll, self.longest = reporter, poll, longest
-        self.delay, self.said = poll, ""
+    AGAIN = 300.0  # seconds until a problem that stays is said again
+
+    def __init__(
+        self, reporter: Reporter, poll: float, longest: float = 15.0, hurry: Callable[[], str] = lambda: ""
+    ) -> None:
+        self.reporter, self.poll, self.longest, self.hurry = reporter, poll, longest, hurry
+        self.delay, self.said, self.since = poll, "", 0.0
 
     def __enter__(self) -> None:
         pass
@@ -23,10 +30,15 @@ class Patience:
             self.delay, self.said = self.poll, ""
         if not isinstance(problem, VgameError) or isinstance(problem, Over):
             return False
-        if str(problem) != self.said:
-            self.said = str(problem)
+        what = TooDear.__name__ if isinstance(problem, TooDear) else str(problem)  # a fee is another in every block
+        if what != self.said or time.monotonic() - self.since > self.AGAIN:
+            self.said, self.since, clock = what, time.monotonic(), ""
+            with suppress(VgameError):
+                clock = self.hurry()
             again = "" if isinstance(problem, Abstain) else " (trying again)"
-            self.reporter.emit("problem", f"{problem}{again}", message=self.said)
+            self.reporter.emit(
+                "problem", f"{problem}{again}{clock and f'; {clock}'}", message=str(problem), clock=clock
+            )
         time.sleep(self.delay)
         self.delay = min(2 * self.delay, self.longest)
         return True

@@ -78,9 +78,11 @@ def _from_keystore(path: Path) -> bytes:
         raise ChainError(f"{path} is no keystore file, or {PASSWORD_VARIABLE} is not its password") from None
 
 
-def open_game(seat: Seat) -> Game:
+def open_game(seat: Seat, reporter: Reporter | None = None) -> Game:
     """The contract at the seat, all its parts checked, with the wallet of the environment."""
     chain = Chain(seat.rpc)
+    if reporter:
+        chain.tell = lambda text: reporter.emit("waiting", text, message=text)
     game = Game(chain, seat.game, wallet_from_environment(chain))
     game.check_machine()
     chain.checks.append(game.check_machine)
@@ -289,7 +291,7 @@ def hello(reporter: Reporter, role: str, device: str) -> None:
 
 def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = False) -> Phase:
     """Accept a job, train it, claim, defend, finalize, withdraw; the phase in which it ended."""
-    game = open_game(seat)
+    game = open_game(seat, reporter)
     with settle(seat.device) as kind:
         hello(reporter, "trainer", seat.device)
         computation = Computation(seat, kind, reporter)
@@ -306,7 +308,7 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
 
 def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: float) -> Phase:
     """Claim what was computed, then make moves until the job has ended and there is nothing left to do."""
-    patience, claimed = Patience(reporter, poll), False
+    patience, claimed = Patience(reporter, poll, hurry=trainer.hurry), False
     while True:
         with patience:
             acted, phase = trainer.step(), trainer.look().phase
@@ -324,7 +326,7 @@ def run_auditor(seat: Seat, reporter: Reporter, limits: Limits, once: bool = Fal
     """Re-execute the bundle, then watch every job that orders it; `once`: until all such jobs have ended."""
     if seat.log is None and load_bundle(seat.bundle).mode == "logged":
         raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
-    game = open_game(seat)
+    game = open_game(seat, reporter)
     with settle(seat.device) as kind:
         hello(reporter, "auditor", seat.device)
         computation = Computation(seat, kind, reporter)
@@ -382,7 +384,8 @@ class Watch:
             self.auditors[job] = Auditor(self.game, job, self.computation.history)
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
-            self.patience[job] = Patience(self.reporter, self.poll, self.poll)  # the other jobs must not wait
+            hurry = self.auditors[job].hurry
+            self.patience[job] = Patience(self.reporter, self.poll, self.poll, hurry)  # the other jobs must not wait
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = self.game.job(job)

@@ -8,7 +8,7 @@ import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from scene import Scene, Setup, due, payee_game
 
-from vgame.errors import Abstain, ChainError, NotYet
+from vgame.errors import Abstain, ChainError, NotYet, TooDear
 from vgame.game.game import Level, Phase, Status, Turn
 from vgame.game.trainer import Trainer
 from vgame.game.view import View
@@ -154,6 +154,52 @@ def test_patience_says_a_problem_once_and_passes_on_what_is_none_of_the_worlds(c
     assert capsys.readouterr().out.count("no answer") == 2
     with pytest.raises(ZeroDivisionError), patience:
         1 / 0  # noqa: B018
+
+
+def test_patience_says_again_what_stays_and_what_is_left_of_the_clock(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base fee is another in every block: that is no new problem."""
+    patience = Patience(Reporter(json_lines=True), 0.0, 0.0, lambda: "7 s are left")
+    for fee in range(5):
+        with patience:
+            raise TooDear(f"the base fee is {fee} gwei")
+    out = capsys.readouterr().out
+    assert out.count("base fee") == 1 and '"clock": "7 s are left"' in out
+    monkeypatch.setattr(Patience, "AGAIN", -1.0)
+    for _ in range(3):
+        with patience:
+            raise TooDear("the base fee is 9 gwei")
+    assert capsys.readouterr().out.count("base fee is 9 gwei") == 3
+
+
+def test_players_know_what_is_left_of_their_clocks(scene: Scene) -> None:
+    play = scene.post(SETUP)
+    trainer, auditor, spec = play.new_trainer(LIE), play.auditor(), SETUP.spec
+
+    def left(window: str) -> int:
+        return play.job.since + getattr(spec, window) - scene.chain.now()
+
+    play.advance(10)
+    assert trainer.hurry() == f"{left('accept_window')} s are left of the time to accept" and auditor.hurry() == ""
+    trainer.accept()
+    assert trainer.hurry() == f"{left('claim_window')} s are left of the time to claim"
+    trainer.claim()
+    assert (
+        trainer.hurry() == "" and auditor.hurry() == f"{left('challenge_window')} s are left of the time to challenge"
+    )
+    auditor.step()
+    play.advance(7)
+    turn, end = play.client.turn(play.id, 0)
+    assert turn is Turn.TRAINER
+    assert trainer.hurry() == f"{end - scene.chain.now()} s are left of the own clock of dispute 0"
+    assert "the time to challenge" in auditor.hurry()
+    trainer.step()
+    turn, end = play.client.turn(play.id, 0)
+    assert turn is Turn.AUDITOR and trainer.hurry() == ""
+    assert auditor.hurry() == f"{end - scene.chain.now()} s are left of the own clock of dispute 0"
+    assert "the time to challenge" in play.auditor().hurry()
+    auditor.game.chain.lost = True
+    assert auditor.hurry() == ""
+    auditor.game.chain.lost = False
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -44,7 +44,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
             bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=during,
             history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1],
         )  # fmt: skip
-        monkeypatch.setattr(vgame.roles, "open_game", lambda seat: play.trainer.game)
+        monkeypatch.setattr(vgame.roles, "open_game", lambda seat, _: play.trainer.game)
         monkeypatch.setattr(vgame.roles, "settle", nullcontext)
         monkeypatch.setattr(vgame.roles, "hello", lambda *_: None)
         monkeypatch.setattr(vgame.roles, "find_order", lambda *_: None)

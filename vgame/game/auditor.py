@@ -28,6 +28,11 @@ LATE = 2  # disputes about one claim that may be lost by time; after these nothi
 class Auditor(Player):
     """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may."""
 
+    side = Turn.AUDITOR
+    windows = {  # noqa: RUF012
+        Phase.CLAIMED: [("challenge_window", "the time to challenge")],
+        Phase.CONVICTED: [("reward_window", "the time to show what was known")],
+    }
     refusal: Callable[[Job], str] | None = None
 
     @cached_property

@@ -32,7 +32,7 @@ from web3.exceptions import (
 )
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
-from vgame.errors import ChainError, EndpointError, VgameError
+from vgame.errors import ChainError, EndpointError, TooDear, VgameError
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
@@ -166,6 +166,7 @@ class Chain:
     """A connection to one chain, checked when it is made and after every outage."""
 
     lost = False  # an answer was: who answers next may be somebody else
+    tell: Callable[[str], None] = staticmethod(lambda _: None)  # what a person should know while a call takes long
 
     def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
         self.url, self.poll = url, poll
@@ -324,6 +325,9 @@ class Wallet:
             if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
                 return receipt
             base, offered = self.chain.fees()[0], most
+            self.chain.tell(
+                f"transaction {tx['nonce']} waits: {offered} wei per gas are offered, the base fee is {base}"
+            )
             most = min(max(most * 5 // 4 + 1, 2 * base + tip), self._most(base))
             tip = min(tip * 5 // 4 + 1, most)
             if most <= offered:
@@ -334,10 +338,10 @@ class Wallet:
         )
 
     def _most(self, base: int) -> int:
-        """What a transaction may offer per gas; EndpointError if the base fee alone is more than the user pays."""
+        """What a transaction may offer per gas; TooDear if the base fee alone is more than the user pays."""
         ceiling = fee_ceiling()
         if base > ceiling:
-            raise EndpointError(
+            raise TooDear(
                 f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most {ceiling // GWEI:,} are paid: nothing "
                 f"is sent; use another endpoint, or put a larger number into {FEE_VARIABLE} if it is true"
             )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vgame.errors import ContractError, EndpointError, VgameError
-from vgame.game.game import Game, Job, JobSpec, Phase, Turn
+from vgame.game.game import Game, Job, JobSpec, Phase, Status, Turn
 from vgame.game.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,9 @@ class Player:
     """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash the job is."""
 
     terms: JobSpec | None = None
+    side: Turn
+    #: Windows of the spec in which this side may act, by phase.
+    windows: Mapping[Phase, Sequence[tuple[str, str]]]
 
     def __init__(self, game: Game, job: bytes, machine: Machine) -> None:
         self.game, self.id, self.machine = game, job, machine
@@ -67,6 +70,20 @@ class Player:
             if error.name not in HARMLESS:
                 raise
             return None
+
+    def hurry(self) -> str:
+        """Which of the own clocks ends first, and how much of it is left; empty if none runs, or if the endpoint is away."""
+        if self.game.chain.lost:
+            return ""
+        job, now = self.look(), self.game.chain.now()
+        ends = [(job.since + getattr(job.spec, window), what) for window, what in self.windows.get(job.phase, ())]
+        for number in range(job.disputes if job.phase is Phase.CLAIMED else 0):
+            d = self.game.dispute(self.id, number)
+            if d.status is Status.OPEN and self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor):
+                turn, end = self.game.turn(self.id, number)
+                ends += [(end, f"the own clock of dispute {number}")] if turn is self.side else []
+        left = [(end - now, what) for end, what in ends if end >= now]
+        return f"{min(left)[0]} s are left of {min(left)[1]}" if left else ""
 
     def withdraw(self) -> bool:
         """Take what the contract owes."""

@@ -19,6 +19,12 @@ from vgame.game.trees import reveal_depth, run_tree
 class Trainer(Player):
     """The side that claims."""
 
+    side = Turn.TRAINER
+    windows = {  # noqa: RUF012
+        Phase.CREATED: [("accept_window", "the time to accept")],
+        Phase.ACCEPTED: [("claim_window", "the time to claim")],
+    }
+
     # ---- life of the job ----
 
     def accept(self) -> None:
