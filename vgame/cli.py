@@ -65,11 +65,13 @@ def prepare(
     from vgame.spec import prepare as prepare_bundle
     from vgame.spec import read_job_file, save_bundle
 
-    bundle = prepare_bundle(read_job_file(job))
+    reporter = Reporter(json)
+    bundle = prepare_bundle(read_job_file(job), None if json else reporter)
+    reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     program = bundle.program
     text = f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root {program.root.hex()}"
-    Reporter(json).emit("prepared", text, **bundle.rendering())
+    reporter.emit("prepared", text, **bundle.rendering())
 
 
 @app.command()

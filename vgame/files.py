@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -40,3 +42,18 @@ def remove_halves(folder: Path) -> None:
         with suppress(OSError), open(half, "rb") as file:  # BlockingIOError: its writer lives
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             half.unlink()
+
+
+def check_file(path: Path) -> None:
+    """OSError unless it is a file: a pipe or a device in a folder of somebody else would be read for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "a file is expected", str(path))
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """A file of somebody else; OSError if it is none or has more than `most` bytes."""
+    check_file(path)
+    with open(path, "rb") as file:
+        if len(data := file.read(most + 1)) > most:
+            raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
+    return data

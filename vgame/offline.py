@@ -24,7 +24,7 @@ from vgame.game.trees import run_tree
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.run import LoggedStore, make_executor
 from vgame.logged.sums import PROVEN
-from vgame.report import Reporter
+from vgame.report import Reporter, Silence
 from vgame.spec import (
     Bundle,
     JobFile,
@@ -46,13 +46,13 @@ def executor_of(bundle: Bundle, kind: str) -> Executor:
     return Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
 
 
-def prepare_run(source: Path, run: Path) -> Bundle:
+def prepare_run(source: Path, run: Path, listener: Silence | None = None) -> Bundle:
     """The bundle of a run: captured from a job file, or copied from a bundle folder, into the run's folder; or the one that is there, if it
     is the same job."""
     if not source.exists():
         raise JobFileError(f"{source} is not there; a job file (TOML) or the folder of a bundle is expected")
     if not (run / "job" / "spec.json").exists():
-        bundle = load_bundle(source) if source.is_dir() else prepare(read_job_file(source))
+        bundle = load_bundle(source) if source.is_dir() else prepare(read_job_file(source), listener)
         save_bundle(bundle, run / "job")
         return load_bundle(run / "job")
     held = load_bundle(run / "job")
@@ -100,7 +100,8 @@ def train_offline(
 ) -> None:
     """Fill the run's folder; resumes where it stands. A run that diverges ends with an error that names step and operator."""
     with settle(device) as kind:
-        bundle = prepare_run(source, run)
+        reporter.stage("reads the job, and hashes its state and data")
+        bundle = prepare_run(source, run, None if reporter.json_lines else reporter)
         store = store_of(run, bundle, keep)
 
         def progress(step: int, loss: float) -> None:

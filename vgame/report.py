@@ -14,7 +14,17 @@ from rich.text import Text
 PLAIN_EVERY = 5.0  # seconds between two plain progress lines
 
 
-class Reporter:
+class Silence:
+    """Where nobody listens to how far long work is."""
+
+    def stage(self, text: str) -> None:
+        """What begins now, and may take a while."""
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        """How far a long piece of work is."""
+
+
+class Reporter(Silence):
     """Events of a role. `json_lines`: one JSON object per event on stdout."""
 
     def __init__(self, json_lines: bool = False, who: str = "") -> None:
@@ -32,8 +42,12 @@ class Reporter:
         elif text:
             self.console.print(Text.assemble((f"{self.who} " if self.who else "", "bold"), text))
 
+    def stage(self, text: str) -> None:
+        """For people; programs are told what it leads to."""
+        if not self.json_lines:
+            self.emit("stage", text)
+
     def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
-        """How far a long piece of work is."""
         if self.json_lines:
             if time.monotonic() - self._last > 0.25 or done == total:
                 self._last = time.monotonic()

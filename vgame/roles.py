@@ -169,6 +169,7 @@ class Computation:
 
     def __init__(self, seat: Seat, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
         self.reporter = reporter
+        reporter.stage("reads the bundle, and hashes its state and data")
         self.bundle = load_bundle(seat.bundle)
         if why := off_chain(self.bundle):
             raise Abstain(why)
@@ -247,6 +248,7 @@ class Computation:
     @cached_property
     def pace(self) -> Pace:
         """How fast this device is."""
+        self.reporter.stage("measures a few steps")
         pace = measure(self.bundle, self.stepper)
         if isinstance(self.store, LoggedStore):
             self.stepper.made.clear()  # what was measured is no step of the run

@@ -30,17 +30,21 @@ from safetensors.torch import load_file, save
 from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import STOPPED, BundleError, JobFileError, VgameError
-from vgame.files import write_atomic
+from vgame.files import check_file, read_file, write_atomic
 from vgame.program.file import load_program, save_program
 from vgame.program.lower import Lowered, lower_task
 from vgame.program.program import Program, TensorLabel
 from vgame.program.schedule import Schedule
 from vgame.program.validate import validate
+from vgame.report import Silence
 from vgame.tasks.task import Task
 
 #: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits. The contract takes 0
 #: and 26 to 32.
 MODES = ("correct", "nearest", "fp32", "logged")
+
+MOST_STEPS = 2**24  # what is more is a slip: a table of scalars for them alone takes hours
+MOST_SPEC = 2**24  # bytes of a spec.json
 
 UNITS = {"wei": 1, "gwei": 10**9, "ether": 10**18}
 
@@ -119,7 +123,7 @@ class JobFile(BaseModel):
     model: str = Field(pattern=r"^[\w.]+:\w+$")
     args: dict[str, Any] = Field(default_factory=dict)
     seed: int = Field(ge=0, lt=2**64, strict=True)
-    steps: int = Field(ge=1, lt=2**32, strict=True)
+    steps: int = Field(ge=1, le=MOST_STEPS, strict=True)
     interval: int = Field(ge=1, lt=2**32, strict=True)
     depth: int = Field(default=5, ge=1, le=8, strict=True)
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
@@ -301,14 +305,20 @@ def differences(a: Bundle, b: Bundle) -> list[str]:
     return [name for name, part in parts.items() if part(a) != part(b)]
 
 
-def prepare(job: JobFile) -> Bundle:
+def prepare(job: JobFile, listener: Silence | None = None) -> Bundle:
     """Capture the job's model and collect everything that the order consists of."""
-    return with_log(prepare_without_log(job), job.log)
+    listener = listener or Silence()
+    bundle = prepare_without_log(job, listener)
+    if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
+        listener.stage("calibrates thresholds on two devices")
+    return with_log(bundle, job.log)
 
 
-def prepare_without_log(job: JobFile) -> Bundle:
+def prepare_without_log(job: JobFile, listener: Silence | None = None) -> Bundle:
     """The same, but for what mode `logged` calibrates."""
-    lowered: Lowered = lower_task(make_task(job), job.schedule, job.steps)
+    listener = listener or Silence()
+    listener.stage(f"calls {job.model}")
+    lowered: Lowered = lower_task(make_task(job), job.schedule, job.steps, listener)
     bundle = Bundle(
         lowered.program, lowered.state, lowered.data, lowered.scalars,
         job.seed, job.steps, job.interval, job.depth, job.mode, job.terms,
@@ -386,9 +396,14 @@ def load_bundle(folder: Path) -> Bundle:
         raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {error} is missing") from None
     except ValidationError as error:
         raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {problems(error)}") from None
-    if any(type(n) is not int or n < 0 for n in numbers[:4]) or numbers[4] not in MODES:
+    least, most = (0, 1, 1, 1), (2**64 - 1, MOST_STEPS, 2**32 - 1, 8)
+    if numbers[4] not in MODES or not all(
+        type(n) is int and low <= n <= high for n, low, high in zip(numbers[:4], least, most, strict=True)
+    ):
+        told = f"{numbers}"[:200]
         raise BundleError(
-            f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {numbers}"
+            f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; numbers from {least} "
+            f"to {most} and one of {MODES} are expected"
         )
     bundle = Bundle(program, state, data, scalars, *numbers, terms, log)
     _validate(bundle)
@@ -403,7 +418,7 @@ def load_bundle(folder: Path) -> Bundle:
 
 def _read_spec(path: Path) -> dict[str, Any]:
     try:
-        spec = json.loads(path.read_text())
+        spec = json.loads(read_file(path, MOST_SPEC))
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}; a bundle is made by `vgame prepare`") from None
     except (ValueError, RecursionError) as error:
@@ -422,6 +437,7 @@ def pack_tensors(labels: tuple[TensorLabel, ...], tensors: tuple[torch.Tensor, .
 def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
     """A safetensors file, or one clear error."""
     try:
+        check_file(path)
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise BundleError(f"{path} cannot be read as a safetensors file: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -353,6 +354,47 @@ def test_a_damaged_spec(damage: Callable, run: Path) -> None:
     path.write_text(json.dumps(damage(json.loads(path.read_text()))))
     with pytest.raises(BundleError) as caught:
         load_bundle(run / "job")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": 0}, {"steps": 2**24 + 1}, {"steps": True}, {"interval": 0}, {"interval": 2**32}, {"depth": 0}, {"depth": 9},
+        {"seed": 2**64}, {"seed": -1}, {"mode": [[]]}, {"mode": {}},
+    ],
+)  # fmt: skip
+def test_a_spec_with_numbers_that_no_job_has(wrong: dict, run: Path) -> None:
+    """Before anything is computed from them."""
+    path = run / "job/spec.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    with pytest.raises(BundleError, match="is not a job spec of this version") as caught:
+        load_bundle(run / "job")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("name", ["spec.json", "program.vgp", "data.safetensors", "../run.json", "../roots.bin"])
+@pytest.mark.parametrize("what", ["device", "pipe", "folder", "nesting", "digits"])
+def test_a_file_of_a_bundle_that_is_none(name: str, what: str, run: Path) -> None:
+    if name == "../roots.bin" and what in ("nesting", "digits"):
+        return  # as good as any
+    path = run / "job" / name
+    path.unlink()
+    match what:
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "nesting":
+            path.write_text("[" * 10**6)
+        case "digits":
+            path.write_text('{"seed": ' + "9" * 10**5 + "}")
+    with pytest.raises(
+        VgameError, match="cannot be read|is damaged|is not a vgame program file|cannot be used"
+    ) as caught:
+        open_run(run)
     assert "\n" not in str(caught.value)
 
 

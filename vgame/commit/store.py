@@ -29,10 +29,11 @@ import torch
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
-from vgame.files import remove_halves, write_atomic
+from vgame.files import check_file, read_file, remove_halves, write_atomic
 from vgame.spec import Bundle, pack_tensors, unpack_tensors
 
 ROOT_BYTES = 32
+MOST_HEADER = 2**20  # bytes of a run.json
 
 
 def _next_check(before: bytes, committed: bytes) -> bytes:
@@ -67,7 +68,7 @@ class Store:
         if not path.exists():
             self._write_header()
         try:
-            header = json.loads(path.read_text())
+            header = json.loads(read_file(path, MOST_HEADER))
             identity, diverged = header["identity"], header["divergence"]
             self.divergence = Divergence(**diverged) if diverged is not None else None
             if diverged is not None:
@@ -100,7 +101,10 @@ class Store:
 
     def _read(self, name: str) -> bytes:
         path = self.folder / name
-        return path.read_bytes() if path.exists() else b""
+        if not path.exists():
+            return b""
+        check_file(path)
+        return path.read_bytes()
 
     def _cut(self, name: str, size: int) -> None:
         path = self.folder / name

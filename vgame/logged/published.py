@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vgame.errors import Abstain, StoreError
+from vgame.files import check_file
 from vgame.game.trees import run_tree
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
@@ -35,6 +36,7 @@ class PublishedLog:
         self.own.mkdir(parents=True, exist_ok=True)
         for name in FILES:
             try:
+                check_file(self.source / name)
                 shutil.copyfile(self.source / name, self.own / name)
             except OSError as error:
                 raise Abstain(

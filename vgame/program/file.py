@@ -18,12 +18,13 @@ import torch
 
 from vgame.commit.tensor import from_words, to_words
 from vgame.errors import ProgramError
-from vgame.files import write_atomic
+from vgame.files import read_file, write_atomic
 from vgame.program import encoding
 from vgame.program.program import Labels, Program, Source, TensorLabel
 
 MAGIC = b"vgame program 1\n"
 HEADER_BYTES = 124
+MOST_BYTES = 2**32  # of a program file
 SOURCE_BYTES = 9
 
 
@@ -46,7 +47,7 @@ def save_program(program: Program, path: Path) -> None:
 def load_program(path: Path) -> Program:
     """Read a file back; its records must have the roots that its header states."""
     try:
-        data = path.read_bytes()
+        data = read_file(path, MOST_BYTES)
     except OSError as error:
         raise ProgramError(f"the program file {path} cannot be read: {error.strerror}") from None
     return decode_program(data, str(path))

@@ -40,7 +40,10 @@ from vgame.program.operators import (
 from vgame.program.optimizers import Rule, rule_of
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.schedule import Schedule, to_binary32
+from vgame.report import Silence
 from vgame.tasks.task import Task
+
+PART = 1_000  # steps of a table of scalars between two words about how far it is
 
 #: Operators whose results after the first are read by their own gradients only, and are others than torch's.
 OWN_SECONDS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
@@ -72,16 +75,22 @@ def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return words.reshape(-1).clone()
 
 
-def lower_task(task: Task, schedule: Schedule, steps: int) -> Lowered:
+def lower_task(task: Task, schedule: Schedule, steps: int, listener: Silence | None = None) -> Lowered:
     """Capture and lower a task whose data and parameters are fit for it."""
-    return lower_captured(task, capture(task), schedule, steps)
+    listener = listener or Silence()
+    listener.stage("captures the training step")
+    return lower_captured(task, capture(task), schedule, steps, listener)
 
 
-def lower_captured(task: Task, captured: Captured, schedule: Schedule, steps: int) -> Lowered:
+def lower_captured(
+    task: Task, captured: Captured, schedule: Schedule, steps: int, listener: Silence | None = None
+) -> Lowered:
     """The same, from a graph that was captured before."""
+    listener = listener or Silence()
+    listener.stage("checks the data, lowers what was captured")
     _refuse_values(task)
     check_indices(captured, task)
-    return _Lowering(task, captured, schedule, steps).run()
+    return _Lowering(task, captured, schedule, steps, listener).run()
 
 
 def _refuse_values(task: Task) -> None:
@@ -99,8 +108,8 @@ def _refuse_values(task: Task) -> None:
 
 
 class _Lowering:
-    def __init__(self, task: Task, captured: Captured, schedule: Schedule, steps: int) -> None:
-        self.task, self.captured, self.schedule, self.steps = task, captured, schedule, steps
+    def __init__(self, task: Task, captured: Captured, schedule: Schedule, steps: int, listener: Silence) -> None:
+        self.task, self.captured, self.schedule, self.steps, self.listener = task, captured, schedule, steps, listener
         self.b = Builder()
         self.state: list[tuple[TensorLabel, torch.Tensor]] = []
         self.inputs: list[Value] = []
@@ -220,10 +229,15 @@ class _Lowering:
             self._assign(f"{slot}.{name}", value)
 
     def _scalars(self, group: int, rule: Rule, ratio: float) -> dict[str, Value]:
-        rates = [self.schedule.rate(t, self.steps) * Fraction(ratio) for t in range(1, self.steps + 1)]
-        values = {}
+        values, exact = {}, Fraction(ratio)
         for name, formula in rule.scalars.items():
-            column = np.array([to_binary32(formula(r, t)) for t, r in enumerate(rates, 1)], dtype=np.float32)
+
+            def word(t: int, name: str = name, formula: Any = formula) -> np.float32:
+                if t % PART == 0 or t == self.steps > PART:
+                    self.listener.progress(f"scalars {name}.{group}", t, self.steps)
+                return to_binary32(formula(self.schedule.rate(t, self.steps) * exact, t))
+
+            column = np.fromiter(map(word, range(1, self.steps + 1)), np.float32, self.steps)
             values[name] = self.b.tensor(
                 Ref(RefClass.SCALAR, self._column(f"{name}.{group}", column)), (), torch.float32
             )

@@ -10,6 +10,9 @@ from torch import nn
 
 from vgame.errors import ProgramError
 
+MOST_WORDS = 2**31 - 1  # of a tensor
+MOST_BATCHES = 1_024  # per step: each is written out in the program
+
 Batch = Mapping[str, torch.Tensor]
 
 
@@ -47,6 +50,12 @@ class Task:
                 raise ProgramError(f"{name} = {number!r}: a whole number of at least 1 is expected")
         if self.population < 1:
             raise ProgramError(f"the data has no sample: {self.length} rows and a window of {self.window}")
+        for name, tensor in self.data.items():
+            words = self.batch * (self.window or 1) * tensor[:1].numel()
+            if words > MOST_WORDS:
+                raise ProgramError(f"batch = {self.batch}: {words:,} words of {name}, {MOST_WORDS:,} are the most")
+        if self.accumulate > MOST_BATCHES:
+            raise ProgramError(f"accumulate = {self.accumulate}: {MOST_BATCHES} batches per step are the most")
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise ProgramError(f"clip = {self.clip}: a positive norm is expected")
 
