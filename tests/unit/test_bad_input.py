@@ -392,7 +392,7 @@ def test_a_file_of_a_bundle_that_is_none(name: str, what: str, run: Path) -> Non
         case "digits":
             path.write_text('{"seed": ' + "9" * 10**5 + "}")
     with pytest.raises(
-        VgameError, match="cannot be read|is damaged|is not a vgame program file|cannot be used"
+        VgameError, match=r"cannot be read|is damaged|is not a vgame program file|cannot be used"
     ) as caught:
         open_run(run)
     assert "\n" not in str(caught.value)
