@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from vgame.game.chain import MOST_CALLS
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +26,12 @@ def threads_come_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def calls_of_an_agent() -> Iterator[None]:
+    """Calls in calls as in a process of its own: a chain in the tests' process allows so many that JSON may run over the C stack."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(MOST_CALLS)
+    yield
+    sys.setrecursionlimit(before)

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -33,6 +34,10 @@ from web3.exceptions import (
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
 from vgame.errors import ChainError, EndpointError, TooDear, VgameError
+
+#: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over the C stack.
+MOST_CALLS = 1000
+sys.setrecursionlimit(MOST_CALLS)
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
