@@ -19,7 +19,7 @@ except EndpointError as error:
 
 
 class Deep(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         body = b"[" * 10**6
         self.send_response(200)
