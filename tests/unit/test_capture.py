@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -145,13 +148,14 @@ def test_a_model_that_cannot_be_captured_is_refused_in_one_sentence(then, expect
 
 
 class Holding(nn.Module):
-    """A linear layer and a buffer, a plain tensor, a number and nothing, which `then` may change."""
+    """A linear layer and a buffer, a plain tensor, a number, nothing, containers and an object, which `then` may change."""
 
     def __init__(self, then: Callable[[nn.Module, torch.Tensor], None]) -> None:
         super().__init__()
         self.first, self.then = nn.Linear(3, 3), then
         self.register_buffer("held", torch.ones(3))
         self.plain, self.number, self.nothing = torch.ones(3), 1, None
+        self.list, self.table, self.object = [], {}, SimpleNamespace(n=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.first(x)
@@ -161,6 +165,50 @@ class Holding(nn.Module):
 
 def _count(model: nn.Module, y: torch.Tensor) -> None:
     model.number += 1
+
+
+def _begun(model: nn.Module, y: torch.Tensor) -> None:
+    model.nothing = y.detach() if model.nothing is None else 0.9 * model.nothing + 0.1 * y.detach()
+    y.sub_(model.nothing)
+
+
+def _made(model: nn.Module, y: torch.Tensor) -> None:
+    y.add_(getattr(model, "state", 0.0))
+    model.state = y.detach()
+
+
+def _stale(model: nn.Module, y: torch.Tensor) -> None:
+    if not hasattr(model, "state"):
+        model.state = model.first.weight.detach() * 2
+    y.mul_(model.state.sum())
+
+
+def _drawn_once(model: nn.Module, y: torch.Tensor) -> None:
+    if model.nothing is None:
+        model.nothing = torch.rand(3)
+    y.mul_(model.nothing)
+
+
+def _grown(model: nn.Module, y: torch.Tensor) -> None:
+    model.nothing = torch.zeros(()) if model.nothing is None else model.nothing + 1
+    y.mul_(model.nothing)
+
+
+def _average(held: list, y: torch.Tensor) -> None:
+    """The mean of the last two outputs."""
+    held.append(y.detach())
+    y.sub_(torch.stack(held[-2:]).mean(0))
+
+
+def _looked_up(model: nn.Module, y: torch.Tensor) -> None:
+    y.add_(model.table.get("state", 0.0))
+    model.table["state"] = y.detach()
+
+
+def _warm(model: nn.Module, y: torch.Tensor) -> None:
+    with torch.set_grad_enabled(model.nothing is not None):
+        y.mul_(model.first.bias)
+    model.nothing = True
 
 
 CHANGED = {
@@ -179,13 +227,54 @@ CHANGED = {
         "writes to a tensor that is",
     ),
     "a counter": (_count, "changes its attributes number in the forward pass; make them buffers"),
+    "a state that begins as nothing": (_begun, "changes its attributes nothing in the forward pass; make them buffers"),
+    "a state that does not exist at first": (_made, "changes its attributes state in the forward"),
+    "a parameter that was read at the first step": (_stale, "changes its attributes state in the forward"),
+    "a mask that was drawn at the first step": (_drawn_once, "changes its attributes nothing in the forward"),
+    "a constant that grows": (_grown, "changes its attributes nothing in the forward"),
+    "tensors in a list": (lambda m, y: _average(m.list, y), r"changes its attributes list.1 in the forward"),
+    "a tensor in a dictionary": (_looked_up, r"changes its attributes table.state in the forward"),
+    "a counter in a list": (lambda m, y: m.list.append(1), r"changes its attributes list.1 in the forward"),
+    "a counter in an object": (
+        lambda m, y: m.object.__dict__.update(n=m.object.n + 1),
+        "changes its attributes object.n in",
+    ),
+    "a first call without gradients": (_warm, "changes its attributes nothing in the forward"),
+    "a state that no module holds": (lambda m, y: _average(ELSEWHERE, y), "changes what is outside its modules"),
+    "a number of Python's random": (
+        lambda m, y: y.mul_(random.random()),
+        "draws numbers of Python's random or of NumPy",
+    ),
+    "a number of NumPy's random": (
+        lambda m, y: y.mul_(np.random.rand()),
+        "draws numbers of Python's random or of NumPy",
+    ),
 }
+ELSEWHERE: list[torch.Tensor] = []
 
 
 @pytest.mark.parametrize(("then", "expected"), CHANGED.values(), ids=CHANGED)
 def test_what_a_program_would_not_carry_to_the_next_step_is_refused(then, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(Holding(then))
+
+
+def _kept(model: nn.Module, y: torch.Tensor) -> None:
+    """Caches of constants, shapes and masks, lists that are emptied, losses and outputs to look at."""
+    if model.nothing is None:
+        model.nothing = (torch.arange(3) * 0.1).cos()
+    model.table.setdefault(tuple(y.shape), torch.ones(3, 3).tril()[1].detach())
+    model.list.clear()
+    model.list.append(y.mean())
+    model.last, model.object.n, model.number = y, y.shape[0], 5
+    y.mul_(model.nothing * model.table[tuple(y.shape)]).add_(sum(model.list) * model.object.n)
+
+
+def test_what_every_step_makes_or_finds_the_same_is_not_carried() -> None:
+    model = Holding(_kept)
+    first = lowered(model)
+    assert (model.nothing, model.number, model.list, model.table) == (None, 1, [], {}) and model.object.n == 1
+    assert lowered(model).program.root == first.program.root
 
 
 def test_what_is_made_anew_at_every_step_is_not_carried() -> None:

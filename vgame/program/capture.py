@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -24,10 +25,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError, VgameError
-from vgame.program.known import written_by
+from vgame.program.known import is_random, written_by
 from vgame.program.lowering import HANDLERS
 from vgame.program.opened import Opened
-from vgame.program.outside import Held, refuse_outside
+from vgame.program.outside import Held, attributes_change, containers, refuse_outside, same_parts
+from vgame.program.repeated import is_repeated, without_repetition
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -109,26 +111,42 @@ def _refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: M
 
 
 class _Step:
-    """forward, loss and gradients as a pure function of tensors."""
+    """forward, loss and gradients as a pure function of tensors; then forward and loss once more, of other tensors."""
 
     def __init__(self, task: Task, trained: tuple[str, ...]) -> None:
         self.task, self.trained = task, trained
+        self.changed: list[str] = []  # attributes that the first forward pass changed
+        self.functions: list[list[str]] = []  # of autograd, of each pass
 
-    def __call__(
-        self, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor], batch: Mapping
+    def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+        """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second without gradients."""
+        with Opened():
+            return self._pass(True, *inputs[:3]), self._pass(False, *inputs[3:])
+
+    def _pass(
+        self,
+        first: bool,
+        parameters: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        batch: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
         parameters = {n: p.detach().requires_grad_(n in self.trained) for n, p in parameters.items()}
         buffers = {n: t.clone() for n, t in buffers.items()}
         batch = {n: t.clone() for n, t in batch.items()}
         tensors = {**parameters, **buffers}
-        with _reparametrize_module(self.task.model, tensors, tie_weights=True), Opened():
-            with Held(self.task.model) as held:
-                loss = self.task.loss(self.task.model, batch)
+        with _reparametrize_module(self.task.model, tensors, tie_weights=True):
+            held = Held(self.task.model)
+            loss = self.task.loss(self.task.model, batch)
             held.refuse_changes()
+            self.functions.append(_functions(loss))
             if self.task.accumulate > 1:
                 loss = loss / self.task.accumulate
-            gradients = self._gradients(loss, parameters)  # here too: a checkpointed part runs the modules again
+            gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
         buffers = {n: tensors[n] for n in buffers}  # those that were reassigned are in `tensors` now
+        if first:
+            self.changed = held.changed()
+        else:
+            held.refuse_counts()
         return loss, gradients, list(buffers.values())
 
     def _gradients(self, loss: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -152,28 +170,45 @@ def _without_random_numbers() -> Iterator[None]:
     known = len(nodes)
     yield
     for node in list(nodes)[known:]:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if is_random(node):
             raise ProgramError(
                 f"the backward pass draws random numbers ({node.target} in {_module(node)}), not those of the forward pass; "
                 "leave dropout and the like out of what torch.utils.checkpoint computes again"
             )
 
 
-def _three_passes(step: Callable, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
+def _three_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
     fake = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
     opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
-    first = make_fx(step, decomposition_table=opened, **fake)(parameters, buffers, batch)
+    inputs = (parameters, buffers, batch)
+    again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, so other placeholders
+    first = make_fx(step, decomposition_table=opened, **fake)(*inputs, *again)
     _refuse_written_constants(first)
-    flat = [t.detach() for t in torch.utils._pytree.tree_leaves((parameters, buffers, batch))]
+    flat = [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))]
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
     table[aten.as_strided.default] = _as_strided
     with torch.no_grad():
         second = make_fx(functionalize(_interpreted(first), remove="mutations"), **fake)(*flat)
-        third = make_fx(_interpreted(second), decomposition_table=table, **fake)(*flat)
-    _refuse_written(second, list(parameters))
+        _refuse_written(second, list(parameters))
+        if step.functions[0] != step.functions[1] or not is_repeated(second):
+            raise attributes_change(step.changed)
+        once = _interpreted(without_repetition(second))
+        third = make_fx(once, decomposition_table=table, **fake)(*flat[: len(flat) // 2])
     third.graph.eliminate_dead_code()
     _scale_of_dropout(third)
     return third
+
+
+def _functions(loss: torch.Tensor) -> list[str]:
+    """Names of the functions that the loss is differentiated through."""
+    names, todo, seen = [], [loss.grad_fn], set()
+    while todo:
+        function = todo.pop()
+        if function is not None and function not in seen:
+            seen.add(function)
+            names.append(function.name())
+            todo.extend(f for f, _ in function.next_functions)
+    return names
 
 
 def _refuse_written_constants(graph: torch.fx.GraphModule) -> None:
@@ -233,13 +268,14 @@ def _train(model: nn.Module) -> None:
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
     """Afterwards every module has its own tensors, attributes and mode again (torch forgets the tensors of a module that is used twice)."""
-    own = [(each, dict(each)) for m in model.modules() for each in (vars(m), m._parameters, m._buffers)]
+    before = [(each, copy(each)) for each in containers(model)]
     try:
         yield
     finally:
-        for each, before in own:
-            each.clear()
-            each.update(before)
+        for each, parts in before:
+            if not same_parts(each, parts):
+                each.clear()
+                (each.update if isinstance(each, dict | set) else each.extend)(parts)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from vgame.errors import DataError
 from vgame.program.capture import Captured
+from vgame.program.known import ancestors, is_random
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -27,7 +28,7 @@ def check_indices(captured: Captured, task: Task) -> None:
     names = dict(zip(places, captured.batch, strict=True))
     known = _follows_from(graph, set(places))
     limits = {(index, rows): node for node, index, rows in _uses(graph) if known.get(index)}
-    wanted = _ancestors({index for index, _ in limits})
+    wanted = ancestors({index for index, _ in limits})
     if not limits:
         return
     for start in range(0, task.population, task.batch):
@@ -38,7 +39,7 @@ def check_indices(captured: Captured, task: Task) -> None:
             value = values[index]
             wrong = (value < rows.start) | (value >= rows.stop)
             if value.dtype != torch.bool and bool(wrong.any()):
-                origin = sorted(names[n] for n in _ancestors({index}) if n in names)
+                origin = sorted(names[n] for n in ancestors({index}) if n in names)
                 raise _beyond(value, wrong.reshape(-1), rows, samples, " and ".join(origin), node)
 
 
@@ -76,23 +77,9 @@ def _follows_from(graph: GraphModule, places: set[Node]) -> Mapping[Node, bool]:
                 known[node] = True
         elif node.op == "get_attr":
             known[node] = False
-        elif node.op == "call_function" and all(n in known for n in node.all_input_nodes) and not _is_random(node):
+        elif node.op == "call_function" and all(n in known for n in node.all_input_nodes) and not is_random(node):
             known[node] = any(known[n] for n in node.all_input_nodes)
     return known
-
-
-def _is_random(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _ancestors(nodes: set[Node]) -> set[Node]:
-    found, todo = set(), list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo.extend(node.all_input_nodes)
-    return found
 
 
 def _evaluate(graph: GraphModule, wanted: set[Node], values: dict[Node, Any]) -> dict[Node, Any]:

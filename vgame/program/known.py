@@ -6,6 +6,7 @@ mask that a layer builds itself may be looked at, a mask that is data may not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -50,8 +51,7 @@ class Known:
             if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
                 self.values[node] = value.clone()
         elif node.op == "call_function":
-            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            if not random and all(n in self.values for n in node.all_input_nodes):
+            if not is_random(node) and all(n in self.values for n in node.all_input_nodes):
                 args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self.values[n])
                 self.values[node] = node.target(*args, **kwargs)
             else:
@@ -78,3 +78,20 @@ def written_by(node: Node) -> list[Node]:
     given = {**{s.name: a for s, a in zip(schema.arguments, node.args, strict=False)}, **node.kwargs}
     places = [given.get(s.name) for s in schema.arguments if s.alias_info and s.alias_info.is_write]
     return [n for n in tree_leaves(places) if isinstance(n, Node)]
+
+
+def is_random(node: Node) -> bool:
+    """Whether the node draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def ancestors(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes and all that they are computed from."""
+    found: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo.extend(node.all_input_nodes)
+    return found

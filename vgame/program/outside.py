@@ -6,12 +6,15 @@ In: a task before it is traced, its modules around the traced call. Out: nothing
 from __future__ import annotations
 
 import inspect
+import random
+from collections import deque
+from collections.abc import Iterator
+from types import ModuleType, NoneType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
 from vgame.tasks.task import Task
@@ -52,30 +55,22 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-class Held(TorchFunctionMode):
-    """What the modules of a model hold before a forward pass, which runs while this is active; then `refuse_changes`."""
+class Held:
+    """What the modules of a model hold before a forward pass; then `refuse_changes`, and `changed` or `refuse_counts`."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
         self.model = model
-        self.attributes, self.parameters, self.buffers = _attributes(model), _parameters(model), _buffers(model)
-        self.tensors = {id(value) for value in self.attributes.values() if isinstance(value, torch.Tensor)}
-        self.read: set[int] = set()  # of these tensors, by id
+        self.values, self.parameters, self.buffers = _values(model), _parameters(model), _buffers(model)
+        self.chance = _chance()
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.tensors:
-            self.read |= self.tensors & {id(leaf) for leaf in tree_leaves((args, kwargs))}
-        return function(*args, **(kwargs or {}))
+    def changed(self) -> list[str]:
+        """The paths of numbers, strings, tensors and None that are other ones now."""
+        now = _values(self.model)
+        return [path for path in sorted({*now, *self.values}) if now.get(path) is not self.values.get(path)]
 
     def refuse_changes(self) -> None:
-        """Raise ProgramError if the next step would start from something else than parameters and buffers of the same shape."""
-        attributes, parameters, buffers = _attributes(self.model), _parameters(self.model), _buffers(self.model)
-        if changed := [
-            n for n, value in self.attributes.items() if n in attributes and self._changed(value, attributes[n])
-        ]:
-            raise ProgramError(
-                f"the model changes its attributes {', '.join(changed)} in the forward pass; make them buffers (register_buffer)"
-            )
+        """Raise ProgramError if parameters or buffers are other ones, or of another shape, or Python's random numbers were drawn."""
+        parameters, buffers = _parameters(self.model), _buffers(self.model)
         if made := sorted(n for n, p in parameters.items() if p is not self.parameters.get(n)):
             raise ProgramError(
                 f"the model makes its parameters {', '.join(made)} in the forward pass; make them in __init__"
@@ -89,19 +84,78 @@ class Held(TorchFunctionMode):
                 raise ProgramError(
                     f"the model replaces its buffer {name}, {_kind(was)}, by {_kind(buffers.get(name))}; shape and type must stay"
                 )
+        if _chance() != self.chance:
+            raise ProgramError(
+                "the forward pass draws numbers of Python's random or of NumPy, the same at every step of a program; draw them with torch"
+            )
 
-    def _changed(self, before: Any, after: Any) -> bool:
-        """A number that changed, or a tensor that was read and replaced; one that was not read is made anew at every step."""
-        if isinstance(before, torch.Tensor):
-            return after is not before and id(before) in self.read
-        number = isinstance(before, int | float) and isinstance(after, int | float)
-        return number and after is not before and after != before
+    def refuse_counts(self) -> None:
+        """Raise ProgramError if this pass, which is not the first, changed what modules hold, whatever tensors are in it."""
+        now = _values(self.model)
+        if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(self.values.get(path))]:
+            raise attributes_change(counted)
 
 
-def _attributes(model: nn.Module) -> dict[str, Any]:
-    """All but the mode: a forward pass that sets one sets it at every step."""
-    held = ((name, key, value) for name, module in model.named_modules() for key, value in vars(module).items())
-    return {f"{name}.{key}".lstrip("."): value for name, key, value in held if key != "training"}
+def attributes_change(names: list[str]) -> ProgramError:
+    """The error for attributes that the next forward pass finds changed."""
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    what = f"its attributes {some}" if names else "what is outside its modules"
+    return ProgramError(
+        f"the model changes {what} in the forward pass; make them buffers (register_buffer), for the next one depends on them"
+    )
+
+
+def _values(model: nn.Module) -> dict[str, Any]:
+    """Numbers, strings, tensors and None that the modules hold, by path; without the mode, which a forward pass sets at every step."""
+    return {path: value for path, value in _reached(model) if isinstance(value, LEAVES)}
+
+
+def same_parts(a: Container, b: Container) -> bool:
+    """Whether both have the same objects in the same places."""
+    return [(key, id(part)) for key, part in _parts(a)] == [(key, id(part)) for key, part in _parts(b)]
+
+
+LEAVES = (int, float, str, torch.Tensor, NoneType)
+Container = dict | list | set | deque
+
+
+def containers(model: nn.Module) -> list[Container]:
+    """What the modules hold that a forward pass can put something into, their own attributes included."""
+    own = [each for m in model.modules() for each in (vars(m), m._parameters, m._buffers)]
+    held = [value for _, value in _reached(model) if not isinstance(value, LEAVES)]
+    return own + [each if isinstance(each, Container) else vars(each) for each in held if not isinstance(each, tuple)]
+
+
+def _reached(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """(path, value) of all that the modules hold beside parameters, buffers and modules: containers and objects once, and their parts."""
+    skipped = {"training", "_parameters", "_buffers", "_modules"}
+    held = ((name, key, value) for name, m in model.named_modules() for key, value in vars(m).items())
+    todo = [(f"{name}.{key}".lstrip("."), value) for name, key, value in held if key not in skipped]
+    seen: set[int] = set()
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, LEAVES):
+            yield path, value
+        elif id(value) not in seen and (parts := _parts(value)) is not None:
+            seen.add(id(value))
+            yield path, value
+            todo.extend((f"{path}.{key}", part) for key, part in parts)
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]] | None:
+    """Those of a container or of a plain object; None of modules, functions and types."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, Container | tuple):
+        return list(enumerate(value))
+    closed = isinstance(value, nn.Module | ModuleType) or callable(value) or not hasattr(value, "__dict__")
+    return None if closed else list(vars(value).items())
+
+
+def _chance() -> tuple[Any, ...]:
+    """The states of the generators that torch does not know."""
+    _, words, *place = np.random.get_state()
+    return random.getstate(), words.tobytes(), place
 
 
 def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:
