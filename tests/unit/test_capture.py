@@ -510,6 +510,44 @@ def test_a_label_out_of_range_is_named(label: int, sample: int) -> None:
         lowered(Made(lambda m, x: x), data, _classify)
 
 
+@pytest.mark.parametrize(("token", "sample"), [(3, 6), (-1, 0)])
+def test_a_class_out_of_range_is_named(token: int, sample: int) -> None:
+    tokens = torch.arange(8) % 3
+    loss = lambda m, b: (m(b["x"]) * F.one_hot(b["t"], 3)).mean()  # noqa: E731
+    assert lowered(Made(lambda m, x: x), {"x": torch.ones(8, 3), "t": tokens}, loss).program.operators
+    tokens[sample] = token
+    compared = lambda m, b: (m(b["x"]) * (b["t"].unsqueeze(1) == torch.arange(3))).mean()  # noqa: E731
+    assert lowered(Made(lambda m, x: x), {"x": torch.ones(8, 3), "t": tokens}, compared).program.operators
+    with pytest.raises(DataError, match=f"holds the index {token} in sample {sample}, but 0 to 2 are valid"):
+        lowered(Made(lambda m, x: x), {"x": torch.ones(8, 3), "t": tokens}, loss)
+
+
+BEYOND = {
+    "a hash": (lambda t: t * 1000003 % 7, r"aten.mul.Tensor in loss gives the integer 3000009000"),
+    "a sum": (lambda t: (t * 2**18).sum(0) % 7, None),
+    "a sum that is too large": (lambda t: (t * 2**18).sum() % 7, r"aten.sum.default in loss gives the integer"),
+    "a running sum": (lambda t: (t * 2**18).cumsum(1) % 7, r"aten.cumsum.default in loss gives the integer"),
+    "a negative number": (lambda t: t.neg() * 2**20 % 7, r"aten.mul.Tensor in loss gives the integer -3145728000"),
+    "a shift": (lambda t: (t << 20) % 7, r"aten.__lshift__.Scalar in loss gives the integer 3145728000"),
+    "floats that become integers": (lambda t: (t * 1e6).long() % 7, r"aten._to_copy.default in loss gives the integer"),
+    "constants": (lambda t: torch.arange(3) * 2**31 % 7, r"aten.mul.Tensor in loss gives the integer 4294967296"),
+    "a range": (lambda t: torch.arange(2**33, 2**33 + 3) % 7, r"aten.arange.start_step in loss gives the integer"),
+    "int32, which wraps in torch too": (lambda t: t.int() * 1000003 % 7, None),
+    "memory that is filled": (lambda t: torch.empty(3, dtype=torch.int64).fill_(3), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("formula", "expected"), BEYOND.values(), ids=BEYOND)
+def test_integers_beyond_32_bits_are_refused(formula, expected: str | None) -> None:
+    data = {"x": torch.ones(8, 3), "t": torch.tensor([0, 1, 2, 3, 4, 5, 6, 3000])[:, None].expand(8, 3)}
+    order = lambda: lowered(Made(lambda m, x: x), data, lambda m, b: (m(b["x"]) * formula(b["t"])).mean())  # noqa: E731
+    if expected is None:
+        assert order().program.operators
+    else:
+        with pytest.raises(ProgramError, match=expected):
+            order()
+
+
 def test_a_label_that_is_ignored_is_in_range() -> None:
     labels = torch.arange(8) % 3
     labels[2] = -100

@@ -1,7 +1,7 @@
-"""Does the data index what is there? Labels and tokens are checked before a job exists: the arithmetic is total and would train on.
+"""Does the data index what is there, and do integers fit? Checked before a job exists: the arithmetic is total and would train on.
 
-In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checked is every index that follows from
-the data alone; what a model computes with its parameters is its own affair.
+In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checked is every index and every integer
+that follows from data and constants alone; what a model computes with its parameters is its own affair.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from vgame.errors import DataError
+from vgame.errors import DataError, ProgramError
 from vgame.program.capture import Captured
 from vgame.program.known import ancestors, is_random
+from vgame.program.opened import ONE_HOT
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -22,25 +23,50 @@ BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, 
 
 
 def check_indices(captured: Captured, task: Task) -> None:
-    """Raise DataError if a sample of the task's data addresses something that does not exist."""
+    """Raise DataError if a sample addresses something that does not exist, ProgramError if an integer does not fit 32 bits."""
     graph = captured.graph
     places = list(graph.graph.find_nodes(op="placeholder"))[-len(captured.batch) :]
     names = dict(zip(places, captured.batch, strict=True))
     known = _follows_from(graph, set(places))
     limits = {(index, rows): node for node, index, rows in _uses(graph) if known.get(index)}
-    wanted = ancestors({index for index, _ in limits})
-    if not limits:
+    integers = {node for node in known if _is_computed_integer(node)}
+    constants = _evaluate(graph, ancestors(n for n in integers if not known[n]), {})
+    _refuse_beyond_32_bits(integers, constants)
+    wanted = ancestors({index for index, _ in limits} | {n for n in integers if known[n]})
+    if not any(known[n] for n in wanted):
         return
     for start in range(0, task.population, task.batch):
         samples = torch.arange(start, start + task.batch) % task.population
         batch = task.samples(samples)
-        values = _evaluate(graph, wanted, {node: batch[name] for node, name in names.items()})
+        values = _evaluate(graph, wanted, constants | {node: batch[name] for node, name in names.items()})
         for (index, rows), node in limits.items():
             value = values[index]
             wrong = (value < rows.start) | (value >= rows.stop)
             if value.dtype != torch.bool and bool(wrong.any()):
                 origin = sorted(names[n] for n in ancestors({index}) if n in names)
                 raise _beyond(value, wrong.reshape(-1), rows, samples, " and ".join(origin), node)
+        _refuse_beyond_32_bits(integers, values)
+
+
+def _is_computed_integer(node: Node) -> bool:
+    """Of a type that is wider here than a program's words; memory that nothing was written to is not."""
+    value = node.meta.get("val")
+    empty = "empty" in str(node.target)
+    return node.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype == torch.int64 and not empty
+
+
+def _refuse_beyond_32_bits(integers: set[Node], values: Mapping[Node, Any]) -> None:
+    for node, value in values.items():
+        if node in integers and value.numel() and not -(2**31) <= int(value.min()) <= int(value.max()) < 2**31:
+            most = max(int(value.min()), int(value.max()), key=abs)
+            raise ProgramError(
+                f"{node.target} in {_module(node)} gives the integer {most}; vgame computes integers in 32 bits: "
+                "use smaller numbers, or convert to float first"
+            )
+
+
+def _module(node: Node) -> str:
+    return node.meta.get("custom", {}).get("module") or "the loss"
 
 
 def _beyond(
@@ -49,8 +75,7 @@ def _beyond(
     first = int(wrong.int().argmax())
     each = value.numel() // len(samples)
     sample = f"sample {int(samples[first // each])}" if each * len(samples) == value.numel() else f"samples {samples}"
-    module = node.meta.get("custom", {}).get("module") or "the loss"
-    place = f"{sample}, but {rows.start} to {rows.stop - 1} are valid in {module}"
+    place = f"{sample}, but {rows.start} to {rows.stop - 1} are valid in {_module(node)}"
     return DataError(f"the data {names} holds the index {int(value.reshape(-1)[first])} in {place}")
 
 
@@ -60,6 +85,8 @@ def _uses(graph: GraphModule) -> Iterator[tuple[Node, Node, range]]:
         packet = getattr(node.target, "overloadpacket", None)
         if packet in (aten.embedding, aten._embedding_bag, aten._embedding_bag_forward_only):
             yield node, node.args[1], range(node.args[0].meta["val"].shape[0])
+        elif packet is aten.eq and node.meta.get("custom", {}).get(ONE_HOT):
+            yield node, node.args[0], range(node.meta["val"].shape[-1])
         elif packet in BY_DIMENSION:
             shape = node.args[0].meta["val"].shape
             yield node, node.args[2], range(shape[node.args[1]] if shape else 1)

@@ -5,10 +5,12 @@ Active while a training step is traced. What is replaced has no gradient formula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.fx.traceback as fx_traceback
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 from torch.overrides import TorchFunctionMode
@@ -97,6 +99,9 @@ class Opened(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if function is torch.nn.functional.one_hot:
+            with _marked(ONE_HOT):
+                return function(*args, **kwargs)
         if function in OPENED:
             return OPENED[function](*args, **kwargs)
         if function == T.data.__set__:
@@ -110,6 +115,21 @@ class Opened(TorchFunctionMode):
         if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
             args = (args[0], _without_masks(real))
         return function(*args, **kwargs)
+
+
+#: The mark of the nodes that a one-hot tensor is made of: torch demands that its numbers are in range.
+ONE_HOT = "one_hot"
+
+
+@contextmanager
+def _marked(name: str) -> Iterator[None]:
+    """While active, the nodes that are traced carry this mark beside their module."""
+    before = fx_traceback.current_meta.get("custom", {})
+    fx_traceback.current_meta["custom"] = {**before, name: True}
+    try:
+        yield
+    finally:
+        fx_traceback.current_meta["custom"] = before
 
 
 def _is_limit(bound: Any) -> bool:
