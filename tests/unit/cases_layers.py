@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -114,12 +116,25 @@ class _Whole(nn.Module):
         return self.norm(x * self.norm.weight)
 
 
+def _winners(pool, x: torch.Tensor, *options: object, fill: float = -math.inf, **others: object) -> torch.Tensor:
+    """Maxima and where they are; whole windows at the borders hold nothing but `fill`."""
+    x = torch.where(torch.arange(x[0, 0].numel()).view(x.shape[2:]) % 11 == 5, x, fill)
+    values, places = pool(x, *options, return_indices=True, **others)
+    return torch.where(values == fill, 0.0, values) + places
+
+
 def _pooling() -> dict[str, Case]:
     return {
         "max pool 1d": over(lambda: nn.MaxPool1d(3, 2, 1), 2, 9),
         "max pool 2d": over(lambda: nn.MaxPool2d(2), 2, 5, 4),
         "max pool 2d overlapping, padded": over(lambda: nn.MaxPool2d(3, stride=2, padding=1), 2, 5, 6),
         "max pool 2d dilated, ceil": over(lambda: nn.MaxPool2d(2, stride=3, dilation=2, ceil_mode=True), 2, 7, 8),
+        "max pool 1d of -inf": on((2, 9), lambda x: _winners(F.max_pool1d, x, 4, 2, 2)),
+        "max pool 2d of -inf": on((2, 6, 7), lambda x: _winners(F.max_pool2d, x, 3, 2, 1)),
+        "max pool 2d of -inf, dilated": on((2, 9, 9), lambda x: _winners(F.max_pool2d, x, 3, 1, 1, 2)),
+        "max pool 2d of -inf, ceil": on((2, 6, 7), lambda x: _winners(F.max_pool2d, x, (2, 4), (3, 2), (1, 2), ceil_mode=True)),
+        "max pool 3d of -inf": on((2, 4, 4, 5), lambda x: _winners(F.max_pool3d, x, 3, 2, 1)),
+        "max pool 2d of ReLU": on((2, 6, 7), lambda x: _winners(F.max_pool2d, x.relu(), 3, 2, 1, fill=0.0)),
         "max pool 3d": over(lambda: nn.MaxPool3d(2, stride=1, padding=1), 1, 3, 3, 2),
         "avg pool 1d": over(lambda: nn.AvgPool1d(3, 2, 1), 2, 8),
         "avg pool 2d": over(lambda: nn.AvgPool2d((2, 3)), 2, 4, 7),

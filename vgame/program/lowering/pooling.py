@@ -11,7 +11,7 @@ import torch
 from vgame.arithmetic.functions import Function
 from vgame.program.lowering.builder import Builder, Value, float_word
 from vgame.program.lowering.table import lowers
-from vgame.program.operators import Access, Dim
+from vgame.program.operators import Access, Dim, Map, RefClass
 
 Ints = Sequence[int]
 
@@ -56,11 +56,18 @@ class Windows:
             self.kernel, self.dilation, (0,) * len(self.kernel)
         ).reshape(-1)
 
+    def first_inside(self) -> torch.Tensor:
+        """Flat input position of each window's first tap that is no padding [*outputs]."""
+        starts = (torch.arange(n) * self.stride[i] - self.padding[i] for i, n in enumerate(self.outputs))
+        return self._flat([torch.where(s < 0, s % self.dilation[i], s) for i, s in enumerate(starts)])
+
     def _grid(self, sizes: Ints, steps: Ints, back: Ints) -> torch.Tensor:
-        position = torch.zeros(tuple(sizes), dtype=torch.int64)
-        for i, n in enumerate(sizes):
-            axis = (torch.arange(n) * steps[i] - back[i]).reshape(-1, *(1,) * (len(sizes) - 1 - i))
-            position = position + axis * math.prod(self.inputs[i + 1 :])
+        return self._flat([torch.arange(n) * steps[i] - back[i] for i, n in enumerate(sizes)])
+
+    def _flat(self, axes: Sequence[torch.Tensor]) -> torch.Tensor:
+        position = torch.zeros(tuple(len(axis) for axis in axes), dtype=torch.int64)
+        for i, axis in enumerate(axes):
+            position = position + axis.reshape(-1, *(1,) * (len(axes) - 1 - i)) * math.prod(self.inputs[i + 1 :])
         return position
 
 
@@ -98,11 +105,28 @@ def max_pool(
     """(maximum, flat position in the plane of the first maximum)."""
     shape = windows(x.shape, kernel, stride, padding, dilation, ceil_mode)
     columns = shape.columns(b, x, -math.inf)
-    first, taps = shape.positions()
-    position = b.gather_rows(b.constant(taps), b.argmax_rows(columns))
     result = (*x.shape[: -len(kernel)], *shape.outputs)
-    position = b.map(Function.IADD, position, b.constant(first))
+    position = _winners(b, shape, b.argmax_rows(columns), not any(shape.padding) or _has_floor(b, x))
     return b.reshape(b.max_rows(columns), result), b.reshape(position, result)
+
+
+def _winners(b: Builder, shape: Windows, taps: Value, inside: bool) -> Value:
+    """Flat positions in the plane of the taps [planes, *outputs] that won; `inside` if no padding can: it does where all is -inf."""
+    first, offsets = shape.positions()
+    if inside:
+        return b.map(Function.IADD, b.gather_rows(b.constant(offsets), taps), b.constant(first))
+    table = first.reshape(-1, 1) + offsets
+    table[:, 0] = shape.first_inside().reshape(-1)  # torch names the first tap that is no padding
+    starts = (torch.arange(table.shape[0]) * table.shape[1]).view(shape.outputs)
+    return b.gather_rows(b.constant(table.reshape(-1)), b.map(Function.IADD, taps, b.constant(starts)))
+
+
+def _has_floor(b: Builder, x: Value) -> bool:
+    """Whether x is a maximum with a number above -inf, such as a ReLU."""
+    operator = b.operators[x.ref.index] if x.ref.cls is RefClass.OPERATOR else None
+    if not isinstance(operator, Map) or operator.function is not Function.MAX:
+        return False
+    return any(a.ref.cls is RefClass.IMMEDIATE and a.fill != float_word(-math.inf) for a in operator.accesses)
 
 
 @lowers("max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default")
