@@ -259,6 +259,67 @@ def test_what_a_program_would_not_carry_to_the_next_step_is_refused(then, expect
         lowered(Holding(then))
 
 
+def _penalised() -> tuple[nn.Module, Callable]:
+    """A loss that knows the parameters as a list."""
+    model = Made(lambda m, x: x)
+    parameters = list(model.parameters())
+    return model, lambda m, b: squares(m, b) + sum(p.square().sum() for p in parameters)
+
+
+def _with(then: Callable, prepare: Callable[[nn.Module], object]) -> tuple[nn.Module, Callable]:
+    model = Made(then)
+    prepare(model)
+    return model, squares
+
+
+def _two_buffers(then: Callable) -> tuple[nn.Module, Callable]:
+    model = Made(then)
+    model.register_buffer("a", torch.ones(4))
+    model.register_buffer("b", model.a[1:])
+    return model, squares
+
+
+def _scaled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x * model.other.sum()
+
+
+ALIASES = {
+    "parameters in a list": (_penalised, r"first.(weight|bias) and what loss reads share memory"),
+    "a parameter in a list": (
+        lambda: _with(lambda m, x: x * m.list[0].sum(), lambda m: setattr(m, "list", [m.first.weight])),
+        r"first.weight and what \(model\) reads share memory",
+    ),
+    "a parameter's data": (
+        lambda: _with(_scaled, lambda m: setattr(m, "other", m.first.weight.data[1])),
+        r"first.weight and what \(model\) reads share memory",
+    ),
+    "a parameter of a parameter": (
+        lambda: _with(_scaled, lambda m: setattr(m, "other", nn.Parameter(m.first.weight))),
+        r"(first.weight and other|other and first.weight) share memory",
+    ),
+    "a part of a buffer that is written to": (
+        lambda: _two_buffers(lambda m, x: x * m.a.add_(1)[:3] * m.b),
+        "a and b share memory that a step changes",
+    ),
+    "a part of a buffer that stays": (lambda: _two_buffers(lambda m, x: x * m.a[:3] * m.b), None),
+    "a frozen parameter": (
+        lambda: _with(_scaled, lambda m: setattr(m, "other", m.first.weight.requires_grad_(False).data)),
+        None,
+    ),
+    "the same parameter": (lambda: _with(_scaled, lambda m: setattr(m, "other", m.first.weight)), None),
+}
+
+
+@pytest.mark.parametrize(("make", "expected"), ALIASES.values(), ids=ALIASES)
+def test_what_a_step_changes_has_one_tensor(make, expected: str | None) -> None:
+    model, loss = make()
+    if expected is None:
+        assert lowered(model, loss=loss).program.operators
+    else:
+        with pytest.raises(ProgramError, match=expected):
+            lowered(model, loss=loss)
+
+
 def _kept(model: nn.Module, y: torch.Tensor) -> None:
     """Caches of constants, shapes and masks, lists that are emptied, losses and outputs to look at."""
     if model.nothing is None:
@@ -455,6 +516,7 @@ def test_optimizers_that_are_not_known_are_refused() -> None:
     model = Made(lambda m, x: x)
     for optimizer, name in (
         (torch.optim.RMSprop(model.parameters()), "RMSprop"),
+        (torch.optim.Adagrad(model.parameters()), "Adagrad is not supported; SGD, Adam and AdamW are"),
         (torch.optim.Adam(model.parameters(), amsgrad=True), "amsgrad"),
     ):
         with pytest.raises(ProgramError, match=name):

@@ -28,8 +28,8 @@ from vgame.errors import ProgramError, VgameError
 from vgame.program.known import is_random, written_by
 from vgame.program.lowering import HANDLERS
 from vgame.program.opened import Opened
-from vgame.program.outside import Held, attributes_change, containers, refuse_outside, same_parts
-from vgame.program.repeated import is_repeated, without_repetition
+from vgame.program.outside import Held, attributes_change, containers, refuse_outside, refuse_shared_memory, same_parts
+from vgame.program.repeated import is_repeated, output_of, source, without_repetition
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -72,6 +72,7 @@ def capture(task: Task) -> Captured:
         what = " ".join(str(error).split("\n")[0].split())
         raise ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}") from error
     _refuse_unknown_shapes(graph)
+    _refuse_other_names(graph, parameters, buffers)
     return Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
 
 
@@ -92,6 +93,17 @@ def _refuse_unknown_shapes(graph: torch.fx.GraphModule) -> None:
                 found.add(f"{node.target} in {_module(node)}")
     if found:
         raise _decides_by_values(", ".join(sorted(found)))
+
+
+def _refuse_other_names(
+    graph: torch.fx.GraphModule, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
+) -> None:
+    """What a step changes, and that the model knows as another tensor too: in torch that one changes with it."""
+    places, results = graph.graph.find_nodes(op="placeholder"), output_of(graph).args[0][2]
+    after = zip(buffers, places[len(parameters) :], results, strict=False)
+    changing = {n for n, p in parameters.items() if p.requires_grad} | {n for n, a, b in after if a is not source(b)}
+    constants = [(f"what {_module(n)} reads", getattr(graph, n.target)) for n in graph.graph.find_nodes(op="get_attr")]
+    refuse_shared_memory([*parameters.items(), *buffers.items(), *constants], changing)
 
 
 def _module(node: torch.fx.Node) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType, NoneType
 from typing import Any
 
@@ -37,6 +37,25 @@ def refuse_outside(task: Task) -> None:
         )
 
 
+def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: set[str]) -> None:
+    """Raise ProgramError if one of `changing` lies in the memory of another tensor."""
+    ranges = sorted((*_memory(tensor), name) for name, tensor in tensors if tensor.numel())
+    reach, last = 0, ""
+    for start, end, name in ranges:
+        if start < reach and {name, last} & changing:
+            raise ProgramError(
+                f"{last} and {name} share memory that a step changes; a program keeps them apart: use one of them in both places, "
+                "as an attribute of its module, or a clone"
+            )
+        reach, last = max((reach, last), (end, name))
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of its first byte and behind its last."""
+    span = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
+
+
 def _refuse_optimizer(optimizer: torch.optim.Optimizer) -> None:
     name = type(optimizer).__name__
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
@@ -49,7 +68,7 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer) -> None:
             f"the step of the optimizer {name} was replaced, as learning rate schedulers do; the job's schedule sets the rates"
         )
     held = {key for values in optimizer.state.values() for key, value in values.items() if value is not None}
-    if held:
+    if held and base is not None:
         raise ProgramError(
             f"the optimizer {name} already holds {', '.join(sorted(held))}; a run starts from a new optimizer, build it again"
         )

@@ -29,7 +29,7 @@ SAME = {
 def is_repeated(module: GraphModule) -> bool:
     """Whether the second pass is the first one over again, by the operators that its loss and buffers need."""
     places = module.graph.find_nodes(op="placeholder")
-    (loss, _, buffers), again = _output(module).args[0]
+    (loss, _, buffers), again = output_of(module).args[0]
     results = [tree_leaves((loss, buffers)), tree_leaves(again)]
     needed = [ancestors(each) for each in results]
     if any(is_random(n) for n in needed[0] & needed[1]) or not needed[1].isdisjoint(places[: len(places) // 2]):
@@ -67,7 +67,7 @@ def _content(tensor: torch.Tensor) -> str:
 
 def without_repetition(module: GraphModule) -> GraphModule:
     """The module, its graph that of the first pass alone."""
-    output = _output(module)
+    output = output_of(module)
     output.args = (output.args[0][0],)
     needed = ancestors([output])
     for node in reversed(module.graph.nodes):
@@ -82,5 +82,13 @@ def without_repetition(module: GraphModule) -> GraphModule:
     return module
 
 
-def _output(module: GraphModule) -> Node:
+def source(node: Node) -> Node:
+    """The node that computes its words."""
+    while node.target in SAME:
+        node = node.args[0]
+    return node
+
+
+def output_of(module: GraphModule) -> Node:
+    """The graph's last node."""
     return next(iter(module.graph.find_nodes(op="output")))
