@@ -595,6 +595,7 @@ BEYOND = {
     "constants": (lambda t: torch.arange(3) * 2**31 % 7, r"aten.mul.Tensor in loss gives the integer 4294967296"),
     "a range": (lambda t: torch.arange(2**33, 2**33 + 3) % 7, r"aten.arange.start_step in loss gives the integer"),
     "int32, which wraps in torch too": (lambda t: t.int() * 1000003 % 7, None),
+    "a logarithm of 0 that is masked": (lambda t: torch.where(t > 0, (t.float().log() * 4).long() + 1, t), None),
     "memory that is filled": (lambda t: torch.empty(3, dtype=torch.int64).fill_(3), None),
 }  # fmt: skip
 

@@ -56,13 +56,24 @@ def _is_computed_integer(node: Node) -> bool:
 
 
 def _refuse_beyond_32_bits(integers: set[Node], values: Mapping[Node, Any]) -> None:
+    """Where a value first leaves the range; what a float that is not finite becomes is excused, models mask it."""
     for node, value in values.items():
-        if node in integers and value.numel() and not -(2**31) <= int(value.min()) <= int(value.max()) < 2**31:
+        if node not in integers or _fits(value):
+            continue
+        given = [values[n] for n in node.all_input_nodes if isinstance(values.get(n), torch.Tensor)]
+        for x in given:
+            if x.is_floating_point() and x.shape == value.shape:
+                value = torch.where(x.isfinite(), value, 0)
+        if not _fits(value) and all(_fits(x) for x in given if x.dtype == torch.int64):
             most = max(int(value.min()), int(value.max()), key=abs)
             raise ProgramError(
                 f"{node.target} in {_module(node)} gives the integer {most}; vgame computes integers in 32 bits: "
                 "use smaller numbers, or convert to float first"
             )
+
+
+def _fits(value: torch.Tensor) -> bool:
+    return not value.numel() or -(2**31) <= int(value.min()) <= int(value.max()) < 2**31
 
 
 def _module(node: Node) -> str:
