@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from vgame.arithmetic import certified, elementary
+from vgame.arithmetic import certified, elementary, folded
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.gpu.elementary import VALUES
 from vgame.commit.gpu_sha import roots
@@ -66,6 +66,10 @@ def start_all() -> None:
     a, b = torch.randn(2, 40, 70), torch.randn(1, 600, 70)
     certified.dot(a, b)
     certified.dot(a[:1], b.mT.contiguous().mT[:, :50])
+    folded.LEAST = 1
+    patches = torch.randn(2, 3, 9, 9).as_strided((2, 7, 7, 3, 3, 3), (243, 9, 1, 81, 9, 1))
+    certified.dot(a[:1, :, :27], folded.fold(patches, (1, 98, 27)))
+    certified.dot(folded.fold(patches.permute(3, 4, 5, 0, 1, 2), (1, 27, 98)), torch.randn(1, 3, 98))
     for rows in (a[0], a[0].mT):
         certified.sum_rows(rows)
     certified.one_hot_sum(torch.zeros(2, 70, dtype=torch.int32), a, 9)

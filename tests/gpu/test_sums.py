@@ -101,3 +101,52 @@ def test_long_rows_in_pieces() -> None:
 def test_products_in_blocks() -> None:
     a, b = draw("normal", 1, 2, 3000), draw("normal", 1, 2, 3000, seed=1)
     assert words(dot(a, b)) == dot_words(a, b)
+
+
+@pytest.mark.parametrize("at_a_time", [64, 2])
+@pytest.mark.parametrize("batches", [(1, 1), (2, 1), (2, 2)])
+def test_products_in_blocks_of_batches(
+    batches: tuple[int, int], at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three blocks, the last one shorter; two at a time, the third is added to the first."""
+    from vgame.arithmetic.gpu import products
+
+    monkeypatch.setattr(products, "BLOCKS", at_a_time)
+    a, b = draw("cancelling", batches[0], 2, 3001), draw("cancelling", batches[1], 5, 3001, seed=1)
+    assert words(dot(a, b)) == dot_words(a, b)
+    assert words(dot(a, b.mT.contiguous().mT)) == dot_words(a, b)
+
+
+@pytest.mark.parametrize("backwards", [(), (4, 5)])
+@pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
+def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patches are read where they lie, as rows and as columns, and no copy of them is made."""
+    from vgame.arithmetic import folded
+
+    monkeypatch.setattr(folded, "LEAST", 1)
+    pictures = draw(family, 2, 3, 30).view(2, 3, 5, 6)
+    view = pictures.as_strided((2, 3, 4, 3, 3, 3), (90, 6, 1, 30, 6, 1))  # picture, line, word, channel, 3, 3
+    weights = draw(family, 1, 4, 27, seed=1)
+    patches = folded.fold(folded.Mirrored(view, backwards), (1, 24, 27))
+    copied = (view.flip(backwards) if backwards else view).reshape(1, 24, 27)
+    assert isinstance(patches, folded.Placed) and patches.mirrored
+    assert words(dot(weights, patches)) == dot_words(weights, copied)
+    turned = folded.fold(folded.Mirrored(view.permute(3, 4, 5, 0, 1, 2), tuple(d - 3 for d in backwards)), (1, 27, 24))
+    given = draw(family, 1, 4, 24, seed=2)
+    assert isinstance(turned, folded.Placed) and not turned.mirrored
+    assert words(dot(turned, given)) == dot_words(copied.mT, given)
+
+
+def test_tiles_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vgame.arithmetic import folded, products
+    from vgame.arithmetic.gpu import products as kernels
+
+    monkeypatch.setattr(folded, "LEAST", 1)
+    monkeypatch.setattr(products, "TILE", 1 << 9)
+    monkeypatch.setattr(kernels, "TILE", 1 << 7)
+    words_of = draw("normal", 2, 7, 40)
+    view = words_of.as_strided((2, 30, 2, 5), (280, 1, 40, 2))
+    placed = folded.fold(view, (2, 30, 10))
+    given = draw("normal", 1, 9, 10, seed=1)
+    assert isinstance(placed, folded.Placed)
+    assert words(dot(placed, given)) == dot_words(view.reshape(2, 30, 10), given)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import compiled, compiled_operands
+from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.vendor import NATIVE, vendor
 
 Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
@@ -90,18 +91,52 @@ class Mirrored:
         return self.view.flip(self.backwards) if self.backwards else self.view
 
 
-def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Folded:
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A folded matrix for the GPU's kernels, its tables (int64) beside the words: element [b, r, k] = memory[rows[b, r] + columns[k]].
+
+    mirrored: whether neighbouring words belong to neighbouring rows rather than to neighbouring columns.
+    """
+
+    memory: Tensor
+    rows: Tensor
+    columns: Tensor
+    mirrored: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.rows.shape, self.columns.numel())
+
+    @property
+    def device(self) -> torch.device:
+        return self.memory.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.memory.dtype
+
+    def tile(self, batch: slice, rows: slice) -> Placed:
+        """Some batches (or the one that serves all) and rows."""
+        chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
+        return Placed(self.memory, chosen[:, rows], self.columns, self.mirrored)
+
+
+def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Folded | Placed:
     """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
     mirrored = source if isinstance(source, Mirrored) else Mirrored(source, ())
     view = mirrored.view
     if not mirrored.backwards and _is_view(tuple(view.shape), view.stride(), shape):
         return view.view(shape)
     ends = _ends(tuple(view.shape), shape)
-    usable = view.dtype == torch.float32 and compiled.in_use(view.device) and vendor().norm is NATIVE.norm
+    by_kernels = gate.in_use(view.device)
+    usable = by_kernels or (compiled.in_use(view.device) and vendor().norm is NATIVE.norm)
+    usable = usable and view.dtype == torch.float32
     if ends is None or not usable or view.numel() < LEAST:
         return mirrored.tensor().reshape(shape)
     backwards = (d in mirrored.backwards for d in range(view.dim()))
     dims = tuple(zip(view.shape, view.stride(), backwards, strict=True))
+    if by_kernels:
+        return Placed(compiled.flat_tensor(view), *_placed(dims, tuple(ends), view.device))
     return Folded(compiled.flat_tensor(view), *_tables(dims, tuple(ends)))
 
 
@@ -130,6 +165,21 @@ def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]
     """(rows, columns, patches) of a Folded."""
     batch, rows, columns = (_offsets(dimensions[first:last]) for first, last in ends)
     return batch[:, None] + rows, columns, _patches(*(dimensions[first:last] for first, last in ends))
+
+
+@lru_cache(maxsize=256)
+def _placed(
+    dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...], device: torch.device
+) -> tuple[Tensor, Tensor, bool]:
+    """(rows, columns, mirrored) of a Placed; on the device before a step is recorded there."""
+    rows, columns, _ = _tables(dimensions, ends)
+    tables = (torch.from_numpy(table).to(device) for table in (rows, columns))
+    return (*tables, _evenly(rows.reshape(-1)) > _evenly(columns))
+
+
+def _evenly(places: np.ndarray) -> int:
+    """How many of the first places follow each other."""
+    return int(np.argmin(np.append(np.diff(places) == 1, False)))
 
 
 def _patches(

@@ -18,7 +18,7 @@ from torch import Tensor
 from vgame.arithmetic import compiled, compiled_exact, compiled_operands, compiled_rounding
 from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, canonical_nan, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, exact_sums
-from vgame.arithmetic.folded import Folded
+from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import no_facts, row_facts
 from vgame.arithmetic.slices import slice_bits, slices_needed, sum_slices
@@ -43,7 +43,7 @@ Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
 
 @torch.no_grad()
-def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
+def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each) -> Tensor:
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free.
 
     a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which is there
@@ -69,13 +69,14 @@ def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
     return out
 
 
-def _dot_by_kernels(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+def _dot_by_kernels(a: Tensor | Placed, b: Tensor | Placed, out: Tensor) -> Tensor:
     """`dot` by the Triton kernels, which are imported only where they run."""
-    from vgame.arithmetic.gpu.products import TILE as WIDE
-    from vgame.arithmetic.gpu.products import dot_tile
+    from vgame.arithmetic.gpu import products as kernels
 
-    for i, m, n in tiles(*out.shape, a.shape[2], WIDE):
-        dot_tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], _block_length(a.shape[2]))
+    block = _block_length(a.shape[2])
+    at_a_time = min(-(-a.shape[2] // block), kernels.BLOCKS)
+    for i, m, n in tiles(*out.shape, a.shape[2], max(kernels.TILE // at_a_time, TILE // 4)):
+        kernels.dot_tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], block)
     return out
 
 
@@ -115,9 +116,9 @@ def _block_length(k: int) -> int:
     return k if count == 1 else -(-k // (16 * count)) * 16
 
 
-def part_of(x: Tensor | Folded, batch: slice, rows: slice) -> Tensor | Folded:
+def part_of(x: Tensor | Folded | Placed, batch: slice, rows: slice) -> Tensor | Folded | Placed:
     """Some rows of some batches, or of the one batch that serves all."""
-    return x.tile(batch, rows) if isinstance(x, Folded) else batch_of(x, batch)[:, rows]
+    return batch_of(x, batch)[:, rows] if isinstance(x, Tensor) else x.tile(batch, rows)
 
 
 class Tile:

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from vgame.arithmetic import certified, pointwise
-from vgame.arithmetic.folded import LEAST, Folded, Mirrored, fold
+from vgame.arithmetic.folded import LEAST, Folded, Mirrored, Placed, fold
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.workspace import copy_shared, keep_pages
 from vgame.execute.chains import Unit, is_identity, units_of
@@ -214,7 +214,7 @@ class _Run:
             return self.output(ref.index).reshape(shape)
         return self.flat(ref).view(shape)
 
-    def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> torch.Tensor | Folded:
+    def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> torch.Tensor | Folded | Placed:
         """A tensor as rows to be multiplied or added up; large ones that no strides can say are read where they lie."""
         if ref.cls is RefClass.OPERATOR and self.executor.kernels.folds:
             return fold(self.finished(ref.index), shape)
@@ -269,7 +269,8 @@ class _Run:
                 return self._product(operator, partial(each, patient=True))
             case Contract(variant=Variant.SUM):
                 batches = 1 if operator.shared_a else operator.batch
-                rows = self.matrix(operator.a, (1, batches * operator.m, operator.k))
+                shape = (1, batches * operator.m, operator.k)
+                rows = self.shaped(operator.a, shape) if self.never_waits else self.matrix(operator.a, shape)
                 return kernels.sum_rows(rows).view(-1, operator.m).expand(operator.batch, -1)
             case Contract():
                 index_shape = (1 if operator.shared_a else operator.batch, operator.k)

@@ -40,15 +40,23 @@ def round_word(value):
 
 
 @triton.jit
-def _factors(a, a_step, b, b_step, wanted, k, length, KIND: tl.constexpr):
+def _factors(
+    a, a_step, a_places, b, b_step, b_places, wanted, k, length,
+    KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr,
+):  # fmt: skip
     """The words (int32) of the two factors of the terms k; beyond the row, and where the index is another one, zeros."""
     inside = k < length
+    at_a, at_b = k * a_step, k * b_step
+    if PLACED_A:
+        at_a = tl.load(a_places + k, mask=inside, other=0)
+    if PLACED_B:
+        at_b = tl.load(b_places + k, mask=inside, other=0)
     if KIND == _SELECTED:
-        inside = inside & (tl.load(b + k * b_step, mask=inside, other=0) == wanted)
-    left = tl.load(a + k * a_step, mask=inside, other=0)
+        inside = inside & (tl.load(b + at_b, mask=inside, other=0) == wanted)
+    left = tl.load(a + at_a, mask=inside, other=0)
     right = tl.full(k.shape, _ONE, tl.int32)
     if KIND == _PRODUCTS:
-        right = tl.load(b + k * b_step, mask=inside, other=0)
+        right = tl.load(b + at_b, mask=inside, other=0)
     return left, right
 
 
@@ -129,13 +137,16 @@ def _read_limbs(limbs, lane):
 
 
 @triton.jit
-def _integer_sum(a, a_step, b, b_step, wanted, length, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _integer_sum(
+    a, a_step, a_places, b, b_step, b_places, wanted, length,
+    KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The exact sum, rounded to odd. Twin: compiled._integer_sum."""
     lane = tl.arange(0, _LANES)
     limbs = tl.zeros((_LANES,), tl.int64)
     for start in range(0, length, BLOCK):
         k = start + tl.arange(0, BLOCK).to(tl.int64)
-        left, right = _factors(a, a_step, b, b_step, wanted, k, length, KIND)
+        left, right = _factors(a, a_step, a_places, b, b_step, b_places, wanted, k, length, KIND, PLACED_A, PLACED_B)
         limbs += _limbs_of(left[:, None], right[:, None], lane[None, :])
     negative, _ = _read_limbs(limbs, lane)
     _, magnitude = _read_limbs(tl.where(negative, -limbs, limbs), lane)
@@ -143,11 +154,14 @@ def _integer_sum(a, a_step, b, b_step, wanted, length, KIND: tl.constexpr, BLOCK
 
 
 @triton.jit
-def exact_word(a, a_step, b, b_step, wanted, length, bound, KIND: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr):
+def exact_word(
+    a, a_step, a_places, b, b_step, b_places, wanted, length, bound,
+    KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
     """RN32 of the exact sum of the terms k = 0..length-1 as a word; bound: at least the sum of their magnitudes.
 
     a, b: pointers (int32) to the first words of rows; for SELECTED b is the row of indices and the terms are those with index `wanted`.
-    BLOCK terms are extracted at a time, FEW added up as integers.
+    Term k lies k steps from there, or where `places` (int64) says. BLOCK terms are extracted at a time, FEW added up as integers.
     """
     above = ((bound.to(tl.int64, bitcast=True) >> 52) + 1) << 52  # twin: exact_tier.power_above
     sigma = above.to(tl.float64, bitcast=True) * 2.0
@@ -156,7 +170,7 @@ def exact_word(a, a_step, b, b_step, wanted, length, bound, KIND: tl.constexpr, 
     lefts = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, length, BLOCK):
         k = start + tl.arange(0, BLOCK).to(tl.int64)
-        left, right = _factors(a, a_step, b, b_step, wanted, k, length, KIND)
+        left, right = _factors(a, a_step, a_places, b, b_step, b_places, wanted, k, length, KIND, PLACED_A, PLACED_B)
         x, y = left.to(tl.float32, bitcast=True), right.to(tl.float32, bitcast=True)
         term = x.to(tl.float64) * y.to(tl.float64)
         high = (term + sigma) - sigma
@@ -166,7 +180,7 @@ def exact_word(a, a_step, b, b_step, wanted, length, bound, KIND: tl.constexpr, 
         lefts += tl.abs(low)
     value, certain = _settle(tl.sum(digits, 0), tl.sum(rests, 0), tl.sum(lefts, 0), sigma, length)
     if not certain:
-        value = _integer_sum(a, a_step, b, b_step, wanted, length, KIND, FEW)
+        value = _integer_sum(a, a_step, a_places, b, b_step, b_places, wanted, length, KIND, PLACED_A, PLACED_B, FEW)
     return round_word(value)
 
 

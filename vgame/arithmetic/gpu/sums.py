@@ -7,7 +7,7 @@ not mention one). Second: the rounding test (docs/numerics-products.md, section 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
@@ -15,10 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from vgame.arithmetic.acceptance import SLACK, UNIT, is_counted, tally
-from vgame.arithmetic.gpu.exact import MOST_TERMS, ROWS, SELECTED, collect, exact_word, power_of_two, round_word
+from vgame.arithmetic.gpu.exact import MOST_TERMS, ROWS, SELECTED, collect, exact_word, round_word
 from vgame.arithmetic.gpu.gate import programs
-from vgame.arithmetic.gpu.products import PROGRAMS, lowest_bit, strides_of
-from vgame.arithmetic.row_facts import OF_ZERO
+from vgame.arithmetic.gpu.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
 from vgame.arithmetic.workspace import batch_of, spans
 
 #: Terms of a piece of a row, which one instance of the kernel adds up.
@@ -27,20 +26,33 @@ PIECE = 1 << 13
 DENSE = 1 << 24
 
 _SLACK, _WEIGHT = tl.constexpr(SLACK), tl.constexpr(UNIT * SLACK)
-_OF_ZERO, _ROWS, _SELECTED = tl.constexpr(OF_ZERO), tl.constexpr(ROWS), tl.constexpr(SELECTED)
+_ROWS, _SELECTED = tl.constexpr(ROWS), tl.constexpr(SELECTED)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "length"])
 def _add_rows(
-    x, x_row, x_step, sums, sizes, lows, rows, length, PIECE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr
+    x,
+    x_row,
+    x_step,
+    sums,
+    sizes,
+    fines,
+    counter,
+    rows,
+    length,
+    PIECE: tl.constexpr,
+    LINES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Per row and piece: the sum, the sum of the magnitudes, the lowest bit. Outputs [pieces, rows]."""
+    """Per row and piece: the sum, the sum of the magnitudes, the largest fineness. Outputs [pieces, rows]. counter becomes 0."""
     piece = tl.program_id(1)
+    if (piece == 0) & (tl.program_id(0) == 0):
+        tl.store(counter, 0)
     r = tl.program_id(0) * LINES + tl.arange(0, LINES)
     source = x + r.to(tl.int64)[:, None] * x_row
     total = tl.zeros((LINES, BLOCK), tl.float64)
     size = tl.zeros((LINES, BLOCK), tl.float64)
-    low = tl.full((LINES, BLOCK), _OF_ZERO, tl.int32)
+    fine = tl.zeros((LINES, BLOCK), tl.int32)
     for start in range(0, PIECE, BLOCK):
         k = (piece * PIECE + start + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
         inside = (r < rows)[:, None] & (k < length)
@@ -48,21 +60,23 @@ def _add_rows(
         value = word.to(tl.float32, bitcast=True).to(tl.float64)
         total += value
         size += tl.abs(value)
-        low = tl.minimum(low, lowest_bit(word))
-    at, mask = piece * rows + r, r < rows
+        fine = tl.maximum(fine, fineness(word))
+    at, mask = piece.to(tl.int64) * rows + r, r < rows
     tl.store(sums + at, tl.sum(total, 1), mask=mask)
     tl.store(sizes + at, tl.sum(size, 1), mask=mask)
-    tl.store(lows + at, tl.min(low, 1), mask=mask)
+    tl.store(fines + at, tl.max(fine, 1), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["index_batch", "x_batch", "m", "columns", "length"])
 def _scatter(
-    index, index_batch, x, x_batch, x_row, x_step, sums, sizes, lows, counts, m, columns, length,
+    index, index_batch, x, x_batch, x_row, x_step, sums, sizes, fines, counts, m, columns, length,
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every term [B, n, K] to the sum that its index names: the sum, its magnitudes, its lowest bit, its number of terms."""
-    batch, row = tl.program_id(0), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    k = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    """Every term [B, n, K] to the sum that its index names: the sum, its magnitudes, its largest fineness, its number of terms."""
+    across, along = tl.cdiv(columns, COLUMNS), tl.cdiv(length, BLOCK)
+    first, part = tl.program_id(0) % across, tl.program_id(0) // across
+    batch, row = part // along, first * COLUMNS + tl.arange(0, COLUMNS)
+    k = (part % along * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
     target = tl.load(index + batch.to(tl.int64) * index_batch + k, mask=k < length, other=-1)
     chosen = (target >= 0) & (target < m)
     inside = chosen[None, :] & (row < columns)[:, None]
@@ -73,14 +87,14 @@ def _scatter(
     at = name[None, :] * columns + row[:, None]
     tl.atomic_add(sums + at, value, mask=inside)
     tl.atomic_add(sizes + at, tl.abs(value), mask=inside)
-    tl.atomic_min(lows + at, lowest_bit(word), mask=inside)
-    if tl.program_id(2) == 0:
+    tl.atomic_max(fines + at, fineness(word), mask=inside)
+    if first == 0:
         tl.atomic_add(counts + name, tl.full((BLOCK,), 1, tl.int32), mask=chosen)
 
 
 @triton.jit(do_not_specialize=["rows", "terms", "pieces"])
 def _round(
-    sums, sizes, lows, counts, out, out_row, counter, found, rows, columns, pieces, terms,
+    sums, sizes, fines, counts, out, out_row, counter, found, rows, columns, pieces, terms,
     COUNTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out [rows, columns] = RN32(s + e) as words of the sums over the pieces; sizes[0] becomes the sum of all magnitudes."""
@@ -89,18 +103,17 @@ def _round(
     inside = position < elements
     s = tl.load(sums + position, mask=inside, other=0.0)
     size = tl.load(sizes + position, mask=inside, other=0.0)
-    low = tl.load(lows + position, mask=inside, other=0)
+    fine = tl.load(fines + position, mask=inside, other=0)
     for piece in range(1, pieces):
         at = piece * elements + position
         s += tl.load(sums + at, mask=inside, other=0.0)
         size += tl.load(sizes + at, mask=inside, other=0.0)
-        low = tl.minimum(low, tl.load(lows + at, mask=inside, other=0))
+        fine = tl.maximum(fine, tl.load(fines + at, mask=inside, other=0))
     tl.store(sizes + position, size, mask=inside)
     number = tl.full((BLOCK,), 0, tl.int32) + terms
     if COUNTED:
         number = tl.load(counts + position // columns, mask=inside, other=0)
-    exact = size * _SLACK <= power_of_two(tl.minimum(low + 53, 1023))
-    certain = exact | (number <= 1) | (size != size) | (size == float("inf"))
+    certain = is_exact(size, fine) | (number <= 1) | (size != size) | (size == float("inf"))
     bound = tl.where(certain, 0.0, number.to(tl.float64) * _WEIGHT * size)
     upper, lower = s + bound, s - bound
     target = out + position // columns * out_row + position % columns
@@ -108,7 +121,7 @@ def _round(
     collect(inside & (lower.to(tl.float32) < upper.to(tl.float32)), position, counter, found)
 
 
-@triton.jit(do_not_specialize=["length"])
+@triton.jit(do_not_specialize=["x_row", "length"])
 def _exact_rows(
     x, x_row, x_step, sizes, out, counter, found, length, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr
 ):
@@ -118,10 +131,11 @@ def _exact_rows(
         row = tl.load(found + e)
         source = x + row.to(tl.int64) * x_row
         bound = tl.load(sizes + row) * _SLACK
-        tl.store(out + row, exact_word(source, x_step, source, 0, 0, length, bound, _ROWS, BLOCK, FEW))
+        word = exact_word(source, x_step, source, source, 0, source, 0, length, bound, _ROWS, False, False, BLOCK, FEW)
+        tl.store(out + row, word)
 
 
-@triton.jit(do_not_specialize=["length"])
+@triton.jit(do_not_specialize=["index_batch", "x_batch", "x_row", "out_row", "m", "columns", "length"])
 def _exact_selected(
     index, index_batch, x, x_batch, x_row, x_step, sizes, out, out_row, counter, found, m, columns, length,
     PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr,
@@ -135,26 +149,28 @@ def _exact_selected(
         source = x + batch.to(tl.int64) * x_batch + column.to(tl.int64) * x_row
         names = index + batch.to(tl.int64) * index_batch
         bound = tl.load(sizes + position) * _SLACK
-        word = exact_word(source, x_step, names, 1, wanted, length, bound, _SELECTED, BLOCK, FEW)
+        word = exact_word(
+            source, x_step, source, names, 1, names, wanted, length, bound, _SELECTED, False, False, BLOCK, FEW
+        )
         tl.store(out + name.to(tl.int64) * out_row + column, word)
 
 
 class _Sums:
-    """s, magnitudes and lowest bits of sums [pieces, rows, columns], and the list of those that stay open."""
+    """s, magnitudes and finenesses of sums [pieces, rows, columns], and the list of those that stay open.
 
-    def __init__(self, pieces: int, rows: int, columns: int, device: torch.device):
-        shape = (pieces, rows, columns)
-        self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
-        self.sizes = torch.zeros(shape, dtype=torch.float64, device=device)
-        self.lows = torch.full(shape, OF_ZERO, dtype=torch.int32, device=device)
-        self.counter = torch.zeros(1, dtype=torch.int32, device=device)
-        self.found = torch.empty(rows * columns, dtype=torch.int32, device=device)
+    memory: binary64 twice, int32, of so many elements each; int32 [1], which is zero when the list begins.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], memory: Sequence[Tensor]):
+        self.shape = shape
+        self.sums, self.sizes, self.fines, self.counter = memory
+        self.found = torch.empty(shape[1] * shape[2], dtype=torch.int32, device=self.sums.device)
 
     def round(self, out: Tensor, terms: int, counts: Tensor | None = None) -> None:
         """The rounding test into `out` [rows, columns] (int32), rows of any stride; counts: terms per row, else `terms`."""
-        pieces, rows, columns = self.sums.shape
+        pieces, rows, columns = self.shape
         _round[(triton.cdiv(rows * columns, 256),)](
-            self.sums, self.sizes, self.lows, self.counter if counts is None else counts, out, out.stride(0), self.counter,
+            self.sums, self.sizes, self.fines, self.counter if counts is None else counts, out, out.stride(0), self.counter,
             self.found, rows, columns, pieces, terms, COUNTED=counts is not None, BLOCK=256, enable_fp_fusion=False,
         )  # fmt: skip
 
@@ -174,9 +190,12 @@ def sum_rows(a: Tensor) -> Tensor:
     pieces, row, step = triton.cdiv(length, PIECE), *rows.stride()
     block = min(triton.next_power_of_2(length), 32 if step > row else 1024)
     lines = max(1, 1024 // block)
-    found = _Sums(pieces, number, 1, a.device)
+    wide, narrow = (
+        torch.empty(pieces * number, dtype=dtype, device=a.device) for dtype in (torch.float64, torch.int32)
+    )
+    found = _Sums((pieces, number, 1), (wide, torch.empty_like(wide), narrow, torch.empty_like(narrow[:1])))
     _add_rows[(triton.cdiv(number, lines), pieces)](
-        rows, row, step, found.sums, found.sizes, found.lows, number, length,
+        rows, row, step, found.sums, found.sizes, found.fines, found.counter, number, length,
         PIECE=min(PIECE, triton.cdiv(length, block) * block), LINES=lines, BLOCK=block, enable_fp_fusion=False,
     )  # fmt: skip
     found.round(out.unsqueeze(1), min(length, PIECE + pieces - 1))
@@ -207,16 +226,17 @@ def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
 def _sum_selected(index: Tensor, x: Tensor, m: int, batch: int, out: Tensor) -> None:
     """out [batch * m, n] = the words of the sums of x [1 or batch, n, K] by index [1 or batch, K]."""
     n, length = x.shape[1:]
-    found = _Sums(1, batch * m, n, x.device)
-    counts = torch.zeros(batch * m, dtype=torch.int32, device=x.device)
+    size = batch * m * n
+    *memory, counts = zeroed([size, size], [size, 1, batch * m], x.device)
+    found = _Sums((1, batch * m, n), memory)
     block = min(128, triton.next_power_of_2(length))
     lines = min(1024 // block, triton.next_power_of_2(n))
     where = (index, index.stride(0) if len(index) > 1 else 0, x, *strides_of(x))
-    _scatter[(batch, triton.cdiv(length, block), triton.cdiv(n, lines))](
+    _scatter[(batch * triton.cdiv(length, block) * triton.cdiv(n, lines),)](
         *where,
         found.sums,
         found.sizes,
-        found.lows,
+        found.fines,
         counts,
         m,
         n,
