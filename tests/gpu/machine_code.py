@@ -10,16 +10,20 @@ import json
 import re
 import sys
 
+import numpy as np
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from vgame.arithmetic import certified, elementary, folded
-from vgame.arithmetic.gpu import gate
+from vgame.arithmetic.functions import Function
+from vgame.arithmetic.gpu import gate, pointwise
 from vgame.arithmetic.gpu.elementary import VALUES
+from vgame.arithmetic.pointwise import Chain
 from vgame.commit.gpu_sha import roots
 from vgame.execute import gpu_random
+from vgame.execute.chains import ALONE_ON_GPU
 from vgame.program.operators import Shuffle
 
 #: Contraction, flushing, approximations, binary32 divisions that are not IEEE's, tensor-core formats.
@@ -78,11 +82,22 @@ def start_all() -> None:
     certified.one_hot_sum(torch.zeros(1, 1, dtype=torch.int32), a[:1, :1, :1], 1)
     for function in VALUES:
         elementary.evaluate(function, a)
+    start_chain(a)
     roots([torch.randn(600), torch.zeros(1, dtype=torch.int32)])
     clock = torch.ones(1, dtype=torch.int64)
     for elements in (1, 999):
         gpu_random.random_words(1 << 63, clock, 5, elements)
         gpu_random.shuffle_indices(3, clock, Shuffle(elements, 50_000))
+
+
+def start_chain(x: torch.Tensor) -> None:
+    """Every function that a chain may have, a product before a sum; every result is kept and looked at."""
+    functions = [Function.MUL, *(f for f in Function if f not in ALONE_ON_GPU)]
+    code = np.array([[f, 3 + i, 1, max(0, 2 + i), 0] for i, f in enumerate(functions)], np.int64)
+    slots = np.arange(3, 3 + len(functions))
+    chain = Chain(code, np.zeros(3 + len(functions), np.uint32), 3, (False,) * len(functions), slots)
+    pointwise.run(chain, x.numel(), [x, x.mT, x[:1, :1].expand_as(x)], torch.zeros(99, dtype=torch.int32), 3)
+    pointwise.look(x, torch.zeros(99, dtype=torch.int32), 3)
 
 
 if __name__ == "__main__":

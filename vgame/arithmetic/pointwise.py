@@ -320,7 +320,7 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
     sources, layouts, loads = [], [], []
     inputs = [x if x.is_contiguous() or _is_in_lines(x) else x.contiguous() for x in inputs]
     for slot, x in enumerate(inputs):
-        sizes, strides = _joined(x)
+        sizes, strides = joined(x)
         if x.is_contiguous():
             places[slot], steps[slot] = x.data_ptr(), 4
             continue
@@ -346,11 +346,11 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
 
 def _is_in_lines(x: Tensor) -> bool:
     """Whether `_load` can read it."""
-    sizes, strides = _joined(x)
+    sizes, strides = joined(x)
     return len(sizes) <= MOST_DIMENSIONS and strides[-1] <= 1
 
 
-def _joined(x: Tensor) -> tuple[list[int], list[int]]:
+def joined(x: Tensor) -> tuple[list[int], list[int]]:
     """Sizes and strides with the dimensions joined that lie in one line."""
     sizes, strides = [], []
     for size, stride in zip(x.shape, x.stride(), strict=True):

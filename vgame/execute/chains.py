@@ -22,6 +22,10 @@ from vgame.program.operators import Access, Contract, Map, Operator, RefClass, V
 FAR = 64
 #: Functions that stay operators of their own: loops of many instructions, with passes of their own.
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
+#: The same for the GPU's kernels, which leave to torch what is rare and not one instruction.
+ALONE_ON_GPU = ALONE | {
+    Function.FLOOR, Function.CEIL, Function.TRUNC, Function.ROUND, Function.FTOI, Function.IDIV, Function.IMOD,
+}  # fmt: skip
 #: Maps of a chain at most: a thread holds a block per value and constant of it.
 LONGEST = 256
 
@@ -54,12 +58,18 @@ class Fused:
     checked: tuple[int, ...]
 
 
-def units_of(operators: Sequence[Operator], kept: Collection[int], finite: Collection[int], fuse: bool) -> list[Unit]:
+def units_of(
+    operators: Sequence[Operator],
+    kept: Collection[int],
+    finite: Collection[int],
+    fuse: bool,
+    alone: Collection[Function] = ALONE,
+) -> list[Unit]:
     """The units of a step. kept: operators whose outputs are needed after it; finite: those of them that must be finite.
 
-    Without `fuse`, every operator is a unit.
+    Without `fuse`, every operator is a unit; with it, maps of the functions in `alone` are.
     """
-    groups = _groups(operators) if fuse else []
+    groups = _groups(operators, alone) if fuse else []
     last_of = {member: group[-1] for group in groups for member in group}
     place = [last_of.get(i, i) for i in range(len(operators))]
     last, readers = list(place), [[] for _ in operators]
@@ -97,7 +107,7 @@ def _is_patient(operator: Operator, index: int, readers: Sequence[int]) -> bool:
     return operator.elements * operator.k >= WORTH and min(readers, default=index + FAR) >= index + FAR
 
 
-def _groups(operators: Sequence[Operator]) -> list[list[int]]:
+def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[list[int]]:
     """The maps of each chain, in rising order.
 
     A group is open as long as no operator outside has read from it; so whoever reads its outputs comes after its last map.
@@ -105,7 +115,7 @@ def _groups(operators: Sequence[Operator]) -> list[list[int]]:
     groups: dict[int, list[int]] = {}
     owner: dict[int, int] = {}  # operator: its group, while that is open
     for i, operator in enumerate(operators):
-        fits = isinstance(operator, Map) and operator.function not in ALONE
+        fits = isinstance(operator, Map) and operator.function not in alone
         reads = [(ref.index, n) for n, (ref, _, _) in enumerate(operand_refs(operator)) if ref.cls is RefClass.OPERATOR]
         touched = {owner[r] for r, _ in reads if r in owner}
         closed = {owner[r] for r, n in reads if r in owner and not (fits and _in_place(operator, n, operators[r]))}

@@ -19,7 +19,7 @@ from vgame.arithmetic import certified, pointwise
 from vgame.arithmetic.folded import LEAST, Folded, Mirrored, Placed, fold
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.workspace import copy_shared, keep_pages
-from vgame.execute.chains import Unit, is_identity, units_of
+from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
 from vgame.execute.random import random_words, shuffle_indices
@@ -59,10 +59,11 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A step whose kernels have been started: state, loss, and per output that must be finite whether it is (in program order)."""
+    """A step whose kernels have been started: state, loss, the outputs that must be finite, and for each whether it is."""
 
     state: tuple[torch.Tensor, ...]
     loss: torch.Tensor
+    checked: tuple[int, ...]
     finite: torch.Tensor
 
 
@@ -89,7 +90,7 @@ class Executor:
         #: The step in the device's memory, for kernels that a recorded step replays (vgame/execute/graph.py).
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._immediates: dict[tuple[int, bool], torch.Tensor] = {}
-        self._plans: dict[bool, list[Unit]] = {}
+        self._plans: dict[tuple[bool, bool], tuple[list[Unit], tuple[int, ...]]] = {}
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         return [t.to(self.device) for t in state]
@@ -109,10 +110,12 @@ class Executor:
             return self._launch(step, state, tap)
 
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
-        fast = tap is None and pointwise.in_use(self.device)
-        run = _Run(self, step, state, defers=fast and self.watch is None)
+        shared = tap is None and pointwise.in_use(self.device)
+        fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
+        units, checked = self._units(fuses)
+        run = _Run(self, step, state, checked, defers=shared and self.watch is None)
         try:
-            for unit in self._units(fuse=fast and self.kernels.fuses):
+            for unit in units:
                 if self.watch:
                     self._watched(run, unit)
                 else:
@@ -121,26 +124,28 @@ class Executor:
                     run.outputs[unit.index] = tap(unit.index, run.flat_output(run.outputs[unit.index]))
                 for index in unit.free:
                     run.outputs[index] = None
-            flags = [run.is_finite(i) for i in sorted(self.program.finite)]
+            finite = run.are_finite(checked)
             new = tuple(run.flat(s.ref) for s in self.program.sources)
-            return Launched(new, run.output(self.program.loss).reshape(()), torch.stack(flags))
+            return Launched(new, run.output(self.program.loss).reshape(()), checked, finite)
         finally:
             for work in run.pending.values():
                 work.stop()
 
     def finish(self, launched: Launched) -> StepResult:
         """Wait for the verdict of a step."""
-        verdicts = zip(sorted(self.program.finite), launched.finite.tolist(), strict=True)
-        return StepResult(launched.state, launched.loss, next((i for i, finite in verdicts if not finite), None))
+        verdicts = zip(launched.checked, launched.finite.tolist(), strict=True)
+        return StepResult(launched.state, launched.loss, min((i for i, finite in verdicts if not finite), default=None))
 
-    def _units(self, fuse: bool) -> list[Unit]:
-        """What a step consists of; found once."""
-        if fuse not in self._plans:
+    def _units(self, fuse: bool) -> tuple[list[Unit], tuple[int, ...]]:
+        """What a step consists of, and the outputs that must be finite, those of a chain beside each other; found once."""
+        key = fuse, gate.in_use(self.device)
+        if key not in self._plans:
+            operators, finite = self.program.operators, self.program.finite
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
-            self._plans[fuse] = units_of(
-                self.program.operators, sources | self.program.finite, self.program.finite, fuse
-            )
-        return self._plans[fuse]
+            units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
+            by_chains = [i for unit in units if unit.fused for i in unit.fused.checked]
+            self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
+        return self._plans[key]
 
     def _watched(self, run: _Run, unit: Unit) -> None:
         """A chain's time is shared by its operators in equal parts."""
@@ -164,7 +169,9 @@ class Executor:
 class _Run:
     """The values of one step."""
 
-    def __init__(self, executor: Executor, step: int, state: Sequence[torch.Tensor], defers: bool) -> None:
+    def __init__(
+        self, executor: Executor, step: int, state: Sequence[torch.Tensor], checked: tuple[int, ...], defers: bool
+    ) -> None:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
         self.defers = defers  # whether products may be finished later
@@ -173,6 +180,9 @@ class _Run:
         self.never_waits = gate.in_use(executor.device)
         table, clock = executor.scalars, executor.clock
         self.scalars = table.index_select(0, clock - 1)[0] if self.never_waits else table[step - 1]
+        self.mark_of = {index: mark for mark, index in enumerate(checked)}
+        #: Of outputs that are not finite, in the device's memory; written by kernels only.
+        self.marks = torch.zeros(len(checked), dtype=torch.int32, device=clock.device) if self.never_waits else None
 
     @staticmethod
     def flat_output(value: torch.Tensor | Mirrored) -> torch.Tensor:
@@ -238,16 +248,35 @@ class _Run:
         if unit.fused is None:
             self.outputs[unit.index] = self.compute(unit.index, unit.operator)
             return
-        inputs = [self.words(access, sizes) for access, sizes in unit.fused.sources]
-        results, finite = pointwise.run(unit.fused.chain, unit.fused.elements, inputs)
-        for index, result in zip(unit.fused.results, results, strict=True):
-            self.outputs[index] = result
-        self.found.update(zip(unit.fused.checked, finite.tolist(), strict=True))
+        fused, inputs = unit.fused, [self.words(access, sizes) for access, sizes in unit.fused.sources]
+        if self.never_waits:
+            from vgame.arithmetic.gpu import pointwise as by_kernel  # imported only where it runs
 
-    def is_finite(self, index: int) -> torch.Tensor:
-        """Whether every word of an output is finite; where a chain made it, that is known."""
-        found = self.found.get(index)
-        return pointwise.all_finite(self.output(index)) if found is None else torch.tensor(found)
+            first = self.mark_of[fused.checked[0]] if fused.checked else 0
+            results = by_kernel.run(fused.chain, fused.elements, inputs, self.marks, first)
+            self.found.update(dict.fromkeys(fused.checked, True))  # their marks say it
+        else:
+            results, finite = pointwise.run(fused.chain, fused.elements, inputs)
+            self.found.update(zip(fused.checked, finite.tolist(), strict=True))
+        for index, result in zip(fused.results, results, strict=True):
+            self.outputs[index] = result
+
+    def are_finite(self, checked: tuple[int, ...]) -> torch.Tensor:
+        """Whether every word of each of these outputs is finite; where a chain made it, that is known."""
+        if self.never_waits:
+            from vgame.arithmetic.gpu import pointwise as by_kernel  # imported only where it runs
+
+            for index in checked:
+                if index not in self.found:
+                    by_kernel.look(self.flat(Ref(RefClass.OPERATOR, index)), self.marks, self.mark_of[index])
+            return self.marks == 0
+        known = (self.found.get(index) for index in checked)
+        return torch.stack(
+            [
+                pointwise.all_finite(self.output(i)) if k is None else torch.tensor(k)
+                for i, k in zip(checked, known, strict=True)
+            ]
+        )
 
     def words(self, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
         """An operand of a chain: a view whose row-major order is the index space's."""

@@ -43,7 +43,9 @@ class Recorded:
             place.copy_(tensor)
         self._graph.replay()
         done = self._launched
-        return self.executor.finish(Launched(tuple(t.clone() for t in done.state), done.loss.clone(), done.finite))
+        return self.executor.finish(
+            Launched(tuple(t.clone() for t in done.state), done.loss.clone(), done.checked, done.finite)
+        )
 
     def _record(self, step: int, state: Sequence[torch.Tensor]) -> None:
         """A step that compiles the kernels and makes the constants, then one that is recorded."""
