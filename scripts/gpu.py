@@ -1,21 +1,26 @@
 """Everything that only a GPU can show, in one go of at most 8 minutes: is every bit the CPU's, and what does it cost. Writes docs/gpu.json.
 
-    python scripts/gpu.py [--only PART] [--seconds 480]
+    python scripts/gpu.py [--only PART] [--seconds 470]
 
-First the checks (each whitelisted kernel against integers; sums on hard operands, random words and trees against the CPU; whole
-training steps, executed and replayed from a recording), then the ratios: medians over at least 7 rounds in alternation. What the time
-does not suffice for is recorded as left out. Ends with 1 if a bit differs, or where there is no GPU.
+First the checks, at the same time (each whitelisted kernel against integers; sums on hard operands, random words and trees against the
+CPU; whole training steps, executed and replayed from a recording), then the ratios, one after the other: medians over at least 7 rounds
+in alternation. Every part is a process of its own, because an error of a GPU's kernel ends the process's use of the GPU; what fails or
+runs out of time is recorded in the part's place. Ends with 1 if a bit differs or a part fails, or where there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -45,8 +50,10 @@ from vgame.tasks.task import Task  # noqa: E402
 
 FILE = ROOT / "docs" / "gpu.json"
 STEPS = 5
-#: Seconds that must be left for a part to begin.
-NEEDED = {"ResNet-50": 90, "GPT-2 small": 150}
+#: The share of the time that the checks may take.
+CHECKING = 0.55
+#: Seconds that must be left for a ratio to begin.
+NEEDED = {"ResNet-50": 40, "GPT-2 small": 60}
 JOBS: dict[str, Callable[[], Task]] = TASKS | {"ResNet-50": lambda: resnet50(64)}
 
 
@@ -95,17 +102,8 @@ def words() -> dict[str, bool]:
     }
 
 
-class Jobs:
-    """Jobs, captured once."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, tuple[Task, Lowered]] = {}
-
-    def __getitem__(self, name: str) -> tuple[Task, Lowered]:
-        if name not in self.known:
-            task = JOBS[name]()
-            self.known[name] = task, lower_task(task, Schedule(kind="constant", lr="0.01"), STEPS)
-        return self.known[name]
+def captured(name: str) -> Lowered:
+    return lower_task(JOBS[name](), Schedule(kind="constant", lr="0.01"), STEPS)
 
 
 def executor(lowered: Lowered, device: str) -> Executor:
@@ -121,12 +119,19 @@ def roots(stepper: Executor | Recorded, lowered: Lowered) -> list[str]:
     return found
 
 
-def steps(lowered: Lowered) -> dict[str, bool]:
-    """The same roots on the CPU, on the GPU, by replay, and on the GPU by torch's operations instead of our kernels."""
+def steps(name: str) -> dict[str, bool]:
+    """The same roots on the CPU, on the GPU, and by replay."""
+    lowered = captured(name)
     expected, there = roots(executor(lowered, "cpu"), lowered), executor(lowered, "cuda")
-    found = {"executed": roots(there, lowered) == expected, "replayed": roots(Recorded(there), lowered) == expected}
+    return {"executed": roots(there, lowered) == expected, "replayed": roots(Recorded(there), lowered) == expected}
+
+
+def steps_by_torch(name: str) -> dict[str, bool]:
+    """The same roots on the GPU by our kernels and by torch's operations instead."""
+    lowered = captured(name)
+    expected = roots(executor(lowered, "cuda"), lowered)
     with gate.kernels(False):
-        return found | {"by torch": roots(executor(lowered, "cuda"), lowered) == expected}
+        return {"by torch": roots(executor(lowered, "cuda"), lowered) == expected}
 
 
 # --- ratios ---
@@ -165,8 +170,9 @@ def eager_step(task: Task, dtype: torch.dtype) -> Callable[[], object]:
     return step
 
 
-def step_ratios(name: str, lowered: Lowered) -> dict:
-    """A certified step, replayed, against eager steps in FP32 and FP64."""
+def step_ratios(name: str) -> dict:
+    """A certified step, replayed, against eager steps in FP32 and FP64; gigabytes of the device at most."""
+    lowered = captured(name)
     there = executor(lowered, "cuda")
     state, recorded = there.initial(lowered.state), Recorded(there)
     contestants = {
@@ -175,7 +181,8 @@ def step_ratios(name: str, lowered: Lowered) -> dict:
     }
     for kind, dtype in {"eager fp32": torch.float32, "eager fp64": torch.float64}.items():
         contestants[kind] = waited(eager_step(JOBS[name](), dtype))
-    return compare(contestants, seconds=5.0)
+    found = compare(contestants, seconds=5.0)
+    return found | {"peak GB": round(torch.cuda.max_memory_allocated() / 1e9, 1)}
 
 
 def product_ratios() -> dict:
@@ -221,16 +228,47 @@ def machine() -> dict[str, str]:
     }
 
 
-def parts(jobs: Jobs) -> Iterator[tuple[str, str, float, Callable[[], dict]]]:
-    """(check or ratio, name, seconds that it needs, what to do)."""
-    for check in (functions, sums, words):
-        yield "check", check.__name__, 0.0, check
-    for name in JOBS:
-        yield "check", f"steps, {name}", NEEDED.get(name, 20), lambda n=name: steps(jobs[n][1])
-    yield "ratio", "hashing", 10, hashing
-    yield "ratio", "products", 20, product_ratios
-    for name in JOBS:
-        yield "ratio", f"steps, {name}", NEEDED.get(name, 20) / 3, lambda n=name: step_ratios(n, jobs[n][1])
+#: Part: (seconds that must be left, what to do). All checks run at the same time; the rest one after the other, in this order.
+CHECKS: dict[str, tuple[float, Callable[[], dict]]] = {
+    "check: functions": (0, functions),
+    "check: sums": (0, sums),
+    "check: words": (0, words),
+    **{f"check: steps, {name}": (0, partial(steps, name)) for name in JOBS},
+}
+REST: dict[str, tuple[float, Callable[[], dict]]] = {
+    **{f"ratio: steps, {name}": (NEEDED[name], partial(step_ratios, name)) for name in NEEDED},
+    "ratio: hashing": (20, hashing),
+    "ratio: products": (20, product_ratios),
+    **{f"ratio: steps, {name}": (20, partial(step_ratios, name)) for name in JOBS if name not in NEEDED},
+    **{f"check: steps by torch, {name}": (NEEDED.get(name, 20), partial(steps_by_torch, name)) for name in JOBS},
+}
+PARTS = CHECKS | REST
+
+
+class Part:
+    """A part in a process of its own."""
+
+    def __init__(self, name: str, sharers: int) -> None:
+        self.name, self.files = name, [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115 - as long as the part
+        environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // sharers))}
+        command = [sys.executable, __file__, "--part", name]
+        self.process = subprocess.Popen(command, env=environment, stdout=self.files[0], stderr=self.files[1])
+
+    def result(self, end: float) -> dict:
+        """What it found, or {"error": the end of what it printed}."""
+        try:
+            self.process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return {"error": "out of time"}
+        texts = []
+        for file in self.files:
+            file.seek(0)
+            texts.append(file.read())
+        if self.process.returncode:
+            return {"error": texts[1][-2000:] or f"ended with {self.process.returncode}"}
+        return json.loads(texts[0].splitlines()[-1])
 
 
 @contextmanager
@@ -248,25 +286,44 @@ def gpu() -> Iterator[None]:
         sys.exit(f"make gpu: {error}")
 
 
+def perform(only: str, end: float) -> dict:
+    """All parts; the file is written after each."""
+    record: dict = {"machine": machine(), "check": {}, "ratio": {}, "left out": []}
+
+    def add(part: Part, end: float) -> None:
+        group, name = part.name.split(": ", 1)
+        record[group][name] = part.result(end)
+        print(f"{part.name}: {json.dumps(record[group][name])}", flush=True)
+        FILE.write_text(json.dumps(record, indent=1) + "\n")
+
+    chosen, now = [name for name in CHECKS if only in name], time.monotonic()
+    for part in [Part(name, len(chosen)) for name in chosen]:
+        add(part, now + CHECKING * (end - now))
+    for name, (needed, _) in REST.items():
+        if only in name and time.monotonic() + needed <= end:
+            add(Part(name, 1), end)
+        elif only in name:
+            record["left out"].append(name)
+    FILE.write_text(json.dumps(record, indent=1) + "\n")
+    return record
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts whose name contains this")
-    parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--seconds", type=float, default=470.0)
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.seconds
     with gpu():
-        record: dict = {"machine": machine(), "check": {}, "ratio": {}, "left out": []}
-        for group, name, needed, run in parts(Jobs()):
-            if arguments.only not in name:
-                continue
-            if time.monotonic() + needed > end:
-                record["left out"].append(f"{group}: {name}")
-                continue
-            record[group][name] = run()
-            print(f"{group}: {name}: {json.dumps(record[group][name])}", flush=True)
-            FILE.write_text(json.dumps(record, indent=1) + "\n")
-    wrong = [f"{name}: {what}" for name, found in record["check"].items() for what, good in found.items() if not good]
-    sys.exit("\n".join(["bits differ:", *wrong]) if wrong else 0)
+        if arguments.part:
+            print(json.dumps(PARTS[arguments.part][1]()))
+            return
+        record = perform(arguments.only, end)
+    found = {f"{group}: {name}": part for group in ("check", "ratio") for name, part in record[group].items()}
+    failed = [f"{name}: {part['error']}" for name, part in found.items() if "error" in part]
+    wrong = [f"{name}: {what}" for name, part in found.items() for what, good in part.items() if good is False]
+    sys.exit("\n".join([*(["bits differ:", *wrong] if wrong else []), *failed]) or 0)
 
 
 if __name__ == "__main__":

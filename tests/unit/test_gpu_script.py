@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,31 @@ def test_make_gpu_without_one() -> None:
     run = subprocess.run([sys.executable, str(ROOT / "scripts/gpu.py")], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 1
     assert run.stderr.strip() == "make gpu needs a CUDA GPU, and torch finds none; nothing was checked"
+
+
+def test_a_part_that_fails_loses_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part is a process: one ends well, one prints an error, one hangs; what there is no time for is named."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    gpu = importlib.import_module("gpu")
+    script = tmp_path / "parts.py"
+    script.write_text(
+        "import sys, time\n"
+        "print('noise')\n"
+        "if 'bad' in sys.argv[2]: sys.exit('CUDA error: an illegal memory access')\n"
+        "if 'slow' in sys.argv[2]: time.sleep(99)\n"
+        "print('{\"right\": true}')\n"
+    )
+    monkeypatch.setattr(gpu, "__file__", str(script))
+    monkeypatch.setattr(gpu, "FILE", tmp_path / "gpu.json")
+    monkeypatch.setattr(gpu, "machine", dict)
+    monkeypatch.setattr(gpu, "CHECKS", dict.fromkeys(["check: bad", "check: good", "check: slow"], (0, None)))
+    monkeypatch.setattr(gpu, "REST", {"ratio: good": (0, None), "ratio: long": (99, None)})
+    record = gpu.perform("", time.monotonic() + 12)
+    error = record["check"]["bad"]["error"]
+    assert error.strip() == "CUDA error: an illegal memory access"
+    assert record["check"]["good"] == record["ratio"]["good"] == {"right": True}
+    assert record["check"]["slow"] == {"error": "out of time"} and record["left out"] == ["ratio: long"]
+    assert json.loads((tmp_path / "gpu.json").read_text()) == record
 
 
 def test_a_cpu_records_no_graph() -> None:

@@ -153,7 +153,9 @@ def _climb(level: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
     sizes = [counts]
     while sizes[-1].max() > 1:
         sizes.append((sizes[-1] + 1) // 2)
-    tables = torch.from_numpy(np.stack([table for size in sizes for table in (_starts(size), size)]).astype(np.int32))
+    tables = np.stack([table for size in sizes for table in (_starts(size), size)]).astype(np.int32)
+    # Every row on a multiple of 16 bytes: where that changes Triton compiles anew, for seconds.
+    tables = torch.from_numpy(np.pad(tables, ((0, 0), (0, -len(counts) % 4))))
     pads = torch.tensor([_words_of(padding(Kind.TENSOR, height)) for height in range(len(sizes))], dtype=torch.int32)
     tables, pads = tables.to(level.device), pads.to(level.device)
     for height in range(len(sizes) - 1):
