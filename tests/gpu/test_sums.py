@@ -96,6 +96,8 @@ def test_long_rows_in_pieces() -> None:
 
     a = draw("normal", 1, 2 * PIECE + 5)
     assert words(sum_rows(a)) == sum_words(a)
+    b = draw("cancelling", 35, 1100)  # rows that lie beside each other
+    assert words(sum_rows(b.mT.contiguous().mT)) == sum_words(b)
 
 
 def test_products_in_blocks() -> None:

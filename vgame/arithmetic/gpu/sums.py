@@ -7,6 +7,7 @@ not mention one). Second: the rounding test (docs/numerics-products.md, section 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,8 +21,9 @@ from vgame.arithmetic.gpu.gate import programs
 from vgame.arithmetic.gpu.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
 from vgame.arithmetic.workspace import batch_of, spans
 
-#: Terms of a piece of a row, which one instance of the kernel adds up.
-PIECE = 1 << 13
+#: Terms of a piece of a row, which one instance of the kernel adds up; rows that lie beside each other: side by side, in about as many
+#: pieces as a piece has steps.
+PIECE, BESIDE = 1 << 13, 32
 #: One-hot sums that are accumulated at a time (20 bytes each).
 DENSE = 1 << 24
 
@@ -187,18 +189,21 @@ def sum_rows(a: Tensor) -> Tensor:
     number, length = rows.shape
     assert 1 <= length <= MOST_TERMS, "limbs hold 2^28 terms"
     out = torch.empty(number, dtype=torch.int32, device=a.device)
-    pieces, row, step = triton.cdiv(length, PIECE), *rows.stride()
-    block = min(triton.next_power_of_2(length), 32 if step > row else 1024)
+    row, step = rows.stride()
+    beside = number > 1 and step > row
+    block = min(triton.next_power_of_2(length), BESIDE if beside else 1024)
     lines = max(1, 1024 // block)
+    piece = BESIDE * triton.next_power_of_2(math.isqrt(length // BESIDE) or 1) if beside else PIECE
+    pieces = triton.cdiv(length, piece)
     wide, narrow = (
         torch.empty(pieces * number, dtype=dtype, device=a.device) for dtype in (torch.float64, torch.int32)
     )
     found = _Sums((pieces, number, 1), (wide, torch.empty_like(wide), narrow, torch.empty_like(narrow[:1])))
     _add_rows[(triton.cdiv(number, lines), pieces)](
         rows, row, step, found.sums, found.sizes, found.fines, found.counter, number, length,
-        PIECE=min(PIECE, triton.cdiv(length, block) * block), LINES=lines, BLOCK=block, enable_fp_fusion=False,
+        PIECE=min(piece, triton.cdiv(length, block) * block), LINES=lines, BLOCK=block, enable_fp_fusion=False,
     )  # fmt: skip
-    found.round(out.unsqueeze(1), min(length, PIECE + pieces - 1))
+    found.round(out.unsqueeze(1), min(length, piece + pieces - 1))
     found.settle(
         lambda count, block: _exact_rows[(count,)](
             rows, row, step, found.sizes, out, found.counter, found.found, length,
