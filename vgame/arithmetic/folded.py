@@ -7,7 +7,7 @@ separate, so two short tables say where every word is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -167,7 +167,7 @@ def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]
     return batch[:, None] + rows, columns, _patches(*(dimensions[first:last] for first, last in ends))
 
 
-@lru_cache(maxsize=256)
+@cache  # for ever: a recorded step goes on reading them
 def _placed(
     dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...], device: torch.device
 ) -> tuple[Tensor, Tensor, bool]:
