@@ -71,6 +71,7 @@ def start_all() -> None:
     certified.dot(a, b)
     certified.dot(a[:1], b.mT.contiguous().mT[:, :50])
     folded.LEAST = 1
+    certified.sum_rows(folded.fold(torch.randn(5, 3, 70).permute(1, 0, 2), (1, 3, 350)))
     patches = torch.randn(2, 3, 9, 9).as_strided((2, 7, 7, 3, 3, 3), (243, 9, 1, 81, 9, 1))
     certified.dot(a[:1, :, :27], folded.fold(patches, (1, 98, 27)))
     certified.dot(folded.fold(patches.permute(3, 4, 5, 0, 1, 2), (1, 27, 98)), torch.randn(1, 3, 98))

@@ -139,6 +139,20 @@ def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatc
     assert words(dot(turned, given)) == dot_words(copied.mT, given)
 
 
+@pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
+def test_rows_in_runs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels of a batch of pictures are added where they lie, and so are pictures turned about."""
+    from vgame.arithmetic import folded
+
+    monkeypatch.setattr(folded, "LEAST", 1)
+    pictures = draw(family, 5, 3, 70)
+    for view, shape in ((pictures.permute(1, 0, 2), (1, 3, 350)), (pictures.permute(0, 2, 1)[:, ::2], (1, 175, 3))):
+        rows = folded.fold(view, shape)
+        assert isinstance(rows, folded.Placed)
+        assert words(sum_rows(rows)[0]) == sum_words(view.reshape(shape)[0])
+        assert torch.equal(rows.whole().view(torch.int32), view.reshape(shape).view(torch.int32))
+
+
 def test_tiles_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     from vgame.arithmetic import folded, products
     from vgame.arithmetic.gpu import products as kernels

@@ -120,6 +120,10 @@ class Placed:
         chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
         return Placed(self.memory, chosen[:, rows], self.columns, self.mirrored)
 
+    def whole(self) -> Tensor:
+        """The same as a contiguous tensor."""
+        return self.memory[self.rows.unsqueeze(2) + self.columns]
+
 
 def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Folded | Placed:
     """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from vgame.arithmetic import compiled, compiled_exact, compiled_operands, compiled_rounding
 from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums
-from vgame.arithmetic.folded import Folded
+from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
@@ -36,7 +36,7 @@ AT_ONCE = np.zeros(1, np.int64)
 
 
 @torch.no_grad()
-def sum_rows(a: Tensor | Folded) -> Tensor:
+def sum_rows(a: Tensor | Folded | Placed) -> Tensor:
     """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides."""
     if isinstance(a, Folded):
         if vendor().total is not NATIVE.total:
@@ -51,6 +51,8 @@ def sum_rows(a: Tensor | Folded) -> Tensor:
         from vgame.arithmetic.gpu import sums  # imported only where it runs
 
         return sums.sum_rows(a)
+    if isinstance(a, Placed):
+        return sum_rows(a.whole())
     rows = a.reshape(-1, a.shape[-1])
     if compiled.in_use(a.device) and vendor().total is NATIVE.total:
         memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))

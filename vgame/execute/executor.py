@@ -298,8 +298,7 @@ class _Run:
                 return self._product(operator, partial(each, patient=True))
             case Contract(variant=Variant.SUM):
                 batches = 1 if operator.shared_a else operator.batch
-                shape = (1, batches * operator.m, operator.k)
-                rows = self.shaped(operator.a, shape) if self.never_waits else self.matrix(operator.a, shape)
+                rows = self.matrix(operator.a, (1, batches * operator.m, operator.k))
                 return kernels.sum_rows(rows).view(-1, operator.m).expand(operator.batch, -1)
             case Contract():
                 index_shape = (1 if operator.shared_a else operator.batch, operator.k)

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vgame.arithmetic.acceptance import SLACK, UNIT, is_counted, tally
+from vgame.arithmetic.folded import Placed
 from vgame.arithmetic.gpu.exact import MOST_TERMS, ROWS, SELECTED, collect, exact_word, round_word
 from vgame.arithmetic.gpu.gate import programs
 from vgame.arithmetic.gpu.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
@@ -33,40 +34,35 @@ _ROWS, _SELECTED = tl.constexpr(ROWS), tl.constexpr(SELECTED)
 
 @triton.jit(do_not_specialize=["rows", "length"])
 def _add_rows(
-    x,
-    x_row,
-    x_step,
-    sums,
-    sizes,
-    fines,
-    counter,
-    rows,
-    length,
-    PIECE: tl.constexpr,
-    LINES: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, x_row, x_step, begins, places, sums, sizes, fines, counter, rows, length,
+    PLACED: tl.constexpr, PIECE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Per row and piece: the sum, the sum of the magnitudes, the largest fineness. Outputs [pieces, rows]. counter becomes 0."""
     piece = tl.program_id(1)
     if (piece == 0) & (tl.program_id(0) == 0):
         tl.store(counter, 0)
     r = tl.program_id(0) * LINES + tl.arange(0, LINES)
     source = x + r.to(tl.int64)[:, None] * x_row
+    if PLACED:
+        source = x + tl.load(begins + r, mask=r < rows, other=0)[:, None]
     total = tl.zeros((LINES, BLOCK), tl.float64)
     size = tl.zeros((LINES, BLOCK), tl.float64)
     fine = tl.zeros((LINES, BLOCK), tl.int32)
     for start in range(0, PIECE, BLOCK):
         k = (piece * PIECE + start + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
         inside = (r < rows)[:, None] & (k < length)
-        word = tl.load(source + k * x_step, mask=inside, other=0)
+        at = k * x_step
+        if PLACED:
+            at = tl.load(places + k, mask=k < length, other=0)
+        word = tl.load(source + at, mask=inside, other=0)
         value = word.to(tl.float32, bitcast=True).to(tl.float64)
         total += value
         size += tl.abs(value)
         fine = tl.maximum(fine, fineness(word))
-    at, mask = piece.to(tl.int64) * rows + r, r < rows
-    tl.store(sums + at, tl.sum(total, 1), mask=mask)
-    tl.store(sizes + at, tl.sum(size, 1), mask=mask)
-    tl.store(fines + at, tl.max(fine, 1), mask=mask)
+    place, mask = piece.to(tl.int64) * rows + r, r < rows
+    tl.store(sums + place, tl.sum(total, 1), mask=mask)
+    tl.store(sizes + place, tl.sum(size, 1), mask=mask)
+    tl.store(fines + place, tl.max(fine, 1), mask=mask)
 
 
 @triton.jit(do_not_specialize=["index_batch", "x_batch", "m", "columns", "length"])
@@ -125,15 +121,18 @@ def _round(
 
 @triton.jit(do_not_specialize=["x_row", "length"])
 def _exact_rows(
-    x, x_row, x_step, sizes, out, counter, found, length, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr
-):
+    x, x_row, x_step, begins, places, sizes, out, counter, found, length,
+    PLACED: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
     """out = RN32 of the exact sums of the rows found[0 .. counter-1]."""
     number = tl.load(counter)
     for e in range(tl.program_id(0), number, PROGRAMS):
         row = tl.load(found + e)
         source = x + row.to(tl.int64) * x_row
+        if PLACED:
+            source = x + tl.load(begins + row)
         bound = tl.load(sizes + row) * _SLACK
-        word = exact_word(source, x_step, source, source, 0, source, 0, length, bound, _ROWS, False, False, BLOCK, FEW)
+        word = exact_word(source, x_step, places, source, 0, source, 0, length, bound, _ROWS, PLACED, False, BLOCK, FEW)
         tl.store(out + row, word)
 
 
@@ -183,14 +182,18 @@ class _Sums:
             tally(self.found.numel(), 0, int(self.counter))
 
 
-def sum_rows(a: Tensor) -> Tensor:
+def sum_rows(a: Tensor | Placed) -> Tensor:
     """out[..] = RN(sum_k a[.., k]); a: binary32 [.., K], any strides. Twin: vgame.arithmetic.sums.sum_rows."""
-    rows = a.reshape(-1, a.shape[-1]).view(torch.int32)
-    number, length = rows.shape
+    number, length = math.prod(a.shape[:-1]), a.shape[-1]
     assert 1 <= length <= MOST_TERMS, "limbs hold 2^28 terms"
     out = torch.empty(number, dtype=torch.int32, device=a.device)
-    row, step = rows.stride()
-    beside = number > 1 and step > row
+    placed = isinstance(a, Placed)
+    if placed:
+        beside, where = a.mirrored, (a.memory.view(torch.int32), 0, 0, a.rows.view(-1), a.columns)
+    else:
+        rows = a.reshape(-1, length).view(torch.int32)
+        row, step = rows.stride()
+        beside, where = number > 1 and step > row, (rows, row, step, rows, rows)
     block = min(triton.next_power_of_2(length), BESIDE if beside else 1024)
     lines = max(1, 1024 // block)
     piece = BESIDE * triton.next_power_of_2(math.isqrt(length // BESIDE) or 1) if beside else PIECE
@@ -200,14 +203,14 @@ def sum_rows(a: Tensor) -> Tensor:
     )
     found = _Sums((pieces, number, 1), (wide, torch.empty_like(wide), narrow, torch.empty_like(narrow[:1])))
     _add_rows[(triton.cdiv(number, lines), pieces)](
-        rows, row, step, found.sums, found.sizes, found.fines, found.counter, number, length,
-        PIECE=min(piece, triton.cdiv(length, block) * block), LINES=lines, BLOCK=block, enable_fp_fusion=False,
+        *where, found.sums, found.sizes, found.fines, found.counter, number, length,
+        PLACED=placed, PIECE=min(piece, triton.cdiv(length, block) * block), LINES=lines, BLOCK=block, enable_fp_fusion=False,
     )  # fmt: skip
     found.round(out.unsqueeze(1), min(length, piece + pieces - 1))
     found.settle(
         lambda count, block: _exact_rows[(count,)](
-            rows, row, step, found.sizes, out, found.counter, found.found, length,
-            PROGRAMS=count, BLOCK=block, FEW=64, enable_fp_fusion=False,
+            *where, found.sizes, out, found.counter, found.found, length,
+            PLACED=placed, PROGRAMS=count, BLOCK=block, FEW=64, enable_fp_fusion=False,
         ),
         length,
     )  # fmt: skip
