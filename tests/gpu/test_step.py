@@ -7,10 +7,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from vgame.arithmetic import folded
 from vgame.arithmetic.compiled import compiled
 from vgame.arithmetic.gpu import gate
 from vgame.commit.tensor import to_words
 from vgame.execute.executor import Executor
+from vgame.logged.kernels import LoggedExecutor
 from vgame.program.lower import Lowered, lower_task
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
@@ -110,6 +112,19 @@ def test_the_torch_passes_wait(lowered: Lowered) -> None:
     """Red twin: the mode sees that they look at the device."""
     with gate.kernels(False), compiled(False), pytest.raises(Waited), NeverWaits():
         executor(lowered).launch(1, lowered.state)
+
+
+def test_a_step_with_a_log(lowered: Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mode `logged` takes the torch passes for its sums, also where the kernels would read patches in place."""
+    monkeypatch.setattr(folded, "LEAST", 1)
+
+    def state() -> list[list[int]]:
+        runner = LoggedExecutor(lowered.program, lowered.data, lowered.scalars, 1, 32, {})
+        return [to_words(t).tolist() for t in runner.step(1, lowered.state).state]
+
+    by_kernels = state()
+    with gate.kernels(False):
+        assert state() == by_kernels
 
 
 def test_a_step_that_is_not_finite(lowered: Lowered) -> None:

@@ -318,8 +318,8 @@ def _places(x: Tensor | Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return memory, begins, np.arange(x.shape[2]) * step
 
 
-def unfolded(x: Tensor | Folded) -> Tensor:
-    return x.whole() if isinstance(x, Folded) else x
+def unfolded(x: Tensor | Folded | Placed) -> Tensor:
+    return x if isinstance(x, Tensor) else x.whole()
 
 
 def _slicing_pays(pairs: int, elements: int, k: int, still_open: int, gathering: int) -> bool:

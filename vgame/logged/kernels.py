@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import elementary
-from vgame.arithmetic.folded import Folded
+from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.products import unfolded
 from vgame.errors import VgameError
@@ -115,13 +115,14 @@ class Logged(Correct):
         """The contraction that comes next. Each of its batches has entries of its own, even if all have the same operands."""
         return self.program.operators[self._contractions[self._next]]
 
-    def dot(self, a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
+    def dot(self, a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each) -> Tensor:
         """At once, whatever `run` would do: entries are made in program order."""
+        a, b = (unfolded(x) if isinstance(x, Placed) else x for x in (a, b))
         if max(a.shape[0], b.shape[0]) < self._current.batch:
             a = unfolded(a).expand(self._current.batch, -1, -1)
         return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._enclose_product(a, b, flat))
 
-    def sum_rows(self, a: Tensor | Folded) -> Tensor:
+    def sum_rows(self, a: Tensor | Folded | Placed) -> Tensor:
         a = unfolded(a)[0]
         if a.shape[0] < self._current.batch * self._current.m:
             a = a.repeat(self._current.batch, 1)
