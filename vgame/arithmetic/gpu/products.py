@@ -161,7 +161,7 @@ def _round(
     position = (batch * rows + m).to(tl.int64) * columns + n
     elements = (batches * rows).to(tl.int64) * columns
     s = tl.load(sums + position, mask=inside, other=0.0)
-    for p in range(1, parts):
+    for p in tl.range(1, parts, loop_unroll_factor=4):  # their loads wait for memory together
         s += tl.load(sums + p * elements + position, mask=inside, other=0.0)
     upper, lower = s + bound, s - bound
     target = out + batch.to(tl.int64) * out_batch + m.to(tl.int64) * out_row + n.to(tl.int64) * out_step

@@ -102,7 +102,7 @@ def _round(
     s = tl.load(sums + position, mask=inside, other=0.0)
     size = tl.load(sizes + position, mask=inside, other=0.0)
     fine = tl.load(fines + position, mask=inside, other=0)
-    for piece in range(1, pieces):
+    for piece in tl.range(1, pieces, loop_unroll_factor=4):  # their loads wait for memory together
         at = piece * elements + position
         s += tl.load(sums + at, mask=inside, other=0.0)
         size += tl.load(sizes + at, mask=inside, other=0.0)
