@@ -22,6 +22,7 @@ from vgame.arithmetic.workspace import copy_shared, keep_pages
 from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
+from vgame.execute.memory import refuse_too_large
 from vgame.execute.random import random_words, shuffle_indices
 from vgame.program.operators import (
     Access,
@@ -143,6 +144,8 @@ class Executor:
             operators, finite = self.program.operators, self.program.finite
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
             units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
+            if self.device.type == "cpu":
+                refuse_too_large(self.program, units, sum(t.numel() for t in self.data))
             by_chains = [i for unit in units if unit.fused for i in unit.fused.checked]
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
         return self._plans[key]

@@ -1,0 +1,58 @@
+"""A step that cannot fit into memory is refused before anything is computed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from small_programs import World
+
+from vgame.arithmetic.functions import Function
+from vgame.errors import VgameError
+from vgame.execute.executor import Executor
+from vgame.program.operators import Gather, Map, Operator, Philox, Ref, RefClass, identity_access
+
+WORDS = 1 << 12
+
+
+def read(i: int) -> Ref:
+    return Ref(RefClass.OPERATOR, i)
+
+
+def added(i: int, j: int) -> Map:
+    return Map(Function.IADD, (WORDS,), tuple(identity_access(read(n), WORDS) for n in (i, j)), True)
+
+
+#: Two draws and their sum live at once; then the sum, a draw and what is gathered from it; nothing else of these does.
+OPERATORS: list[Operator] = [
+    Philox(WORDS),
+    Philox(WORDS),
+    added(0, 1),
+    Philox(WORDS),
+    Gather(WORDS, 1, WORDS, read(3), read(2), 0, True),
+]
+
+
+def executor(operators: list[Operator], world: World) -> Executor:
+    return Executor(world.program(operators), world.data, world.scalars, world.seed)
+
+
+@pytest.mark.parametrize(("bytes_more", "fits"), [(0, True), (-4, False)])
+def test_what_lives_at_once(monkeypatch: pytest.MonkeyPatch, bytes_more: int, fits: bool) -> None:
+    world = World(data=(torch.zeros(100),))
+    memory = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 4 * (3 * WORDS + 100) + bytes_more}
+    monkeypatch.setattr(os, "sysconf", memory.__getitem__)
+    if fits:
+        executor(OPERATORS, world).step(1, ())
+        return
+    with pytest.raises(VgameError, match=r"needs at least 0\.0 GiB of memory, this machine has 0\.0"):
+        executor(OPERATORS, world).step(1, ())
+
+
+def test_a_job_of_a_stranger() -> None:
+    most = 2**31 - 1
+    every = [Philox(most) for _ in range(100)]
+    readers = [Gather(1, 1, most, Ref(RefClass.DATA, 0), read(i), 0, True) for i in range(100)]
+    with pytest.raises(VgameError, match=r"needs at least 800\.0 GiB of memory"):
+        executor([*every, *readers], World(data=(torch.zeros(1, dtype=torch.int32),))).step(1, ())
