@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from vgame.errors import STOPPED, VgameError
-from vgame.report import Reporter, fail
+from vgame.report import Reporter, drop_unsaid, fail
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split("\n")[0]
@@ -393,6 +393,8 @@ def main() -> None:
     except KeyboardInterrupt:
         fail("interrupted; start the same command again to go on")
         sys.exit(1)
+    finally:
+        drop_unsaid()
 
 
 if __name__ == "__main__":

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
+
+from vgame.errors import VgameError
 
 PLAIN_EVERY = 5.0  # seconds between two plain progress lines
 
@@ -24,23 +30,54 @@ class Silence:
         """How far a long piece of work is."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """An error like a full disk's; rich would end the process."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 class Reporter(Silence):
-    """Events of a role. `json_lines`: one JSON object per event on stdout."""
+    """Events of a role. `json_lines`: one JSON object per event on stdout.
+
+    Where nothing can be written (a full disk, a pipe that nobody reads), `who` plays on, for a bond may be at stake; without `who` it is a
+    VgameError.
+    """
 
     def __init__(self, json_lines: bool = False, who: str = "") -> None:
         self.json_lines, self.who = json_lines, who
-        width = None if sys.stdout.isatty() else 160
-        self.console = Console(stderr=json_lines, highlight=False, width=width, soft_wrap=width is not None)
+        self.console = self._make_console()
+        self._unheard = False
         self._bar: Progress | None = None
         self._task: Any = None
         self._last = 0.0
 
+    def _make_console(self) -> Console:
+        width = None if sys.stdout.isatty() else 160
+        return _Console(stderr=self.json_lines, highlight=False, width=width, soft_wrap=width is not None)
+
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
         """Something happened: `text` for people, the fields for programs."""
-        if self.json_lines:
-            print(json.dumps({"event": event, "who": self.who, **fields}), flush=True)
-        elif text:
-            self.console.print(Text.assemble((f"{self.who} " if self.who else "", "bold"), text))
+        with self._speaking():
+            if self.json_lines:
+                print(json.dumps({"event": event, "who": self.who, **fields}), flush=True)
+            elif text:
+                self.console.print(Text.assemble((f"{self.who} " if self.who else "", "bold"), text))
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._bear(error)
+
+    def _bear(self, error: OSError) -> None:
+        """Say once, on stderr, that an agent is not heard."""
+        if not self.who:
+            raise VgameError(f"the output cannot be written: {error.strerror}") from None
+        self.console = self._make_console()  # the old one keeps what it could not write
+        if not self._unheard:
+            self._unheard = True
+            fail(f"what the {self.who} says cannot be written: {error.strerror}; it plays on, unheard")
 
     def stage(self, text: str) -> None:
         """For people; programs are told what it leads to."""
@@ -56,7 +93,8 @@ class Reporter(Silence):
             self._advance_bar(what, done, total, detail)
         elif time.monotonic() - self._last > PLAIN_EVERY or done == total:
             self._last = time.monotonic()
-            print(f"{self.who} {what}: {done} of {total} {detail}".strip(), flush=True)
+            with self._speaking():
+                print(f"{self.who} {what}: {done} of {total} {detail}".strip(), flush=True)
 
     def _advance_bar(self, what: str, done: int, total: int, detail: str) -> None:
         if self._bar is None:
@@ -78,5 +116,14 @@ class Reporter(Silence):
 
 
 def fail(message: str) -> None:
-    """One sentence on stderr."""
-    print(f"vgame: {message}", file=sys.stderr, flush=True)
+    """One sentence on stderr, if it can be written."""
+    with suppress(OSError):
+        print(f"vgame: {message}", file=sys.stderr, flush=True)
+
+
+def drop_unsaid() -> None:
+    """Before the process ends: what stdout did not take is dropped, or Python would end with an exit code of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
