@@ -13,7 +13,7 @@ from real_jobs import AtElement, Scene, train_run
 from vgame.arithmetic.perturbed import perturbed_products
 from vgame.arithmetic.reference_sums import Partial
 from vgame.commit.store import Divergence, Store
-from vgame.errors import Abstain, ContractError
+from vgame.errors import Abstain, ContractError, StoreError
 from vgame.execute.training import train
 from vgame.game.adversaries import CheatingTrainer
 from vgame.game.auditor import Auditor
@@ -221,6 +221,16 @@ def test_an_auditor_that_starts_again_has_its_copy_of_the_log(bundle: Bundle, tm
     damaged = tmp_path / "own" / "rounding.vglog"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert PublishedLog(kept, tmp_path / "own", bundle).committed(2)
+
+
+def test_a_copy_that_the_own_disk_does_not_take(bundle: Bundle, tmp_path: Path) -> None:
+    """The trainer's log is there: it is not called missing."""
+    train_run(bundle, tmp_path / "trainer")
+    (tmp_path / "file").touch()
+    (tmp_path / "own" / "logs.bin").mkdir(parents=True)
+    for own, why in ((tmp_path / "file" / "own", "Not a directory"), (tmp_path / "own", "Is a directory")):
+        with pytest.raises(StoreError, match=f"cannot be copied to .*: {why}; free space, or choose another --store"):
+            PublishedLog(tmp_path / "trainer", own, bundle)
 
 
 def test_logs_of_two_trainers_in_one_store(bundle: Bundle, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from vgame.errors import Abstain, StoreError
 from vgame.files import check_file
@@ -33,16 +34,29 @@ class PublishedLog:
         self.log_roots = self.store.log_roots
 
     def _copy(self) -> None:
-        self.own.mkdir(parents=True, exist_ok=True)
         for name in FILES:
+            path = self.source / name
             try:
-                check_file(self.source / name)
-                shutil.copyfile(self.source / name, self.own / name)
+                check_file(path)
+                log = open(path, "rb")  # noqa: SIM115
             except OSError as error:
                 raise Abstain(
-                    f"the trainer's log is not there: {self.source / name}: {error.strerror}; --log is the trainer's run folder, or a "
+                    f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or a "
                     f"copy of its {', '.join(FILES)}"
                 ) from None
+            with log:
+                self._keep(name, log)
+
+    def _keep(self, name: str, log: IO[bytes]) -> None:
+        """StoreError where the own disk does not take it."""
+        try:
+            self.own.mkdir(parents=True, exist_ok=True)
+            with open(self.own / name, "wb") as own:
+                shutil.copyfileobj(log, own)
+        except OSError as error:
+            raise StoreError(
+                f"{self.source / name} cannot be copied to {self.own / name}: {error.strerror}; free space, or choose another --store"
+            ) from None
 
     @property
     def ended(self) -> bool:
