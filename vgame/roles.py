@@ -393,11 +393,11 @@ class Watch:
         state = self.game.job(job)
         phase = state.phase
         duties = [auditor.step]
-        if phase is Phase.CLAIMED and job not in self.said:
+        if phase in (Phase.CLAIMED, Phase.FINAL) and job not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
                 self.ended.add(job)
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
-            duties.insert(0, partial(self.compare, job, auditor))
+            duties.insert(0, partial(self.compare, job, auditor, phase))
         acted = each(duties)
         if not acted and phase in (Phase.FINAL, Phase.EXPIRED):
             self.ended.add(job)
@@ -407,10 +407,11 @@ class Watch:
                 self.ended.add(job)
         return acted
 
-    def compare(self, job: bytes, auditor: Auditor) -> bool:
-        """Say once whether the claim is the own run."""
+    def compare(self, job: bytes, auditor: Auditor, phase: Phase) -> bool:
+        """Say once whether the claim is the own run; also where it is too late to dispute it."""
         agrees, root = auditor.agrees(), self.computation.run_root.hex()
-        text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}"
+        late = "" if agrees or phase is not Phase.FINAL else "; the claim is final, it can be disputed no more"
+        text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
         self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=root)
         self.said.add(job)
         return False

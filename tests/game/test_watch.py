@@ -165,3 +165,23 @@ def test_a_first_look_that_failed_is_taken_again(
         assert "is not audited: the log is another one" in out and not play.disputes() and auditor.finished
     else:
         assert out.count("NO MATCH") == 1 and play.dispute().entry is Level.RUN
+
+
+@pytest.mark.parametrize("lies", [None, LIE])
+def test_a_claim_that_is_final_already_is_compared_too(
+    scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], lies: Lies | None
+) -> None:
+    """An auditor that comes too late says what it missed."""
+    play = scene.claimed(SETUP, lies)
+    play.advance(SETUP.spec.challenge_window + 1)
+    play.trainer.step()
+    assert play.phase is Phase.FINAL
+    auditor = watch(play, Limits(BOND))
+    for _ in range(2):
+        auditor.round()
+    out = capsys.readouterr().out
+    assert auditor.finished and staked(play, auditor) == 0
+    assert (
+        out.count(": NO MATCH, ") == out.count("; the claim is final, it can be disputed no more") == (lies is not None)
+    )
+    assert out.count("MATCH") == 1
