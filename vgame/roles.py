@@ -226,6 +226,11 @@ class Computation:
                     return log
                 raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")
 
+    def hold(self) -> None:
+        """StoreError where another process computes this run: asked before a bond is put on it."""
+        if not self.store.done:
+            self.store.hold()
+
     def run(self) -> None:
         """Train or re-train to the end."""
         from vgame.execute.training import train
@@ -302,6 +307,7 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
             computation.refuse_bad_terms(sum(game.chain.fees()))
         trainer = Trainer(game, job, computation.history)
         trainer.terms = JobSpec(**computation.bundle.order)
+        computation.hold()
         trainer.accept()
         reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
         computation.run()

@@ -14,7 +14,7 @@ from frauds import SETUP
 from scene import Play, Scene
 
 import vgame.roles
-from vgame.errors import ChainError, NotYet, Over
+from vgame.errors import ChainError, NotYet, Over, StoreError
 from vgame.game.game import JobSpec, Phase
 from vgame.report import Reporter
 from vgame.roles import Seat, run_trainer
@@ -39,10 +39,12 @@ class Said(Reporter):
 def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tuple[str, str]]]]:
     """Run a trainer over the toy machine; `during` happens while it trains. The phase in which it ended, and what it said."""
 
-    def run(play: Play, during: Callable[[], None]) -> tuple[Phase, list[tuple[str, str]]]:
+    def run(
+        play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None
+    ) -> tuple[Phase, list[tuple[str, str]]]:
         computation = SimpleNamespace(
             bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=during,
-            history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1],
+            history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1], hold=hold,
         )  # fmt: skip
         monkeypatch.setattr(vgame.roles, "open_game", lambda seat, _: play.trainer.game)
         monkeypatch.setattr(vgame.roles, "settle", nullcontext)
@@ -62,6 +64,15 @@ def play(scene: Scene) -> Play:
     play = scene.post(SETUP)
     play.trainer = play.new_trainer()
     return play
+
+
+def test_no_bond_on_a_run_that_another_process_writes(play: Play, train: Callable) -> None:
+    def taken() -> None:
+        raise StoreError("another process writes there")
+
+    with pytest.raises(StoreError):
+        train(play, lambda: None, taken)
+    assert play.phase is Phase.CREATED
 
 
 def test_an_outage_at_the_end_of_training_is_waited_for(play: Play, train: Callable) -> None:
