@@ -87,6 +87,14 @@ class LyingProxy(Proxy):
         self.reply(json.dumps({"jsonrpc": "2.0", "id": asked["id"]} | told).encode())
 
 
+class DeepProxy(Proxy):
+    """It answers with lists in lists."""
+
+    def do_POST(self) -> None:
+        self.body()
+        self.reply(b"[" * 10**6)
+
+
 class DrippingProxy(Proxy):
     """It sends its replies byte by byte, from `begin` on: the body, the header, or informative answers for ever."""
 

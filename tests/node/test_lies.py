@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
-from proxy import LyingProxy, Request, served
+from proxy import DeepProxy, LyingProxy, Request, served
 from scene import Play, Scene, embedded_chain
 from web3 import Web3
 
@@ -395,6 +397,23 @@ def test_an_answer_that_is_nonsense_is_one_sentence(real_scene: Scene, method: s
             auditor.game.chain.balance(auditor.address)
             auditor.step()
         assert "\n" not in str(caught.value)
+
+
+ASK = """
+import sys
+from vgame.errors import EndpointError
+from vgame.game.chain import Chain
+try:
+    Chain(sys.argv[1])
+except EndpointError as error:
+    print(error)
+"""
+
+
+def test_lists_in_lists_do_not_end_the_process() -> None:
+    with served(DeepProxy, "") as (_, url):
+        run = subprocess.run([sys.executable, "-c", ASK, url], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and "answers what cannot be read" in run.stdout, (run.returncode, run.stdout)
 
 
 @pytest.mark.parametrize("data", ["zz", {"a": 1}, 5, "0x" + "11" * 36, "0x", None, "0xdeadbeef"])

@@ -1,6 +1,6 @@
 """How much memory a step needs at least: a job that cannot run here is refused before it fills the machine.
 
-In: the units of a step. Out: bytes. Counted is only what certainly lies in memory: no views, and nothing that is computed on the way.
+In: the units of a step. Out: words, or one sentence. Counted is only what certainly lies in memory: no views, nothing on the way.
 """
 
 from __future__ import annotations

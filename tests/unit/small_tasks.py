@@ -1,0 +1,36 @@
+"""Tasks of a model or two layers, for what a capture takes and what it refuses.
+
+In: a model or what follows a linear layer. Out: the program of its training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from vgame.program.lower import Lowered, lower_task
+from vgame.program.schedule import Schedule
+from vgame.tasks.task import Batch, Task
+
+
+class Made(nn.Module):
+    """A linear layer, then whatever."""
+
+    def __init__(self, then: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.then = nn.Linear(3, 3), then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self, self.first(x))
+
+
+def squares(model: nn.Module, batch: Batch) -> torch.Tensor:
+    return model(batch["x"]).square().mean()
+
+
+def lowered(model: nn.Module, data: Mapping[str, torch.Tensor] | None = None, loss=squares, **options) -> Lowered:
+    data = data if data is not None else {"x": torch.ones(8, 3)}
+    task = Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, **{"batch": 4, **options})
+    return lower_task(task, Schedule(lr="0.1"), 2)
