@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from vgame.errors import STOPPED, VgameError
-from vgame.report import Reporter, drop_unsaid, fail
+from vgame.report import SILENCE, Reporter, drop_unsaid, fail
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split("\n")[0]
@@ -66,7 +66,7 @@ def prepare(
     from vgame.spec import read_job_file, save_bundle
 
     reporter = Reporter(json)
-    bundle = prepare_bundle(read_job_file(job), None if json else reporter)
+    bundle = prepare_bundle(read_job_file(job), SILENCE if json else reporter)
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     program = bundle.program

@@ -24,7 +24,7 @@ from vgame.game.trees import run_tree
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.run import LoggedStore, make_executor
 from vgame.logged.sums import PROVEN
-from vgame.report import Reporter, Silence
+from vgame.report import SILENCE, Reporter, Silence
 from vgame.spec import (
     Bundle,
     JobFile,
@@ -46,7 +46,7 @@ def executor_of(bundle: Bundle, kind: str) -> Executor:
     return Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
 
 
-def prepare_run(source: Path, run: Path, listener: Silence | None = None) -> Bundle:
+def prepare_run(source: Path, run: Path, listener: Silence = SILENCE) -> Bundle:
     """The bundle of a run: captured from a job file, or copied from a bundle folder, into the run's folder; or the one that is there, if it
     is the same job."""
     if not source.exists():
@@ -101,7 +101,7 @@ def train_offline(
     """Fill the run's folder; resumes where it stands. A run that diverges ends with an error that names step and operator."""
     with settle(device) as kind:
         reporter.stage("reads the job, and hashes its state and data")
-        bundle = prepare_run(source, run, None if reporter.json_lines else reporter)
+        bundle = prepare_run(source, run, SILENCE if reporter.json_lines else reporter)
         store = store_of(run, bundle, keep)
 
         def progress(step: int, loss: float) -> None:

@@ -30,6 +30,9 @@ class Silence:
         """How far a long piece of work is."""
 
 
+SILENCE = Silence()
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """An error like a full disk's; rich would end the process."""

@@ -36,7 +36,7 @@ from vgame.program.lower import Lowered, lower_task
 from vgame.program.program import Program, TensorLabel
 from vgame.program.schedule import Schedule
 from vgame.program.validate import validate
-from vgame.report import Silence
+from vgame.report import SILENCE, Silence
 from vgame.tasks.task import Task
 
 #: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits. The contract takes 0
@@ -305,18 +305,16 @@ def differences(a: Bundle, b: Bundle) -> list[str]:
     return [name for name, part in parts.items() if part(a) != part(b)]
 
 
-def prepare(job: JobFile, listener: Silence | None = None) -> Bundle:
+def prepare(job: JobFile, listener: Silence = SILENCE) -> Bundle:
     """Capture the job's model and collect everything that the order consists of."""
-    listener = listener or Silence()
     bundle = prepare_without_log(job, listener)
     if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
         listener.stage("calibrates thresholds on two devices")
     return with_log(bundle, job.log)
 
 
-def prepare_without_log(job: JobFile, listener: Silence | None = None) -> Bundle:
+def prepare_without_log(job: JobFile, listener: Silence = SILENCE) -> Bundle:
     """The same, but for what mode `logged` calibrates."""
-    listener = listener or Silence()
     listener.stage(f"calls {job.model}")
     lowered: Lowered = lower_task(make_task(job), job.schedule, job.steps, listener)
     bundle = Bundle(

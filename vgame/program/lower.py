@@ -40,7 +40,7 @@ from vgame.program.operators import (
 from vgame.program.optimizers import Rule, rule_of
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.schedule import Schedule, to_binary32
-from vgame.report import Silence
+from vgame.report import SILENCE, Silence
 from vgame.tasks.task import Task
 
 PART = 1_000  # steps of a table of scalars between two words about how far it is
@@ -75,18 +75,16 @@ def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return words.reshape(-1).clone()
 
 
-def lower_task(task: Task, schedule: Schedule, steps: int, listener: Silence | None = None) -> Lowered:
+def lower_task(task: Task, schedule: Schedule, steps: int, listener: Silence = SILENCE) -> Lowered:
     """Capture and lower a task whose data and parameters are fit for it."""
-    listener = listener or Silence()
     listener.stage("captures the training step")
     return lower_captured(task, capture(task), schedule, steps, listener)
 
 
 def lower_captured(
-    task: Task, captured: Captured, schedule: Schedule, steps: int, listener: Silence | None = None
+    task: Task, captured: Captured, schedule: Schedule, steps: int, listener: Silence = SILENCE
 ) -> Lowered:
     """The same, from a graph that was captured before."""
-    listener = listener or Silence()
     listener.stage("checks the data, lowers what was captured")
     _refuse_values(task)
     check_indices(captured, task)
