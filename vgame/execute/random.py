@@ -9,13 +9,9 @@ import numpy as np
 import torch
 
 from vgame.arithmetic.gpu import gate
+from vgame.arithmetic.philox import MULTIPLIERS, ROUNDS, WEYL_INCREMENTS, WORD_MASK, split_key
 from vgame.execute.random_kernel import fill_shuffle, fill_words
 from vgame.program.operators import Shuffle
-
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
-MASK = 0xFFFFFFFF
 
 
 def _multiply(x: torch.Tensor, multiplier: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,12 +30,8 @@ def philox(counter: list[torch.Tensor], key: tuple[int, int]) -> list[torch.Tens
         high0, low0 = _multiply(c0, MULTIPLIERS[0])
         high1, low1 = _multiply(c2, MULTIPLIERS[1])
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
+        k0, k1 = (k0 + WEYL_INCREMENTS[0]) & WORD_MASK, (k1 + WEYL_INCREMENTS[1]) & WORD_MASK
     return [c0, c1, c2, c3]
-
-
-def _key(seed: int) -> tuple[int, int]:
-    return seed & MASK, seed >> 32
 
 
 def random_words(seed: int, step: int, operator: int, elements: int, clock: torch.Tensor) -> torch.Tensor:
@@ -50,11 +42,11 @@ def random_words(seed: int, step: int, operator: int, elements: int, clock: torc
         return gpu_random.random_words(seed, clock, operator, elements)
     if clock.device.type == "cpu":
         words = np.empty(elements, np.uint32)
-        fill_words(words, operator, step & MASK, step >> 32, *_key(seed))
+        fill_words(words, operator, step & WORD_MASK, step >> 32, *split_key(seed))
         return torch.from_numpy(words.view(np.int32))
     blocks = torch.arange(-(-elements // 4), device=clock.device)
     zero = torch.zeros_like(blocks)
-    words = philox([blocks, zero + operator, zero + (step & MASK), zero + (step >> 32)], _key(seed))
+    words = philox([blocks, zero + operator, zero + (step & WORD_MASK), zero + (step >> 32)], split_key(seed))
     return torch.stack(words, 1).reshape(-1)[:elements].to(torch.int32)
 
 
@@ -65,5 +57,5 @@ def shuffle_indices(seed: int, step: int, operator: Shuffle, clock: torch.Tensor
 
         return gpu_random.shuffle_indices(seed, clock, operator)
     indices = np.empty(operator.elements, np.int32)
-    fill_shuffle(indices, (step - 1) * operator.elements, operator.population, *_key(seed))
+    fill_shuffle(indices, (step - 1) * operator.elements, operator.population, *split_key(seed))
     return torch.from_numpy(indices).to(clock.device)

@@ -1,19 +1,21 @@
-"""Philox and the shuffle as compiled loops. Twins: random.py (tensors), vgame/arithmetic/philox.py (reference), contracts/Philox.sol."""
+"""Philox and the shuffle as compiled loops. Twins: random.py (tensors), vgame/arithmetic/philox.py (reference),
+contracts/arithmetic/Philox.sol."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, uint32, uint64
 
-M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
-PIVOTS, BITS = 1 << 24, 1 << 25
+from vgame.arithmetic.philox import BIT_STREAM, MULTIPLIERS, PIVOT_STREAM, ROUNDS, SHUFFLE_ROUNDS, WEYL_INCREMENTS
+
+M0, M1 = map(np.uint64, MULTIPLIERS)
+W0, W1 = map(np.uint32, WEYL_INCREMENTS)
 
 
 @njit(inline="always", nogil=True)
 def philox(c0, c1, c2, c3, k0, k1):
     """Philox4x32-10 of one counter; all arguments and results are uint32."""
-    for _ in range(10):
+    for _ in range(ROUNDS):
         p0, p1 = M0 * uint64(c0), M1 * uint64(c2)
         c0, c1, c2, c3 = (
             uint32(uint32(p1 >> uint64(32)) ^ c1 ^ k0),
@@ -42,13 +44,13 @@ def fill_shuffle(out, first, population, k0, k1):
         epoch, x = position // population, position % population
         low, high = uint32(epoch & 0xFFFFFFFF), uint32(epoch >> 32)
         words = (uint32(0), uint32(0), uint32(0), uint32(0))
-        for r in range(64):
+        for r in range(SHUFFLE_ROUNDS):
             if r % 4 == 0:
-                words = philox(uint32(r // 4), low, high, uint32(PIVOTS), uint32(k0), uint32(k1))
+                words = philox(uint32(r // 4), low, high, uint32(PIVOT_STREAM), uint32(k0), uint32(k1))
             pivot = np.int64((uint64(words[r % 4]) * uint64(population)) >> uint64(32))
             y = (pivot - x + population) % population
             top = max(x, y)
-            bit = philox(uint32(top), low, uint32(r), uint32(BITS + high), uint32(k0), uint32(k1))[0] & uint32(1)
+            bit = philox(uint32(top), low, uint32(r), uint32(BIT_STREAM + high), uint32(k0), uint32(k1))[0] & uint32(1)
             if bit:
                 x = y
         out[i] = x
