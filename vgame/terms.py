@@ -204,8 +204,10 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
     """Print safe terms as TOML, for devices that are `slower` times as slow as this one."""
     if not 1e-9 <= prices.audited <= 1:
         raise VgameError(f"--audited is a probability from 1e-9 to 1, got {prices.audited}")
-    if min(prices.gas, prices.compute_hour, prices.censorship) < 0 or not 0 <= slower <= 1e9:
-        raise VgameError(f"prices and times must not be negative, --slower is a number from 0 to 1e9, got {slower}")
+    if not 0 <= slower <= 1e9:
+        raise VgameError(f"--slower is a number from 0 to 1e9, got {slower}")
+    if prices.censorship < 0:
+        raise VgameError(f"--censorship is a number of seconds, at least 0, got {prices.censorship}")
     bundle = load_bundle(folder)
     with settle(device) as kind:
         here = measure(bundle, executor_of(bundle, kind))

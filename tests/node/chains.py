@@ -6,14 +6,15 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from vgame.errors import ChainError
-from vgame.game.chain import Chain, wait_until
+from vgame.game.chain import Chain
 
 ANVIL = Path(__file__).resolve().parents[2] / "node_modules" / ".bin" / "anvil"
 
@@ -43,3 +44,13 @@ def answers(port: int) -> bool:
         return Chain(f"http://127.0.0.1:{port}").now() > 0
     except ChainError:
         return False
+
+
+def wait_until(condition: Callable[[], bool], timeout: float, poll: float = 0.05) -> bool:
+    """Poll until the condition holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(poll)
+    return True

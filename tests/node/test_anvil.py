@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import astuple, replace
 
 import pytest
-from chains import anvil
+from chains import anvil, wait_until
 from frauds import SETUP, SUM, Mistaken, place_of, state_lie, word_lie
 from scene import Scene, due
 from toy import Lies
 
 from vgame.errors import ChainError, ContractError
 from vgame.game import chain as chain_module
-from vgame.game.chain import Chain, Wallet, deploy_game, wait_until
+from vgame.game.chain import Chain, Wallet, deploy_game
 from vgame.game.game import Game, Phase
 
 SPEC = SETUP.spec

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chains import wait_until
 from scene import ETHER, Scene
 
-from vgame.game.chain import Wallet, wait_until
+from vgame.game.chain import Wallet
 from vgame.game.game import Game, Phase
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -117,7 +117,7 @@ def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: 
             {"censorship": 99_999_999_999_999},
             "no job can have terms for such prices and times: `claim_window` Input should be less than 4294967296",
         ),
-        (1.0, {"censorship": -1}, "must not be negative"),
+        (1.0, {"censorship": -1}, "--censorship is a number of seconds, at least 0, got -1"),
     ],
 )
 def test_what_no_job_file_takes_is_not_proposed(

@@ -339,7 +339,7 @@ class Wallet:
                 break
         raise ChainError(
             f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; the most is "
-            f"{FEE_MULTIPLE} times the base fee, and what {FEE_VARIABLE} allows"
+            f"{FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what {FEE_VARIABLE} allows"
         )
 
     def _most(self, base: int) -> int:
@@ -371,13 +371,3 @@ def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
         referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
         logged = wallet.deploy("Logged", referee)
     return wallet.deploy("VerificationGame", referee, wallet.deploy("Settlement", referee), logged)
-
-
-def wait_until(condition: Callable[[], bool], timeout: float, poll: float = 0.05) -> bool:
-    """Poll until the condition holds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(poll)
-    return True
