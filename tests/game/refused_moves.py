@@ -113,7 +113,7 @@ def ties(scene: Scene) -> Iterator[Refusal]:
     game, machine = trainer.game, trainer.machine
     record = machine.source_record(SUM).as_tuple()
     tie = Call("tie", (play.id, 0, record, machine.trace(6)[SUM], trainer.trace_tree(6).path(0, SUM)))
-    prior, prior_path = trainer.prior(play.job, 6)
+    prior, prior_path = trainer.prior(6)
     unchanged = Call("tieUnchanged", (play.id, 0, record, prior, prior_path, NODE, [NODE] * 3))
     assert tie == call
     yield Refusal("WrongSource", (), game, unchanged)

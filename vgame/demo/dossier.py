@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vgame.commit.words import LEAF_WORDS, leaf_count
-from vgame.game.game import CAUSES, Dispute, Event, Game, Job, Level, Phase, Status
+from vgame.game.game import CAUSES, Dispute, Event, Game, Job, Level, Phase
 from vgame.program.program import Program
 
 Names = Mapping[str, str]  # address -> who that is
@@ -218,8 +218,3 @@ def paid_in(game: Game, events: Iterable[Event]) -> dict[str, int]:
         tx = game.chain.web3.eth.get_transaction(bytes.fromhex(digest))
         paid[tx["from"]] = paid.get(tx["from"], 0) + int(tx["value"])
     return paid
-
-
-def open_statuses(game: Game, job: bytes) -> list[Status]:
-    """Status of every dispute of a job."""
-    return [game.dispute(job, n).status for n in range(game.job(job).disputes)]

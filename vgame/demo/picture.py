@@ -16,13 +16,13 @@ def descent(dossier: Dossier) -> str:
     trees = dossier.descent
     if not trees:
         return ""
-    step = (WIDTH - BASE) / max(len(trees), 1)
+    step = (WIDTH - BASE) / len(trees)
     parts = [_tree(tree, i * step, GAP) for i, tree in enumerate(trees)]
     parts += [_link(trees[i], i * step, (i + 1) * step) for i in range(len(trees) - 1)]
     height = TREE_HEIGHT + 3 * GAP + 36
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="descent of {escape(dossier.name)}">'
-        f"{''.join(parts)}{_verdict(dossier, (len(trees) - 1) * step)}</svg>"
+        f"{''.join(parts)}{_verdict(dossier)}</svg>"
     )
 
 
@@ -63,7 +63,7 @@ def _link(tree: Tree, x: float, next_x: float) -> str:
     return f'<path class="link" d="M {start:.1f} {bottom + 5} C {middle:.1f} {bottom + 46}, {middle:.1f} {GAP}, {end:.1f} {GAP}"/>'
 
 
-def _verdict(dossier: Dossier, x: float) -> str:
+def _verdict(dossier: Dossier) -> str:
     if dossier.claimed_bits is None:
         return ""
     exact = f", the contract computed {dossier.exact_bits}" if dossier.exact_bits else ""

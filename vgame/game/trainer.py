@@ -114,7 +114,7 @@ class Trainer(Player):
             case Level.SEGMENT if d.height == 0:
                 return self.post_trace(job, number, d)
             case Level.STATE if d.height == 0:
-                return self.tie(job, number, d)
+                return self.tie(number, d)
             case Level.TENSOR if d.height == 0:
                 return self.open_leaf(d)
             case Level.ELEMENT if d.blocks > 1:
@@ -122,8 +122,8 @@ class Trainer(Player):
                 partials = [*self.machine.partials(*place), *self.machine.witness(*place)]
                 return self.attempt("postPartials", self.id, number, partials)
             case Level.ELEMENT | Level.BLOCK:
-                return self.prove(job, number, d)
-        tree = self.tree_of(job, d)
+                return self.prove(number, d)
+        tree = self.tree_of(d)
         self.check_own(tree.node(d.height, d.index), d)
         children = tree.descendants(d.height, d.index, reveal_depth(d.height, job.spec.depth))
         return self.attempt("reveal", self.id, int(d.level), d.height, children)
@@ -147,25 +147,25 @@ class Trainer(Player):
         children = trace.descendants(trace.height, 0, reveal_depth(trace.height, job.spec.depth))
         return self.attempt("postTrace", self.id, number, children)
 
-    def tie(self, job: Job, number: int, d: Dispute) -> bool:
+    def tie(self, number: int, d: Dispute) -> bool:
         """Show where the contested state tensor comes from."""
         self.check_own(self.machine.state(d.step)[d.index], d)
         source = self.machine.source(d.index)
         record = self.machine.source_record(d.index).as_tuple()
         if source is None:
-            prior, path = self.prior(job, d.step)
+            prior, path = self.prior(d.step)
             state = Tree(Kind.STATE, self.machine.state(d.step - 1))
             leaf, below = state.node(0, d.index), state.path(0, d.index)
             return self.attempt("tieUnchanged", self.id, number, record, prior, path, leaf, below)
         trace = self.trace_tree(d.step)
         return self.attempt("tie", self.id, number, record, trace.node(0, source), trace.path(0, source))
 
-    def prove(self, job: Job, number: int, d: Dispute) -> bool:
+    def prove(self, number: int, d: Dispute) -> bool:
         """Make the contract compute the element that was named."""
         element, block = d.index & 0xFFFFFFFF, (d.index >> 32 if d.level is Level.BLOCK else None)
         trace = self.trace_tree(d.step)
         proof = self.machine.prove(d.step, d.operator, element, block, lambda operator: trace.path(0, operator))
-        prior, path = self.prior(job, d.step) if proof.reads_state else (bytes(32), [])
+        prior, path = self.prior(d.step) if proof.reads_state else (bytes(32), [])
         return self.attempt("prove", self.id, number, prior, path, proof.proof)
 
     # ---- trees of the claim ----
@@ -184,7 +184,7 @@ class Trainer(Player):
     def tensor_tree(self, step: int, operator: int) -> Tree:
         return words_tree(self.machine.words(step, operator))
 
-    def tree_of(self, job: Job, d: Dispute) -> Tree:
+    def tree_of(self, d: Dispute) -> Tree:
         """The tree that the dispute is in."""
         interval = self.machine.interval
         match d.level:
@@ -198,7 +198,7 @@ class Trainer(Player):
                 return self.trace_tree(d.step)
         return self.tensor_tree(d.step, d.operator)
 
-    def prior(self, job: Job, step: int) -> tuple[bytes, list[bytes]]:
+    def prior(self, step: int) -> tuple[bytes, list[bytes]]:
         """The state before a step and its path in the segment."""
         tree = self.segment_tree((step - 1) // self.machine.interval + 1)
         index = (step - 1) % self.machine.interval

@@ -25,7 +25,6 @@ from vgame.program.program import Labels, Program, Source, TensorLabel
 MAGIC = b"vgame program 1\n"
 HEADER_BYTES = 124
 MOST_BYTES = 2**32  # of a program file
-SOURCE_BYTES = 9
 
 
 def encode_program(program: Program) -> bytes:

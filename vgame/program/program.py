@@ -91,18 +91,6 @@ class Program:
     def root(self) -> bytes:
         return encoding.program_root(self.header)
 
-    @cached_property
-    def last_use(self) -> tuple[int, ...]:
-        """Index of the last operator that reads each operator's output (its own where none does)."""
-        from vgame.program.operators import operand_refs
-
-        last = list(range(len(self.operators)))
-        for i, operator in enumerate(self.operators):
-            for ref, _, _ in operand_refs(operator):
-                if ref.cls is RefClass.OPERATOR:
-                    last[ref.index] = i
-        return tuple(last)
-
     def operator_name(self, index: int) -> str:
         """`17 contract dot @ conv2`, for people."""
         label = self.labels.operators[index] if index < len(self.labels.operators) else ""

@@ -27,8 +27,8 @@ _EQ, _NE, _LT, _LE = (tl.constexpr(x) for x in (pointwise.EQ, pointwise.NE, poin
 _IADD, _ISUB, _IMUL = (tl.constexpr(x) for x in (pointwise.IADD, pointwise.ISUB, pointwise.IMUL))
 _IAND, _IOR, _IXOR = (tl.constexpr(x) for x in (pointwise.IAND, pointwise.IOR, pointwise.IXOR))
 _ISHL, _ISHR, _IMAX, _IMIN = (tl.constexpr(x) for x in (pointwise.ISHL, pointwise.ISHR, pointwise.IMAX, pointwise.IMIN))
-_IEQ, _INE, _ILT, _ILE = (tl.constexpr(x) for x in (pointwise.IEQ, pointwise.INE, pointwise.ILT, pointwise.ILE))
-_ULT, _ITOF, _SELECT = (tl.constexpr(x) for x in (pointwise.ULT, pointwise.ITOF, pointwise.SELECT))
+_IEQ, _ULT = (tl.constexpr(x) for x in (pointwise.IEQ, pointwise.ULT))
+_ITOF, _SELECT = (tl.constexpr(x) for x in (pointwise.ITOF, pointwise.SELECT))
 
 
 @triton.jit

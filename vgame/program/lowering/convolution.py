@@ -16,7 +16,6 @@ from vgame.arithmetic.functions import Function
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.lowering.reduction import total
 from vgame.program.lowering.table import lowers
-from vgame.program.lowering.views import along
 from vgame.program.operators import Access, Dim
 
 Ints = Sequence[int]
@@ -229,6 +228,3 @@ def convolution_backward(
     if output_mask[2]:
         to_bias = total(b, gradient, [d for d in range(len(gradient.shape)) if d != 1])
     return to_x, to_w, to_bias
-
-
-__all__ = ["Geometry", "along", "convolution", "convolution_backward", "geometry"]
