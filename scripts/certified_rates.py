@@ -1,4 +1,5 @@
-"""Which tier settles how many elements, and what that costs next to the plain binary64 kernel. The tables of docs/numerics.md.
+"""Which tier settles how many elements, and what that costs next to the plain binary64 kernel. The table of docs/numerics-products.md,
+section 12.
 
     python scripts/certified_rates.py            all tables
     python scripts/certified_rates.py --check    also: no bit changes under perturbed and reversed sums (minutes)

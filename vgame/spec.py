@@ -214,7 +214,7 @@ def _place(error: BaseException) -> str:
 
 
 class LogSpec(BaseModel):
-    """The same in a bundle: one window per sum operator, in proven bounds on the error (2: replication is certain)."""
+    """What mode `logged` needs in a bundle: one window per sum operator, in proven bounds on the error (2: replication is certain)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -9,8 +9,7 @@ import {Functions} from "./Functions.sol";
 /// @notice In: a function code and a word. Out: RN(f(x)). Twin: vgame/arithmetic/reference_elementary.py.
 /// @dev Each function computes an integer `mantissa` and proves |f(x) - mantissa * 2^exponent| <= margin * 2^exponent. Both ends
 /// of that interval are rounded: rounding is monotone, so where they agree the result is RN(f(x)), and where they differ the call
-/// reverts with {Undecided}. docs/numerics.md, "The contract's elementary functions", derives every margin and shows that no
-/// binary32 input is undecided.
+/// reverts with {Undecided}. docs/numerics-elementary-onchain.md derives every margin and shows that no binary32 input is undecided.
 ///
 /// Fixed point: Q124, an integer v stands for v * 2^-124; u = 2^-124 is its unit. `fixed x` means |x| in Q124, cut off below.
 contract Elementary {

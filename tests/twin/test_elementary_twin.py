@@ -1,4 +1,4 @@
-"""contracts/arithmetic/Elementary.sol equals the reference, and its intervals are as narrow as docs/numerics.md says.
+"""contracts/arithmetic/Elementary.sol equals the reference, and its intervals are as narrow as docs/numerics-elementary-onchain.md says.
 
 tests/vectors/elementary_closest.json holds every input of all 2^32 whose value lies within 2^-24 ulp of a midpoint.
 """

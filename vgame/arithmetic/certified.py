@@ -6,8 +6,8 @@ order, thread count, device and vendor. Each function has a twin on words in vga
 The way of an element (docs/numerics-products.md proves each step):
 vendor's binary64 sum -> rounding test (acceptance) -> exactness test (row_facts) -> exact tier (exact_tier, slices).
 
-A compiled path replaces two functions and nothing else: products._round_pass (sums and bounds -> rounded words, what is open)
-and products.Tile._sum_gathered (positions -> exact results).
+Each step is torch passes on any device; on a CPU compiled loops (compiled.py), on CUDA Triton kernels (gpu/) take their place and give
+the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
 """
 
 from vgame.arithmetic.acceptance import Counts, counting

@@ -1,5 +1,5 @@
 """Compiled loops on a CPU: the switch, memory as arrays. The loops themselves: compiled_operands.py, compiled_rounding.py,
-compiled_exact.py.
+compiled_exact.py, compiled_filtering.py.
 
 In: the storage of tensors as flat arrays, with strides. Out: the words that the torch passes give, by the same tests
 (docs/numerics-products.md, sections 3 to 5).

@@ -73,7 +73,7 @@ COMPARE_F = frozenset(f for f in Function if 48 <= f < 64)
 BINARY_I = frozenset(f for f in Function if 64 <= f < 80)
 COMPARE_I = frozenset(f for f in Function if 80 <= f < 96)
 
-#: Proved by an exhaustive run over all 2^32 inputs (docs/numerics.md).
+#: Proved by an exhaustive run over all 2^32 inputs (docs/numerics-elementary.md).
 ELEMENTARY = (
     Function.EXP,
     Function.EXPM1,

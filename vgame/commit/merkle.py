@@ -116,7 +116,7 @@ class Tree:
 
 
 def path_root(kind: Kind, node: bytes, index: int, path: Sequence[bytes]) -> bytes:
-    """The node that the path leads to. INVARIANT In7: the caller fixes len(path), and index < 2^len(path)."""
+    """The node that the path leads to. INVARIANT I7: the caller fixes len(path), and index < 2^len(path)."""
     if index >> len(path):
         raise ProofError(f"index {index} does not fit a path of {len(path)} siblings")
     for sibling in path:

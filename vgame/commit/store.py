@@ -1,6 +1,6 @@
 """A run on disk: the state root of every checkpoint, the losses, and some of the states themselves.
 
-    RUN/run.json             which job, mode and device; how it ended if it diverged
+    RUN/run.json             which run (the identity of its bundle); where it ended if it diverged
     RUN/roots.bin            32 bytes per checkpoint, appended
     RUN/checks.bin           32 bytes per checkpoint, appended before the root: SHA-256 of the check before it, the root and its log's
     RUN/losses.bin           4 bytes per step, appended

@@ -79,7 +79,7 @@ def _round_to_odd(head, tail):
 
 @triton.jit
 def _settle(digit, rest, left, sigma, length):
-    """(value, whether it is certain). Twin: compiled._settle."""
+    """(value, whether it is certain). Twin: compiled_exact._settle."""
     grid = 0.75 * sigma
     carry = (rest + grid) - grid
     rest = rest - carry
@@ -141,7 +141,7 @@ def _integer_sum(
     a, a_step, a_places, b, b_step, b_places, wanted, length,
     KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The exact sum, rounded to odd. Twin: compiled._integer_sum."""
+    """The exact sum, rounded to odd. Twin: compiled_exact._integer_sum."""
     lane = tl.arange(0, _LANES)
     limbs = tl.zeros((_LANES,), tl.int64)
     for start in range(0, length, BLOCK):
