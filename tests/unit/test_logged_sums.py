@@ -155,6 +155,21 @@ def test_an_arbitrary_log_is_followed_alike_by_passes_and_compiled_loops() -> No
     assert seen == {1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("allowed", (True, False))
+def test_no_entry_says_anything_of_an_infinity(allowed: bool) -> None:
+    """Infinite and NaN sums, and finite ones far beyond 2^128: no device gives another word."""
+    a, b = draw("normal", (1, 8, 64), 1), draw("normal", (1, 8, 64), 2) * 2.0**70
+    a[0, 0, 0], a[0, 1, 1], a[0, 2] = torch.inf, torch.nan, a[0, 2] * 2.0**70
+    rows = draw("normal", (8, 64), 3)
+    rows[0, 0], rows[1, 1], rows[2] = torch.inf, torch.nan, 2.0**127
+    for compute, width in ((lambda site: products.dot(a, b, site)[0], 8), (lambda s: row_sums.sum_rows(rows, s), 1)):
+        site = Site(32)
+        with compiled(allowed):
+            out = compute(site).view(8, width)
+        assert not out[:3].isfinite().any() and out[3:].isfinite().all()
+        assert (site.entries().positions >= 3 * width).all()
+
+
 def test_every_word_is_admissible_and_others_are_not() -> None:
     """Predicate in integers: what the trainer gives under any device is admitted; an ulp further is not."""
     a, b = draw("normal", (1, 8, 512), 1), draw("normal", (1, 8, 512), 2)

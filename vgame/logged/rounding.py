@@ -97,6 +97,7 @@ def copy_entry(value: Fraction, bits: int, entry: Direction) -> int:
 
 # --- compiled ---
 
+# The loops of sums.py contain `nearest`: the compiler's cache notices a change of it there only if that file changes too.
 compile_loop = njit(cache=True, nogil=True, error_model="numpy")
 _inline = njit(inline="always", error_model="numpy")
 LARGEST, LEAST_NORMAL = 2.0**129, 2.0**-126
@@ -105,7 +106,8 @@ EXPONENT = 0x7FF0000000000000
 
 @_inline
 def nearest(magnitude, scale):
-    """(RN_b of a magnitude, half the width of its cell); scale = 2^-p. What exceeds 2^129 is cut there: it rounds to infinity.
+    """(RN_b of a magnitude, half the width of its cell, distance from its midpoint); scale = 2^-p. What exceeds 2^129 is cut there: it
+    rounds to infinity.
 
     SAFETY: c is 1.5 * 2^52 widths, so the sum rounds to a multiple of the width, ties to even; magnitudes have under 2^24 widths.
     """
@@ -113,14 +115,15 @@ def nearest(magnitude, scale):
     power = np.int64(np.float64(cut).view(np.int64) & 0x7FF0000000000000).view(np.float64)
     half = (power if power > 2.0**-126 else 2.0**-126) * scale
     c = half * (1.5 * 2.0**53)
-    return (cut + c) - c, half
+    value = (cut + c) - c
+    return value, half, half - abs(cut - value)
 
 
 @compile_loop
 def _round(x, scale, out, first, last):
     source, target = x[first:last], out[first:last]
     for i in range(source.size):
-        value, _ = nearest(abs(source[i]), scale)
+        value, _, _ = nearest(abs(source[i]), scale)
         target[i] = np.float32(np.copysign(value, source[i]))
 
 
@@ -138,13 +141,14 @@ def round_tensor(x: Tensor, bits: int) -> Tensor:
 # --- torch passes: any device, and few elements ---
 
 
-def nearest_tensor(magnitude: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def nearest_tensor(magnitude: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Twin of `nearest`."""
     cut = torch.where(magnitude > LARGEST, LARGEST, magnitude)
     power = (cut.view(torch.int64) & EXPONENT).view(torch.float64)
     half = torch.where(power > LEAST_NORMAL, power, LEAST_NORMAL) * 2.0 ** (8 - bits)
     c = half * (1.5 * 2.0**53)
-    return (cut + c) - c, half
+    value = (cut + c) - c
+    return value, half, half - (cut - value).abs()
 
 
 def cells(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,8 +156,7 @@ def cells(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
 
     All exact, but that the distance is rounded where |x| is less than 2^-53 of the least cell.
     """
-    value, half = nearest_tensor(x.abs(), bits)
-    return value, half, half - (x.abs() - value).abs()
+    return nearest_tensor(x.abs(), bits)
 
 
 def copy_entries(x: Tensor, bits: int, up: Tensor) -> Tensor:

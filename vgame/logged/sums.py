@@ -131,16 +131,15 @@ def _pass(s, shape, left, right, right_stride, scale, window, gate, out, strides
             mark = np.int32(0)
             for j in range(sums.size):
                 e, magnitude = factor * bounds[j], abs(sums[j])
-                value, half = nearest(magnitude, scale)
-                distance = half - abs(magnitude - value)
+                value, half, distance = nearest(magnitude, scale)
                 near = (distance < window * e) | ((gate * e >= half) & (distance < 2.0 * e))
                 target[j] = np.float32(np.copysign(value, sums[j])) + np.float32(0.0)
                 mark |= np.int32(near)
             if mark:
                 for j in range(sums.size):
                     e, magnitude = factor * bounds[j], abs(sums[j])
-                    value, half = nearest(magnitude, scale)
-                    distance, wide = half - abs(magnitude - value), gate * e >= half
+                    value, half, distance = nearest(magnitude, scale)
+                    wide = gate * e >= half
                     if (distance < window * e) | (wide & (distance < 2.0 * e)):
                         found[number] = u * columns + start + j
                         turns[number] = 2 if wide else value > magnitude
@@ -227,8 +226,8 @@ def _follow(x, up, e, scale, more, out, fates):
     """Twin of _follow_by_passes; more: MORE."""
     for i in range(x.size):
         magnitude = abs(x[i])
-        value, half = nearest(magnitude, scale)
-        distance, finite = half - abs(magnitude - value), magnitude < np.inf
+        value, half, distance = nearest(magnitude, scale)
+        finite = magnitude < np.inf
         lower = value - 2.0 * half if magnitude < value else value
         own = np.float32(np.copysign(value, x[i])) + np.float32(0.0)
         copied = np.float32(np.copysign(lower + 2.0 * half if up[i] else lower, x[i])) + np.float32(0.0)
