@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.table import Table
 
 from vgame.program.file import load_program
-from vgame.program.operators import Contract, Copy, Map, Operator, ReduceMax
+from vgame.program.operators import Contract, Operator
 from vgame.program.program import Program
-from vgame.program.validate import tensors_of, witness_bytes
+from vgame.program.validate import longest_run, tensors_of, witness_bytes
 from vgame.report import Reporter
 
 #: Gas per calldata byte that is not zero at the floor price (EIP-7623), and of a transaction.
@@ -27,7 +27,7 @@ class Line:
     what: str
     count: int
     elements: int
-    largest_sum: int
+    largest_sum: int  # words of the longest row that one element reads
     blocks: int
     witness: int
 
@@ -37,39 +37,18 @@ class Line:
         return BASE + FLOOR * self.witness
 
 
-def kind_of(operator: Operator) -> str:
-    """`map exp`, `contract dot`, `copy`, ..."""
-    name = type(operator).__name__.lower()
-    detail = (
-        operator.function if isinstance(operator, Map) else operator.variant if isinstance(operator, Contract) else None
-    )
-    return f"{name} {detail.name.lower()}" if detail is not None else name
-
-
-def terms_of(operator: Operator) -> int:
-    """Words of the longest row that one element reads."""
-    match operator:
-        case Contract():
-            return operator.k
-        case ReduceMax():
-            return operator.block
-        case Copy():
-            return 1
-    return getattr(operator, "length", 1)
-
-
 def table(program: Program, data: list[tuple[int, bool]]) -> Iterator[Line]:
     """One line per kind and function, in the order of first use."""
     tensors = tensors_of(program, data)
     groups: dict[str, list[Operator]] = defaultdict(list)
-    for operator in program.operators:
-        groups[kind_of(operator)].append(operator)
+    for i, operator in enumerate(program.operators):
+        groups[program.operator_kind(i)].append(operator)
     for what, operators in groups.items():
         yield Line(
             what,
             len(operators),
             sum(op.elements for op in operators),
-            max(terms_of(op) for op in operators),
+            max(op.k if isinstance(op, Contract) else longest_run(op) for op in operators),
             max(op.blocks if isinstance(op, Contract) else 1 for op in operators),
             max(witness_bytes(op, tensors, len(program.operators)) for op in operators),
         )

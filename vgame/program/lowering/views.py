@@ -12,6 +12,7 @@ from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Number, Value
 from vgame.program.lowering.table import lowers
 from vgame.program.operators import BROADCAST, Access, Dim
+from vgame.program.validate import MAX_ACCESSES
 
 
 def _view(name: str) -> None:
@@ -100,8 +101,9 @@ def cat(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
         tensors = [b.to_float(t) for t in tensors]
     if len(tensors) == 1:
         return tensors[0]
-    if len(tensors) > 32:
-        return cat(b, [cat(b, tensors[i : i + 32], dim) for i in range(0, len(tensors), 32)], dim)
+    if len(tensors) > MAX_ACCESSES:
+        pieces = (tensors[i : i + MAX_ACCESSES] for i in range(0, len(tensors), MAX_ACCESSES))
+        return cat(b, [cat(b, piece, dim) for piece in pieces], dim)
     dim %= len(tensors[0].shape)
     shape, accesses, start = list(tensors[0].shape), [], 0
     for tensor in (b.plain(t) for t in tensors):
