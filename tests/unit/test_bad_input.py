@@ -107,7 +107,7 @@ def test_an_audit_reads_every_kept_state_in_its_scope(run: Path) -> None:
     assert audit(run)
 
 
-def test_locate_reads_the_kept_states(trained: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_locate_reads_the_kept_states(trained: Path, run: Path) -> None:
     assert locate(trained, run, "default", QUIET) is None
     replace_weights(run, 4, 5)
     for first, second, place in ((trained, run, "second"), (run, trained, "first")):
@@ -137,7 +137,7 @@ def test_a_run_goes_on_with_its_own_job_only(run: Path, trained: Path, tmp_path:
             train_offline(source, run, "default", 1, QUIET)
 
 
-def test_what_differs_is_all_that_the_identity_covers(trained: Path, tmp_path: Path) -> None:
+def test_what_differs_is_all_that_the_identity_covers(trained: Path) -> None:
     from dataclasses import replace
 
     bundle = load_bundle(trained / "job")

@@ -127,7 +127,7 @@ def test_a_refusal_of_the_contract_is_readable() -> None:
     assert str(ContractError("Empty", ())) == "the contract refused: Empty"
 
 
-def test_a_job_file_is_not_needed(tmp_path: Path) -> None:
+def test_a_job_file_is_not_needed() -> None:
     """A job made in Python has no folder."""
     job = JobFile(model="vgame.tasks.digits:task", seed=1, steps=2, interval=1, schedule={"lr": "0.1"})
     assert make_task(job).batch == 64

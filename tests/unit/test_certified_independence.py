@@ -137,7 +137,7 @@ def test_knowing_what_is_unknown_is_needed(monkeypatch):
     assert words(sum_rows(a)) != sum_words(a)
 
 
-def test_zeros_are_made_positive(monkeypatch):
+def test_zeros_are_made_positive():
     """Red twin of +0: the library itself gives -0 for a negative sum that underflows."""
     a = torch.full((1, 1, 1), -(2.0**-149))
     b = torch.full((1, 1, 1), 2.0**-2)

@@ -318,7 +318,7 @@ def operator_over(floats: list, integers: list) -> st.SearchStrategy[Operator]:
 
 
 @st.composite
-def strided(draw: st.DrawFn, pool: list, size: int, scalar: bool) -> Access:
+def strided(draw: st.DrawFn, pool: list, scalar: bool) -> Access:
     """Any access of one of the tensors over an index space of one dimension."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
@@ -335,14 +335,14 @@ def mapped(draw: st.DrawFn, floats: list, integers: list) -> Map:
     function, size = draw(st.sampled_from(Function)), draw(st.integers(1, 6))
     integer = draw(st.booleans()) if function is Function.SELECT else yields_integer(function)
     draft = Map(function, (size,), (immediate(0),) * arity(function), integer)
-    parts = [draw(strided(integers if t else floats, size, not t)) for t in operand_types(draft)]
+    parts = [draw(strided(integers if t else floats, not t)) for t in operand_types(draft)]
     return Map(function, (size,), tuple(parts), integer)
 
 
 @st.composite
 def copied(draw: st.DrawFn, floats: list, integers: list) -> Copy:
     integer, size = draw(st.booleans()), draw(st.integers(1, 9))
-    part = strided(integers if integer else floats, size, not integer)
+    part = strided(integers if integer else floats, not integer)
     return Copy((size,), tuple(draw(st.lists(part, min_size=1, max_size=3))), integer)
 
 

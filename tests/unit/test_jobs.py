@@ -92,7 +92,7 @@ def test_a_job_is_trained_on_one_device_and_audited_on_another(name: str, short)
     assert store.done and len(set(store.roots)) == 3 and np.isfinite(store.losses()).all()
 
 
-def test_an_audit_tells_a_run_that_is_not_the_jobs(short, tmp_path: Path) -> None:
+def test_an_audit_tells_a_run_that_is_not_the_jobs(short) -> None:
     """The damaged twin: one bit of one committed root."""
     runs, _ = short
     root = runs["digits"] / "roots.bin"

@@ -318,8 +318,8 @@ def test_the_table_of_scalars_has_a_limit() -> None:
 # ---- rules about the witness ----
 
 
-def long_row(length: int, operator: Operator) -> Program:
-    """A program with one operator over a data tensor of `length` words."""
+def long_row(operator: Operator) -> Program:
+    """A program with one operator over a data tensor."""
     update = Map(Function.NEG, (1,), (identity_access(WEIGHTS, 1),), False)
     return Program((operator, update), (Source(op(1), 1),), (), 1, 0, 1, Labels(("long", "update")))
 
@@ -340,12 +340,12 @@ LONG: dict[str, Callable[[int], Operator]] = {
     ("kind", "most"), [("argmax", 29_000), ("maximum", 29_000), ("sum", 1_850_000), ("dot", 920_000)]
 )
 def test_what_cannot_be_proven_in_one_transaction_is_refused(kind: str, most: int) -> None:
-    validate(long_row(most, LONG[kind](most)), [(most, False)], 1)
+    validate(long_row(LONG[kind](most)), [(most, False)], 1)
     beyond = most + most // 20
     with pytest.raises(
         ProgramError, match=rf"operator 0 .* long: one element needs a witness of .* {MAX_WITNESS:,} are"
     ):
-        validate(long_row(beyond, LONG[kind](beyond)), [(beyond, False)], 1)
+        validate(long_row(LONG[kind](beyond)), [(beyond, False)], 1)
 
 
 @pytest.mark.parametrize("variant", [Variant.SUM, Variant.DOT])
@@ -353,15 +353,15 @@ def test_mode_logged_has_shorter_sums(variant: Variant) -> None:
     """Three accumulators cost more gas than one; rows of products are cut short by their witness already."""
     longest = {Variant.SUM: 1_280_000, Variant.DOT: 920_000}[variant]
     kind = LONG[variant.name.lower()]
-    validate(long_row(longest, kind(longest)), [(longest, False)], 1, "logged")
+    validate(long_row(kind(longest)), [(longest, False)], 1, "logged")
     beyond = longest + longest // 20
     with pytest.raises(ProgramError, match=r"operator 0 .* long: .*; 1(,280,000|20,000) are the most"):
-        validate(long_row(beyond, kind(beyond)), [(beyond, False)], 1, "logged")
+        validate(long_row(kind(beyond)), [(beyond, False)], 1, "logged")
 
 
 def test_a_maximum_in_blocks_may_be_of_any_length() -> None:
     operator = ReduceMax(1, 10**8, 1024, Ref(RefClass.DATA, 0))
-    validate(long_row(10**8, operator), [(10**8, False)], 1)
+    validate(long_row(operator), [(10**8, False)], 1)
 
 
 class Whole(list):
