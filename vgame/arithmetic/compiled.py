@@ -17,13 +17,13 @@ from contextvars import ContextVar
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from vgame.arithmetic.gpu import gate
+from vgame.loops import compiled_loop
 
-compile_loop = njit(cache=True, nogil=True, error_model="numpy")
-add = njit(cache=True, nogil=True, fastmath={"reassoc"})(lambda x, y: x + y)
+compile_loop = compiled_loop(error_model="numpy")
+add = compiled_loop(fastmath={"reassoc"})(lambda x, y: x + y)
 
 _allowed: ContextVar[bool] = ContextVar("compiled", default=True)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from vgame.loops import compiled_loop
 from vgame.threads import share
 
 LEAF = 512  # bytes of a leaf
@@ -111,7 +112,7 @@ def _compress(context, state_a, block_a, state_b, block_b):
     return types.void(*[types.uintp] * 4), generate
 
 
-_compile = njit(cache=True, nogil=True)
+_compile = compiled_loop()
 
 
 @_compile

@@ -21,6 +21,7 @@ from numba import njit
 from torch import Tensor
 
 from vgame.arithmetic.reference_binary32 import LEAST_EXPONENT, NAN, round_to_binary32
+from vgame.loops import compiled_loop
 from vgame.threads import share
 
 BITS = range(26, 33)
@@ -98,7 +99,7 @@ def copy_entry(value: Fraction, bits: int, entry: Direction) -> int:
 # --- compiled ---
 
 # The loops of sums.py contain `nearest`: the compiler's cache notices a change of it there only if that file changes too.
-compile_loop = njit(cache=True, nogil=True, error_model="numpy")
+compile_loop = compiled_loop(error_model="numpy")
 _inline = njit(inline="always", error_model="numpy")
 LARGEST, LEAST_NORMAL = 2.0**129, 2.0**-126
 EXPONENT = 0x7FF0000000000000

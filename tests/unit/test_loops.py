@@ -1,0 +1,64 @@
+"""The compiler's cache is a convenience: where it cannot be read or written, loops are compiled, and nobody ends for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOOP = """
+import resource, signal, sys, tempfile
+
+def no_folder(**_):
+    raise PermissionError(13, "Permission denied")
+
+if sys.argv[1] == "full":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+if sys.argv[1] == "none":
+    tempfile.TemporaryFile = no_folder  # what numba tries a folder with
+
+from vgame.commit.merkle import Kind
+from vgame.commit.sha_kernel import leaf_hashes
+
+import numpy as np
+
+print(leaf_hashes(np.zeros(1024, np.uint8), Kind.TENSOR).tobytes().hex())
+"""
+
+
+def hashed(cache: Path, disk: str = "free") -> str:
+    """Two leaves, hashed by a compiled loop in a process of its own."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-B", "-c", LOOP, disk]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A cache that was filled, and what the loop gives."""
+    cache = tmp_path_factory.mktemp("cache")
+    return cache, hashed(cache)
+
+
+def test_on_a_full_disk_loops_are_compiled_and_not_kept(right: tuple[Path, str], tmp_path: Path) -> None:
+    assert hashed(tmp_path, "full") == right[1]
+    assert not list(tmp_path.rglob("*.nbc"))
+
+
+def test_a_damaged_cache_is_not_read(right: tuple[Path, str]) -> None:
+    cache, digests = right
+    files = [*cache.rglob("*.nbi"), *cache.rglob("*.nbc")]
+    assert files
+    for path in files:
+        path.write_bytes(b"")
+    assert hashed(cache) == digests
+
+
+def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, str], tmp_path: Path) -> None:
+    assert hashed(tmp_path, "none") == right[1]
