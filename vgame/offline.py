@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import random
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from vgame.commit.merkle import Kind
-from vgame.commit.store import Store
+from vgame.commit.store import Divergence, Store
 from vgame.commit.tensor import tensors_root
 from vgame.errors import JobFileError, StoreError, VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.execute.profile import Profile
-from vgame.execute.training import advance, state_at, train
+from vgame.execute.training import advance, intervals, state_at, train
 from vgame.game.trees import run_tree
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.run import LoggedStore, make_executor
@@ -255,14 +254,17 @@ def audit_whole(store: Store, executor: Executor, _: list[int], reporter: Report
     def progress(step: int, loss: float) -> None:
         reporter.progress("auditing", step, end, f"loss {loss:.4f}")
 
-    with tempfile.TemporaryDirectory(prefix="vgame-audit-") as folder:
-        mine = train(Store(Path(folder), replace(bundle, steps=end), keep=bundle.steps), executor, progress)
-    differs = next((c for c, (a, b) in enumerate(zip(store.roots, mine.roots, strict=False), 1) if a != b), None)
-    if differs is None and (len(store.roots) != len(mine.roots) or store.divergence != mine.divergence):
-        differs = min(len(store.roots), len(mine.roots)) + 1
-    count = max(len(store.roots), len(mine.roots))
-    roots = [run_root(store, s.roots, count) for s in (store, mine)]
-    return Finding(range(1, count + 1), differs, *roots)
+    mine, divergence = [], None
+    for found in intervals(replace(bundle, steps=end), executor, executor.initial(bundle.state), 1, progress):
+        if isinstance(found, Divergence):
+            divergence = found
+        else:
+            mine.append(tensors_root(Kind.STATE, found[0]))
+    differs = next((c for c, (a, b) in enumerate(zip(store.roots, mine, strict=False), 1) if a != b), None)
+    if differs is None and (len(store.roots) != len(mine) or store.divergence != divergence):
+        differs = min(len(store.roots), len(mine)) + 1
+    count = max(len(store.roots), len(mine))
+    return Finding(range(1, count + 1), differs, *(run_root(store, roots, count) for roots in (store.roots, mine)))
 
 
 def audit_parts(store: Store, executor: Executor, checkpoints: list[int], reporter: Reporter) -> Finding:

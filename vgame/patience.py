@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from vgame.errors import Abstain, Over, TooDear, VgameError
 from vgame.report import Reporter
+
+T = TypeVar("T")
 
 
 class Patience:
@@ -42,3 +45,9 @@ class Patience:
         time.sleep(self.delay)
         self.delay = min(2 * self.delay, self.longest)
         return True
+
+    def insist(self, duty: Callable[[], T]) -> T:
+        """Do it, however often it takes."""
+        while True:
+            with self:
+                return duty()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -168,7 +169,7 @@ class Computation:
     published: PublishedLog | None = None
 
     def __init__(self, seat: Seat, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
-        self.reporter = reporter
+        self.reporter, self.patience = reporter, Patience(reporter, seat.poll)
         reporter.stage("reads the bundle, and hashes its state and data")
         self.bundle = load_bundle(seat.bundle)
         if why := off_chain(self.bundle):
@@ -218,21 +219,22 @@ class Computation:
         """The log of the trainer's whole run; of each source a copy of its own."""
         name = hashlib.sha256(f"{source.resolve()}".encode()).hexdigest()[:16]
         copy = seat.store / f"{self.bundle.identity.hex()[:16]}-log-{name}"
-        patience = Patience(self.reporter, seat.poll)
-        while True:
-            with patience:
-                log = PublishedLog(source, copy, self.bundle)
-                if log.ended:
-                    return log
-                raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")
+
+        def whole() -> PublishedLog:
+            log = PublishedLog(source, copy, self.bundle)
+            if log.ended:
+                return log
+            raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")
+
+        return self.patience.insist(whole)
 
     def hold(self) -> None:
         """StoreError where another process computes this run: asked before a bond is put on it."""
         if not self.store.done:
             self.store.hold()
 
-    def run(self) -> None:
-        """Train or re-train to the end."""
+    def run(self, hurry: Callable[[], str] = lambda: "") -> None:
+        """Train or re-train to the end; a disk that takes nothing is waited for, while a clock may run (`hurry`)."""
         from vgame.execute.training import train
 
         bundle, begin = self.bundle, time.monotonic()
@@ -240,7 +242,8 @@ class Computation:
         def progress(step: int, loss: float) -> None:
             self.reporter.progress("training", step, bundle.steps, f"loss {loss:.4f}")
 
-        train(self.store, self.stepper, progress)
+        self.patience.hurry = hurry
+        train(self.store, self.stepper, progress, self.patience.insist)
         stop, root = self.store.divergence, self.store.roots[-1].hex() if self.store.roots else ""
         seconds = time.monotonic() - begin
         fields = {"root": root, "step": self.store.step, "stop": asdict(stop) if stop else None, "seconds": seconds}
@@ -310,7 +313,7 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
         computation.hold()
         trainer.accept()
         reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
-        computation.run()
+        computation.run(trainer.hurry)
         return play(trainer, computation, reporter, seat.poll)
 
 

@@ -43,7 +43,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
         play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None
     ) -> tuple[Phase, list[tuple[str, str]]]:
         computation = SimpleNamespace(
-            bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=during,
+            bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=lambda _: during(),
             history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1], hold=hold,
         )  # fmt: skip
         monkeypatch.setattr(vgame.roles, "open_game", lambda seat, _: play.trainer.game)

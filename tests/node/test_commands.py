@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,10 +44,16 @@ class Hand:
             "VGAME_KEY": self.wallet.key.hex(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)
         }  # fmt: skip
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
+    def start(self, *command: str, disk: int = resource.RLIM_INFINITY) -> subprocess.Popen[str]:
+        """`disk`: no file may become larger, as on a disk that is full."""
+
+        def limit() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (disk, resource.RLIM_INFINITY))
+
         return subprocess.Popen(
             [sys.executable, "-m", "vgame.cli", *command], cwd=self.folder, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limit,
         )  # fmt: skip
 
     def run(self, *command: str, rc: int = 0) -> tuple[list[dict[str, Any]], str]:
@@ -89,6 +97,28 @@ def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_pat
     assert [line["agrees"] for line in said if line["event"] == "audited"] == [True]
     drawn = [e.args["amount"] for e in game.events("Withdrawn") if e.args["account"] == trainer.wallet.address]
     assert drawn == [3 * ETHER]
+
+
+def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(real_scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    client, trainer = (Hand(real_scene, tmp_path) for _ in range(2))
+    client.run("prepare", "job.toml", "--out", "bundle", "--json")
+    rpc = ("--rpc", real_scene.chain.url, "--json")
+    at = (*rpc, "--game", client.run("deploy", *rpc)[0][-1]["game"])
+    job = client.run("job", "post", "bundle", *at)[0][-1]["job"]
+    game = Game(real_scene.chain, at[-1])
+    training = trainer.start(
+        "trainer", *at, "--bundle", "bundle", "--any-terms", "--store", "store", "--job", job, disk=10_000
+    )
+    try:
+        problem = next(json.loads(line) for line in training.stdout if '"problem"' in line)
+        assert "cannot be written: File too large" in problem["message"] and "of the time to claim" in problem["clock"]
+        assert game.job(bytes.fromhex(job)).phase is Phase.ACCEPTED
+        resource.prlimit(training.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert wait_until(lambda: game.job(bytes.fromhex(job)).phase is Phase.CLAIMED, 120)
+    finally:
+        training.kill()
+        training.communicate()
 
 
 @pytest.mark.parametrize("text", ["no hex", "12"])

@@ -159,7 +159,8 @@ class Store:
     def _renew_checks(self) -> None:
         checks = self._checks()
         self._check = checks[-1] if checks else b""
-        write_atomic(self.folder / "checks.bin", b"".join(checks))
+        if not self._read("checks.bin").startswith(whole := b"".join(checks)):
+            write_atomic(self.folder / "checks.bin", whole)
 
     def release(self) -> None:
         """Let another one write."""
@@ -204,17 +205,18 @@ class Store:
         return self.divergence is not None or len(self.roots) >= self.bundle.checkpoints
 
     def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
-        """Append the next checkpoint; afterwards it survives anything."""
+        """Append the next checkpoint; afterwards it survives anything. If it cannot be written, it can be tried again."""
         self.hold()
         step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
         self._save_state(step, state)
         self._append("losses.bin", np.asarray(losses, dtype="<f4").tobytes(), 4 * self.step)
         root = tensors_root(Kind.STATE, state)
         end = ROOT_BYTES * len(self.roots)
-        self._check = _next_check(self._check, self._committed(len(self.roots), root))
-        self._append("checks.bin", self._check, end)
+        check = _next_check(self._check, self._committed(len(self.roots), root))
+        self._append("checks.bin", check, end)
         self._append("roots.bin", root, end)
         self.roots.append(root)
+        self._check = check
         self._forget(step)
 
     def diverged(self, divergence: Divergence) -> None:
@@ -231,7 +233,7 @@ class Store:
             fork.hold()
             step = min(checkpoint * self.bundle.interval, self.bundle.steps)
             fork._save_state(step, self.load_state(checkpoint))
-            (fork.folder / "checks.bin").unlink()  # until the roots are whole
+            (fork.folder / "checks.bin").unlink(missing_ok=True)  # until the roots are whole
             fork._append("losses.bin", self._read("losses.bin")[: 4 * step], 0)
             fork.roots = self.roots[:checkpoint]
             fork._append("roots.bin", b"".join(fork.roots), 0)

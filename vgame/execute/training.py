@@ -5,7 +5,8 @@ In: a bundle, a store, something that makes steps. Out: the store filled up, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,9 +16,11 @@ from vgame.commit.store import Divergence, Store
 from vgame.commit.tensor import tensors_root
 from vgame.errors import StoreError
 from vgame.execute.executor import StepResult, Tap
+from vgame.spec import Bundle
 
 State = Sequence[torch.Tensor]
 Progress = Callable[[int, float], None]  # (step, loss)
+Insist = Callable[[Callable[[], None]], None]  # does it, once or until it is done
 
 
 class Stepper(Protocol):
@@ -28,30 +31,40 @@ class Stepper(Protocol):
     def step(self, step: int, state: State, tap: Tap | None = None) -> StepResult: ...
 
 
-def train(store: Store, stepper: Stepper, progress: Progress | None = None) -> Store:
+def train(
+    store: Store, stepper: Stepper, progress: Progress | None = None, insist: Insist = lambda write: write()
+) -> Store:
     """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a last state that is gone
-    is made again. StoreError before what is stored is used, if it is damaged or somebody else writes there."""
-    bundle = store.bundle
+    is made again. StoreError before what is stored is used, if it is damaged or somebody else writes there. What is written is written by
+    `insist`."""
     if store.done:
         store.check()
         if store.nearest(len(store.roots)) < len(store.roots):
-            store.restore(state_at(store, stepper, len(store.roots)))
+            insist(partial(store.restore, state_at(store, stepper, len(store.roots))))
         return store
     store.hold()
     state = state_at(store, stepper, len(store.roots))
-    while not store.done:
-        losses = []
-        for step in range(store.step + 1, min(store.step + bundle.interval, bundle.steps) + 1):
+    for end in intervals(store.bundle, stepper, state, store.step + 1, progress):
+        insist(partial(store.diverged, end) if isinstance(end, Divergence) else partial(store.commit, *end))
+    return store
+
+
+def intervals(
+    bundle: Bundle, stepper: Stepper, state: State, first: int, progress: Progress | None = None
+) -> Iterator[tuple[State, list[float]] | Divergence]:
+    """(state, losses) at the end of each interval, from step `first` (of an interval) on; or, last of all, where a step is not finite."""
+    for start in range(first, bundle.steps + 1, bundle.interval):
+        losses: list[float] = []
+        for step in range(start, min(start + bundle.interval, bundle.steps + 1)):
             result = stepper.step(step, state)
             if result.not_finite is not None:
-                store.diverged(locate(stepper, step, state, result.not_finite))
-                return store
+                yield locate(stepper, step, state, result.not_finite)
+                return
             state = result.state
             losses.append(float(result.loss))
             if progress:
                 progress(step, losses[-1])
-        store.commit(state, losses)
-    return store
+        yield state, losses
 
 
 def locate(stepper: Stepper, step: int, state: State, operator: int) -> Divergence:

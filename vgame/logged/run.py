@@ -52,33 +52,38 @@ class LoggedStore(Store):
         if not self.done:
             self.hold()
         if self.divergence is None:
-            self._cut("logs.bin", ROOT_BYTES * len(self.roots))
-            del self.log_roots[len(self.roots) :]
             if self.log.steps < self.step:
                 raise LogError(
                     f"{self.log.path} ends after step {self.log.steps}, the run after step {self.step}; restore the log"
                 )
-            self.log.keep(self.step)
+            self._cut_to_run()
         self.executor = executor
         executor.read = lambda step: self.log.read(step) if step <= self.log.steps else None
 
     def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
         self._flush()
         super().commit(state, losses)
+        self.executor.made.clear()
 
     def diverged(self, divergence: Divergence) -> None:
         self._flush()
         self._append("roots.bin", b"")  # an auditor copies it, also when no checkpoint was reached
         super().diverged(divergence)
+        self.executor.made.clear()
+
+    def _cut_to_run(self) -> None:
+        """Forget the logs of what is not committed."""
+        self._cut("logs.bin", ROOT_BYTES * len(self.roots))
+        del self.log_roots[len(self.roots) :]
+        self.log.keep(self.step)
 
     def _flush(self) -> None:
         """The recorded steps and their root to the disk."""
-        first, steps = self.log.steps + 1, dict(self.executor.made)
-        self.log.append(steps)
-        root = self.log.root(first, self.log.steps)
+        self._cut_to_run()
+        self.log.append(self.executor.made)
+        root = self.log.root(self.step + 1, self.log.steps)
         self._append("logs.bin", root)
         self.log_roots.append(root)
-        self.executor.made.clear()
 
     # ---- the auditor ----
 
