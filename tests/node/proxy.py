@@ -95,6 +95,42 @@ class DeepProxy(Proxy):
         self.reply(b"[" * 10**6)
 
 
+class HugeProxy(Proxy):
+    """It sends zeros: without an end in a header, a body or chunks of one, or as many as `packed` holds."""
+
+    begin, packed = "", b""
+
+    def reply(self, content: bytes) -> None:
+        if not self.begin:
+            return super().reply(content)
+        self.close_connection = True
+        piece = bytes(2**16)
+        header, piece = {
+            "header": ("X: ", b"0\r\nX: "),
+            "body": (f"Content-Length: {10**12}\r\n\r\n", piece),
+            "chunk": ("Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + piece + b"\r\n"),
+            "compressed": (f"Content-Encoding: gzip\r\nContent-Length: {len(self.packed)}\r\n\r\n", self.packed),
+        }[self.begin]
+        with suppress(OSError):  # whoever asked has gone
+            self.wfile.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{header}".encode() + piece)
+            while self.begin != "compressed":
+                self.wfile.write(piece)
+
+
+class RedirectingProxy(Proxy):
+    """It sends everybody elsewhere, in a circle."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        self.body()
+        type(self).asked += 1
+        self.send_response(307)
+        self.send_header("Location", f"/{self.asked}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
 class DrippingProxy(Proxy):
     """It sends its replies byte by byte, from `begin` on: the body, the header, or informative answers for ever."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import time
+import tracemalloc
 
 import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
-from proxy import DrippingProxy, FaultyProxy, served
+from proxy import DrippingProxy, FaultyProxy, HugeProxy, RedirectingProxy, served
 from scene import Play, Scene
 
 import vgame.game.chain as chain_module
@@ -120,3 +122,27 @@ def test_a_reply_that_drips_is_no_answer(real_scene: Scene, monkeypatch: pytest.
         assert time.monotonic() - begin < 5
         handler.pause = 0.0
         assert chain.now() > 0
+
+
+@pytest.mark.parametrize("part", ["body", "chunk", "header", "compressed"])
+def test_a_reply_without_an_end_is_no_answer(real_scene: Scene, part: str) -> None:
+    """It cannot fill the memory, compressed neither."""
+    with served(HugeProxy, real_scene.chain.url, packed=gzip.compress(bytes(2**28))) as (handler, url):
+        chain = Chain(url)
+        handler.begin = part
+        tracemalloc.start()
+        try:
+            with pytest.raises(ChainError):
+                chain.now()
+            assert tracemalloc.get_traced_memory()[1] < 5 * chain_module.MOST_REPLY
+        finally:
+            tracemalloc.stop()
+        handler.begin = ""
+        assert chain.now() > 0
+
+
+def test_a_redirection_is_not_followed(real_scene: Scene) -> None:
+    with served(RedirectingProxy, real_scene.chain.url) as (handler, url):
+        with pytest.raises(ChainError, match=r"redirects to /\d+; if you trust that, give it as the endpoint"):
+            Chain(url)
+        assert handler.asked == 1

@@ -42,6 +42,7 @@ sys.setrecursionlimit(MOST_CALLS)
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
 REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
+MOST_REPLY = 2**25  # bytes of a reply, header and all
 CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 TOO_MANY = 429  # the status of a reply to requests that come too fast
@@ -105,10 +106,11 @@ _END: ContextVar[float] = ContextVar("end")
 
 
 class _InTime(io.RawIOBase):
-    """What comes over a socket until `_END`: the library's timeout is for each piece, and a line of a header has many."""
+    """What comes over a socket until `_END`, at most MOST_REPLY bytes. The library's timeout is for each piece, and a line of a header has
+    many."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._raw = sock, sock.makefile("rb", buffering=0)
+        self._sock, self._raw, self._room = sock, sock.makefile("rb", buffering=0), MOST_REPLY
 
     def makefile(self, _: str) -> io.BufferedReader:
         """What HTTPResponse asks a socket for."""
@@ -121,7 +123,11 @@ class _InTime(io.RawIOBase):
         if (left := _END.get() - time.monotonic()) <= 0:
             raise TimeoutError(f"a reply took more than {REPLY_TIMEOUT} seconds")
         self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        self._room -= count or 0
+        if self._room < 0:
+            raise ValueError(f"a reply has more than {MOST_REPLY:,} bytes")
+        return count
 
     def close(self) -> None:
         self._raw.close()
@@ -154,13 +160,22 @@ class _InTimeAdapter(HTTPAdapter):
         return manager
 
     def send(self, *args: Any, **options: Any) -> requests.Response:
+        """INVARIANT: a body is as large as what arrived. Compressed it could be of any size, and was not asked for."""
         _END.set(time.monotonic() + REPLY_TIMEOUT)
-        return super().send(*args, **options)
+        response = super().send(*args, **options)
+        if response.is_redirect:
+            raise requests.TooManyRedirects(
+                f"it redirects to {response.headers['Location']:.200}; if you trust that, give it as the endpoint",
+                response=response,
+            )
+        response.raw.headers.discard("Content-Encoding")
+        return response
 
 
 def _provider(url: str) -> HTTPProvider:
     """What was not answered in time is not asked again at once."""
     session = requests.Session()
+    session.headers["Accept-Encoding"] = "identity"
     session.mount("http://", _InTimeAdapter())
     session.mount("https://", _InTimeAdapter())
     again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
