@@ -5,14 +5,17 @@ Torch is imported inside the commands that compute, after the device's environme
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from vgame.errors import STOPPED, VgameError
+from vgame.errors import PARENT_VARIABLE, STOPPED, VgameError
 from vgame.report import SILENCE, Reporter, drop_unsaid, fail
 
 app = typer.Typer(
@@ -379,9 +382,17 @@ def _job_id(text: str) -> bytes:
     return job
 
 
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(STOPPED)
+
+
 def main() -> None:
     """Entry point: an error of the world is one sentence and exit code 1."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that what a command started is stopped with it
+    if parent := os.environ.pop(PARENT_VARIABLE, ""):
+        threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:  # no verdict, so not 2

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 #: The exit code that a SIGTERM leads to (vgame/cli.py), whatever code of a user runs then.
 STOPPED = 143
+#: Holds the id of the process that started this one, where this one has to end with it.
+PARENT_VARIABLE = "VGAME_PARENT"
 
 
 class VgameError(Exception):

@@ -13,9 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vgame.errors import VgameError
+from vgame.errors import PARENT_VARIABLE, VgameError
 
 Listener = Callable[[dict[str, Any]], None]
+
+
+def tied() -> dict[str, str]:
+    """For the environment of a process that ends with this one, however this one ends."""
+    return {PARENT_VARIABLE: str(os.getpid())}
 
 
 class Role:
@@ -23,7 +28,7 @@ class Role:
 
     def __init__(self, name: str, arguments: list[str], log: Path, key: bytes | None, listener: Listener) -> None:
         self.name, self.log, self.listener = name, log, listener
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = os.environ | tied() | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if key:
             environment["VGAME_KEY"] = key.hex()
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +104,7 @@ def start_embedded_chain(log: Path) -> tuple[subprocess.Popen, str]:
             stdout=subprocess.PIPE,
             stderr=stderr,
             stdin=subprocess.DEVNULL,
+            env=os.environ | tied(),
         )
     assert process.stdout is not None
     url = process.stdout.readline().decode().strip()

@@ -1,0 +1,37 @@
+"""What a demonstration starts ends with it, also where it was killed and could stop nobody."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from vgame.errors import ChainError
+from vgame.game.chain import Chain, wait_until
+
+DEMO = """
+import sys, time
+from pathlib import Path
+from vgame.demo.processes import start_embedded_chain
+print(start_embedded_chain(Path(sys.argv[1]))[1], flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_processes_of_a_killed_demonstration_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DEMO, str(tmp_path / "log")]
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    chain = Chain(demo.stdout.readline().strip())
+
+    def gone() -> bool:
+        try:
+            return chain.now() < 0
+        except ChainError:
+            return True
+
+    try:
+        assert not wait_until(gone, 3)
+    finally:
+        demo.kill()
+        demo.communicate()
+    assert wait_until(gone, 30)
