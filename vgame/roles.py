@@ -368,6 +368,7 @@ class Watch:
         self.foreign: set[bytes] = set()
         self.said: set[bytes] = set()
         self.ended: set[bytes] = set()
+        self.old = 0  # final claims that match, not yet told: a chain may have thousands
 
     @property
     def finished(self) -> bool:
@@ -381,6 +382,11 @@ class Watch:
             if job not in self.ended:
                 with self.patience[job]:
                     acted |= self._round(job, auditor)
+        if self.old:
+            root = self.computation.run_root.hex()
+            text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"
+            self.reporter.emit("audited_final", text, agree=self.old, run_root=root)
+            self.old = 0
         return acted
 
     def look(self) -> None:
@@ -419,9 +425,11 @@ class Watch:
     def compare(self, job: bytes, auditor: Auditor, phase: Phase) -> bool:
         """Say once whether the claim is the own run; also where it is too late to dispute it."""
         agrees, root = auditor.agrees(), self.computation.run_root.hex()
-        late = "" if agrees or phase is not Phase.FINAL else "; the claim is final, it can be disputed no more"
+        old = phase is Phase.FINAL
+        late = "; the claim is final, it can be disputed no more" if old else ""
         text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
-        self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=root)
+        self.reporter.emit("audited", "" if agrees and old else text, job=job.hex(), agrees=agrees, run_root=root)
+        self.old += agrees and old
         self.said.add(job)
         return False
 

@@ -185,3 +185,25 @@ def test_a_claim_that_is_final_already_is_compared_too(
         out.count(": NO MATCH, ") == out.count("; the claim is final, it can be disputed no more") == (lies is not None)
     )
     assert out.count("MATCH") == 1
+
+
+def test_old_claims_that_match_are_one_line(
+    scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A chain may have thousands of them; for programs each is an event."""
+    plays = [scene.claimed(SETUP, lies) for lies in (None, LIE, None, None)]
+    plays[0].advance(SETUP.spec.challenge_window + 1)
+    for play in plays:
+        play.trainer.step()
+        assert play.phase is Phase.FINAL
+    auditor = watch(plays[0], Limits(BOND))
+    for _ in range(2):
+        auditor.round()
+    out = capsys.readouterr().out
+    assert out.count("MATCH: 3 jobs") == 1 and out.count(f"job {plays[1].id.hex()[:16]}: NO MATCH, ") == 1
+    assert len(out.splitlines()) == 2
+    again = watch(plays[0], Limits(BOND))
+    again.reporter = Reporter(json_lines=True)
+    again.round()
+    told = capsys.readouterr().out.splitlines()
+    assert sum('"audited"' in line for line in told) == 4 and sum('"agree": 3' in line for line in told) == 1
