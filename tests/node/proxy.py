@@ -73,6 +73,23 @@ class FaultyProxy(Proxy):
         self.reply(reply)
 
 
+class DeadlyProxy(Proxy):
+    """Whoever sends a transaction is killed: the first time before it arrives, then after it did, and so on."""
+
+    kill: Callable[[], None] = staticmethod(lambda: None)
+    kills = 0
+
+    def do_POST(self) -> None:
+        body = self.body()
+        if json.loads(body)["method"] != "eth_sendRawTransaction":
+            return self.reply(self.forward(body))
+        if self.kills % 2:
+            self.forward(body)
+        type(self).kills += 1
+        self.kill()
+        self.hang_up()
+
+
 class LyingProxy(Proxy):
     """It answers as `lie` says; honest while there is none."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from proxy import DeadlyProxy, served
 from scene import Play, Scene
 
 from vgame.game.chain import Wallet
@@ -27,8 +28,11 @@ class Mortal:
     def __init__(self, role: str, play: Play, wallet: Wallet, kills: int, dice: random.Random) -> None:
         self.wallet, self.kills, self.dice, self.killed = wallet, kills, dice, 0
         scene = play.scene
-        self.command = [sys.executable, str(PLAYER), role, scene.chain.url, scene.address, play.id.hex()]
+        self.command = [sys.executable, str(PLAYER), role, self.endpoint(scene), scene.address, play.id.hex()]
         self.start()
+
+    def endpoint(self, scene: Scene) -> str:
+        return scene.chain.url
 
     def start(self) -> None:
         environment = os.environ | {"VGAME_KEY": self.wallet.key.hex()}
@@ -45,12 +49,12 @@ class Mortal:
                 return
             self.process.kill()
             self.killed += 1
-        if self.process.poll() is not None:
+        if self.process.poll() not in (None, 0):
             self.process.stdout.close()
             self.start()
 
     def end(self, timeout: float = 60) -> None:
-        self.process.wait(timeout)
+        until(lambda: self.process.poll() == 0, self.watch, timeout=timeout)
         self.process.stdout.close()
 
 
@@ -96,13 +100,38 @@ def trainer_wins(scene: Scene, kills: int, dice: random.Random) -> int:
 
 
 @pytest.mark.node
+@pytest.mark.nightly
+@pytest.mark.parametrize("wins", [auditor_wins, trainer_wins])
+def test_a_kill_at_every_transaction_loses_and_doubles_nothing(
+    node: Scene, wins: Callable[[Scene, int, random.Random], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the acceptance, the claim, `finalize` and `withdraw`: before the transaction arrives, and before its reply does."""
+    with served(DeadlyProxy, node.chain.url) as (handler, url):
+
+        class Doomed(Mortal):
+            def endpoint(self, scene: Scene) -> str:
+                handler.kill = staticmethod(lambda: self.process.kill())
+                return url
+
+        monkeypatch.setattr(f"{__name__}.Mortal", Doomed)
+        wins(node, 0, random.Random(0))
+        assert handler.kills >= 20
+        check_money(node)
+
+
+def check_money(node: Scene) -> None:
+    """What the game holds is burnt, or a client's."""
+    balance = node.chain.balance(node.address)
+    view = node.game()
+    clients = {e.args["client"] for e in view.events("JobCreated")}
+    assert balance == view.burnt() + sum(view.credits(c) for c in clients)
+
+
+@pytest.mark.node
 @pytest.mark.parametrize("total", [8, pytest.param(200, marks=pytest.mark.nightly)])
 def test_whoever_is_killed_goes_on_and_wins(node: Scene, total: int) -> None:
     dice, killed = random.Random(total), 0
     while killed < total:
         for game in (auditor_wins, trainer_wins):
             killed += game(node, min(4, max(total - killed, 0)), dice)
-    balance = node.chain.balance(node.address)
-    view = node.game()
-    clients = {e.args["client"] for e in view.events("JobCreated")}
-    assert balance == view.burnt() + sum(view.credits(c) for c in clients)
+    check_money(node)
