@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from numba import njit
@@ -11,7 +12,16 @@ from numba.core.caching import FunctionCache
 
 
 class _Cache(FunctionCache):
-    """numba's, but a full disk or a damaged file ends nobody: a bond may be at stake."""
+    """numba's, but a full disk or a damaged file ends nobody: a bond may be at stake.
+
+    And numba looks whether the loop's own file has changed, though the loop holds what it calls in other files: here they are all files of
+    its folder. Loops call none of another folder.
+    """
+
+    def __init__(self, function: Callable) -> None:
+        super().__init__(function)
+        files = sorted(Path(function.__code__.co_filename).parent.glob("*.py"))
+        self._cache_file._source_stamp = [(p.name, p.stat().st_mtime_ns, p.stat().st_size) for p in files]
 
     def load_overload(self, *args: Any) -> Any:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -62,3 +63,22 @@ def test_a_damaged_cache_is_not_read(right: tuple[Path, str]) -> None:
 
 def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, str], tmp_path: Path) -> None:
     assert hashed(tmp_path, "none") == right[1]
+
+
+def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "caller_loop.py").write_text(
+        "from called_loop import f\nfrom vgame.loops import compiled_loop\ng = compiled_loop()(lambda x: f(x))\n"
+    )
+    for factor in (10, 20):
+        (tmp_path / "called_loop.py").write_text(
+            f"from vgame.loops import compiled_loop\nf = compiled_loop()(lambda x: {factor} * x)\n"
+        )
+        for _ in range(2):
+            for name in ("caller_loop", "called_loop"):
+                sys.modules.pop(name, None)
+            loop = importlib.import_module("caller_loop").g
+            assert loop(3) == 3 * factor
+    assert sum(loop.stats.cache_hits.values()) == 1

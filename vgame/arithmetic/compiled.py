@@ -6,7 +6,7 @@ In: the storage of tensors as flat arrays, with strides. Out: the words that the
 
 Large loops are shared by threads (vgame/threads.py); none of them holds the interpreter's lock.
 `fastmath` is on for `add` only, and there only `reassoc`: sums that any order gives exactly, or whose bound holds in any order.
-A loop takes nothing from another file but `add`, so the compiler's cache notices every change.
+A loop takes nothing from another folder, so the compiler's cache notices every change (vgame/loops.py).
 """
 
 from __future__ import annotations

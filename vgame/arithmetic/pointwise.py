@@ -4,7 +4,7 @@ In: instructions over slots, and where the words of the slots lie. Out: the word
 computes on the way lives in blocks that fit the first cache and is never written further.
 
 Every instruction is a loop of its own over a block, so no product can be contracted with a sum, and the bits are those of the single
-IEEE instructions. Nothing is fast-math. This file imports no constant, so the compiler's cache notices every change.
+IEEE instructions. Nothing is fast-math.
 """
 
 from __future__ import annotations

@@ -98,7 +98,6 @@ def copy_entry(value: Fraction, bits: int, entry: Direction) -> int:
 
 # --- compiled ---
 
-# The loops of sums.py contain `nearest`: the compiler's cache notices a change of it there only if that file changes too.
 compile_loop = compiled_loop(error_model="numpy")
 _inline = njit(inline="always", error_model="numpy")
 LARGEST, LEAST_NORMAL = 2.0**129, 2.0**-126
