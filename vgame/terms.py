@@ -27,7 +27,7 @@ from vgame.spec import Bundle, Terms, load_bundle, problems
 
 GWEI = 10**9
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
-LONGEST_WINDOW = 90 * 86_400
+LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
 
 #: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
 #: the dearest leaf of rows of LEAF_TERMS words at most.
@@ -40,6 +40,8 @@ GAS = {
 LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
 #: More of `postPartials` for each block behind the third.
 BLOCK_GAS = {"correct": 6_000, "logged": 10_000}
+#: More for each child that a call shows behind the 32 of depth 5: its bytes (EIP-7623).
+CHILD_GAS = 32 * 40
 #: More of `prove` for each term behind LEAF_TERMS: of products, the dearest.
 TERM_GAS = {"correct": 330, "logged": 765}
 
@@ -50,7 +52,9 @@ def gas_of(bundle: Bundle) -> dict[str, int]:
     blocks = max((op.blocks for op in operators if isinstance(op, Contract)), default=1)
     terms = max(map(longest_run, operators))
     gas = GAS | (LOGGED_GAS if mode == "logged" else {})
+    children = CHILD_GAS * max(0, 2**bundle.depth - 32)
     return gas | {
+        **{name: gas[name] + children for name in ("reveal", "postSegment", "postTrace")},
         "postPartials": gas["postPartials"] + BLOCK_GAS[mode] * max(0, blocks - 3),
         "prove": gas["prove"] + TERM_GAS[mode] * max(0, terms - LEAF_TERMS),
     }
@@ -97,7 +101,7 @@ def count_moves(bundle: Bundle) -> Moves:
     tensor = _turns(tree_height(leaf_count(largest)), depth)
     below = max(trace - 1 + tensor, state)  # the trace is contested, or the state that is to follow from it
     reveals = run + (segment - 1) + below
-    once = ("postSegment", "postTrace", "openLeaf", "postPartials")
+    once = ("postSegment", "postTrace", "openLeaf", "postPartials", "prove")  # a false accuser does not prove
     selects = run + segment + 1 + below
     named = (
         "challenge",
@@ -157,22 +161,19 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
         terms,
         slot=slot,
         trainer_budget=moves.trainer * slot + KEPT_OUT,
-        claim_window=ceil(2 * bundle.steps * pace.step),
+        claim_window=ceil(2 * bundle.steps * pace.step) + KEPT_OUT,
         auditor_bond=2 * moves.trainer_gas * gas_price,
         diverged_pay=terms.reward // 10,
     )
-    if terms.challenge_window > LONGEST_WINDOW:
-        found.append(
-            f"challenge_window is {terms.challenge_window} s, so long the bond is locked; {LONGEST_WINDOW} s are enough"
-        )
-    return found
+    return found + _above(terms, challenge_window=LONGEST_WINDOW, auditor_budget=LONGEST_WINDOW)
 
 
 def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = 15) -> list[str]:
-    """Why an honest auditor would lose by time; empty if its clock suffices."""
-    moves = count_moves(bundle)
+    """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a dispute."""
+    moves, terms = count_moves(bundle), bundle.terms
     needed = moves.auditor * inclusion + moves.trainer * needed_slot(bundle, pace, 0) + KEPT_OUT
-    return _below(bundle.terms, auditor_budget=needed)
+    slot = LONGEST_WINDOW // moves.trainer  # one idle dispute of an accomplice adds as many
+    return _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
 
 
 def _below(terms: Terms, **needed: int) -> list[str]:
@@ -180,6 +181,14 @@ def _below(terms: Terms, **needed: int) -> list[str]:
         f"{name} is {getattr(terms, name)}, {least} is needed"
         for name, least in needed.items()
         if getattr(terms, name) < least
+    ]
+
+
+def _above(terms: Terms, **enough: int) -> list[str]:
+    return [
+        f"{name} is {getattr(terms, name)} s, that can lock the bond for very long; {most} s are enough"
+        for name, most in enough.items()
+        if getattr(terms, name) > most
     ]
 
 

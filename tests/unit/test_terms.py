@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tomllib
@@ -9,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from web3 import Web3
 
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
+from vgame.game.chain import artifact, calldata_floor
 from vgame.report import Reporter
 from vgame.spec import Bundle, JobFile, LogTerms, Terms, prepare, save_bundle, with_log
 from vgame.terms import (
@@ -21,6 +24,7 @@ from vgame.terms import (
     Prices,
     auditor_shortcomings,
     count_moves,
+    gas_of,
     measure,
     needed_slot,
     propose,
@@ -70,8 +74,11 @@ def test_safe_terms_have_no_shortcoming_and_smaller_ones_have(bundle: Bundle) ->
 
 @pytest.mark.parametrize(
     "name,value",
-    [("claim_window", 1), ("auditor_bond", 1), ("diverged_pay", 0), ("challenge_window", 2**32 - 1)],
-)
+    [
+        ("claim_window", 2 * 240 // 2 + KEPT_OUT - 1), ("auditor_bond", 1), ("diverged_pay", 0), ("challenge_window", 2**32 - 1),
+        ("auditor_budget", 2**32 - 1),
+    ],
+)  # fmt: skip
 def test_a_trainer_refuses_what_could_hurt_it(bundle: Bundle, name: str, value: int) -> None:
     terms = safe_terms(bundle, PACE, Prices()).model_copy(update={name: value})
     (problem,) = trainer_shortcomings(replace(bundle, terms=terms), PACE, PRICE)
@@ -82,6 +89,33 @@ def test_an_auditor_refuses_a_clock_that_it_cannot_keep(bundle: Bundle) -> None:
     terms = safe_terms(bundle, PACE, Prices()).model_copy(update={"auditor_budget": 1})
     (problem,) = auditor_shortcomings(replace(bundle, terms=terms), PACE)
     assert problem.startswith("auditor_budget")
+
+
+@pytest.mark.parametrize(("name", "value"), [("trainer_budget", 2**32 - 1), ("slot", 14 * 86_400)])
+def test_an_auditor_refuses_clocks_that_lock_its_bond(bundle: Bundle, name: str, value: int) -> None:
+    terms = safe_terms(bundle, PACE, Prices()).model_copy(update={name: value})
+    (problem,) = auditor_shortcomings(replace(bundle, terms=terms), PACE)
+    assert problem.startswith(name)
+
+
+def test_an_accused_trainer_pays_for_the_proof(bundle: Bundle) -> None:
+    """A false accuser falls silent at the element."""
+    duties = ("postSegment", "postTrace", "openLeaf", "postPartials", "prove")
+    moves, gas = count_moves(bundle), gas_of(bundle)
+    reveals = (moves.trainer - len(duties)) * gas["reveal"]
+    assert moves.trainer_gas == reveals + sum(gas[name] for name in duties)
+
+
+@pytest.mark.parametrize("depth", [5, 6, 7, 8])
+def test_a_reveal_costs_at_least_its_calldata(bundle: Bundle, depth: int) -> None:
+    abi = Web3().eth.contract(abi=artifact("VerificationGame")["abi"])
+    children = [hashlib.sha256(bytes([i])).digest() for i in range(2**depth)]
+    data = bytes.fromhex(abi.encode_abi("reveal", [bytes(32), 1, depth, children])[2:])
+    gas = gas_of(replace(bundle, depth=depth))
+    assert calldata_floor(data) < gas["reveal"] < 1.4 * calldata_floor(data)
+    assert (
+        gas["postTrace"] - GAS["postTrace"] == gas["postSegment"] - GAS["postSegment"] == gas["reveal"] - GAS["reveal"]
+    )
 
 
 def test_bonds_pay_for_what_they_must(bundle: Bundle) -> None:
