@@ -5,6 +5,7 @@ Torch is imported inside the commands that compute, after the device's environme
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ app = typer.Typer(
 
 job_app = typer.Typer(no_args_is_help=True, help="Orders: what a client pays for.")
 app.add_typer(job_app, name="job")
+
+INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 UsageError = typer.BadParameter.__bases__[0]
 
@@ -211,6 +214,22 @@ def post(
     Reporter(json).emit("posted", f"job {identity}", job=identity)
 
 
+@job_app.command()
+def close(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    rpc: Rpc,
+    game: GameAddress,
+    json: Json = False,
+) -> None:
+    """End a job whose time is over, and withdraw all that the contract owes this account: how a client gets money back."""
+    seat, identity = _seat(rpc, game, Path(), Path(), "default"), _job_id(job)
+    from vgame.roles import close_job, open_game
+
+    phase, amount = close_job(open_game(seat), identity)
+    text = f"job {identity.hex()} is {phase.name.lower()}, {amount / 10**18:.6f} ether withdrawn"
+    Reporter(json).emit("closed", text, job=identity.hex(), phase=phase.name.lower(), withdrawn=amount)
+
+
 @app.command()
 def trainer(
     rpc: Rpc,
@@ -358,7 +377,7 @@ def _wei(text: str | None) -> int | None:
     from vgame.spec import wei
 
     try:
-        amount = None if text is None else int(wei(text))
+        amount = None if text is None else int(wei(int(text) if text.isascii() and text.isdigit() else text))
     except (ValueError, OverflowError) as error:
         raise VgameError(f"--max-bond: {error}") from None
     if amount is not None and amount < 0:
@@ -393,8 +412,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that what a command started is stopped with it
     if parent := os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no agent
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        if (code := app(standalone_mode=False) or 0) == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except UsageError as error:  # no verdict, so not 2
         error.show()
         sys.exit(1)

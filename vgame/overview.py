@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
+from vgame.errors import ChainError
 from vgame.game.game import Dispute, Game, Job, Phase, Status, Turn
 from vgame.patience import Patience
 from vgame.report import Reporter
@@ -82,8 +83,10 @@ def _left(turn: Turn, d: Dispute) -> int:
 
 
 def read_game(game: Game, only: bytes | None = None) -> list[JobState]:
-    """All jobs of a game, oldest first, or one."""
+    """All jobs of a game, oldest first, or one; ChainError if there is no such job."""
     now = game.chain.now()
+    if only and game.job(only).phase is Phase.NONE:
+        raise ChainError(f"there is no job {only.hex()} at {game.address}; check the job and the chain")
     jobs = [only] if only else [e.args["job"] for e in game.events("JobCreated")]
     return [read_job(game, job, now) for job in jobs]
 

@@ -24,6 +24,7 @@ from vgame.game.player import each
 from vgame.game.trainer import Trainer
 from vgame.logged.published import PublishedLog
 from vgame.logged.run import LoggedStore
+from vgame.overview import read_game
 from vgame.patience import Patience
 from vgame.report import Reporter
 from vgame.spec import Bundle, load_bundle
@@ -138,6 +139,26 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
         )
     game.send("createJob", astuple(spec), nonce, bundle.program.header, value=spec.reward)
     return job
+
+
+def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
+    """End the job if its time is over and withdraw what this account is owed: its phase, and wei. ChainError if there is neither."""
+    assert game.wallet is not None
+    state = read_game(game, job)[0]
+    done = state.seconds_left is not None and state.seconds_left < 0 and not any(d.turn for d in state.disputes)
+    if done:
+        game.send("finalize" if state.phase == Phase.CLAIMED.name.lower() else "expire", job)
+    amount = game.credits(game.wallet.address)
+    if amount:
+        game.send("withdraw")
+    elif not done:
+        left = (
+            "" if state.seconds_left is None else f" and cannot be ended yet ({max(0, state.seconds_left)} s are left)"
+        )
+        raise ChainError(
+            f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; `vgame status` tells more"
+        )
+    return game.job(job).phase, amount
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:

@@ -10,11 +10,13 @@ from frauds import SETUP, SUM, word_lie
 from scene import Scene
 
 from vgame.errors import ChainError
-from vgame.game.chain import checksum_address
+from vgame.game.chain import Chain, checksum_address
 from vgame.game.game import Phase, Turn
 from vgame.overview import alarms, read_game, read_job, show_status, watch
 from vgame.report import Reporter
-from vgame.roles import wallet_from_environment
+from vgame.roles import close_job, wallet_from_environment
+
+SPEC = SETUP.spec
 
 
 def kinds(play, account: str, forecast: dict[str, str] | None = None) -> set[str]:
@@ -53,6 +55,37 @@ def test_status_prints_one_object(scene: Scene, capsys: pytest.CaptureFixture[st
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["jobs"][0]["job"] == play.id.hex()
     assert lines[0]["account"]["balance"] == scene.chain.balance(auditor.address)
+
+
+@pytest.mark.parametrize("url", ["localhost:8545", "ws://localhost:8545", "http://localhost:port", "nonsense"])
+def test_what_is_no_url_is_told_as_such(url: str) -> None:
+    with pytest.raises(ChainError, match=f"{url!r} is no endpoint"):
+        Chain(url)
+
+
+def test_a_client_gets_its_money_back(scene: Scene) -> None:
+    """Nobody claims: the reward and half of the trainer's bond. The trainer is gone: its claim is finalized."""
+    play = scene.post(SETUP)
+    with pytest.raises(ChainError, match="is created and cannot be ended yet"):
+        close_job(play.client, play.id)
+    with pytest.raises(ChainError, match="there is no job"):
+        close_job(play.client, bytes(32))
+    play.new_trainer().accept()
+    scene.chain.advance(SPEC.claim_window + 1)
+    assert close_job(play.client, play.id) == (Phase.EXPIRED, SPEC.reward + SPEC.trainer_bond // 2)
+    with pytest.raises(ChainError, match="is expired, and the contract owes"):
+        close_job(play.client, play.id)
+    play = scene.claimed(SETUP)
+    scene.chain.advance(SPEC.challenge_window + 1)
+    assert close_job(play.client, play.id) == (Phase.FINAL, 0)
+    assert play.client.credits(play.trainer.address) == SPEC.reward + SPEC.trainer_bond
+
+
+def test_a_claim_in_dispute_is_not_closed(scene: Scene) -> None:
+    play, _ = disputed(scene)
+    scene.chain.advance(SPEC.challenge_window + 1)
+    with pytest.raises(ChainError, match="is claimed and cannot be ended yet"):
+        close_job(play.client, play.id)
 
 
 def test_clock_and_stuck_sound_for_the_side_that_is_to_move(scene: Scene) -> None:

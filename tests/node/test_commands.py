@@ -97,6 +97,35 @@ def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_pat
     assert [line["agrees"] for line in said if line["event"] == "audited"] == [True]
     drawn = [e.args["amount"] for e in game.events("Withdrawn") if e.args["account"] == trainer.wallet.address]
     assert drawn == [3 * ETHER]
+    _, complaint = client.run("job", "close", job, *at, rc=1)
+    assert "is final, and the contract owes" in complaint
+    again, _ = client.run("job", "post", "bundle", *at, "--nonce", "1")
+    _, complaint = client.run("job", "close", again[-1]["job"], *at, rc=1)
+    assert "is created and cannot be ended yet" in complaint
+    real_scene.chain.advance(game.job(bytes.fromhex(again[-1]["job"])).spec.accept_window + 1)
+    closed, _ = client.run("job", "close", again[-1]["job"], *at)
+    assert (closed[-1]["phase"], closed[-1]["withdrawn"]) == ("expired", ETHER)
+    _, complaint = client.run("status", *at, "--job", "07" * 32, rc=1)
+    assert f"there is no job {'07' * 32}" in complaint
+
+
+def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vgame.cli", "chain"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes) as process:
+        assert process.stdout.readline().startswith("http://")
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    assert (process.returncode, complaint) == (1, "vgame: interrupted; start the same command again to go on\n")
+
+
+def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii:strict"}
+    command = [sys.executable, "-m", "vgame.cli", "prepare", "job.toml", "--out", "Bündel"]
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert "B\\xfcndel: " in told.stdout
 
 
 def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(real_scene: Scene, tmp_path: Path) -> None:

@@ -248,6 +248,6 @@ def test_an_option_that_is_none(command: str, expected: str) -> None:
 
 
 def test_a_bond_is_not_negative() -> None:
-    assert cli._wei("0.5 ether") == 5 * 10**17
+    assert cli._wei("0.5 ether") == cli._wei("500000000000000000") == 5 * 10**17
     with pytest.raises(VgameError, match="--max-bond: '-1 ether' is negative"):
         cli._wei("-1 ether")

@@ -21,6 +21,10 @@ def digits() -> Bundle:
     return prepare(read_job_file(Path(vgame.tasks.__file__).parent / "digits.toml"))
 
 
+def test_a_run_that_had_ended_has_no_profile():
+    assert "the run had ended before" in Profile(digits().program).text()
+
+
 def test_every_operator_is_counted_once():
     bundle = digits()
     profile = Profile(bundle.program)

@@ -61,6 +61,8 @@ class Profile:
 
     def text(self) -> str:
         """Both tables."""
+        if not self.steps:
+            return "no step was timed: the run had ended before; choose another folder for it"
         per_step = 1e3 * sum(self.seconds) / max(1, self.steps)
         between = 1e3 * (time.perf_counter() - self.started) / max(1, self.steps) - per_step
         lines = [

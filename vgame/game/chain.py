@@ -47,6 +47,7 @@ CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 TOO_MANY = 429  # the status of a reply to requests that come too fast
 RAISES = 20
+NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
@@ -203,6 +204,10 @@ class Chain:
             self._meet_again()
         try:
             return question()
+        except NO_URL as error:
+            raise ChainError(
+                f"{self.url!r} is no endpoint ({error}); http://HOST:PORT or https://... is expected"
+            ) from None
         except requests.exceptions.RequestException as error:
             self.lost = True
             status = 500 if error.response is None else error.response.status_code
