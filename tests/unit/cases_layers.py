@@ -36,7 +36,9 @@ def _convolutions() -> dict[str, Case]:
 
 
 def _linear() -> dict[str, Case]:
+    ignored = torch.full((3, 3), float("-inf"))
     products = lambda x: torch.stack([  # noqa: E731
+        torch.addmm(ignored.to(x), x[1], x[2], beta=0, alpha=0.5), torch.baddbmm(ignored.to(x), x[:1], x[2:], beta=0)[0],
         torch.addmm(x[0], x[1], x[2], beta=0.5, alpha=2.0), torch.baddbmm(x[:1], x[1:2], x[2:], alpha=0.5)[0],
         torch.baddbmm(x[:1], x[1:2], x[2:], beta=0, alpha=0.5)[0], (x[0] @ x[1][0]).expand(3, 3), torch.dot(x[0, 0], x[1, 1]) * x[2],
         torch.outer(x[0, 0], x[1, 1]), torch.einsum("ij,kj->ik", x[0], x[1]), (x @ x[0])[0], x[0] @ x[1],

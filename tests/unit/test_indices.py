@@ -122,3 +122,49 @@ def test_a_parameter_that_is_not_finite_is_refused() -> None:
         model.first.bias[1] = float("inf")
     with pytest.raises(ProgramError, match=r"first.bias is not finite at the start"):
         lowered(model)
+
+
+class Held(nn.Module):
+    """What a linear layer gives, read by an index that the model itself holds."""
+
+    def __init__(self, read, index: list[list[int]]) -> None:
+        super().__init__()
+        self.first, self.read = nn.Linear(3, 3), read
+        self.register_buffer("index", torch.tensor(index))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.read(self.first(x), self.index)
+
+
+CONSTANTS = {
+    "a buffer": (lambda x, i: x[i], 3, "the constant index 4 does not exist in .*: -4 to 3 are valid"),
+    "a tensor that the model makes": (lambda x, i: x[:, i + torch.tensor([0])], 2, "index 3 .*: -3 to 2 are valid"),
+    "classes": (lambda x, i: F.cross_entropy(x[:2], i[0]), 2, "index 3 .*: 0 to 2 are valid"),
+    "elements": (lambda x, i: x.gather(1, i), 2, "index 3 .*: 0 to 2 are valid"),
+    "elements that are written": (lambda x, i: x.put(i, x[:1, :2]), 11, "index 12 .*: -12 to 11 are valid"),
+    "the largest": (
+        lambda x, i: torch.zeros(4, 3).scatter_reduce(1, i.expand(4, -1), x[:, :2], "amax"),
+        2,
+        "index 3 .*: 0 to 2 are valid",
+    ),
+}
+
+
+@pytest.mark.parametrize(("read", "last", "expected"), CONSTANTS.values(), ids=CONSTANTS)
+def test_a_constant_index_out_of_range_is_refused(read, last: int, expected: str) -> None:
+    assert lowered(Held(read, [[0, last]])).program.operators
+    with pytest.raises(ProgramError, match=expected):
+        lowered(Held(read, [[0, last + 1]]))
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_source_of_too_few_words_is_refused(held: bool) -> None:
+    """torch raises an error; the program would read zeros."""
+    mask = (torch.arange(8 * 3) % 3 < 2).view(8, 3)
+    loss = lambda m, b: m(b["x"]).masked_scatter(b["m"] if not held else mask[:4], b["x"][0, :2].repeat(n)).mean()  # noqa: E731
+    data = {"x": torch.ones(8, 3), "m": mask}
+    n = 4
+    assert lowered(Made(lambda m, x: x), data, loss).program.operators
+    n = 3
+    with pytest.raises(DataError, match="masked_scatter in loss has 6 words for 8 true elements of its mask"):
+        lowered(Made(lambda m, x: x), data, loss)

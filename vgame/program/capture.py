@@ -45,6 +45,12 @@ class Captured:
     buffers: tuple[str, ...]
     batch: tuple[str, ...]
 
+    def unchanged_buffers(self) -> dict[str, torch.fx.Node]:
+        """The placeholders of the buffers that a step leaves as they are."""
+        places, results = self.graph.graph.find_nodes(op="placeholder"), output_of(self.graph).args[0][2]
+        after = zip(self.buffers, places[len(self.parameters) :], results, strict=False)
+        return {name: place for name, place, result in after if place is source(result)}
+
 
 def capture(task: Task) -> Captured:
     """The training step of a task, as one graph. Deterministic: tracing again gives the same graph."""
@@ -72,8 +78,9 @@ def capture(task: Task) -> Captured:
         what = " ".join(str(error).split("\n")[0].split())
         raise ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}") from error
     _refuse_unknown_shapes(graph)
-    _refuse_other_names(graph, parameters, buffers)
-    return Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
+    captured = Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
+    _refuse_other_names(captured, parameters, buffers)
+    return captured
 
 
 def _decides_by_values(where: str) -> ProgramError:
@@ -96,12 +103,11 @@ def _refuse_unknown_shapes(graph: torch.fx.GraphModule) -> None:
 
 
 def _refuse_other_names(
-    graph: torch.fx.GraphModule, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
+    captured: Captured, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
 ) -> None:
     """What a step changes, and that the model knows as another tensor too: in torch that one changes with it."""
-    places, results = graph.graph.find_nodes(op="placeholder"), output_of(graph).args[0][2]
-    after = zip(buffers, places[len(parameters) :], results, strict=False)
-    changing = {n for n, p in parameters.items() if p.requires_grad} | {n for n, a, b in after if a is not source(b)}
+    graph, unchanged = captured.graph, captured.unchanged_buffers()
+    changing = {n for n, p in parameters.items() if p.requires_grad} | (set(buffers) - set(unchanged))
     constants = [(f"what {_module(n)} reads", getattr(graph, n.target)) for n in graph.graph.find_nodes(op="get_attr")]
     refuse_shared_memory([*parameters.items(), *buffers.items(), *constants], changing)
 

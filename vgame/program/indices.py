@@ -1,51 +1,76 @@
 """Does the data index what is there, and do integers fit? Checked before a job exists: the arithmetic is total and would train on.
 
 In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checked is every index and every integer
-that follows from data and constants alone; what a model computes with its parameters is its own affair.
+that follows from data and constants alone, buffers that no step changes included; what a model computes with its parameters is its own
+affair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from vgame.errors import DataError, ProgramError
+from vgame.errors import DataError, ProgramError, VgameError
 from vgame.program.capture import Captured
 from vgame.program.known import ancestors, is_random
 from vgame.program.opened import ONE_HOT
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
-BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.index_add)
+Use = tuple[Node, Node, range]  # (node, index, what it may be)
+BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_add)
 
 
 def check_indices(captured: Captured, task: Task) -> None:
-    """Raise DataError if a sample addresses something that does not exist, ProgramError if an integer does not fit 32 bits."""
+    """Raise DataError if a sample addresses something that does not exist, ProgramError if a constant does, or if an integer does not fit
+    32 bits."""
     graph = captured.graph
     places = list(graph.graph.find_nodes(op="placeholder"))[-len(captured.batch) :]
     names = dict(zip(places, captured.batch, strict=True))
-    known = _follows_from(graph, set(places))
-    limits = {(index, rows): node for node, index, rows in _uses(graph) if known.get(index)}
+    buffers = dict(task.model.named_buffers())
+    fixed = {place: buffers[name].detach() for name, place in captured.unchanged_buffers().items()}
+    known = _follows_from(graph, set(places), set(fixed))
+    uses = [use for use in _uses(graph) if use[1] in known]
     integers = {node for node in known if _is_computed_integer(node)}
-    constants = _evaluate(graph, ancestors(n for n in integers if not known[n]), {})
+    wanted = ancestors({index for _, index, _ in uses} | integers)
+    constants = _evaluate(graph, {n for n in wanted if not known[n]}, fixed)
+    _refuse_outside([use for use in uses if not known[use[1]]], constants, {}, None)
     _refuse_beyond_32_bits(integers, constants)
-    wanted = ancestors({index for index, _ in limits} | {n for n in integers if known[n]})
     if not any(known[n] for n in wanted):
         return
+    uses = [use for use in uses if known[use[1]]]
     for start in range(0, task.population, task.batch):
         samples = torch.arange(start, start + task.batch) % task.population
         batch = task.samples(samples)
         values = _evaluate(graph, wanted, constants | {node: batch[name] for node, name in names.items()})
-        for (index, rows), node in limits.items():
-            value = values[index]
-            wrong = (value < rows.start) | (value >= rows.stop)
-            if value.dtype != torch.bool and bool(wrong.any()):
-                origin = sorted(names[n] for n in ancestors({index}) if n in names)
-                raise _beyond(value, wrong.reshape(-1), rows, samples, " and ".join(origin), node)
+        _refuse_outside(uses, values, names, samples)
         _refuse_beyond_32_bits(integers, values)
+
+
+def _refuse_outside(
+    uses: Iterable[Use], values: Mapping[Node, Any], names: Mapping[Node, str], samples: torch.Tensor | None
+) -> None:
+    for node, index, rows in uses:
+        value = values[index]
+        if node.target.overloadpacket is aten.masked_scatter:
+            _refuse_few_words(node, value, rows)
+            continue
+        wrong = (value < rows.start) | (value >= rows.stop)
+        if value.dtype != torch.bool and bool(wrong.any()):
+            origin = sorted(names[n] for n in ancestors({index}) if n in names)
+            raise _beyond(value, wrong.reshape(-1), rows, samples, " and ".join(origin), node)
+
+
+def _refuse_few_words(node: Node, mask: torch.Tensor, words: range) -> None:
+    """masked_scatter takes the first words of its source, one for each true element."""
+    needed = int(mask.expand(node.meta["val"].shape).sum())
+    if needed > len(words):
+        raise DataError(
+            f"masked_scatter in {_module(node)} has {len(words)} words for {needed} true elements of its mask; give it as many"
+        )
 
 
 def _is_computed_integer(node: Node) -> bool:
@@ -81,16 +106,19 @@ def _module(node: Node) -> str:
 
 
 def _beyond(
-    value: torch.Tensor, wrong: torch.Tensor, rows: range, samples: torch.Tensor, names: str, node: Node
-) -> DataError:
+    value: torch.Tensor, wrong: torch.Tensor, rows: range, samples: torch.Tensor | None, names: str, node: Node
+) -> VgameError:
     first = int(wrong.int().argmax())
+    if samples is None:
+        what = f"the constant index {int(value.reshape(-1)[first])}"
+        return ProgramError(f"{what} does not exist in {_module(node)}: {rows.start} to {rows.stop - 1} are valid")
     each = value.numel() // len(samples)
     sample = f"sample {int(samples[first // each])}" if each * len(samples) == value.numel() else f"samples {samples}"
     place = f"{sample}, but {rows.start} to {rows.stop - 1} are valid in {_module(node)}"
     return DataError(f"the data {names} holds the index {int(value.reshape(-1)[first])} in {place}")
 
 
-def _uses(graph: GraphModule) -> Iterator[tuple[Node, Node, range]]:
+def _uses(graph: GraphModule) -> Iterator[Use]:
     """(node, index, what it may be); x[index] counts negative ones from the end."""
     for node in graph.graph.nodes:
         packet = getattr(node.target, "overloadpacket", None)
@@ -101,18 +129,23 @@ def _uses(graph: GraphModule) -> Iterator[tuple[Node, Node, range]]:
         elif packet in BY_DIMENSION:
             shape = node.args[0].meta["val"].shape
             yield node, node.args[2], range(shape[node.args[1]] if shape else 1)
+        elif packet is aten.put:
+            count = node.meta["val"].numel()
+            yield node, node.args[1], range(-count, count)
+        elif packet is aten.masked_scatter:
+            yield node, node.args[1], range(node.args[2].meta["val"].numel())
         elif packet in (aten.index, aten.index_put, aten._unsafe_index, aten._unsafe_index_put):
             shape = node.args[0].meta["val"].shape
             yield from ((node, i, range(-shape[d], shape[d])) for d, i in enumerate(node.args[1]) if i is not None)
 
 
-def _follows_from(graph: GraphModule, places: set[Node]) -> Mapping[Node, bool]:
+def _follows_from(graph: GraphModule, places: set[Node], fixed: set[Node]) -> Mapping[Node, bool]:
     """True for the nodes that the data determines, False for those that constants alone determine; the others are absent."""
     known: dict[Node, bool] = {}
     for node in graph.graph.nodes:
         if node.op == "placeholder":
-            if node in places:
-                known[node] = True
+            if node in places or node in fixed:
+                known[node] = node in places
         elif node.op == "get_attr":
             known[node] = False
         elif node.op == "call_function" and all(n in known for n in node.all_input_nodes) and not is_random(node):

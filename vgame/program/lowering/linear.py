@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from vgame.arithmetic.functions import Function
+from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Number, Value
 from vgame.program.lowering.pointwise import both, scaled
 from vgame.program.lowering.reduction import total
@@ -17,6 +18,8 @@ Ints = Sequence[int]
 @lowers("bmm.default")
 def bmm(b: Builder, x: Value, y: Value) -> Value:
     """[B,M,K] @ [B,K,N]."""
+    if x.integer:
+        raise ProgramError("products of integer matrices are not supported; convert them with .float()")
     return b.dot(x, y.like(y.layout.transpose(1, 2)))
 
 
@@ -29,8 +32,9 @@ def mm(b: Builder, x: Value, y: Value) -> Value:
 
 @lowers("addmm.default")
 def addmm(b: Builder, bias: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
-    """Two roundings: the product, then the sum."""
-    return both(b, Function.ADD, scaled(b, mm(b, x, y), alpha), scaled(b, bias, beta))
+    """Two roundings: the product, then the sum; nothing of a bias times 0, which may be infinite."""
+    product = scaled(b, mm(b, x, y), alpha)
+    return product if beta == 0 else both(b, Function.ADD, product, scaled(b, bias, beta))
 
 
 @lowers("baddbmm.default")
