@@ -172,18 +172,23 @@ def _attention() -> dict[str, Case]:
         "attention, rotary": over(lambda: Attention(rotary=True, is_causal=True, scale=0.3), 4, 6),
         "attention by hand": over(ByHand, 4, 6),
         "multi-head attention": over(lambda: _Self(nn.MultiheadAttention(6, 2, batch_first=True)), 4, 6),
+        "multi-head attention, masked": over(
+            lambda: _Self(nn.MultiheadAttention(6, 2, batch_first=True), torch.ones(4, 4).triu(1) > 0), 4, 6
+        ),
         "transformer encoder layer": over(layer, 4, 6),
         "transformer decoder layer": over(lambda: _Twice(nn.TransformerDecoderLayer(**width)), 4, 6),
     }
 
 
 class _Self(nn.Module):
-    def __init__(self, attention: nn.MultiheadAttention) -> None:
+    """The mask is a plain attribute, no buffer."""
+
+    def __init__(self, attention: nn.MultiheadAttention, mask: torch.Tensor | None = None) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention, self.mask = attention, mask
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.attention(x, x, x, need_weights=True)[0]
+        return self.attention(x, x, x, need_weights=True, attn_mask=self.mask)[0]
 
 
 class _Twice(nn.Module):
@@ -291,6 +296,22 @@ def parameter_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
 def penalised(model: nn.Module, batch: Batch) -> torch.Tensor:
     """The loss asks the model for its parameters."""
     return model(batch["x"]).square().mean() + sum(p.square().sum() for p in model.parameters())
+
+
+class _Scratch(nn.Module):
+    """Writes in place to tensors that are made from one which is a plain attribute: whole, in part, through a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = torch.arange(12).view(4, 3) % 3 == 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sums, chosen = torch.zeros_like(self.held, dtype=x.dtype), self.held.clone()
+        sums[1] = x[0]
+        sums[0].add_(x[2]).mul_(3)
+        sums.index_put_((torch.tensor([2, 3]),), x[:2]).masked_fill_(self.held, 7.0)
+        chosen[0].fill_(True)
+        return sums * chosen.logical_not_()
 
 
 class _Masked(nn.Module):
@@ -426,6 +447,7 @@ def _opened() -> dict[str, Case]:
         "experts": over(Experts, 4, batch=7),
         "a layer that is never dropped": over(Skipping, 3),
         "decisions by constants": over(Deciding, 4),
+        "scratch memory like a constant": over(_Scratch, 3),
     }
 
 

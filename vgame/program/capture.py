@@ -206,7 +206,7 @@ def _three_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Map
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
     table[aten.as_strided.default] = _as_strided
     with torch.no_grad():
-        second = make_fx(functionalize(_interpreted(first), remove="mutations"), **fake)(*flat)
+        second = make_fx(_without_writes(first), **fake)(*flat)
         _refuse_written(second, list(parameters))
         if step.functions[0] != step.functions[1] or not is_repeated(second):
             raise attributes_change(step.changed)
@@ -310,6 +310,21 @@ def _without_mkldnn() -> Iterator[None]:
 def _interpreted(graph: torch.fx.GraphModule) -> Callable:
     def run(*tensors: torch.Tensor) -> Any:
         return torch.fx.Interpreter(graph).run(*tensors)
+
+    return run
+
+
+def _without_writes(graph: torch.fx.GraphModule) -> Callable:
+    """The same without writes in place. functionalize follows only what it is given, so the constants are given too."""
+    held = {node.target: getattr(graph, node.target) for node in graph.graph.find_nodes(op="get_attr")}
+
+    def run(*tensors: torch.Tensor) -> Any:
+        return functionalize(_of_constants, remove="mutations")(held, *tensors)
+
+    def _of_constants(constants: Mapping[str, Any], *tensors: torch.Tensor) -> Any:
+        interpreter = torch.fx.Interpreter(graph)
+        interpreter.get_attr = lambda target, args, kwargs: constants[target]
+        return interpreter.run(*tensors)
 
     return run
 
