@@ -16,6 +16,7 @@ from pathlib import Path
 from vgame.commit.store import Store
 from vgame.errors import Abstain, ChainError, NotYet, VgameError
 from vgame.execute.devices import fingerprint, settle
+from vgame.execute.work import operations
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet, keystore_key
@@ -277,8 +278,8 @@ class Computation:
     @cached_property
     def pace(self) -> Pace:
         """How fast this device is."""
-        self.reporter.stage("measures a few steps")
-        pace = measure(self.bundle, self.stepper)
+        self.reporter.stage(f"measures a few steps of {operations(self.bundle.program):.1e} operations each")
+        pace = measure(self.bundle, self.stepper, self.reporter)
         if isinstance(self.store, LoggedStore):
             self.stepper.made.clear()  # what was measured is no step of the run
         return pace

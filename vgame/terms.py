@@ -19,10 +19,11 @@ from vgame.commit.words import leaf_count
 from vgame.errors import VgameError
 from vgame.execute.devices import settle
 from vgame.execute.training import Stepper
+from vgame.execute.work import operations
 from vgame.offline import executor_of
 from vgame.program.operators import LEAF_TERMS, Contract
 from vgame.program.validate import longest_run
-from vgame.report import Reporter
+from vgame.report import SILENCE, Reporter, Silence
 from vgame.spec import Bundle, Terms, load_bundle, problems
 
 GWEI = 10**9
@@ -192,13 +193,15 @@ def _above(terms: Terms, **enough: int) -> list[str]:
     ]
 
 
-def measure(bundle: Bundle, stepper: Stepper) -> Pace:
+def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pace:
     """The slower of two steps after a first one (which compiles), and a step with hashing."""
+    count = min(3, bundle.steps)
     state, times = stepper.initial(bundle.state), []
-    for step in range(1, min(3, bundle.steps) + 1):
+    for step in range(1, count + 1):
         begin = time.monotonic()
         state = stepper.step(step, state).state
         times.append(time.monotonic() - begin)
+        listener.progress("measuring", step, count + 1, f"{times[-1]:.3f} s")
 
     def tap(_: int, output: torch.Tensor) -> torch.Tensor:
         tensor_root(output)
@@ -206,6 +209,7 @@ def measure(bundle: Bundle, stepper: Stepper) -> Pace:
 
     begin = time.monotonic()
     stepper.step(1, stepper.initial(bundle.state), tap)
+    listener.progress("measuring", count + 1, count + 1)
     return Pace(max(times[1:], default=times[0]), time.monotonic() - begin)
 
 
@@ -219,6 +223,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         raise VgameError(f"--censorship is a number of seconds, at least 0, got {prices.censorship}")
     bundle = load_bundle(folder)
     with settle(device) as kind:
+        reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
         here = measure(bundle, executor_of(bundle, kind))
     pace = Pace(slower * here.step, slower * here.trace)
     moves, fields = count_moves(bundle), safe_terms(bundle, pace, prices).model_dump()

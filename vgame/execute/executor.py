@@ -24,6 +24,7 @@ from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
 from vgame.execute.memory import refuse_too_large
 from vgame.execute.random import random_words, shuffle_indices
+from vgame.execute.work import refuse_too_long
 from vgame.program.operators import (
     Access,
     ArgMax,
@@ -141,6 +142,7 @@ class Executor:
         """What a step consists of, and the outputs that must be finite, those of a chain beside each other; found once."""
         key = fuse, gate.in_use(self.device)
         if key not in self._plans:
+            refuse_too_long(self.program, self.device)
             operators, finite = self.program.operators, self.program.finite
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
             units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
