@@ -245,6 +245,16 @@ def test_mirrored_patches(backwards, monkeypatch):
     assert not torch.equal(dot(folded.fold(view, (1, 216, 45)), other), dot(copied, other))
 
 
+@pytest.mark.parametrize(("most", "kept"), [(216 + 45, True), (216 + 45 - 1, False)])
+def test_large_tables_are_not_kept(most, kept, monkeypatch):
+    """Those of a stranger's program would fill the memory."""
+    monkeypatch.setattr(folded, "LEAST", 0)
+    monkeypatch.setattr(folded, "MOST_KEPT", most)
+    first, second = (folded.fold(patches("wide"), (1, 216, 45)) for _ in range(2))
+    assert (first.rows is second.rows) == kept
+    assert torch.equal(first.whole(), second.whole())
+
+
 def test_dimensions_are_never_cut():
     """A shape that would divide a dimension between rows and columns is copied."""
     view = patches("normal")

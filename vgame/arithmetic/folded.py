@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import prod
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
 
 #: Words of a matrix from which on its tables cost less than a copy.
 LEAST = 1 << 17
+#: Words of the largest tables that are kept: 256 of them are a GiB.
+MOST_KEPT = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +167,18 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
     return list(zip(starts, [*starts[1:], len(sizes)], strict=True)) if len(starts) == 3 else None
 
 
-@lru_cache(maxsize=256)
 def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
-    """(rows, columns, patches) of a Folded."""
+    """(rows, columns, patches) of a Folded; large ones are made anew, in little of the time that their product takes."""
+    batch, rows, columns = (prod(size for size, *_ in dimensions[first:last]) for first, last in ends)
+    return (_kept if batch * rows + columns <= MOST_KEPT else _made)(dimensions, ends)
+
+
+def _made(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
     batch, rows, columns = (_offsets(dimensions[first:last]) for first, last in ends)
     return batch[:, None] + rows, columns, _patches(*(dimensions[first:last] for first, last in ends))
+
+
+_kept = lru_cache(maxsize=256)(_made)
 
 
 @cache  # for ever: a recorded step goes on reading them
