@@ -76,7 +76,7 @@ def _checkpointed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 REFUSED = {
-    "a branch on a value": (_by_value, "decides by the values of its tensors"),
+    "a branch on a value": (_by_value, "decides by the values of its tensors (a condition, test_capture.py line 24)"),
     "a branch on data in a constant": (_by_mixture, "decides by the values of its tensors"),
     "a branch on a random number": (
         lambda m, x: x if torch.rand(()) < 0.5 else -x,

@@ -6,11 +6,13 @@ In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.l
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,7 +75,7 @@ def capture(task: Task) -> Captured:
     except VgameError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
-        raise _decides_by_values(str(getattr(error, "func", "a condition"))) from None
+        raise _decides_by_values(f"{getattr(error, 'func', 'a condition')}{_line_of(error)}") from None
     except Exception as error:
         what = " ".join(str(error).split("\n")[0].split())
         raise ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}") from error
@@ -81,6 +83,13 @@ def capture(task: Task) -> Captured:
     captured = Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
     _refuse_other_names(captured, parameters, buffers)
     return captured
+
+
+def _line_of(error: Exception) -> str:
+    """The innermost line of the model's or the loss's own that led to the error."""
+    foreign = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
+    return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
 def _decides_by_values(where: str) -> ProgramError:
