@@ -58,7 +58,8 @@ def accept_job(scene: Scene) -> Iterator[Refusal]:
     play, spec, game = scene.post(SETUP), SETUP.spec, scene.game()
     accept = Call("acceptJob", (play.id,), spec.trainer_bond)
     yield Refusal("WrongPhase", (Phase.NONE, Phase.CREATED), game, accept.but(0, NODE))
-    yield Refusal("WrongValue", (1, spec.trainer_bond), game, replace(accept, value=1))
+    for value in (1, spec.trainer_bond - 1, spec.trainer_bond + 1):
+        yield Refusal("WrongValue", (value, spec.trainer_bond), game, replace(accept, value=value))
     accept.send(game)
     yield Refusal("WrongPhase", (Phase.ACCEPTED, Phase.CREATED), scene.game(), accept)
     late = scene.post(SETUP)

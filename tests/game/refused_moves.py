@@ -23,8 +23,8 @@ def challenge(scene: Scene) -> Iterator[Refusal]:
     trainer = play.new_trainer()
     trainer.accept()
     trainer.claim()
-    yield Refusal("WrongValue", (bond - 1, bond), game, replace(call, value=bond - 1))
-    yield Refusal("WrongValue", (0, bond), game, replace(call, value=0))
+    for value in (0, bond - 1, bond + 1):
+        yield Refusal("WrongValue", (value, bond), game, replace(call, value=value))
     for level in (Level.NONE, Level.STATE, Level.TENSOR, Level.ELEMENT, Level.BLOCK):
         yield Refusal("WrongLevel", (level, 0), game, call.but(1, int(level)))
     for level in (Level.SEGMENT, Level.TRACE):
@@ -68,6 +68,8 @@ def post_segment(scene: Scene) -> Iterator[Refusal]:
     yield Refusal("WrongPhase", (Phase.NONE, Phase.CLAIMED), game, call.but(0, NODE))
     for field in (0, 1):  # the state of the checkpoint, that before it
         yield Refusal("BadProof", None, game, struct(call, field, NODE))
+    other, post = play.new_trainer().segment_post(play.job, 2), call.args[2]  # whole, but it ends in another state
+    yield Refusal("BadProof", None, game, call.but(2, (other[0], *post[1:3], *other[3:])))
     honest, forged = list(call.args[2][3]), SETUP.honest.segment(2)
     for place in (0, 3):  # I8: both ends
         children = [*honest[:place], NODE, *honest[place + 1 :]]
