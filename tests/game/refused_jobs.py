@@ -104,6 +104,7 @@ def post_diverged(scene: Scene) -> Iterator[Refusal]:
     yield Refusal("RecordMismatch", None, game, struct(claim, 7, 2))
     other = struct(struct(claim, 7, 2), 8, record(2).as_tuple())
     yield Refusal("WrongSource", (), game, other)
+    yield Refusal("WrongSource", (), game, struct(other, 10, 0))  # within its elements, but it need not be finite
     yield Refusal("WrongSource", (), game, struct(claim, 10, 300))
     yield Refusal("StillFinite", None, game, struct(claim, 10, 131))
     yield Refusal("LeafSize", (511,), game, struct(claim, 11, claim.args[1][11][:-1]))

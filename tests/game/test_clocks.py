@@ -327,6 +327,20 @@ def test_two_disputes_wait_for_one_opening(scene: Scene) -> None:
     assert [d.trainer_left for d in play.disputes()] == [first, second]
 
 
+def test_what_was_posted_is_open_to_whoever_enters_there(scene: Scene) -> None:
+    """The children of the root came with the post: the trainer owes nothing, the auditor's clock starts with the challenge."""
+    play = scene.claimed(SETUP, LIE)
+    play.run_until("selectOperator", play.auditor(), play.trainer)
+    roots = (
+        (Level.SEGMENT, 2, play.client.segment_root(play.id, 2)),
+        (Level.TRACE, 6, play.client.trace_root(play.id, 6)),
+    )
+    for number, (level, where, root) in enumerate(roots, 1):
+        play.advance(100)
+        Call("challenge", (play.id, int(level), where, root, bytes(32)), SPEC.auditor_bond).send(scene.game())
+        assert play.client.turn(play.id, number) == (Turn.AUDITOR, scene.chain.now() + SPEC.auditor_budget)
+
+
 # ---- the queue ----
 
 
