@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -104,6 +105,15 @@ def test_integer_sums_at_both_ends(sign):
         numerator, denominator = float(value).as_integer_ratio()
         mine = numerator * 2**298 // denominator
         assert abs(mine - exact) * 2**32 <= abs(exact) and (mine == exact or abs(exact) >= 2**33)
+
+
+def test_integer_sums_beside_a_midpoint_wherever_its_bits_lie():
+    """2^24 + 1 units, and one bit 28 to 31 places below the last: what is rounded away still tells on which side the sum lies."""
+    limbs, ones = np.empty(compiled_exact.LIMBS, np.int64), np.ones(3, np.float32)
+    for place, below, sign in itertools.product(range(-64, 64), range(28, 32), (1.0, -1.0)):
+        x = torch.tensor([2.0 ** (place + 24), 2.0**place, sign * 2.0 ** (place - below)])
+        value = compiled_exact._integer_sum(x.numpy(), 0, np.arange(3), ones, 0, np.arange(3), limbs)
+        assert float(np.float32(value)) == 2.0 ** (place + 24) + (sign > 0) * 2.0 ** (place + 1)
 
 
 @pytest.mark.parametrize("k", [300, 5000])
