@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
-from scene import Scene, Setup, due, payee_game
+from scene import Play, Scene, Setup, due, payee_game
 
 from vgame.errors import Abstain, ChainError, NotYet, TooDear
+from vgame.game.adversaries import FalseAccuser
+from vgame.game.auditor import Auditor
 from vgame.game.game import Level, Phase, Status, Turn
 from vgame.game.trainer import Trainer
 from vgame.game.view import View
@@ -202,10 +204,10 @@ def test_players_know_what_is_left_of_their_clocks(scene: Scene) -> None:
     auditor.game.chain.lost = False
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_earliest_that_knew_is_paid_whoever_shows_it_first(scene: Scene, order: tuple[int, int]) -> None:
+def convicted_by_two(scene: Scene) -> tuple[Play, list[Auditor]]:
+    """Both auditors knew; neither has shown it yet."""
     play = scene.claimed(SETUP, LIE)
-    auditors = play.auditor(), play.auditor()
+    auditors = [play.auditor(), play.auditor()]
     for auditor in auditors:
         due(auditor).send(auditor.game)
     while play.phase is Phase.CLAIMED:
@@ -213,12 +215,45 @@ def test_the_earliest_that_knew_is_paid_whoever_shows_it_first(scene: Scene, ord
             call = due(player) if play.phase is Phase.CLAIMED else None
             if call is not None:
                 call.send(player.game)
+    return play, auditors
+
+
+def pay_the_first(play: Play, auditors: list[Auditor]) -> None:
+    assert play.client.verdict(play.id).best == 1
+    play.advance(SETUP.spec.reward_window + 1)
+    play.run(*auditors)
+    assert [play.paid(a) - SETUP.spec.auditor_bond for a in auditors] == [SETUP.spec.trainer_bond // 2, 0]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_earliest_that_knew_is_paid_whoever_shows_it_first(scene: Scene, order: tuple[int, int]) -> None:
+    play, auditors = convicted_by_two(scene)
     for number in order:
         view = View(auditors[number], play.job)
         play.scene.game(auditors[number].game.wallet).send(
             "proveKnowledge", play.id, number, view.knowledge(play.dispute(number))
         )
-    assert play.client.verdict(play.id).best == 1
-    play.advance(SETUP.spec.reward_window + 1)
-    play.run(*auditors)
-    assert [play.paid(a) - SETUP.spec.auditor_bond for a in auditors] == [SETUP.spec.trainer_bond // 2, 0]
+    pay_the_first(play, auditors)
+
+
+def test_an_auditor_shows_what_it_knew_though_a_later_one_was_faster(scene: Scene) -> None:
+    play, auditors = convicted_by_two(scene)
+    play.run(auditors[1])
+    assert play.client.verdict(play.id).best == 2
+    play.run(auditors[0])
+    pay_the_first(play, auditors)
+
+
+def test_the_trainer_serves_first_who_came_first(scene: Scene) -> None:
+    """By the time of the auditor's move, not by the number of the dispute: the slots that it is given count on that."""
+    play, served = scene.claimed(SETUP), []
+    accusers = [play.auditor(None, FalseAccuser, step_wanted=1 + n) for n in range(2)]
+    for accuser in accusers:
+        accuser.step()
+    play.trainer.step()
+    for accuser in reversed(accusers):
+        play.advance(10)
+        accuser.step()
+    play.trainer.answer = lambda _, number, __: bool(served.append(number))
+    play.trainer.defend(play.job)
+    assert served == [1, 0]

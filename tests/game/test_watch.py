@@ -122,6 +122,20 @@ def test_an_open_dispute_is_played_on_whatever_the_limits_are_now(scene: Scene, 
     assert play.run_to_end(play.trainer, SimpleNamespace(step=after.round)) is Phase.CONVICTED
 
 
+def test_a_conviction_is_watched_until_nobody_can_show_any_more_what_it_knew(
+    scene: Scene, short: Callable[[bool], None]
+) -> None:
+    play = scene.claimed(SETUP, LIE)
+    bystander = watch(play, Limits(0))
+    play.run_until("proveKnowledge", play.trainer, play.auditor())
+    play.advance(play.job.since + SETUP.spec.reward_window - scene.chain.now())
+    bystander.round()
+    assert play.phase is Phase.CONVICTED and not bystander.finished
+    play.advance(1)
+    bystander.round()
+    assert bystander.finished
+
+
 def test_a_dismissal_that_is_not_shown_yet_is_waited_for(scene: Scene) -> None:
     """eth_getLogs lags behind: a run that the contract refuted must not pass for one that was late."""
     play = scene.claimed(SETUP)

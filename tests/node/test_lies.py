@@ -276,6 +276,11 @@ def test_a_dispute_that_is_said_to_stand_elsewhere(node: Scene) -> None:
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
 
 
+def chain_one(asked: Request, truth: Truth) -> Request:
+    """The same contracts on another chain, as a fork has them."""
+    return {"jsonrpc": "2.0", "id": asked["id"], "result": "0x1"} if asked["method"] == "eth_chainId" else truth()
+
+
 def test_another_chain_after_an_outage(node: Scene) -> None:
     """The endpoint was restarted with something else behind it: another chain, or this one with other code."""
     with table(node, LIE) as t, embedded_chain() as other:
@@ -292,6 +297,11 @@ def test_another_chain_after_an_outage(node: Scene) -> None:
         with pytest.raises(ChainError, match=r"is chain \d+ now: nothing is sent|is not the VerificationGame"):
             auditor.step()
         away()
+        t.proxy.target, t.proxy.lie = truth, staticmethod(chain_one)
+        with pytest.raises(EndpointError, match=r"was chain \d+ and is chain 1 now: nothing is sent"):
+            auditor.step()
+        away()
+        t.proxy.lie = None
         t.proxy.target = truth
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
         assert t.play.dispute().status is Status.WON
