@@ -110,12 +110,20 @@ def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_pat
 
 
 def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "vgame.cli", "chain"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes) as process:
+    def hear() -> None:
+        """A shell's background jobs do not hear Ctrl-C, and these tests may be one."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vgame.cli", "chain"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear,
+    )  # fmt: skip
+    try:
         assert process.stdout.readline().startswith("http://")
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, complaint) == (1, "vgame: interrupted; start the same command again to go on\n")
 
 
