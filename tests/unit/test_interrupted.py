@@ -123,6 +123,14 @@ def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: 
         code, _, err = finish(start(bundle, run))
         assert code == 1 and err.count("\n") == 1 and "damaged at checkpoint 2" in err
         path.write_bytes(roots)
+    (checks,) = run.rglob("checks.bin")
+    kept = checks.read_bytes()
+    path.write_bytes(roots[:-1] + bytes([roots[-1] ^ 1]))
+    checks.write_bytes(kept[:-32])
+    with pytest.raises(StoreError, match=f"damaged at checkpoint {STEPS // INTERVAL}"):
+        open_run(run).hold()
+    checks.write_bytes(kept)
+    path.write_bytes(roots)
     assert finish(start(bundle, run))[1]["root"] == whole
     (state,) = (path for path in run.rglob("states/*.safetensors") if int(path.stem) == STEPS)
     state.write_bytes(state.read_bytes()[:-1] + bytes([state.read_bytes()[-1] ^ 1]))
