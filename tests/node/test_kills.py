@@ -49,7 +49,7 @@ class Mortal:
                 return
             self.process.kill()
             self.killed += 1
-        if self.process.poll() not in (None, 0):
+        if self.process.poll() is not None:
             self.process.stdout.close()
             self.start()
 
