@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from chains import wait_until
+
 from vgame.errors import ChainError
-from vgame.game.chain import Chain, wait_until
+from vgame.game.chain import Chain
 
 DEMO = """
 import sys, time

@@ -104,7 +104,7 @@ class Tree:
         return [self.node(h, (index >> (h - height)) ^ 1) for h in range(height, top)]
 
     def range_proof(self, first: int, last: int) -> list[bytes]:
-        """What `range_root` needs besides the leaves first..last."""
+        """What shows the root beside the leaves first..last, from below."""
         siblings = []
         for height in range(self.height):
             if first % 2:
@@ -123,24 +123,3 @@ def path_root(kind: Kind, node: bytes, index: int, path: Sequence[bytes]) -> byt
         node = node_hash(kind, sibling, node) if index & 1 else node_hash(kind, node, sibling)
         index >>= 1
     return node
-
-
-def range_root(kind: Kind, leaves: Sequence[bytes], first: int, height: int, siblings: Sequence[bytes]) -> bytes:
-    """Root of the tree of the given height whose leaves first.. are `leaves`."""
-    last = first + len(leaves) - 1
-    if not leaves or last >> height:
-        raise ProofError(f"leaves {first}..{last} do not fit a tree of height {height}")
-    level, rest = list(leaves), list(reversed(siblings))
-    for _ in range(height):
-        try:
-            if first % 2:
-                level.insert(0, rest.pop())
-            if last % 2 == 0:
-                level.append(rest.pop())
-        except IndexError:
-            raise ProofError(f"a range proof of {len(siblings)} siblings is too short") from None
-        level = [node_hash(kind, level[i], level[i + 1]) for i in range(0, len(level), 2)]
-        first, last = first // 2, last // 2
-    if rest:
-        raise ProofError(f"a range proof of {len(siblings)} siblings is too long by {len(rest)}")
-    return level[0]
