@@ -155,8 +155,6 @@ MUTANTS = (
     ),
     Mutant("arithmetic/LoggedSum.sol", "result == Binary32.SIGN_BIT ? 0 : result", "result", LOGGED),
     Mutant("arithmetic/Grid.sol", "(mantissa, exponent) = _round(mantissa, exponent, 52, type(int256).min);", "", LOGGED),
-    Mutant("arithmetic/Grid.sol", "quotient |= 1", "quotient |= 0", LOGGED),
-    Mutant("arithmetic/Grid.sol", "root |= 1", "root |= 0", LOGGED),
     Mutant("arithmetic/Grid.sol", "-117 - int256(bits)", "-118 - int256(bits)", LOGGED),
     Mutant("arithmetic/Grid.sol", "if (shift > 80) return", "if (shift > 30) return", LOGGED),
 )  # fmt: skip
