@@ -136,14 +136,15 @@ def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
     assert "B\\xfcndel: " in told.stdout
 
 
-def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(real_scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.node
+def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(node: Scene, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
-    client, trainer = (Hand(real_scene, tmp_path) for _ in range(2))
+    client, trainer = (Hand(node, tmp_path) for _ in range(2))
     client.run("prepare", "job.toml", "--out", "bundle", "--json")
-    rpc = ("--rpc", real_scene.chain.url, "--json")
+    rpc = ("--rpc", node.chain.url, "--json")
     at = (*rpc, "--game", client.run("deploy", *rpc)[0][-1]["game"])
     job = client.run("job", "post", "bundle", *at)[0][-1]["job"]
-    game = Game(real_scene.chain, at[-1])
+    game = Game(node.chain, at[-1])
     training = trainer.start(
         "trainer", *at, "--bundle", "bundle", "--any-terms", "--store", "store", "--job", job, disk=10_000
     )

@@ -16,7 +16,7 @@ from vgame.program.schedule import Real, Schedule, ends, power, to_binary32
 
 STEPS = (*range(1, 130), 1000, 2047, 4099)
 TIE = str(Fraction(2**24 + 1, 2**24).numerator * 5**24) + "e-24"  # 1 + 2^-24, in the middle between two neighbours
-BETAS = (0.0, 0.5, 0.9, 0.999, 0.9375, 0.9999999999999999, 1e-300, 0.96)
+BETAS = (0.0, 0.5, 0.9, 0.999, 0.9375, 0.9999999999999999, 1e-60, 0.96)
 RATES = ("0", "1e-3", "3e-45", "1.17549435e-38", TIE, f"{TIE.partition('e')[0]}e-25")
 
 
