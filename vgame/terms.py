@@ -6,7 +6,7 @@ In: a bundle, the pace of a device, prices. Out: counted moves, gas of either si
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
@@ -131,25 +131,28 @@ def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
 
 
 def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
-    """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the bundle's."""
-    moves, terms = count_moves(bundle), bundle.terms
+    """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the bundle's. An auditor
+    stakes at most what the trainer does."""
+    moves, terms, censorship = count_moves(bundle), bundle.terms, max(prices.censorship, KEPT_OUT)
     slot = needed_slot(bundle, pace, prices.inclusion)
     work = moves.trainer * slot
     whole = bundle.steps * pace.step
     segment = int(3 * bundle.interval * pace.step / 3600 * prices.compute_hour)
     audit = int(whole / 3600 * prices.compute_hour)
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
-    window = ceil(2 * whole) + prices.censorship
+    window = ceil(2 * whole) + censorship
+    accuser = 2 * (moves.trainer_gas * prices.gas + segment)
     return terms.model_copy(
         update={
             "slot": slot,
-            "trainer_budget": work + prices.censorship,
-            "auditor_budget": work + moves.auditor * prices.inclusion + prices.censorship,
+            "trainer_budget": work + censorship,
+            "auditor_budget": work + moves.auditor * prices.inclusion + censorship,
             "claim_window": window,
             "challenge_window": window,
-            "reward_window": prices.censorship,
-            "auditor_bond": 2 * (moves.trainer_gas * prices.gas + segment),
-            "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward),
+            "reward_window": censorship,
+            "diverged_pay": max(terms.diverged_pay, terms.reward // 10),
+            "auditor_bond": accuser,
+            "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward, accuser),
         }
     )
 
@@ -187,7 +190,7 @@ def _below(terms: Terms, **needed: int) -> list[str]:
 
 def _above(terms: Terms, **enough: int) -> list[str]:
     return [
-        f"{name} is {getattr(terms, name)} s, that can lock the bond for very long; {most} s are enough"
+        f"{name} is {getattr(terms, name)} s, that can lock the bond for very long; {most} s are the most"
         for name, most in enough.items()
         if getattr(terms, name) > most
     ]
@@ -226,11 +229,16 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
         here = measure(bundle, executor_of(bundle, kind))
     pace = Pace(slower * here.step, slower * here.trace)
-    moves, fields = count_moves(bundle), safe_terms(bundle, pace, prices).model_dump()
+    moves, safe = count_moves(bundle), replace(bundle, terms=safe_terms(bundle, pace, prices))
+    fields = safe.terms.model_dump()
     try:
         Terms.model_validate(fields)
     except ValidationError as error:
         raise VgameError(f"no job can have terms for such prices and times: {problems(error)}") from None
+    if short := trainer_shortcomings(safe, pace, prices.gas) + auditor_shortcomings(safe, pace):
+        raise VgameError(
+            f"what this run needs is more than a trainer or an auditor takes: {'; '.join(short)}; order fewer steps or a shorter interval"
+        )
     text = "\n".join(
         [
             f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing; {prices.gas / GWEI:g} gwei, audited with probability "

@@ -74,7 +74,7 @@ def _norms() -> dict[str, Case]:
         "batch norm 2d, running statistics": over(
             lambda: nn.BatchNorm2d(3, momentum=0.3, eps=0.01), 3, 4, 2, **several
         ),
-        "batch norm 3d, cumulative average": over(lambda: nn.BatchNorm3d(2, affine=False), 2, 2, 2, 3, **several),
+        "batch norm 3d without scale": over(lambda: nn.BatchNorm3d(2, affine=False), 2, 2, 2, 3, **several),
         "batch norm without statistics": over(lambda: nn.BatchNorm2d(3, track_running_stats=False), 3, 4, 2),
         "batch norm in evaluation": over(lambda: _Frozen(nn.BatchNorm2d(3)), 3, 4, 2),
         "layer norm": over(lambda: nn.LayerNorm(5), 3, 5),

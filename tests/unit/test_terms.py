@@ -126,6 +126,39 @@ def test_bonds_pay_for_what_they_must(bundle: Bundle) -> None:
     assert terms.trainer_bond * prices.audited / 2 >= terms.reward * (1 - prices.audited)  # only the burnt half deters
 
 
+@pytest.mark.parametrize("depth", [5, 8])
+@pytest.mark.parametrize("censorship", [0, 86_400])
+def test_what_is_proposed_is_accepted(bundle: Bundle, depth: int, censorship: int) -> None:
+    """Also for a small reward that pays nothing where a run diverges."""
+    small = bundle.terms.model_copy(update={"reward": 10**12, "diverged_pay": 0})
+    order = replace(bundle, depth=depth, terms=small)
+    order = replace(order, terms=safe_terms(order, PACE, Prices(PRICE, censorship=censorship)))
+    assert trainer_shortcomings(order, PACE, PRICE) == auditor_shortcomings(order, PACE) == []
+    assert order.terms.auditor_bond <= order.terms.trainer_bond  # what an auditor stakes without being told more
+    Terms.model_validate(order.terms.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("pace", "expected"),
+    [
+        (
+            Pace(20_000, 1),
+            "challenge_window is 9686400 s, that can lock the bond for very long; 7776000 s are the most",
+        ),
+        (Pace(0.5, 300_000), "trainer_budget is "),
+    ],
+)
+def test_what_nobody_would_accept_is_not_proposed(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, expected: str
+) -> None:
+    """A run of 111 days with what it leaves its auditors; a dispute that takes longer."""
+    monkeypatch.setattr("vgame.terms.measure", lambda *_: pace)
+    save_bundle(bundle, tmp_path / "bundle")
+    with pytest.raises(VgameError, match="more than a trainer or an auditor takes") as caught:
+        propose(tmp_path / "bundle", "default", 1.0, Prices(), Reporter())
+    assert expected in str(caught.value) and "order fewer steps or a shorter interval" in str(caught.value)
+
+
 def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bundle(bundle, tmp_path / "bundle")
     prices = Prices(1000 * 10**9, 5 * 10**17, 0.01, censorship=100)
