@@ -84,6 +84,7 @@ class Executor:
         keep_pages()
         self.program, self.seed = program, seed
         self.device = torch.device(device)
+        refuse_too_long(program, self.device)  # here: before a bond is put on the job
         self.kernels = MODES[mode]()
         self.data, self.scalars = [t.to(self.device) for t in data], scalars.to(self.device)
         self.constants = [t.to(self.device) for t in program.constants]
@@ -142,7 +143,6 @@ class Executor:
         """What a step consists of, and the outputs that must be finite, those of a chain beside each other; found once."""
         key = fuse, gate.in_use(self.device)
         if key not in self._plans:
-            refuse_too_long(self.program, self.device)
             operators, finite = self.program.operators, self.program.finite
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
             units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
