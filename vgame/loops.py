@@ -20,7 +20,7 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Callable) -> None:
         super().__init__(function)
-        files = sorted(Path(function.__code__.co_filename).parent.glob("*.py"))
+        files = sorted(Path(function.__code__.co_filename).parent.glob("[!.]*.py"))  # an editor's are hidden
         self._cache_file._source_stamp = [(p.name, p.stat().st_mtime_ns, p.stat().st_size) for p in files]
 
     def load_overload(self, *args: Any) -> Any:
@@ -32,7 +32,7 @@ class _Cache(FunctionCache):
             return None
 
     def save_overload(self, *args: Any) -> None:
-        with suppress(OSError):
+        with suppress(Exception):  # it reads the index again
             super().save_overload(*args)
 
 
@@ -41,7 +41,7 @@ def compiled_loop(**options: Any) -> Callable[[Callable], Any]:
 
     def compile_(function: Callable) -> Any:
         loop = njit(nogil=True, **options)(function)
-        with suppress(RuntimeError):  # there is no folder for the cache
+        with suppress(RuntimeError, OSError):  # there is no folder for the cache, or a file has just gone
             loop._cache = _Cache(function)
         return loop
 
