@@ -142,20 +142,26 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
     return job
 
 
+ENDED = ("trainer expired", "auditor expired")  # whose turn it is where anybody may end a dispute
+
+
 def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
-    """End the job if its time is over and withdraw what this account is owed: its phase, and wei. ChainError if there is neither."""
+    """End disputes that nobody plays any more, and the job if its time is over; withdraw what this account is owed: the job's phase, and
+    wei. ChainError if there is neither."""
     assert game.wallet is not None
+    for d in read_game(game, job)[0].disputes:
+        if d.turn in ENDED and game.job(job).phase is Phase.CLAIMED:  # the trainer's time-out ends all
+            game.send("timeout", job, d.number)
     state = read_game(game, job)[0]
-    done = state.seconds_left is not None and state.seconds_left < 0 and not any(d.turn for d in state.disputes)
+    clocks = [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
+    done = bool(clocks) and max(clocks) < 0
     if done:
         game.send("finalize" if state.phase == Phase.CLAIMED.name.lower() else "expire", job)
     amount = game.credits(game.wallet.address)
     if amount:
         game.send("withdraw")
     elif not done:
-        left = (
-            "" if state.seconds_left is None else f" and cannot be ended yet ({max(0, state.seconds_left)} s are left)"
-        )
+        left = f" and cannot be ended yet ({max(clocks)} s are left at least)" if clocks else ""
         raise ChainError(
             f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; `vgame status` tells more"
         )

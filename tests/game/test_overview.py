@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from eth_account import Account
@@ -10,6 +11,7 @@ from frauds import SETUP, SUM, word_lie
 from scene import Scene
 
 from vgame.errors import ChainError
+from vgame.game.adversaries import FalseAccuser
 from vgame.game.chain import Chain, checksum_address
 from vgame.game.game import Phase, Turn
 from vgame.overview import alarms, read_game, read_job, show_status, watch
@@ -81,11 +83,27 @@ def test_a_client_gets_its_money_back(scene: Scene) -> None:
     assert play.client.credits(play.trainer.address) == SPEC.reward + SPEC.trainer_bond
 
 
+@pytest.mark.parametrize(("moves", "phase"), [(1, Phase.CONVICTED), (2, Phase.FINAL)])
+def test_disputes_that_nobody_plays_any_more_are_ended(scene: Scene, moves: int, phase: Phase) -> None:
+    """Both sides are gone: the one that was to move has lost, and the client need not wait for anybody."""
+    play = scene.claimed(SETUP)
+    accusers = [play.auditor(None, FalseAccuser, step_wanted=1 + n) for n in range(2)]
+    for accuser in accusers:
+        accuser.step()
+    for _ in range(moves - 1):
+        play.trainer.step()
+    scene.chain.advance(SPEC.challenge_window + 10 * (SPEC.trainer_budget + SPEC.auditor_budget))
+    assert close_job(play.client, play.id) == (phase, SPEC.reward if phase is Phase.CONVICTED else 0)
+
+
 def test_a_claim_in_dispute_is_not_closed(scene: Scene) -> None:
-    play, _ = disputed(scene)
-    scene.chain.advance(SPEC.challenge_window + 1)
-    with pytest.raises(ChainError, match="is claimed and cannot be ended yet"):
+    play = scene.claimed(SETUP)
+    scene.chain.advance(SPEC.challenge_window - 10)
+    play.auditor(None, FalseAccuser, step_wanted=1).step()
+    scene.chain.advance(11)
+    with pytest.raises(ChainError, match="is claimed and cannot be ended yet") as caught:
         close_job(play.client, play.id)
+    assert SPEC.trainer_budget - 11 <= int(re.search(r"\((\d+) s", str(caught.value))[1]) <= SPEC.trainer_budget
 
 
 def test_clock_and_stuck_sound_for_the_side_that_is_to_move(scene: Scene) -> None:
