@@ -24,6 +24,12 @@ def _by_value(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x if x.sum() > 0 else -x
 
 
+def _beside_torch(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    scope, file = {}, torch.__file__.replace("/__init__.py", "vision/net.py")
+    exec(compile("def forward(x):\n    return x if x.sum() > 0 else -x", file, "exec"), scope)
+    return scope["forward"](x)
+
+
 def _by_mixture(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Data written into what was a constant, through a view of it."""
     constant = torch.zeros(3)
@@ -77,6 +83,7 @@ def _checkpointed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 REFUSED = {
     "a branch on a value": (_by_value, "decides by the values of its tensors (a condition, test_capture.py line 24)"),
+    "a branch in a package whose name begins like torch's": (_beside_torch, "(a condition, net.py line 2)"),
     "a branch on data in a constant": (_by_mixture, "decides by the values of its tensors"),
     "a branch on a random number": (
         lambda m, x: x if torch.rand(()) < 0.5 else -x,

@@ -87,7 +87,9 @@ def capture(task: Task) -> Captured:
 
 def _line_of(error: Exception) -> str:
     """The innermost line of the model's or the loss's own that led to the error."""
-    foreign = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
+    foreign = tuple(
+        str(Path(file).parent / "_")[:-1] for file in (torch.__file__, __file__)
+    )  # torchvision's begins like torch's
     lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
