@@ -36,6 +36,15 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise VgameError(f"{path} cannot be written: {error.strerror}; nothing was changed") from None
 
 
+def cut(path: Path, size: int) -> None:
+    """Forget what lies behind so many bytes of a file, if there is any."""
+    try:
+        if path.exists() and path.stat().st_size > size:
+            os.truncate(path, size)
+    except OSError as error:
+        raise VgameError(f"{path} cannot be cut: {error.strerror}; free space, then resume") from None
+
+
 def remove_halves(folder: Path) -> None:
     """Remove what writers that were killed left in a folder."""
     for half in folder.glob(f".*{HALF}"):

@@ -42,13 +42,13 @@ def agent(write: Callable[[], None]) -> None:
     Patience(Reporter(), 0.0, 0.0).insist(write)
 
 
-def compute(folder: Path, bundle: Bundle, insist: Callable, halt: int = 0) -> Store:
+def compute(folder: Path, bundle: Bundle, insist: Callable, halt: int = 0, keep: int = 1) -> Store:
     """A run of the bundle, to the end or until it has made step `halt`."""
     if bundle.mode == "logged":
-        store, stepper = LoggedStore(folder, bundle), make_executor(bundle, "cpu")
+        store, stepper = LoggedStore(folder, bundle, keep), make_executor(bundle, "cpu")
         store.record(stepper)
     else:
-        store = Store(folder, bundle)
+        store = Store(folder, bundle, keep)
         stepper = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, "cpu")
 
     def progress(step: int, _: float) -> None:
@@ -106,6 +106,36 @@ def test_every_write_of_a_run_is_made_again(
         store.release()
         type(store)(folder, bundle).hold()  # its checks are whole
         shutil.rmtree(folder)
+
+
+def test_a_disk_that_does_not_even_cut_or_remove_is_waited_for(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a quota counts every change. A state that cannot be removed is left."""
+    compute(tmp_path / "whole", bundle, once, keep=9)
+    cut, remove, refused = os.truncate, Path.unlink, []
+
+    def truncate(*args: object) -> None:
+        refused.append(args)
+        if len(refused) < 3:
+            raise OSError(122, "Disk quota exceeded")
+        cut(*args)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".safetensors":
+            raise OSError(122, "Disk quota exceeded")
+        remove(path, missing_ok)
+
+    monkeypatch.setattr(os, "truncate", truncate)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    for n in range(5, 9):
+        disk = Full(monkeypatch, n)
+        refused.clear()
+        compute(tmp_path / f"{n}", bundle, agent, keep=9)
+        assert disk.flushes > n + 2
+        for name, content in files(tmp_path / "whole").items():
+            assert (tmp_path / f"{n}" / name).read_bytes() == content
+    assert len(refused) > 2
 
 
 def test_without_an_agent_it_is_one_sentence(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

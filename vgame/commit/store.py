@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -29,7 +30,7 @@ import torch
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
-from vgame.files import check_file, read_file, remove_halves, write_atomic
+from vgame.files import check_file, cut, read_file, remove_halves, write_atomic
 from vgame.spec import Bundle, pack_tensors, unpack_tensors
 
 ROOT_BYTES = 32
@@ -106,16 +107,11 @@ class Store:
         check_file(path)
         return path.read_bytes()
 
-    def _cut(self, name: str, size: int) -> None:
-        path = self.folder / name
-        if path.exists() and path.stat().st_size > size:
-            os.truncate(path, size)
-
     def _append(self, name: str, data: bytes, at: int | None = None) -> None:
         """Bytes to the end of a file; `at`: where the end must be, what lies beyond is left over from a kill."""
+        if at is not None:
+            cut(self.folder / name, at)
         try:
-            if at is not None:
-                self._cut(name, at)
             with open(self.folder / name, "ab") as file:
                 file.write(data)
                 file.flush()
@@ -265,7 +261,8 @@ class Store:
         )
         number = previous // self.bundle.interval
         if previous > 0 and number % self.keep:
-            self._path(previous).unlink(missing_ok=True)
+            with suppress(OSError):  # one more is kept then
+                self._path(previous).unlink(missing_ok=True)
 
     def load_state(self, checkpoint: int) -> tuple[torch.Tensor, ...]:
         """The state of a kept checkpoint (0: the initial one), checked against its root."""

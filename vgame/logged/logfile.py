@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vgame.files import cut
 from vgame.logged.encoding import Encoding, LogError, decode, encode, read_varint, varint
 from vgame.logged.kernels import StepEntries, sum_operators
 from vgame.logged.sums import Entries
@@ -168,7 +169,7 @@ class LogFile:
     def append(self, steps: Mapping[int, StepEntries]) -> None:
         """Add steps that follow on the last one; afterwards they survive anything."""
         end, last = self._end()
-        self._cut(end)
+        cut(self.path, end)
         data = b""
         for step in sorted(steps):
             assert step == len(self.records) + 1, "steps are appended in order"
@@ -197,11 +198,7 @@ class LogFile:
     def keep(self, steps: int) -> None:
         """Forget everything after so many steps."""
         del self.records[steps:]
-        self._cut(self._end()[0])
-
-    def _cut(self, size: int) -> None:
-        if self.path.stat().st_size > size:
-            os.truncate(self.path, size)
+        cut(self.path, self._end()[0])
 
     def _write(self, mode: str, data: bytes) -> None:
         try:

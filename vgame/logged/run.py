@@ -16,6 +16,7 @@ import torch
 
 from vgame.commit.store import ROOT_BYTES, Divergence, Store
 from vgame.errors import StoreError
+from vgame.files import cut
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
 from vgame.logged.logfile import LogFile
@@ -73,7 +74,7 @@ class LoggedStore(Store):
 
     def _cut_to_run(self) -> None:
         """Forget the logs of what is not committed."""
-        self._cut("logs.bin", ROOT_BYTES * len(self.roots))
+        cut(self.folder / "logs.bin", ROOT_BYTES * len(self.roots))
         del self.log_roots[len(self.roots) :]
         self.log.keep(self.step)
 
