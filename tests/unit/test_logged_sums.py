@@ -13,6 +13,7 @@ from certified_data import FAMILIES, words
 from certified_data import draw as draw_family
 from small_programs import World
 
+from vgame.arithmetic import workspace
 from vgame.arithmetic.compiled import compiled
 from vgame.arithmetic.perturbed import perturbed_products as perturbed
 from vgame.arithmetic.vendor import reversed_order
@@ -20,8 +21,8 @@ from vgame.logged import products, row_sums
 from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum, moments_dot
 from vgame.logged.compiled_moments import moments
 from vgame.logged.kernels import LoggedExecutor
-from vgame.logged.rounding import Direction, round_fraction
-from vgame.logged.sums import Entries, Site, follow
+from vgame.logged.rounding import Direction, cells, round_fraction
+from vgame.logged.sums import PROVEN, Entries, Site, follow, round_pass
 from vgame.program.operators import Contract, Ref, RefClass, Variant
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -108,6 +109,135 @@ def test_a_negative_sum_that_rounds_to_zero_is_positive_zero(bits: int, allowed:
         for given in (None, Entries()):
             found = products.dot(a.view(1, 1, -1), b.view(1, 1, -1), Site(bits, given=given))
             assert words(found.view(-1)) == [word] and (word == 0) == (bits < 32)
+
+
+def sums_where_rounding_is_hard(bits: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(exact sums, bounds): at ends and midpoints of cells, at powers of two and at zero; from little of a cell to two of them."""
+    dice = np.random.default_rng(7)
+    low = np.where(dice.random(size) < 0.5, 0, dice.integers(0, 1 << bits - 9, size)) << 32 - bits
+    end = (low + (dice.choice([0, 1, 127], size) << 23)).astype(np.int32).view(np.float32).astype(np.float64)
+    half = cells(torch.from_numpy(end), bits)[1].numpy()
+    e = half * 2.0 ** dice.uniform(-12, 2, size)
+    near = dice.choice([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0], size) * (1 + 2.0**-12 * dice.standard_normal(size))
+    exact = end + half * dice.choice([-1.0, -0.5, 0.0, 0.5, 1.0], size) + e * near
+    return torch.from_numpy(exact * dice.choice([-1.0, 1.0], size)), torch.from_numpy(e * dice.choice([1.0, 0.5], size))
+
+
+@pytest.mark.parametrize("window", (PROVEN, 1.0, 0.25))
+@pytest.mark.parametrize("bits", (26, 32))
+@pytest.mark.parametrize("allowed", (True, False), ids=["compiled", "passes"])
+def test_devices_that_err_as_much_as_they_may(bits: int, window: float, allowed: bool) -> None:
+    """Honest logs replicate; with proven windows the words are those of the integers, for any log."""
+    dice, size = np.random.default_rng(8), 2000
+    exact, e = sums_where_rounding_is_hard(bits, size)
+    most = min(1.0, window / 2) * (1 - 2.0**-10)
+    first, second = (exact + e * most * torch.from_numpy(dice.choice([-1.0, 0.0, 1.0], size)) for _ in range(2))
+    here = torch.ones(size, dtype=torch.bool)
+
+    def words_of(s: torch.Tensor, given: Entries | None) -> tuple[list[int], Site]:
+        site, out = Site(bits, window, given), torch.empty(size)
+        with compiled(allowed):
+            row_sums._Sums(
+                s, e, e, lambda i: i, lambda at: (at, here[at]), lambda i: ~here[i], lambda i: exact[i]
+            ).round(site, out)
+        found = words(out)
+        for i in site.doubtful:
+            found[i] = enclosures[i].word(given.direction(i))
+        return found, site
+
+    enclosures = [Enclosure(*map(Fraction, pair), bits) for pair in zip(exact.tolist(), e.tolist(), strict=True)]
+    trained, site = words_of(first, None)
+    entries = site.entries()
+    audited, site = words_of(second, entries)
+    assert audited == trained and len(site.corrections) > 20 and not site.refused
+    if window == PROVEN:
+        some = np.flatnonzero(dice.random(size) < 0.5)
+        for log in (entries, Entries(some, dice.random(len(some)) < 0.5)):
+            directions = dict(zip(log.positions.tolist(), (Direction(2 * up) for up in log.up.tolist()), strict=True))
+            expected = [one.word(directions.get(i, Direction.NONE)) for i, one in enumerate(enclosures)]
+            assert words_of(second, log)[0] == expected
+
+
+@pytest.mark.parametrize("bits", (26, 32))
+def test_a_single_sum_is_found_as_by_the_passes(bits: int) -> None:
+    """The compiled loop looks at many sums at once first: here at one, a row of its own."""
+    s, e = (x.view(1, -1, 1) for x in sums_where_rounding_is_hard(bits, 3000))
+    for site in (Site(bits), Site(bits, given=Entries()), Site(bits, 0.25), Site(bits, 0.25, Entries())):
+        found = []
+        for allowed in (True, False):
+            out = torch.empty(s.shape)
+            with compiled(allowed):
+                places, turns = round_pass(s, e, torch.ones(1, 1, 1, dtype=torch.float64), site, out)
+            found.append((words(out), places.tolist(), turns.tolist()))
+        assert found[0] == found[1] and 100 < len(found[0][1]) < 2900
+
+
+@pytest.mark.parametrize("bits", (26, 29, 32))
+@pytest.mark.parametrize("allowed", (True, False), ids=["compiled", "passes"])
+@pytest.mark.parametrize(("middle", "unit"), [(1, 1.0), (3, -1.0)], ids=["above", "below"])
+def test_a_sum_one_unit_beside_a_midpoint(middle: int, unit: float, bits: int, allowed: bool) -> None:
+    """binary64 holds the midpoint only: the trainer logs it, and without an entry the exact sum is rounded, once."""
+    terms = torch.tensor([2.0**54, middle * 2.0 ** (62 - bits), unit])
+    row, index = terms.view(1, 1, 3), torch.zeros(1, 3, dtype=torch.int32)
+    word = enclose_sum(words(terms), bits).word(Direction.NONE)
+    for compute in (
+        lambda site: products.dot(row.expand(1, 4, 3), torch.ones(1, 2, 3), site),
+        lambda site: row_sums.sum_rows(row[0], site),
+        lambda site: row_sums.one_hot_sum(index, row, 1, site),
+    ):
+        trainer = Site(bits)
+        with compiled(allowed):
+            exact, seen = words(compute(Site(bits, given=Entries())).view(-1)), words(compute(trainer).view(-1))
+        assert set(exact) == {word} and word not in seen
+        assert trainer.entries().positions.tolist() == list(range(len(seen)))
+
+
+def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who computes tile by tile logs, and follows, as who computes at once: every entry at its place in the whole result."""
+    rows, terms = draw("normal", (200, 150), 5), draw("normal", (3, 20, 90), 7)
+    for x in (rows, terms):  # large terms that cancel: every few sums have an entry
+        third = x.shape[-1] // 3
+        x[..., :third] *= 2.0**15
+        x[..., third : 2 * third] = -x[..., :third]
+        x[..., 2 * third :] *= 2.0 ** -(torch.arange(third) % 19)
+    index, corrections = (torch.arange(90) % 30 % 7 - 1).int().expand(3, -1), 0
+    kinds = {
+        "dot": cases("normal")["dot"],
+        "sum": lambda site: row_sums.sum_rows(rows, site),
+        "one hot": lambda site: row_sums.one_hot_sum(index, terms, 6, site),
+    }
+
+    def run(compute: Compute, device: str, given: Entries | None = None) -> tuple[torch.Tensor, Site]:
+        with perturbed(device):
+            site = Site(32, given=given)
+            return compute(site), site
+
+    whole = [run(compute, "up") for compute in kinds.values()]
+    monkeypatch.setitem(workspace.PRODUCTS, "cpu", 1 << 10), monkeypatch.setitem(workspace.SUMS, "cpu", 1600)
+    for (name, compute), (expected, site) in zip(kinds.items(), whole, strict=True):
+        entries, (found, tiled) = site.entries(), run(compute, "up")
+        assert same(found, expected) and tiled.entries().positions.tolist() == entries.positions.tolist(), name
+        found, followed = run(compute, "down", entries)
+        assert same(found, expected) and not followed.refused and len(entries), name
+        corrections += len(followed.corrections)
+    assert corrections > 0
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_an_entry_of_a_device_that_adds_in_any_order(variant: Variant) -> None:
+    """Its error may be as large as the number of the terms allows, which is far more than this device's own."""
+    terms = torch.zeros(4096)
+    terms[:4] = torch.tensor([1.0, 2.0**-24, 1.5 * 2.0**-42, 2.0**-60])
+    part = torch.where(terms != 0, 2.0 ** (terms.log2() / 2).ceil(), 0.0)
+    row, index = terms.view(1, 1, -1), torch.where(terms != 0, 0, -1).int().view(1, -1)
+    site = Site(32, given=Entries(np.array([0]), np.array([False])))
+    out = {
+        Variant.DOT: lambda: products.dot((terms / part).nan_to_num().view(row.shape), part.view(row.shape), site),
+        Variant.SUM: lambda: row_sums.sum_rows(row[0], site),
+        Variant.ONE_HOT: lambda: row_sums.one_hot_sum(index, row, 1, site),
+    }[variant]()
+    assert enclose_sum(words(terms), 32).word(Direction.DOWN) == 0x3F800000
+    assert words(out.view(-1)) == [0x3F800000] and site.doubtful == [0] and not site.refused
 
 
 def test_without_the_log_the_devices_part() -> None:
