@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from web3 import Web3
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.game.chain import artifact, calldata_floor
+from vgame.program.operators import ArgMax, Ref, RefClass
 from vgame.report import Reporter
 from vgame.spec import Bundle, JobFile, LogTerms, Terms, prepare, save_bundle, with_log
 from vgame.terms import (
@@ -54,6 +56,12 @@ def test_the_longest_dispute_is_longer_than_any_that_was_played(bundle: Bundle) 
     assert max(d["gas"] for d in RECORD["disputes"].values()) <= moves.trainer_gas + moves.auditor_gas
     deeper = count_moves(replace(bundle, depth=1))
     assert deeper.auditor > moves.auditor and deeper.trainer > moves.trainer
+    small = replace(bundle.program, operators=bundle.program.operators[:1])  # its state is deeper than trace and tensor
+    few = [replace(small, sources=small.sources[:count]) for count in (1, 2)]
+    states = [count_moves(replace(bundle, depth=1, program=program)) for program in few]
+    assert [states[1].trainer, states[1].auditor] == [states[0].trainer + 1, states[0].auditor + 1]
+    steps = [count_moves(replace(bundle, depth=1, interval=interval)).trainer for interval in (15, 16)]
+    assert steps[1] == steps[0] + 1, "a segment has the state before it too"
 
 
 PRICE = 20 * 10**9
@@ -85,10 +93,23 @@ def test_a_trainer_refuses_what_could_hurt_it(bundle: Bundle, name: str, value: 
     assert problem.startswith(name)
 
 
+def test_a_trainer_refuses_a_wei_less_than_it_needs(bundle: Bundle) -> None:
+    least = {"auditor_bond": 2 * count_moves(bundle).trainer_gas * PRICE, "diverged_pay": 10**17}
+    safe = safe_terms(bundle, PACE, Prices()).model_copy(update=least | {"reward": 10**18})
+    assert trainer_shortcomings(replace(bundle, terms=safe), PACE, PRICE) == []
+    for name in least:
+        terms = safe.model_copy(update={name: least[name] - 1})
+        (problem,) = trainer_shortcomings(replace(bundle, terms=terms), PACE, PRICE)
+        assert problem.startswith(name)
+
+
 def test_an_auditor_refuses_a_clock_that_it_cannot_keep(bundle: Bundle) -> None:
-    terms = safe_terms(bundle, PACE, Prices()).model_copy(update={"auditor_budget": 1})
-    (problem,) = auditor_shortcomings(replace(bundle, terms=terms), PACE)
-    assert problem.startswith("auditor_budget")
+    moves = count_moves(bundle)
+    least = moves.auditor * 15 + moves.trainer * needed_slot(bundle, PACE, 0) + KEPT_OUT
+    for budget, problems in ((least, 0), (least - 1, 1)):
+        terms = safe_terms(bundle, PACE, Prices()).model_copy(update={"auditor_budget": budget})
+        found = auditor_shortcomings(replace(bundle, terms=terms), PACE)
+        assert [problem.split()[0] for problem in found] == ["auditor_budget"] * problems
 
 
 @pytest.mark.parametrize(("name", "value"), [("trainer_budget", 2**32 - 1), ("slot", 14 * 86_400)])
@@ -118,11 +139,20 @@ def test_a_reveal_costs_at_least_its_calldata(bundle: Bundle, depth: int) -> Non
     )
 
 
+def test_a_proof_of_a_long_row_costs_at_least_its_calldata(bundle: Bundle) -> None:
+    row = ArgMax(1, 1 << 14, Ref(RefClass.STATE, 0))
+    gas = gas_of(replace(bundle, program=replace(bundle.program, operators=(row,))))
+    assert calldata_floor(b"\1" * 4 * row.length) < gas["prove"]
+
+
 def test_bonds_pay_for_what_they_must(bundle: Bundle) -> None:
     prices = Prices(gas=30 * 10**9, audited=0.25)
     terms, moves = safe_terms(bundle, PACE, prices), count_moves(bundle)
     assert terms.auditor_bond // 2 >= moves.trainer_gas * prices.gas
     assert terms.trainer_bond // 2 >= moves.auditor_gas * prices.gas
+    dear = safe_terms(bundle, PACE, replace(prices, compute_hour=10**20))  # of a segment, three times; of the whole run
+    assert dear.auditor_bond - terms.auditor_bond > 1.9 * 3 * 10 * PACE.step / 3600 * 10**20
+    assert dear.trainer_bond > 1.9 * 240 * PACE.step / 3600 * 10**20
     assert terms.trainer_bond * prices.audited / 2 >= terms.reward * (1 - prices.audited)  # only the burnt half deters
 
 
@@ -206,10 +236,13 @@ def test_a_job_with_a_log_has_terms_of_its_own(bundle: Bundle, tmp_path: Path, b
     assert mine.trainer_gas > plain.trainer_gas and mine.auditor_gas > plain.auditor_gas
 
 
-def test_the_pace_is_measured(bundle: Bundle) -> None:
+def test_the_pace_is_measured(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed)
     pace = measure(bundle, executor)
     assert 0 < pace.step < 10 and 0 < pace.trace < 20
+    times = iter([0, 100, 200, 203, 300, 302, 400, 407])  # begin and end of three steps and of one that is hashed
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    assert measure(bundle, executor) == Pace(3, 7)
 
 
 def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is_as_stated() -> None:
