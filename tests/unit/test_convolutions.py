@@ -10,7 +10,7 @@ import torch
 from certified_data import FAMILIES, draw
 from torch import Tensor
 
-from vgame.arithmetic import convolutions, folded, products
+from vgame.arithmetic import compiled_filtering, convolutions, folded, products
 from vgame.arithmetic.convolutions import FilteredTile, dot
 from vgame.arithmetic.folded import Folded, Mirrored, fold
 from vgame.arithmetic.products import Tile
@@ -120,6 +120,20 @@ def _tile(filters: Tensor, rows: Folded) -> FilteredTile:
     return FilteredTile(filters, rows, torch.empty(1, filters.shape[1], rows.shape[1]), transforms, rows, 0)
 
 
+def test_the_bound_has_the_symmetries_of_a_tile():
+    """Pictures upside down, or from right to left: the same bounds and norms at the mirrored pixels, exact for whole numbers."""
+    squares = torch.randint(0, 9, (3, 4, 10), generator=torch.Generator().manual_seed(3)).double().square()
+
+    def bounds_of(squares: Tensor) -> list[Tensor]:
+        found = [torch.empty(48, dtype=torch.float64) for _ in range(2)]
+        compiled_filtering.bound_patches(squares.numpy(), *(x.numpy() for x in found))
+        return [x.view(3, 2, 8) for x in found]
+
+    for dims in ((1,), (2,)):
+        for found, mirrored in zip(bounds_of(squares), bounds_of(squares.flip(dims)), strict=True):
+            assert torch.equal(found.flip(dims), mirrored)
+
+
 def test_without_a_bound_words_change(monkeypatch):
     """Red twin: integers, whose sums are ties, and transforms that err a little."""
     pictures, filters = draw("int12", 2, 64, 18, 18), draw("int12", 1, 64, 576, seed=1)
@@ -160,6 +174,22 @@ def test_other_convolutions_are_no_such_patches(shape):
 @pytest.mark.parametrize("sizes", [(7, 8), (8, 7)])
 def test_an_odd_number_of_lines_or_words_is_not_filtered(sizes):
     rows = patches(draw("normal", 2, 3, sizes[0] + 2, sizes[1] + 2))
+    assert isinstance(rows, Folded) and rows.patches is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps"),
+    [
+        ((1, 2, 6, 6), (0, 192, 24, 3, 1, 24, 3)),
+        ((2, 1, 6, 6), (192, 0, 8, 1, 64, 8, 1)),
+        ((1, 2, 1, 6, 6), (0, 192, 0, 8, 1, 64, 8, 1)),
+    ],
+    ids=["words apart", "batches", "groups"],
+)
+def test_other_views_are_no_such_patches(sizes, steps):
+    """Words of a picture that are no neighbours; pictures that no single step leads through."""
+    view = draw("normal", 384).as_strided((*sizes, 3, 3, 3), steps)
+    rows = fold(view, (sizes[0], 72 // sizes[0], 27))
     assert isinstance(rows, Folded) and rows.patches is None
 
 
