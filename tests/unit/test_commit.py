@@ -70,8 +70,9 @@ def test_a_changed_tensor_is_hashed_again():
 def test_one_nan_and_infinities_keep_their_words():
     x = torch.tensor([1.0, float("inf"), -float("inf"), 3e38, 3e38]).repeat(100)
     assert (to_words(x).view("i4") == x.view(torch.int32).numpy()).all()
-    x[::7] = torch.tensor(0x7FA00001, dtype=torch.int32).view(torch.float32)
+    x[3::7] = torch.tensor(0x7FA00001, dtype=torch.int32).view(torch.float32)
     found = to_words(x)
     assert (
-        set(found[::7].tolist()) == {0x7FC00000} and (found[1::7].view("i4") == x.view(torch.int32)[1::7].numpy()).all()
+        set(found[3::7].tolist()) == {0x7FC00000}
+        and (found[1::7].view("i4") == x.view(torch.int32)[1::7].numpy()).all()
     )
