@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
+from vgame.arithmetic.functions import Function
 from vgame.arithmetic.reference_binary32 import round_to_binary32
 from vgame.logged import rounding
+from vgame.logged.kernels import Logged
 from vgame.logged.rounding import BITS, Direction
+from vgame.program.program import Program
 
 
 def hard(bits: int, count: int = 300) -> np.ndarray:
@@ -91,3 +95,14 @@ def test_a_copied_entry_undoes_the_other_devices_rounding() -> None:
     assert entry is Direction.UP
     mine, theirs = rounding.round_fraction(auditor, 32), rounding.round_fraction(trainer, 32)
     assert mine != theirs == rounding.copy_entry(auditor, 32, entry)
+
+
+@pytest.mark.parametrize("bits", (26, 29))
+def test_functions_are_rounded_once_to_the_bits(bits: int) -> None:
+    """exp and the quotient of words on the grid; the library's are within two units of binary64, and near no midpoint here."""
+    x = rounding.round_tensor(torch.linspace(-3, 3, 400, dtype=torch.float64), bits)
+    kernels = Logged(Program((), (), (), 0, 0, 0), bits, {})
+    found = kernels.map(Function.EXP, x), kernels.map(Function.DIV, x, x + 8)
+    expected = [math.exp(v) for v in x.tolist()], [v / w for v, w in zip(x.tolist(), (x + 8).tolist(), strict=True)]
+    for words_found, values in zip(map(words, found), expected, strict=True):
+        assert words_found == [rounding.round_float(v, bits) for v in values]

@@ -220,6 +220,13 @@ def test_what_a_chain_is():
     assert [unit.members for unit in units_of([negative, twice, third], {2}, {2}, fuse=False)] == [(0,), (1,), (2,)]
 
 
+def test_the_first_words_of_an_output_are_no_link_of_a_chain():
+    """A map over four words of an output of six."""
+    six = Map(Function.NEG, (6,), (identity_access(Ref(RefClass.STATE, 0), 6),), False)
+    four = Map(Function.NEG, (4,), (identity_access(Ref(RefClass.OPERATOR, 0), 6),), False)
+    assert [unit.members for unit in units_of([six, four], {0, 1}, (), True)] == [(0,), (1,)]
+
+
 def test_a_chain_is_no_longer_than_its_blocks_fit(monkeypatch):
     """What reads two chains that are too long together begins another, as does what reads a full one."""
     monkeypatch.setattr("vgame.execute.chains.LONGEST", 4)
