@@ -6,6 +6,7 @@ In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.l
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -87,9 +88,7 @@ def capture(task: Task) -> Captured:
 
 def _line_of(error: Exception) -> str:
     """The innermost line of the model's or the loss's own that led to the error."""
-    foreign = tuple(
-        str(Path(file).parent / "_")[:-1] for file in (torch.__file__, __file__)
-    )  # torchvision's begins like torch's
+    foreign = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
     lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
