@@ -97,6 +97,15 @@ def test_a_killed_trainer_resumes(run: Path, bundle: Path, tmp_path: Path) -> No
         assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes(), name
 
 
+def test_a_damaged_root_of_a_log_is_noticed_before_anything_is_claimed(run: Path) -> None:
+    open_run(run).check()
+    roots = bytearray((run / "logs.bin").read_bytes())
+    roots[40] ^= 1
+    (run / "logs.bin").write_bytes(roots)
+    with pytest.raises(VgameError, match="are damaged at checkpoint 2"):
+        open_run(run).check()
+
+
 def damage(at: Callable[[LogFile], int]) -> Callable[[Path], None]:
     def change(run: Path) -> None:
         log = open_run(run).log
