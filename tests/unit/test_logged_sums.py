@@ -438,3 +438,16 @@ def test_an_entry_that_only_the_integers_refuse_does_not_count(variant: Variant)
     terms = torch.tensor([1.0, 2.0**-24, 2.0**20, -(2.0**20), 15 * 2.0**-33 + 2.0**-50])
     assert not enclose_sum(words(terms), 32).allows(Direction.DOWN)
     assert three_batches(variant, terms, {0: Entries(np.array([1]), np.array([False]))}) == [1 + 2.0**-23] * 3
+
+
+def test_an_entry_of_selected_terms_is_judged_by_all_that_the_program_adds() -> None:
+    """Four of 4096 terms belong to the target: another device's error may be that of 4096."""
+    terms = torch.zeros(4096)
+    terms[:4] = torch.tensor([1.0, 2.0**-24, 1.5 * 2.0**-42, 2.0**-60])
+    index = torch.where(terms != 0, 0, -1).int()
+    contraction = Contract(Variant.ONE_HOT, 1, 1, 1, 4096, Ref(RefClass.STATE, 1), Ref(RefClass.STATE, 0), False, False)
+    executor = LoggedExecutor(World().program([contraction]), (), torch.zeros(1, 0), 0, 32, {})
+    executor.read = lambda step: {0: Entries(np.array([0]), np.array([False]))}
+    found: dict[int, list[float]] = {}
+    executor.step(1, [terms, index], lambda i, x: found.setdefault(i, x.tolist()) and x)
+    assert found[0] == [1.0]

@@ -14,7 +14,7 @@ from small_programs import World, executed
 from vgame.arithmetic import pointwise
 from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
 from vgame.commit.tensor import to_words
-from vgame.execute.chains import ALONE, units_of
+from vgame.execute.chains import ALONE, is_identity, units_of
 from vgame.execute.executor import Executor
 from vgame.execute.kernels import Correct
 from vgame.program.operators import (
@@ -221,7 +221,10 @@ def test_what_a_chain_is():
 
 
 def test_the_first_words_of_an_output_are_no_link_of_a_chain():
-    """A map over four words of an output of six."""
+    """A map over four words of an output of six; and words behind the first ones, or from last to first, are not read in place."""
+    ref = Ref(RefClass.OPERATOR, 0)
+    ways = {size: Access(ref, (Dim(6, first),), ((0, way),)) for size, first, way in ((5, 0, 1), (4, 2, 1), (6, 5, -1))}
+    assert [is_identity(access, (size,)) for size, access in ways.items()] == [True, False, False]
     six = Map(Function.NEG, (6,), (identity_access(Ref(RefClass.STATE, 0), 6),), False)
     four = Map(Function.NEG, (4,), (identity_access(Ref(RefClass.OPERATOR, 0), 6),), False)
     assert [unit.members for unit in units_of([six, four], {0, 1}, (), True)] == [(0,), (1,)]
