@@ -20,7 +20,7 @@ from vgame.execute.work import operations
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet, keystore_key
-from vgame.game.game import Event, Game, Job, JobSpec, Phase
+from vgame.game.game import Event, Game, Job, JobSpec, Phase, Turn
 from vgame.game.player import each
 from vgame.game.trainer import Trainer
 from vgame.logged.published import PublishedLog
@@ -142,21 +142,19 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
     return job
 
 
-ENDED = ("trainer expired", "auditor expired")  # whose turn it is where anybody may end a dispute
-
-
 def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     """End disputes that nobody plays any more, and the job if its time is over; withdraw what this account is owed: the job's phase, and
     wei. ChainError if there is neither."""
     assert game.wallet is not None
     for d in read_game(game, job)[0].disputes:
-        if d.turn in ENDED and game.job(job).phase is Phase.CLAIMED:  # the trainer's time-out ends all
+        still = d.turn and game.job(job).phase is Phase.CLAIMED  # the trainer's time-out ends all
+        if still and game.turn(job, d.number)[0] in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED):
             game.send("timeout", job, d.number)
     state = read_game(game, job)[0]
     clocks = [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
     done = bool(clocks) and max(clocks) < 0
     if done:
-        game.send("finalize" if state.phase == Phase.CLAIMED.name.lower() else "expire", job)
+        game.send("finalize" if game.job(job).phase is Phase.CLAIMED else "expire", job)
     amount = game.credits(game.wallet.address)
     if amount:
         game.send("withdraw")

@@ -188,11 +188,11 @@ def _below(terms: Terms, **needed: int) -> list[str]:
     ]
 
 
-def _above(terms: Terms, **enough: int) -> list[str]:
+def _above(terms: Terms, **most: int) -> list[str]:
     return [
-        f"{name} is {getattr(terms, name)} s, that can lock the bond for very long; {most} s are the most"
-        for name, most in enough.items()
-        if getattr(terms, name) > most
+        f"{name} is {getattr(terms, name)} s, that can lock the bond for very long; {limit} s are the most"
+        for name, limit in most.items()
+        if getattr(terms, name) > limit
     ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from vgame.errors import VgameError
 from vgame.execute.chains import Unit
-from vgame.program.operators import Contract, Copy, Map, Operator, Variant
+from vgame.program.operators import Contract, Copy, Map, Operator
 from vgame.program.program import Program
 
 WORD = 4
@@ -47,6 +47,6 @@ def _words(operator: Operator) -> int:
     match operator:
         case Map() | Copy():
             return 0
-        case Contract() if operator.shared_a and (operator.shared_b or operator.variant is Variant.SUM):
-            return operator.elements // operator.batch
+        case Contract():
+            return operator.distinct * operator.m * operator.n
     return operator.elements

@@ -27,11 +27,9 @@ def operations(program: Program) -> int:
 def _operations(operator: Operator) -> int:
     match operator:
         case Contract():
-            once = operator.shared_a and (operator.shared_b or operator.variant is Variant.SUM)
-            batch = 1 if once else operator.batch
             if operator.variant is Variant.ONE_HOT:
-                return batch * operator.n * (operator.m + operator.k)
-            return batch * operator.m * operator.n * operator.k
+                return operator.distinct * operator.n * (operator.m + operator.k)
+            return operator.distinct * operator.m * operator.n * operator.k
         case ReduceMax() | ArgMax():
             return operator.rows * operator.length
     return operator.elements

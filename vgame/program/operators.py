@@ -140,6 +140,12 @@ class Contract:
         return self.batch * self.m * self.n
 
     @property
+    def distinct(self) -> int:
+        """Batches with operands of their own; where all share theirs, all have the words of one."""
+        shared = self.shared_a and (self.shared_b or self.variant is Variant.SUM)
+        return 1 if shared else self.batch
+
+    @property
     def a_elements(self) -> int:
         rows = 1 if self.variant is Variant.ONE_HOT else self.m
         return (1 if self.shared_a else self.batch) * rows * self.k
