@@ -213,7 +213,7 @@ interface IGame {
     event JobAccepted(bytes32 indexed job, address indexed trainer);
     event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
     event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 time);
-    /// @notice `children` (of `LeafOpened`: `words`) is empty if they are an argument of the transaction itself.
+    /// @notice What is opened stands here, whoever opened it and however the call was encoded: nobody has to decode calldata.
     event Revealed(bytes32 indexed job, bytes32 indexed node, uint256 kind, uint256 height, bytes32[] children);
     event LeafOpened(bytes32 indexed job, bytes32 indexed node, bytes words);
     event SegmentPosted(bytes32 indexed job, uint256 indexed checkpoint, bytes32 root);

@@ -89,18 +89,7 @@ contract VerificationGame is GameState, IMoves {
         Job storage job = _inPhase(id, Phase.Claimed);
         if (kind < Level.Run || kind > Level.Tensor || height == 0 || height > MAX_HEIGHT) revert WrongLevel(kind, height);
         bytes32 node = _parent(job, kind, height, children);
-        if (_open(_key(id, kind, height, node))) _emitRevealed(id, node, kind, height, children);
-    }
-
-    /// @dev The children are in the log unless the transaction itself shows them.
-    function _emitRevealed(bytes32 id, bytes32 node, Level kind, uint256 height, bytes32[] calldata children) private {
-        emit Revealed(id, node, uint256(kind), height, _isTransaction() ? children[:0] : children);
-    }
-
-    /// @dev Is this call's input that of a transaction, where everybody finds it? Only an account without code can be asked: one with code
-    /// (EIP-7702) may call from within its own transaction. No right depends on it, only where the content of an opening is published.
-    function _isTransaction() private view returns (bool) {
-        return msg.sender == tx.origin && msg.sender.code.length == 0;
+        if (_open(_key(id, kind, height, node))) emit Revealed(id, node, uint256(kind), height, children);
     }
 
     /// @dev The node of that height over all that a reveal of it shows.
@@ -119,7 +108,7 @@ contract VerificationGame is GameState, IMoves {
         _inPhase(id, Phase.Claimed);
         if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);
         bytes32 node = Merkle.leafOf(Merkle.TENSOR, words);
-        if (_open(_key(id, Level.Tensor, 0, node))) emit LeafOpened(id, node, _isTransaction() ? words[:0] : words);
+        if (_open(_key(id, Level.Tensor, 0, node))) emit LeafOpened(id, node, words);
     }
 
     /// @dev INVARIANT I5: an opening has one time. False if it was open before: for an honest player that is success.
@@ -151,7 +140,7 @@ contract VerificationGame is GameState, IMoves {
         // INVARIANT I5: the trainer's turn at a checkpoint ends with the first post, so there is no second.
         _segments[id][c] = root;
         _openedAt[_segmentKey(id, c)] = block.timestamp;
-        _emitRevealed(id, root, Level.Segment, height, post.children);
+        emit Revealed(id, root, uint256(Level.Segment), height, post.children);
         emit SegmentPosted(id, c, root);
     }
 
@@ -164,7 +153,7 @@ contract VerificationGame is GameState, IMoves {
         // INVARIANT I5: the trainer's turn at a step ends with the first post, so there is no second.
         _traces[id][step] = root;
         _openedAt[_traceKey(id, step)] = block.timestamp;
-        _emitRevealed(id, root, Level.Trace, height, children);
+        emit Revealed(id, root, uint256(Level.Trace), height, children);
         emit TracePosted(id, step, root);
     }
 

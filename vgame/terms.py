@@ -34,7 +34,7 @@ LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or 
 #: the dearest leaf of rows of LEAF_TERMS words at most.
 GAS = {
     "acceptJob": 60_000, "challenge": 133_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
-    "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 86_000,
+    "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 89_000,
     "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "withdraw": 35_000,
 }  # fmt: skip
 #: What differs in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.

@@ -340,9 +340,6 @@ class RevmGame(Game):
         found = (e for e in found if name in (None, e.name) and job in (None, e.args.get("job")))
         return [e for e in found if node in (None, e.args.get("node"))]
 
-    def input_of(self, transaction: str) -> bytes:
-        return bytes.fromhex(self.chain.node.receipts[transaction]["input"][2:])
-
     def _logs(self) -> Iterator[dict[str, Any]]:
         return (log for receipt in self.chain.node.receipts.values() for log in receipt["logs"])
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
-from scene import Play, Scene, Setup, due, payee_game
+from scene import Play, Scene, Setup, due
 
 from vgame.errors import Abstain, ChainError, NotYet, TooDear
 from vgame.game.adversaries import FalseAccuser
 from vgame.game.auditor import Auditor
 from vgame.game.game import Level, Phase, Status, Turn
-from vgame.game.trainer import Trainer
 from vgame.game.view import View
 from vgame.patience import Patience
 from vgame.report import Reporter
@@ -40,44 +37,6 @@ def test_openings_by_strangers_are_not_read(scene: Scene) -> None:
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
     nodes = {e.args["node"] for e in read}
     assert len(strange) == 60 and 0 < len(nodes) < 20 and not nodes & strange
-
-
-DYNAMIC = {"reveal": 3, "openLeaf": 1, "postTrace": 2, "postSegment": 2}  # the last argument of each
-
-
-def test_openings_in_calldata_that_no_encoder_makes(scene: Scene) -> None:
-    """The contract takes offsets that are not canonical, so the auditor reads them too; nothing of it is in the log."""
-    play = scene.claimed(SETUP, LIE)
-    trainer, auditor = play.trainer, play.auditor()
-    usual, odd = trainer.game._transaction, []
-
-    def shifted(name: str, args: Any, value: int = 0) -> dict[str, Any]:
-        request = usual(name, args, value)
-        if name in DYNAMIC:
-            data, last = bytes.fromhex(request["data"][2:]), 4 + 32 * DYNAMIC[name]
-            offset = int.from_bytes(data[last : last + 32]) + 32
-            request["data"] = "0x" + (data[:last] + offset.to_bytes(32) + b"\x5a" * 32 + data[last + 32 :]).hex()
-            odd.append(name)
-        return request
-
-    trainer.game._transaction = shifted
-    assert play.run_to_end(trainer, auditor) is Phase.CONVICTED
-    assert play.verdicts == [("Convicted", 0, "element")] and set(odd) == DYNAMIC.keys()
-    shown = [*play.events("Revealed"), *play.events("LeafOpened")]
-    assert not any(args.get("children") or args.get("words") for _, args in shown)
-
-
-def test_openings_through_a_contract_are_in_the_log(scene: Scene) -> None:
-    """A trainer that is a contract: its inputs are no transaction's, so the events carry them."""
-    play = scene.post(SETUP)
-    trainer = Trainer(payee_game(scene, "TAKE"), play.id, SETUP.machine(LIE))
-    trainer.accept()
-    trainer.claim()
-    auditor = play.auditor()
-    assert play.run_to_end(trainer, auditor) is Phase.CONVICTED
-    assert play.verdicts == [("Convicted", 0, "element")]
-    shown = [*play.events("Revealed"), *play.events("LeafOpened")]
-    assert all(args.get("children") or args.get("words") for _, args in shown) and shown
 
 
 def test_an_endpoint_that_lags_behind_is_waited_for(scene: Scene) -> None:

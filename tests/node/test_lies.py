@@ -80,32 +80,36 @@ def selector(name: str, types: str) -> str:
     return Web3.to_hex(Web3.keccak(text=f"{name}({types})")[:4])
 
 
-def last_byte_of(opening: str) -> Any:
-    """The input of every transaction that calls `opening`, its last byte changed: the last child of a reveal, the last word of a leaf."""
+def content_of(opening: str, change: Any) -> Any:
+    """The events of that name with other data."""
 
     def lie(asked: Request, truth: Truth) -> Request:
         told = truth()
-        if asked["method"] == "eth_getTransactionByHash" and told["result"]["input"].startswith(opening):
-            data = bytearray.fromhex(told["result"]["input"][2:])
-            data[-1] ^= 1
-            told["result"]["input"] = "0x" + data.hex()
+        if asked["method"] == "eth_getLogs" and asked["params"][0]["topics"][0] == topic(opening):
+            for log in told["result"]:
+                log["data"] = "0x" + change(bytearray.fromhex(log["data"][2:])).hex()
         return told
 
     return lie
 
 
-def no_input(asked: Request, truth: Truth) -> Request:
-    """Every transaction without its input."""
-    told = truth()
-    if asked["method"] == "eth_getTransactionByHash":
-        told["result"]["input"] = "0x"
-    return told
+def last_bit(data: bytearray) -> bytearray:
+    """In the last child of a reveal, in the last word of a leaf."""
+    data[-1] ^= 1
+    return data
 
 
-def no_transaction(asked: Request, truth: Truth) -> Request:
-    """Events of transactions that are not there: an endpoint that lags behind itself."""
+def emptied(data: bytearray) -> bytearray:
+    """A list of children, or a leaf, without anything in it."""
+    length = 96 if int.from_bytes(data[64:96]) == 96 else 32
+    data[length : length + 32] = bytes(32)
+    return data
+
+
+def no_logs(asked: Request, truth: Truth) -> Request:
+    """No events at all: an endpoint that lags behind itself."""
     told = truth()
-    return told | {"result": None} if asked["method"] == "eth_getTransactionByHash" else told
+    return told | {"result": []} if asked["method"] == "eth_getLogs" else told
 
 
 def instead(old: str, new: str) -> Any:
@@ -212,20 +216,18 @@ def test_the_receipt_of_something_else(node: Scene) -> None:
 @pytest.mark.parametrize(
     ("before", "opening"),
     [
-        ("select", selector("reveal", "bytes32,uint8,uint256,bytes32[]")),
-        ("selectElement", selector("openLeaf", "bytes32,bytes")),
+        ("select", "Revealed"),
+        ("selectElement", "LeafOpened"),
     ],
-    ids=["reveal", "openLeaf"],
 )
 def test_an_opening_must_hash_to_its_node(node: Scene, before: str, opening: str) -> None:
     with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         t.play.run_until(before, t.play.trainer, auditor)
-        auditor = t.again(auditor)
-        refuses(t, auditor, last_byte_of(opening), EndpointError, "shows an opening of .* that hashes to")
-        refuses(t, t.again(auditor), no_input, EndpointError, "shows a transaction that opened a node without")
+        for change in (last_bit, emptied):
+            refuses(t, t.again(auditor), content_of(opening, change), EndpointError, "an opening of .* that hashes to")
         auditor, sent = t.again(auditor), t.sent(auditor)
-        t.proxy.lie = staticmethod(no_transaction)
+        t.proxy.lie = staticmethod(no_logs)
         auditor.step()
         assert t.sent(auditor) == sent
         t.proxy.lie = None

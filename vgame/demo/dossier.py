@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from web3.exceptions import Web3Exception
 
 from vgame.commit.words import LEAF_WORDS, leaf_count
 from vgame.game.game import CAUSES, Dispute, Event, Game, Job, Level, Phase
@@ -120,17 +121,27 @@ def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> lis
             continue
         seen.add(event.transaction)
         tx = web3.eth.get_transaction(bytes.fromhex(event.transaction))
-        function, args = game.contract.decode_function_input(tx["input"])
-        if function.fn_name in BEFORE or function.fn_name in AFTERWARDS:
+        name, named = called(game, bytes(tx["input"]))
+        if name in BEFORE or name in AFTERWARDS:
             continue
-        named = args.get("n", event.args.get("dispute"))
+        named = event.args.get("dispute", named)
         if named != dispute and (named is not None or event.args.get("node") not in visited):
             continue
         receipt = web3.eth.get_transaction_receipt(bytes.fromhex(event.transaction))
         size = len(bytes(tx["input"]))
         sender = names.get(receipt["from"], receipt["from"])
-        moves.append(Move(function.fn_name, sender, int(receipt["gasUsed"]), event.transaction, size))
+        moves.append(Move(name, sender, int(receipt["gasUsed"]), event.transaction, size))
     return moves
+
+
+def called(game: Game, data: bytes) -> tuple[str, int | None]:
+    """Name of a call, and number of the dispute that it names. Nothing else is read: there are many encodings of one call."""
+    try:
+        function = game.contract.get_function_by_selector(data[:4])
+    except Web3Exception:  # a call of another contract, which made this one
+        return "other", None
+    inputs = [i["name"] for i in function.abi["inputs"]]
+    return function.fn_name, int.from_bytes(data[36:68]) if inputs[1:2] == ["n"] else None
 
 
 def investigate(

@@ -14,10 +14,10 @@ from functools import cache, cached_property
 from typing import Any
 
 from web3 import Web3
-from web3.exceptions import ContractCustomError, ContractLogicError, TransactionNotFound
+from web3.exceptions import ContractCustomError, ContractLogicError
 
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
-from vgame.errors import ChainError, ContractError, EndpointError, NotYet
+from vgame.errors import ChainError, ContractError, EndpointError
 from vgame.game.chain import Chain, Wallet, artifact, checksum_address, quantity
 from vgame.game.events import Events
 
@@ -176,14 +176,6 @@ def errors() -> dict[bytes, tuple[str, list[str]]]:
     """Selector -> name and argument types of every custom error."""
     found = [(e["name"], [abi_type(i) for i in e["inputs"]]) for e in full_abi() if e["type"] == "error"]
     return {bytes(Web3.keccak(text=f"{name}({','.join(types)})")[:4]): (name, types) for name, types in found}
-
-
-@cache
-def functions() -> dict[bytes, list[dict[str, Any]]]:
-    """Selector -> inputs of every function."""
-    found = [e for e in full_abi() if e["type"] == "function"]
-    types = [",".join(abi_type(i) for i in e["inputs"]) for e in found]
-    return {bytes(Web3.keccak(text=f"{e['name']}({t})")[:4]): e["inputs"] for e, t in zip(found, types, strict=True)}
 
 
 class Game:
@@ -349,32 +341,6 @@ class Game:
     def burnt(self) -> int:
         return int(self._call("burnt"))
 
-    def shown(self, event: Event, name: str) -> Any:
-        """Content of an opening: in the event, or, where a plain account sent it, an argument of the transaction."""
-        return event.args[name] or self._argument(self.input_of(event.transaction), name)
-
-    def input_of(self, transaction: str) -> bytes:
-        """The input of a transaction that was included."""
-        digest = bytes.fromhex(transaction.removeprefix("0x"))
-        try:
-            return self.chain.ask(lambda: bytes(self.chain.web3.eth.get_transaction(digest)["input"]))
-        except TransactionNotFound:
-            raise NotYet(f"the transaction {transaction} opened a node, but is not shown") from None
-
-    def _argument(self, data: bytes, name: str) -> Any:
-        """A dynamic argument of a call of the game, or a field of its struct. Read as the contract reads it: a decoder that insists on
-        canonical offsets could be made to refuse what the contract took."""
-        places, base = _places(functions().get(data[:4], []), name), 4
-        for position, _ in places:
-            base += _word(data, base + 32 * position)
-        length, base = _word(data, base), base + 32
-        whole = bool(places) and places[-1][1] == "bytes"
-        if not places or base + (length if whole else 32 * length) > len(data):
-            raise EndpointError(
-                f"{self.chain.url} shows a transaction that opened a node without {name}; use another endpoint"
-            )
-        return data[base : base + length] if whole else [data[base + 32 * i :][:32] for i in range(length)]
-
     def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
         """The identity that the contract gives to an order."""
         inputs = next(e for e in full_abi() if e.get("name") == "createJob")["inputs"]
@@ -413,20 +379,6 @@ def _dispute(answer: Any) -> Dispute:
     values = dict(zip((f.name for f in fields(Dispute)), answer, strict=True))
     enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
     return Dispute(**(values | enums))
-
-
-def _places(inputs: list[dict[str, Any]], name: str) -> list[tuple[int, str]]:
-    """Positions and types on the way to an argument of that name; every argument before it takes one word."""
-    for i, item in enumerate(inputs):
-        if item["name"] == name:
-            return [(i, item["type"])]
-        if deeper := _places(item.get("components", []), name):
-            return [(i, item["type"]), *deeper]
-    return []
-
-
-def _word(data: bytes, place: int) -> int:
-    return int.from_bytes(data[place : place + 32])
 
 
 def abi_type(item: dict[str, Any]) -> str:

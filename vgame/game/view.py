@@ -51,7 +51,7 @@ class Openings:
         if key not in self._children:
             for event in self.game.events("Revealed", self.job, node=key[2]):
                 kind, height, node = event.args["kind"], event.args["height"], event.args["node"]
-                children = self.game.shown(event, "children")
+                children = event.args["children"]
                 self.check(node, self.game.chain.ask(lambda k=kind, h=height, c=children: _folded(k, h, c)))
                 self._children[kind, height, node] = list(children)
         return self._children.get(key)
@@ -68,7 +68,7 @@ class Openings:
             events = self.game.events("LeafOpened", self.job, node=node)
             if not events:
                 raise NotYet(f"the leaf {node.hex()[:16]} was opened, but its event is not shown")
-            words = self.game.shown(events[0], "words")
+            words = events[0].args["words"]
             self.check(node, leaf_hash(Kind.TENSOR, words))
             self._leaves[node] = words
         return self._leaves[node]

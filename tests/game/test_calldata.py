@@ -1,0 +1,202 @@
+"""What the contract takes is what everybody reads, however the call was encoded: content stands in events."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from frauds import SETUP, SUM, word_lie
+from revm_node import ENTRIES, SELECTORS, Reverted, decode_log
+from scene import Call, Play, Scene, due, payee_game
+from wild import Frame, Layout, frame, number, wild
+
+from vgame.commit.merkle import Kind, Tree, leaf_hash
+from vgame.game.auditor import Auditor
+from vgame.game.game import Game, Level, Phase
+from vgame.game.trainer import Trainer
+from vgame.game.trees import reveal_depth
+from vgame.game.view import Openings, View
+
+LIE = word_lie(6, SUM, 4, 1)[0]
+PUBLISHING = {"reveal", "openLeaf", "postSegment", "postTrace", "postPartials"}
+
+
+def encoded_otherwise(game: Game, encode: Any) -> list[str]:
+    """From now on `game` encodes what it publishes in this way; the names of the calls that it made so."""
+    usual, odd = game._transaction, []
+
+    def transaction(name: str, args: Any, value: int = 0) -> dict[str, Any]:
+        request = usual(name, args, value)
+        if name in PUBLISHING:
+            request["data"] = "0x" + (SELECTORS[name] + encode(name, args)).hex()
+            odd.append(name)
+        return request
+
+    game._transaction = transaction
+    return odd
+
+
+def backwards(name: str, args: tuple[Any, ...]) -> bytes:
+    """Every part before the frame that leads to it, except below the head, which comes first: negative offsets."""
+
+    class Backwards(Layout):
+        def _children(self, one: Frame) -> list[Frame]:
+            return super()._children(one)[::-1]
+
+    dice = random.Random(0)
+    dice.random = lambda: 1.0  # nothing is shuffled or shared
+    return bytes(Backwards(frame(ENTRIES[name]["inputs"], args), dice).data)
+
+
+def test_content_before_its_frame_is_read(scene: Scene) -> None:
+    """An array before its struct has an offset modulo 2^256: the contract takes it, the auditor must read it."""
+    play = scene.claimed(SETUP, LIE)
+    odd = encoded_otherwise(play.trainer.game, backwards)
+    assert play.run_to_end(play.trainer, play.auditor()) is Phase.CONVICTED
+    assert play.verdicts == [("Convicted", 0, "element")] and set(odd) == PUBLISHING
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_trainer_that_encodes_wildly(scene: Scene, seed: int) -> None:
+    """It tries layouts until the contract takes one; the auditor reads all of them."""
+    play, dice = scene.claimed(SETUP, LIE), random.Random(seed)
+    game = play.trainer.game
+
+    def taken(name: str, args: tuple[Any, ...]) -> bytes:
+        while True:
+            data = wild(ENTRIES[name]["inputs"], args, dice)
+            try:
+                request = {
+                    "from": game.wallet.address,
+                    "to": game.address,
+                    "data": "0x" + (SELECTORS[name] + data).hex(),
+                }
+                scene.chain.node.call(request)
+                return data
+            except Reverted:
+                pass
+
+    encoded_otherwise(game, taken)
+    assert play.run_to_end(play.trainer, play.auditor()) is Phase.CONVICTED
+    assert play.verdicts == [("Convicted", 0, "element")]
+
+
+def test_openings_through_a_contract(scene: Scene) -> None:
+    """A trainer that is a contract: its inputs are no transaction's, and are read in the same place."""
+    play = scene.post(SETUP)
+    trainer = Trainer(payee_game(scene, "TAKE"), play.id, SETUP.machine(LIE))
+    trainer.accept()
+    trainer.claim()
+    assert play.run_to_end(trainer, play.auditor()) is Phase.CONVICTED
+    assert play.verdicts == [("Convicted", 0, "element")]
+
+
+# ---- the differential fuzzer ----
+
+
+def stations(play: Play) -> Iterator[tuple[Trainer, Auditor, Call]]:
+    """Every publishing call that a dispute makes, before it is made."""
+    players = (play.trainer, play.auditor())
+    while play.phase is Phase.CLAIMED:
+        for player in players:
+            call = due(player)
+            if call and call.name in PUBLISHING:
+                yield *players, call
+            if call and call.name == "prove":
+                return
+            if call:
+                call.send(player.game)
+
+
+def other_content(call: Call, dice: random.Random) -> Call:
+    """Where any content is taken, any content: most of its words could be the length of something."""
+    if call.name == "reveal":
+        kind, height = dice.randrange(1, 6), dice.randrange(1, 7)
+        width = 1 << reveal_depth(height, SETUP.depth)
+        children = [dice.choice((number(width), bytes(32), dice.randbytes(32))) for _ in range(width)]
+        return Call("reveal", (call.args[0], kind, height, children))
+    words = b"".join(dice.choice((number(512), dice.randbytes(32))) for _ in range(16))
+    return call.but(1, words) if call.name == "openLeaf" else call
+
+
+class Trial:
+    """One publishing call at its station; every case begins at the same state."""
+
+    def __init__(self, play: Play, trainer: Trainer, auditor: Auditor, call: Call) -> None:
+        self.play, self.trainer, self.auditor, self.call = play, trainer, auditor, call
+        self.node = play.scene.chain.node
+        self.disputes = play.disputes()
+
+    def make(self, data: bytes) -> bool:
+        """Send it, compare, undo it; False if the contract refuses."""
+        request = {"from": self.trainer.address, "to": self.trainer.game.address, "data": "0x" + data.hex()}
+        self.node._begin()
+        point = self.node.evm.snapshot()
+        try:
+            self.node._run(request)
+            self.node._receipt("case", request, 1, None, list(self.node.evm.result.logs))
+            self.compare()
+        except Reverted:
+            return False
+        finally:
+            self.node.receipts.pop("case", None)
+            self.node.evm.revert(point)
+        return True
+
+    def compare(self) -> None:
+        """What the contract has stored is what an agent reads."""
+        view, game = View(self.auditor, self.play.job), self.auditor.game
+        openings, events = Openings(game, self.play.id), [decode_log(e) for e in self.node.receipts["case"]["logs"]]
+        assert events
+        for name, args in ((e.name, e.args) for e in events):
+            match name:
+                case "Revealed":  # reading checks that the children fold to the node
+                    assert openings.get((args["kind"], args["height"], args["node"]))
+                    posted = self.call.name in ("postSegment", "postTrace")
+                    assert posted or game.opened(self.play.id, args["kind"], args["height"], args["node"])
+                case "LeafOpened":
+                    assert len(openings.leaf(args["node"])) == 512
+                    assert game.opened(self.play.id, Level.TENSOR, 0, args["node"])
+                case "SegmentPosted":
+                    self.compare_root(
+                        openings, Level.SEGMENT, game.segment_root(self.play.id, args["checkpoint"]), args
+                    )
+                case "TracePosted":
+                    self.compare_root(openings, Level.TRACE, game.trace_root(self.play.id, args["step"]), args)
+                case "PartialsPosted":  # the stored root is not shown; what is read must open it
+                    self.open_partials(args["dispute"], view.partials(self.disputes[args["dispute"]]))
+
+    def compare_root(self, openings: Openings, level: Level, stored: bytes | None, args: dict[str, Any]) -> None:
+        heights = {Level.SEGMENT: 2, Level.TRACE: 3}  # of SETUP's trees
+        assert stored == args["root"] and openings.get((level, heights[level], stored))
+
+    def open_partials(self, number: int, partials: list[bytes]) -> None:
+        tree, game = Tree(Kind.PARTIALS, [leaf_hash(Kind.PARTIALS, p) for p in partials]), self.auditor.game
+        game._run(game._request("selectBlock", (self.play.id, number, tree.node(0, 0), 0, tree.path(0, 0))))
+
+
+def fuzz(scene: Scene, cases: int) -> None:
+    play, dice, taken = scene.claimed(SETUP, LIE), random.Random(cases), Counter[str]()
+    for trainer, auditor, call in stations(play):
+        trial = Trial(play, trainer, auditor, call)
+        for _ in range(cases):
+            other = other_content(call, dice) if dice.random() < 0.7 else call
+            data = SELECTORS[call.name] + wild(ENTRIES[call.name]["inputs"], other.args, dice)
+            taken[call.name] += trial.make(data)
+            taken[call.name + " tried"] += 1
+    print(dict(taken))
+    for name in PUBLISHING:  # a fuzzer whose calls are all refused compares nothing
+        assert 0.1 < taken[name] / taken[f"{name} tried"] < 0.95, name
+
+
+def test_what_the_contract_takes_is_what_agents_read(scene: Scene) -> None:
+    fuzz(scene, cases=60)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_a_hundred_thousand_encodings(scene: Scene) -> None:
+    fuzz(scene, cases=17_000)
