@@ -144,6 +144,13 @@ interface IGame {
         bytes32 commitment;
     }
 
+    /// @notice A dispute, whose turn it is and until when; of a closed one turn and deadline are 0.
+    struct Standing {
+        Dispute dispute;
+        Clock.Turn turn;
+        uint256 deadline;
+    }
+
     /// @notice Where the trainer was convicted.
     struct Verdict {
         Level level;
@@ -243,6 +250,7 @@ interface IGame {
     error NotAuditor(address caller);
     error NotYourTurn(Clock.Turn turn);
     error NotExpired(Clock.Turn turn);
+    error NoneExpired();
     error DisputeClosed(Status status);
     error DisputesOpen(uint256 count);
     error NothingToContest();
@@ -311,6 +319,10 @@ interface ISettlement is IGame {
 
     function getJob(bytes32 job) external view returns (Job memory);
     function getDispute(bytes32 job, uint256 dispute) external view returns (Dispute memory);
+
+    /// @notice Disputes from..from + count - 1, as far as there are so many.
+    function getDisputes(bytes32 job, uint256 from, uint256 count) external view returns (Standing[] memory);
+
     function getVerdict(bytes32 job) external view returns (Verdict memory);
     function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
     function segmentRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
@@ -389,6 +401,9 @@ interface IMoves is IGame {
 
     /// @notice End a dispute whose clock has run out. Anyone.
     function timeout(bytes32 job, uint256 dispute) external;
+
+    /// @notice End every dispute of the list whose clock has run out, up to one that convicts; the others are passed over. Anyone.
+    function timeoutMany(bytes32 job, uint256[] calldata disputes) external;
 }
 
 /// @title Everything that a caller of the verification game needs, at one address

@@ -283,6 +283,23 @@ contract Settlement is GameState, ISettlement {
     }
 
     /// @inheritdoc ISettlement
+    function getDisputes(bytes32 id, uint256 from, uint256 count) external view returns (Standing[] memory found) {
+        Job storage job = _jobs[id];
+        uint256 rest = from < job.disputes ? job.disputes - from : 0;
+        found = new Standing[](count < rest ? count : rest);
+        for (uint256 i; i < found.length; ++i) {
+            Dispute storage d = _disputes[id][from + i];
+            found[i].dispute = d;
+            if (d.status != Status.Open || job.phase != Phase.Claimed) continue;
+            (found[i].turn, found[i].deadline) = _standing(id, job, d);
+        }
+    }
+
+    function _standing(bytes32 id, Job storage job, Dispute storage d) private view returns (Clock.Turn, uint256) {
+        return (_turn(id, job, d), Clock.deadline(_clock(job, d), _openingOf(id, job, d)));
+    }
+
+    /// @inheritdoc ISettlement
     function getVerdict(bytes32 id) external view returns (Verdict memory) {
         return _verdicts[id];
     }
@@ -290,7 +307,7 @@ contract Settlement is GameState, ISettlement {
     /// @inheritdoc ISettlement
     function turn(bytes32 id, uint256 n) external view returns (Clock.Turn, uint256) {
         (Job storage job, Dispute storage d) = _openDispute(id, n);
-        return (_turn(id, job, d), Clock.deadline(_clock(job, d), _openingOf(id, job, d)));
+        return _standing(id, job, d);
     }
 
     /// @inheritdoc ISettlement

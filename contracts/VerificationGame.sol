@@ -411,6 +411,22 @@ contract VerificationGame is GameState, IMoves {
         else revert NotExpired(turn_);
     }
 
+    /// @inheritdoc IMoves
+    function timeoutMany(bytes32 id, uint256[] calldata disputes) external {
+        Job storage job = _inPhase(id, Phase.Claimed);
+        bool ended;
+        for (uint256 i; i < disputes.length; ++i) {
+            Dispute storage d = _disputes[id][disputes[i]];
+            if (d.status != Status.Open) continue;
+            Clock.Turn turn_ = _turn(id, job, d);
+            if (turn_ == Clock.Turn.TrainerExpired) return _convict(id, job, disputes[i], d, Cause.Timeout);
+            if (turn_ != Clock.Turn.AuditorExpired) continue;
+            _dismiss(id, job, disputes[i], d, Cause.Timeout);
+            ended = true;
+        }
+        if (!ended) revert NoneExpired();
+    }
+
     // ---- verdicts ----
 
     function _dismiss(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) private {

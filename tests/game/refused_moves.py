@@ -262,19 +262,24 @@ def prove(scene: Scene) -> Iterator[Refusal]:
     yield Refusal("WrongLevel", (Level.TENSOR, 0), game, Call("prove", (play.id, 0, bytes(32), [], b"")))
 
 
-@refuses("NotExpired", "DisputeClosed", "WrongPhase")
+@refuses("NotExpired", "NoneExpired", "DisputeClosed", "WrongPhase")
 def timeouts(scene: Scene) -> Iterator[Refusal]:
     play, *_, call = disputed(scene, "reveal")
     game, timeout = scene.game(), Call("timeout", (play.id, 0))
     yield Refusal("NotExpired", (Turn.TRAINER,), game, timeout)
+    many = Call("timeoutMany", (play.id, [0, 1, 2**256 - 1]))
+    yield Refusal("NoneExpired", (), game, many)
+    yield Refusal("NoneExpired", (), game, many.but(1, []))
     call.send(game)
     yield Refusal("NotExpired", (Turn.AUDITOR,), game, timeout)
     yield Refusal("DisputeClosed", (Status.NONE,), game, timeout.but(1, 1))
     play.advance(SETUP.spec.auditor_budget + 1)
     timeout.send(game)
     yield Refusal("DisputeClosed", (Status.DISMISSED,), game, timeout)
+    yield Refusal("NoneExpired", (), game, many)
     play.pass_window()
     Call("finalize", (play.id,)).send(game)
+    yield Refusal("WrongPhase", (Phase.FINAL, Phase.CLAIMED), game, many)
     yield Refusal("WrongPhase", (Phase.FINAL, Phase.CLAIMED), game, timeout)
 
 

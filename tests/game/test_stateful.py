@@ -112,6 +112,9 @@ class AnyCalls(RuleBasedStateMachine):
         if name == "finalize":
             early = self.time <= job.since + spec.challenge_window
             return "TooEarly" if early else "DisputesOpen" if job.open else None
+        if name == "timeoutMany":
+            late = [self.expected("timeout", play, n) is None for n in range(job.disputes)]
+            return None if any(late) else "NoneExpired"
         if d.status is not Status.OPEN:
             return "DisputeClosed"
         turn = play.client.turn(play.id, number)[0]
@@ -269,12 +272,14 @@ class AnyCalls(RuleBasedStateMachine):
 
     @rule(
         i=st.integers(0, 1),
-        name=st.sampled_from(("timeout", "finalize", "expire", "refund", "payReward")),
+        name=st.sampled_from(("timeout", "timeoutMany", "finalize", "expire", "refund", "payReward")),
         number=st.integers(0, 4),
     )
     def stranger_settles(self, i: int, name: str, number: int) -> None:
         play = self.plays[i % len(self.plays)]
         args = (play.id, number) if name in ("timeout", "refund") else (play.id,)
+        if name == "timeoutMany":  # in any order, with one that is none
+            args = (play.id, [(number + n) % (play.job.disputes + 1) for n in range(play.job.disputes + 1)])
         self.meets(Call(name, args), self.stranger, self.expected(name, play, number))
 
     @rule(

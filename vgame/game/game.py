@@ -7,7 +7,7 @@ arguments. Twin: IVerificationGame.sol.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, fields
 from enum import IntEnum
 from functools import cache, cached_property
@@ -60,6 +60,7 @@ class Turn(IntEnum):
 
 #: Contracts behind the game's interface to what it decides about.
 MACHINES = ("Referee", "Logged", "Pointwise")
+PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
 CAUSES = ("element", "opening", "timeout")
 
@@ -132,6 +133,16 @@ class Dispute:
     elements: int
     word: int
     commitment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """IGame.Standing and the dispute's number; of a closed dispute turn is None and deadline 0."""
+
+    number: int
+    dispute: Dispute
+    turn: Turn | None
+    deadline: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +303,8 @@ class Game:
                 return self.opened(args[0], args[1], args[2], node) > 0
             case "openLeaf":
                 return self.opened(args[0], Level.TENSOR, 0, leaf_hash(Kind.TENSOR, args[1])) > 0
+            case "timeoutMany":  # others of the list may have run out of time since
+                return any(self.dispute(args[0], n).status is not Status.OPEN for n in args[1])
             case "proveKnowledge":
                 return 0 < self.verdict(args[0]).best <= args[1] + 1
         function = getattr(self.contract.functions, name)(*args)
@@ -313,6 +326,19 @@ class Game:
 
     def dispute(self, job: bytes, number: int) -> Dispute:
         return self._record(_dispute, "getDispute", job, number)
+
+    def disputes(self, job: bytes, first: int = 0, count: int = PAGE) -> list[Standing]:
+        """Disputes from `first` on, at most `count` of them, with turn and deadline, in one request."""
+        return self._record(
+            lambda a: [_standing(first + i, s) for i, s in enumerate(a)], "getDisputes", job, first, count
+        )
+
+    def all_disputes(self, job: bytes) -> Iterator[Standing]:
+        """Every dispute of a job, page by page."""
+        first = 0
+        while page := self.disputes(job, first):
+            yield from page
+            first += len(page)
 
     def verdict(self, job: bytes) -> Verdict:
         return self._record(lambda a: Verdict(Level(a[0]), *a[1:]), "getVerdict", job)
@@ -379,6 +405,11 @@ def _dispute(answer: Any) -> Dispute:
     values = dict(zip((f.name for f in fields(Dispute)), answer, strict=True))
     enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
     return Dispute(**(values | enums))
+
+
+def _standing(number: int, answer: Any) -> Standing:
+    dispute, turn, deadline = answer
+    return Standing(number, _dispute(dispute), Turn(turn) if deadline else None, deadline)
 
 
 def abi_type(item: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ HARMLESS = frozenset(
     {
         "AlreadyPaid",
         "DisputeClosed",
+        "NoneExpired",
         "NotExpired",
         "NotYourTurn",
         "NothingToWithdraw",

@@ -1,0 +1,119 @@
+"""Many disputes in one call: ended in one transaction, read in one request."""
+
+from __future__ import annotations
+
+from frauds import SETUP, SUM, word_lie
+from scene import Call, Play, Scene, deployed, embedded_chain, payee_game
+
+from vgame.game.adversaries import FalseAccuser
+from vgame.game.game import PAGE, Phase, Status, Turn
+
+SPEC = SETUP.spec
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+
+def idle(play: Play, count: int) -> list[FalseAccuser]:
+    """Challengers that never move again."""
+    players = [play.auditor(None, FalseAccuser, idle=True) for _ in range(count)]
+    for player in players:
+        player.step()
+    return players
+
+
+def run_out(play: Play) -> None:
+    """To the second after the auditors' clocks; nobody has moved since the last challenge."""
+    play.trainer.step()
+    play.advance(SPEC.auditor_budget + 2)
+
+
+def test_one_call_ends_every_idle_dispute(scene: Scene) -> None:
+    """Closed ones, young ones, numbers that are none and numbers that stand twice in the list hinder nobody."""
+    play = scene.claimed(SETUP)
+    idle(play, 5)
+    run_out(play)
+    stranger = scene.game()
+    stranger.send("timeout", play.id, 1)
+    idle(play, 1)
+    stranger.send("timeoutMany", play.id, [1, 5, 3, 3, 9, 0, 2, 4])
+    assert [d.status for d in play.disputes()] == [Status.DISMISSED] * 5 + [Status.OPEN]
+    assert play.verdicts == [("Dismissed", n, "timeout") for n in (1, 3, 0, 2, 4)]
+    assert play.client.credits(play.trainer.address) == 5 * (SPEC.auditor_bond // 2)
+
+
+def test_a_conviction_ends_the_list(scene: Scene) -> None:
+    """The trainer owes an answer and is late: what stands behind it in the list is void, not dismissed."""
+    play = scene.claimed(SETUP, LIE)
+    idle(play, 2)
+    play.trainer.step()  # both wait for their auditors
+    honest = play.auditor()
+    honest.step()
+    honest.step()  # and this one for the trainer
+    play.advance(SPEC.auditor_budget + SPEC.trainer_budget + 3 * SPEC.slot)
+    number = next(n for n, d in enumerate(play.disputes()) if d.auditor == honest.address)
+    others = [n for n in range(3) if n != number]
+    scene.game().send("timeoutMany", play.id, [others[0], number, others[1]])
+    assert play.phase is Phase.CONVICTED
+    assert play.verdicts == [("Dismissed", others[0], "timeout"), ("Convicted", number, "timeout")]
+    assert play.dispute(others[1]).status is Status.OPEN
+    scene.game().send("refund", play.id, others[1])
+
+
+def test_a_contract_may_end_them(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    idle(play, 2)
+    run_out(play)
+    payee_game(scene, "TAKE").send("timeoutMany", play.id, [0, 1])
+    assert play.job.open == 0
+
+
+def check_standings(play: Play) -> None:
+    """A page says what the single views say."""
+    shown = list(play.client.all_disputes(play.id))
+    assert [s.dispute for s in shown] == play.disputes() and [s.number for s in shown] == list(range(len(shown)))
+    for s in shown:
+        if play.phase is Phase.CLAIMED and s.dispute.status is Status.OPEN:
+            assert (s.turn, s.deadline) == play.client.turn(play.id, s.number)
+        else:
+            assert (s.turn, s.deadline) == (None, 0)
+
+
+def test_disputes_are_read_in_pages(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    check_standings(play)
+    idle(play, 4)
+    auditor = play.auditor()
+    while play.phase is Phase.CLAIMED:
+        check_standings(play)
+        auditor.step()
+        play.trainer.step()
+        if play.scene.chain.now() % 3 == 0:
+            play.advance(20)
+    check_standings(play)
+    every = play.client.disputes(play.id)
+    for first in range(7):
+        for count in range(7):
+            assert play.client.disputes(play.id, first, count) == every[first : first + count]
+    assert play.client.disputes(play.id, 2**256 - 1, 2**256 - 1) == []
+    assert play.client.disputes(play.id, 1, 2**256 - 1) == every[1:]
+
+
+def test_a_page_is_small_enough_for_a_node(scene: Scene) -> None:
+    """One page of open disputes costs a view less than 10 million gas, the least that common endpoints allow."""
+    play = scene.claimed(SETUP)
+    idle(play, 8)
+    node, request = scene.chain.node, play.client._request("getDisputes", (play.id, 0, PAGE))
+    node.call(request)
+    assert node.evm.result.gas_used / 8 * PAGE < 10_000_000
+
+
+def test_batches_over_json_rpc() -> None:
+    """The real encoder and decoder, and a receipt whose effect is looked for."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        idle(play, 2)
+        check_standings(play)
+        assert [s.turn for s in play.client.disputes(play.id)] == [Turn.TRAINER] * 2
+        run_out(play)
+        Call("timeoutMany", (play.id, [0, 1])).send(play.scene.game())
+        check_standings(play)
+        assert play.job.open == 0
