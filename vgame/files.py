@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
 
 from vgame.errors import VgameError
 
@@ -53,16 +55,40 @@ def remove_halves(folder: Path) -> None:
             half.unlink()
 
 
-def check_file(path: Path) -> None:
-    """OSError unless it is a file: a pipe or a device in a folder of somebody else would be read for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
+# ---- what others wrote ----
+
+
+def open_file(path: Path, follow: bool = False) -> IO[bytes]:
+    """A file of somebody else, for reading; OSError if it is none. A pipe or a device would be read for ever, a link leads elsewhere;
+    `follow`: the user has named it, so it may be a link."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        told = "a file is expected, it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, told, str(path)) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "a file is expected", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
-def read_file(path: Path, most: int) -> bytes:
-    """A file of somebody else; OSError if it is none or has more than `most` bytes."""
-    check_file(path)
-    with open(path, "rb") as file:
-        if len(data := file.read(most + 1)) > most:
+def read_file(path: Path, most: int, follow: bool = False) -> bytes:
+    """All of such a file; OSError if it has more than `most` bytes."""
+    with open_file(path, follow) as file:
+        if os.fstat(file.fileno()).st_size > most or len(data := file.read(most + 1)) > most:
             raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
     return data
+
+
+def parse_json(data: bytes) -> Any:
+    """ValueError where one key stands twice: readers would take different ones."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            key = next(key for i, (key, _) in enumerate(pairs) if any(key == k for k, _ in pairs[:i]))
+            raise ValueError(f"the key {key[:200]!r} stands in it twice")
+        return fields
+
+    return json.loads(data, object_pairs_hook=unique)

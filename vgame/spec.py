@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import tomllib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -24,17 +24,16 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
 from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import STOPPED, BundleError, JobFileError, VgameError
-from vgame.files import check_file, read_file, write_atomic
+from vgame.files import parse_json, read_file, write_atomic
 from vgame.program.file import load_program, save_program
 from vgame.program.lower import Lowered, lower_task
 from vgame.program.program import Program, TensorLabel
 from vgame.program.schedule import Schedule
+from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
 from vgame.report import SILENCE, Silence
 from vgame.tasks.task import Task
@@ -375,17 +374,18 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     save_program(bundle.program, folder / "program.vgp")
     write_atomic(folder / "initial.safetensors", pack_tensors(labels.state, bundle.state))
     write_atomic(folder / "data.safetensors", pack_tensors(labels.data, bundle.data))
-    write_atomic(folder / "scalars.safetensors", save({"scalars": bundle.scalars.contiguous()}))
+    write_atomic(folder / "scalars.safetensors", pack_tensors([_scalars_label(bundle.scalars.shape)], [bundle.scalars]))
     write_atomic(folder / "spec.json", (json.dumps(bundle.rendering(), indent=2) + "\n").encode())
+
+
+def _scalars_label(shape: Sequence[int]) -> TensorLabel:
+    return TensorLabel("scalars", tuple(shape))
 
 
 def load_bundle(folder: Path) -> Bundle:
     """Read a bundle back, recompute every root and compare it with what spec.json states."""
     spec = _read_spec(folder / "spec.json")
     program = load_program(folder / "program.vgp")
-    state = unpack_tensors(folder / "initial.safetensors", program.labels.state)
-    data = unpack_tensors(folder / "data.safetensors", program.labels.data)
-    scalars = load_tensors(folder / "scalars.safetensors").get("scalars", torch.empty(0))
     try:
         terms = Terms.model_validate(spec["terms"])
         numbers = (spec["seed"], spec["steps"], spec["interval"], spec["depth"], spec["mode"])
@@ -403,7 +403,11 @@ def load_bundle(folder: Path) -> Bundle:
             f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; numbers from {least} "
             f"to {most} and one of {MODES} are expected"
         )
-    bundle = Bundle(program, state, data, scalars, *numbers, terms, log)
+    state = read_tensors(folder / "initial.safetensors", program.labels.state)
+    data = read_tensors(folder / "data.safetensors", program.labels.data)
+    table = _scalars_label((numbers[1], program.scalars))
+    (scalars,) = read_tensors(folder / "scalars.safetensors", [table])
+    bundle = Bundle(program, state, data, scalars.reshape(table.shape), *numbers, terms, log)
     _validate(bundle)
     for name, value in bundle.rendering().items():
         if spec.get(name) != value:
@@ -416,7 +420,7 @@ def load_bundle(folder: Path) -> Bundle:
 
 def _read_spec(path: Path) -> dict[str, Any]:
     try:
-        spec = json.loads(read_file(path, MOST_SPEC))
+        spec = parse_json(read_file(path, MOST_SPEC))
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}; a bundle is made by `vgame prepare`") from None
     except (ValueError, RecursionError) as error:
@@ -424,34 +428,6 @@ def _read_spec(path: Path) -> dict[str, Any]:
     if not isinstance(spec, dict):
         raise BundleError(f"{path} is damaged: it holds a {type(spec).__name__}, not the fields of a job")
     return spec
-
-
-def pack_tensors(labels: tuple[TensorLabel, ...], tensors: tuple[torch.Tensor, ...]) -> bytes:
-    """A safetensors file with people's names and shapes."""
-    named = {l.name: t.detach().cpu().reshape(l.shape).contiguous() for l, t in zip(labels, tensors, strict=True)}
-    return save(named)
-
-
-def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
-    """A safetensors file, or one clear error."""
-    try:
-        check_file(path)
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise BundleError(f"{path} cannot be read as a safetensors file: {error}") from None
-
-
-def unpack_tensors(path: Path, labels: tuple[TensorLabel, ...]) -> tuple[torch.Tensor, ...]:
-    """The tensors of a file in the order of their labels, flat."""
-    named = load_tensors(path)
-    tensors = []
-    for label in labels:
-        tensor, dtype = named.get(label.name), torch.int32 if label.integer else torch.float32
-        if tensor is None or tuple(tensor.shape) != label.shape or tensor.dtype != dtype:
-            found = "nothing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
-            raise BundleError(f"{path}: {label.name} should be {label.shape} of {dtype}, found {found}")
-        tensors.append(tensor.reshape(-1))
-    return tuple(tensors)
 
 
 __all__ = [

@@ -13,6 +13,7 @@ import torch
 from job_files import write
 from safetensors.torch import load_file, save_file
 
+import vgame.commit.store
 from vgame.commit.store import Divergence, Store
 from vgame.errors import BundleError, JobFileError, StoreError, VgameError
 from vgame.execute.training import train
@@ -72,10 +73,16 @@ def weights(run: Path, step: int) -> Path:
     return run / f"states/{step:010d}.safetensors"
 
 
+def key_of(state: dict[str, torch.Tensor], name: str) -> str:
+    """What the file of a state calls a tensor."""
+    (key,) = (key for key in state if key.endswith(f" {name}"))
+    return key
+
+
 def replace_weights(run: Path, step: int, word: int = 0) -> None:
     """Another valid file: one weight is another."""
     state = load_file(weights(run, step))
-    state["conv1.bias"].view(torch.int32)[word] ^= 1
+    state[key_of(state, "conv1.bias")].view(torch.int32)[word] ^= 1
     save_file(state, weights(run, step))
 
 
@@ -116,12 +123,44 @@ def test_locate_reads_the_kept_states(trained: Path, run: Path) -> None:
         assert (found.step, found.tensor, found.element) == (4, "conv1.bias", 5)
         assert int(found.first, 16) ^ int(found.second, 16) == 1
         assert found.note == f"the file of checkpoint 2 of the {place} run does not hold what that run committed"
-        stored = load_file(weights(run, 4))["conv1.bias"].view(torch.int32)[5].item() & 0xFFFFFFFF
+        state = load_file(weights(run, 4))
+        stored = state[key_of(state, "conv1.bias")].view(torch.int32)[5].item() & 0xFFFFFFFF
         assert int(found.first if place == "first" else found.second, 16) == stored
     shutil.copy(weights(trained, 4), weights(run, 4))
     truncate(run, 6)
     with pytest.raises(StoreError, match="checkpoint 3 is damaged"):
         locate(run, run, "default", QUIET)
+
+
+def test_swapped_names_and_tensors_too_many_are_refused(run: Path) -> None:
+    """They passed as MATCH, and whoever loaded the weights by name got them in the wrong layers."""
+    state = load_file(weights(run, 6))
+    one, other = (key_of(state, name) for name in ("conv1.bias", "conv2.bias"))
+    names = {one: one.replace("conv1", "conv2"), other: other.replace("conv2", "conv1")}
+    save_file({names.get(key, key): t for key, t in state.items()}, weights(run, 6))
+    with pytest.raises(StoreError, match=r"checkpoint 3 is damaged: .* conv1\.bias should be .* found nothing"):
+        audit(run)
+    save_file(state | {"0099 backdoor": torch.zeros(3)}, weights(run, 6))
+    with pytest.raises(StoreError, match="holds '0099 backdoor', which is no tensor of the job"):
+        audit(run)
+
+
+def test_nothing_is_committed_that_cannot_be_read_back(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The roots would be right, and the trainer could not answer for them."""
+
+    def damaged(path: Path, data: bytes) -> None:
+        whole(path, data[:-1] + bytes([data[-1] ^ 1]) if path.suffix == ".safetensors" else data)
+
+    whole, roots = vgame.commit.store.write_atomic, (begun / "roots.bin").read_bytes()
+    store = Store(begun, load_bundle(begun / "job"))
+    with monkeypatch.context() as patch:
+        patch.setattr("vgame.commit.store.write_atomic", damaged)
+        with pytest.raises(StoreError, match="does not hold what was written: its root is"):
+            train(store, executor_of(store.bundle, "cpu"))
+    assert (begun / "roots.bin").read_bytes() == roots
+    store.release()
+    train_offline(begun / "job", begun, "default", 1, QUIET)
+    assert audit(begun)
 
 
 # ---- a folder that holds another job ----

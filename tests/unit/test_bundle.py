@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
+from torch import nn
 
 from vgame.errors import BundleError, ProgramError
 from vgame.program.file import save_program
+from vgame.program.lower import lower_task
+from vgame.program.program import TensorLabel
+from vgame.program.schedule import Schedule
+from vgame.program.tensor_file import keys, pack_tensors, read_tensors
 from vgame.spec import MODES, Bundle, JobFile, load_bundle, prepare, save_bundle
+from vgame.tasks.task import Task
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +71,14 @@ def scalars_of_another_shape(words: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("change", [scalars_as_integers, scalars_of_another_shape])
 def test_scalars_have_the_programs_shape_and_type(copy: Path, change) -> None:
     path = copy / "scalars.safetensors"
-    save_file({"scalars": change(load_file(path)["scalars"]).contiguous()}, path)
-    with pytest.raises(BundleError, match="the scalars are"):
+    save_file({"0000 scalars": change(load_file(path)["0000 scalars"]).contiguous()}, path)
+    with pytest.raises(BundleError, match="scalars should be"):
         load_bundle(copy)
 
 
 def test_scalars_must_be_there(copy: Path) -> None:
     save_file({"other": torch.zeros(3)}, copy / "scalars.safetensors")
-    with pytest.raises(BundleError, match="the scalars are"):
+    with pytest.raises(BundleError, match=r"scalars should be .* found nothing"):
         load_bundle(copy)
 
 
@@ -81,11 +89,11 @@ def relabel(saved: tuple[Bundle, Path], copy: Path, change) -> None:
     save_program(replace(program, labels=replace(program.labels, state=tuple(labels))), copy / "program.vgp")
     path = copy / "initial.safetensors"
     tensors = load_file(path)
-    for old, new in zip(program.labels.state, labels, strict=True):
-        words = tensors[old.name].reshape(-1)
+    for key, old, new in zip(keys(labels), program.labels.state, labels, strict=True):
+        words = tensors[key].reshape(-1)
         size = torch.Size(new.shape).numel()
         words = torch.cat([words, words.new_zeros(size - words.numel())]).reshape(new.shape)
-        tensors[old.name] = words.view(torch.int32) if new.integer and not old.integer else words
+        tensors[key] = words.view(torch.int32) if new.integer and not old.integer else words
     save_file(tensors, path)
 
 
@@ -127,4 +135,123 @@ def test_a_flipped_bit_is_named(copy: Path, name: str) -> None:
     raw[-3] ^= 1
     path.write_bytes(raw)
     with pytest.raises(BundleError, match="root of the files"):
+        load_bundle(copy)
+
+
+# ---- names ----
+
+
+def rename_in_the_file(path: Path, old: str, new: str) -> None:
+    """Other labels in a program file: the same header, so the same root."""
+    raw = path.read_bytes()
+    at = raw.index(b'{"data": ')
+    labels = raw[at:].replace(old.encode(), new.encode())
+    assert labels != raw[at:]
+    path.write_bytes(raw[: at - 4] + struct.pack(">I", len(labels)) + labels)
+
+
+def test_two_tensors_with_one_name_are_refused(copy: Path) -> None:
+    """A checkpoint that is packed by name would lose one of them while all roots stay right: the trainer could not answer for its claim."""
+    path, program = copy / "initial.safetensors", load_bundle(copy).program
+    rename_in_the_file(copy / "program.vgp", '"conv1.bias"', '"hidden.bias"')
+    named = {
+        label.name.replace("conv1.bias", "hidden.bias"): t
+        for label, t in zip(program.labels.state, load_file(path).values(), strict=True)
+    }
+    save_file(named, path)
+    with pytest.raises(ProgramError, match=r"names of state tensors stand for several, 'hidden\.bias' is the first"):
+        load_bundle(copy)
+
+
+def test_a_model_that_uses_the_optimizers_names_is_refused() -> None:
+    """Adam keeps `exp_avg.lin.weight` for `lin.weight`; a module `exp_avg.lin` has a weight of that name."""
+    model = nn.ModuleDict({"lin": nn.Linear(3, 3), "exp_avg": nn.ModuleDict({"lin": nn.Linear(3, 3)})})
+    task = Task(
+        model,
+        lambda m, batch: m["exp_avg"]["lin"](m["lin"](batch["x"])).square().mean(),
+        torch.optim.Adam(model.parameters(), lr=1.0),
+        {"x": torch.ones(8, 3)},
+        batch=4,
+    )
+    with pytest.raises(ProgramError, match=r"called 'exp_avg\.lin\.weight': .* give the module another name"):
+        lower_task(task, Schedule(lr="0.1"), 2)
+
+
+def test_a_label_that_steers_a_terminal_is_refused(copy: Path) -> None:
+    rename_in_the_file(copy / "program.vgp", '"conv1.bias"', '"\\u202econv1.bias"')
+    with pytest.raises(ProgramError, match="control character"):
+        load_bundle(copy)
+
+
+# ---- tensors on disk ----
+
+
+def spoken(header: dict | bytes, words: bytes) -> bytes:
+    """A safetensors file with any header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + words
+
+
+LABELS = (TensorLabel("a", (2,)), TensorLabel("b", (1, 1), integer=True))
+TENSORS = (torch.tensor([1.0, 2.0]), torch.tensor([3], dtype=torch.int32))
+A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+B = {"dtype": "I32", "shape": [1, 1], "data_offsets": [8, 12]}
+BOTH = {"0000 a": A, "0001 b": B}
+
+
+def test_tensors_come_back_by_place_and_by_the_names_of_earlier_versions(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    shaped = {"b": TENSORS[1].reshape(1, 1), "a": TENSORS[0]}
+    for data in (
+        pack_tensors(LABELS, TENSORS),
+        save(shaped),
+        spoken(BOTH, b"".join(t.numpy().tobytes() for t in TENSORS)),
+    ):
+        path.write_bytes(data)
+        assert all(torch.equal(x, y) for x, y in zip(read_tensors(path, LABELS), TENSORS, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (spoken(BOTH | {"0002 c": A}, bytes(12)), "'0002 c', which is no tensor of the job"),
+        (spoken({"0000 b": A, "0001 a": B}, bytes(12)), "a should be"),
+        (spoken({"0000 a": B, "0001 b": A}, bytes(12)), "a should be"),
+        (spoken({"0000 a": A}, bytes(8)), "b should be .* found nothing"),
+        (spoken({"0000 a": A, "b": B}, bytes(12)), "b should be .* found nothing"),
+        (spoken(json.dumps(BOTH).encode()[:-1] + b', "0000 a": 1}', bytes(12)), "stands in it twice"),
+        (spoken(BOTH, bytes(11)), "have 11 bytes, 12 are expected"),
+        (spoken(BOTH, bytes(16)), "have 16 bytes, 12 are expected"),
+        (spoken(BOTH | {"0001 b": B | {"data_offsets": [4, 8]}}, bytes(12)), "stands at byte 4"),
+        (spoken(BOTH | {"0001 b": B | {"data_offsets": [-4, 0]}}, bytes(12)), "stands at byte -4"),
+        (spoken(BOTH | {"0001 b": B | {"data_offsets": [8.0, 12.0]}}, bytes(12)), "about b is damaged"),
+        (spoken(BOTH | {"0001 b": 1}, bytes(12)), "about b is damaged"),
+        (spoken(b"[]", b""), "no table of tensors"),
+        (struct.pack("<Q", 2**62), "its header has 4,611,686"),
+        (b"", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_file_of_tensors_that_says_something_else(content: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(BundleError, match=told):
+        read_tensors(tmp_path / "file", LABELS)
+
+
+def test_what_becomes_of_a_file_after_it_was_read_does_not_matter(tmp_path: Path) -> None:
+    """It was mapped: other bits after they had been hashed, and a signal where the file had become shorter."""
+    path = tmp_path / "file"
+    path.write_bytes(pack_tensors(LABELS, TENSORS))
+    read = read_tensors(path, LABELS)
+    with open(path, "r+b") as file:
+        file.seek(-12, 2)
+        file.write(bytes(12))
+    assert read[0].tolist() == [1.0, 2.0] and read[1].tolist() == [3]
+    os.truncate(path, 0)
+    assert read[0].tolist() == [1.0, 2.0] and read[1].tolist() == [3]
+
+
+def test_a_link_is_not_followed(copy: Path) -> None:
+    (copy / "data.safetensors").rename(copy / "elsewhere")
+    (copy / "data.safetensors").symlink_to("elsewhere")
+    with pytest.raises(BundleError, match="a file is expected, it is a link"):
         load_bundle(copy)

@@ -30,8 +30,9 @@ import torch
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
-from vgame.files import check_file, cut, read_file, remove_halves, write_atomic
-from vgame.spec import Bundle, pack_tensors, unpack_tensors
+from vgame.files import cut, parse_json, read_file, remove_halves, write_atomic
+from vgame.program.tensor_file import pack_tensors, read_tensors
+from vgame.spec import Bundle
 
 ROOT_BYTES = 32
 MOST_HEADER = 2**20  # bytes of a run.json
@@ -69,7 +70,7 @@ class Store:
         if not path.exists():
             self._write_header()
         try:
-            header = json.loads(read_file(path, MOST_HEADER))
+            header = parse_json(read_file(path, MOST_HEADER))
             identity, diverged = header["identity"], header["divergence"]
             self.divergence = Divergence(**diverged) if diverged is not None else None
             if diverged is not None:
@@ -102,10 +103,13 @@ class Store:
 
     def _read(self, name: str) -> bytes:
         path = self.folder / name
-        if not path.exists():
+        if not os.path.lexists(path):
             return b""
-        check_file(path)
-        return path.read_bytes()
+        return read_file(path, self._most(name))
+
+    def _most(self, name: str) -> int:
+        """Bytes that a file of this run can have, with what a kill left."""
+        return 4 * self.bundle.steps + 2**20 if name == "losses.bin" else ROOT_BYTES * self.bundle.checkpoints + 2**20
 
     def _append(self, name: str, data: bytes, at: int | None = None) -> None:
         """Bytes to the end of a file; `at`: where the end must be, what lies beyond is left over from a kill."""
@@ -204,9 +208,8 @@ class Store:
         """Append the next checkpoint; afterwards it survives anything. If it cannot be written, it can be tried again."""
         self.hold()
         step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
-        self._save_state(step, state)
+        root = self._save_state(step, state)
         self._append("losses.bin", np.asarray(losses, dtype="<f4").tobytes(), 4 * self.step)
-        root = tensors_root(Kind.STATE, state)
         end = ROOT_BYTES * len(self.roots)
         check = _next_check(self._check, self._committed(len(self.roots), root))
         self._append("checks.bin", check, end)
@@ -244,8 +247,16 @@ class Store:
     def _path(self, step: int) -> Path:
         return self.folder / "states" / f"{step:010d}.safetensors"
 
-    def _save_state(self, step: int, state: Sequence[torch.Tensor]) -> None:
-        write_atomic(self._path(step), pack_tensors(self.bundle.program.labels.state, tuple(state)))
+    def _save_state(self, step: int, state: Sequence[torch.Tensor]) -> bytes:
+        """Keep a state. Its root; StoreError unless what is read back from the file has it too: disputes are answered from it."""
+        path, labels, root = self._path(step), self.bundle.program.labels.state, tensors_root(Kind.STATE, state)
+        write_atomic(path, pack_tensors(labels, state))
+        if (kept := tensors_root(Kind.STATE, read_tensors(path, labels))) != root:
+            raise StoreError(
+                f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing is committed, see to "
+                "the disk and resume"
+            )
+        return root
 
     def restore(self, state: Sequence[torch.Tensor]) -> None:
         """Keep the newest state again, whose file is gone."""
@@ -282,7 +293,7 @@ class Store:
         """What the file of a checkpoint holds, whatever was committed."""
         path = self._path(min(checkpoint * self.bundle.interval, self.bundle.steps))
         try:
-            return unpack_tensors(path, self.bundle.program.labels.state)
+            return read_tensors(path, self.bundle.program.labels.state)
         except BundleError as error:
             raise StoreError(f"checkpoint {checkpoint} is damaged: {error}") from None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from vgame.errors import Abstain, StoreError
-from vgame.files import check_file
+from vgame.files import open_file
 from vgame.game.trees import run_tree
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
@@ -37,8 +37,7 @@ class PublishedLog:
         for name in FILES:
             path = self.source / name
             try:
-                check_file(path)
-                log = open(path, "rb")  # noqa: SIM115
+                log = open_file(path)
             except OSError as error:
                 raise Abstain(
                     f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or a "

@@ -18,13 +18,14 @@ import torch
 
 from vgame.commit.tensor import from_words, to_words
 from vgame.errors import ProgramError
-from vgame.files import read_file, write_atomic
+from vgame.files import parse_json, read_file, write_atomic
 from vgame.program import encoding
 from vgame.program.program import Labels, Program, Source, TensorLabel
 
 MAGIC = b"vgame program 1\n"
 HEADER_BYTES = 124
 MOST_BYTES = 2**32  # of a program file
+OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # characters that steer how text is shown, or are none
 
 
 def encode_program(program: Program) -> bytes:
@@ -77,7 +78,7 @@ def _parse(reader: encoding.Reader) -> tuple[Program, bytes]:
     parsed = tuple(encoding.read_operator(r, f"operator {i} of {reader.what}") for i, r in enumerate(records))
     tensors = tuple(_constant(reader) for _ in range(constants))
     (size,) = reader.take("I")
-    labels = _labels(json.loads(reader.take(f"{size}s")[0]))
+    labels = _labels(parse_json(reader.take(f"{size}s")[0]))
     reader.done()
     return Program(parsed, sources, tensors, data, scalars, loss, labels), header
 
@@ -104,6 +105,6 @@ def _labels(fields: dict) -> Labels:
         tuple(map(str, fields["scalars"])),
     )
     names = (*labels.operators, *labels.scalars, *(label.name for label in (*labels.state, *labels.data)))
-    if any(unicodedata.category(c) == "Cc" for name in names for c in name):
+    if any(unicodedata.category(c) in OBEYED for name in names for c in name):
         raise ValueError("a label holds a control character, which a terminal would obey")
     return labels

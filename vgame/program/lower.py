@@ -148,6 +148,11 @@ class _Lowering:
     # ---- state ----
 
     def _state(self, name: str, tensor: torch.Tensor) -> Value:
+        if any(label.name == name for label, _ in self.state):
+            raise ProgramError(
+                f"two tensors of the state are called {name!r}: a parameter of the model, and what the optimizer or a buffer is called; "
+                "give the module another name"
+            )
         ref = Ref(RefClass.STATE, len(self.state))
         label = TensorLabel(name, tuple(tensor.shape), not tensor.is_floating_point())
         self.state.append((label, as_words(name, tensor)))

@@ -5,6 +5,7 @@ What is hashed decides everything; `Labels` only renders it for people (names of
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,6 +13,7 @@ import torch
 
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.tensor import tensor_root
+from vgame.errors import ProgramError
 from vgame.program import encoding
 from vgame.program.operators import Operator, Ref, RefClass
 
@@ -36,12 +38,18 @@ class TensorLabel:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Names for people; not part of the program root."""
+    """Names for people; not part of the program root. ProgramError where two tensors have one: weights would be taken for each other."""
 
     operators: tuple[str, ...] = ()
     state: tuple[TensorLabel, ...] = ()
     data: tuple[TensorLabel, ...] = ()
     scalars: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for what, labels in (("state", self.state), ("data", self.data)):
+            names = Counter(label.name for label in labels)
+            if twice := [name for name, count in names.items() if count > 1]:
+                raise ProgramError(f"{len(twice)} names of {what} tensors stand for several, {twice[0]!r} is the first")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,107 @@
+"""Tensors on disk: a safetensors file with the keys `0007 fc.weight`: the place, which counts, and the name, for people.
+
+In: labels and flat tensors. Out: a file, or exactly the tensors that the labels say, in memory of our own: what was read and hashed is what
+is used, whatever becomes of the file. Files of earlier versions have the names alone as keys; they are read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from vgame.errors import BundleError
+from vgame.files import open_file, parse_json
+from vgame.program.program import TensorLabel
+
+TYPES = {torch.float32: "F32", torch.int32: "I32"}
+
+
+def keys(labels: Sequence[TensorLabel]) -> list[str]:
+    """What the tensors are called in a file."""
+    return [f"{i:04d} {label.name}" for i, label in enumerate(labels)]
+
+
+def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> bytes:
+    """The content of a file."""
+    shaped = (t.detach().cpu().reshape(l.shape).contiguous() for l, t in zip(labels, tensors, strict=True))
+    return save(dict(zip(keys(labels), shaped, strict=True)))
+
+
+def read_tensors(path: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tensor, ...]:
+    """The tensors of a file in the order of their labels, flat; BundleError unless it holds them and nothing else."""
+    try:
+        with open_file(path) as file:
+            return tuple(_read(file, labels))
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read as a safetensors file: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path} cannot be read as a safetensors file: {error}") from None
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from None
+
+
+def _read(file: IO[bytes], labels: Sequence[TensorLabel]) -> list[torch.Tensor]:
+    header, start = _header(file, labels)
+    names = [label.name for label in labels]
+    called = names if set(header) == set(names) and names else keys(labels)
+    places = [_place(header.pop(key, None), label) for key, label in zip(called, labels, strict=True)]
+    if header:
+        raise BundleError(f"it holds {next(iter(header))[:200]!r}, which is no tensor of the job")
+    _check_places(places, file.seek(0, 2) - start)
+    return [_tensor(file, start + first, label) for (first, _), label in zip(places, labels, strict=True)]
+
+
+def _header(file: IO[bytes], labels: Sequence[TensorLabel]) -> tuple[dict[str, Any], int]:
+    """What the file says about its tensors, and where their words begin. It is not longer than these labels need."""
+    most = 1000 + sum(12 * len(label.name) + 24 * len(label.shape) + 120 for label in labels)
+    size = int.from_bytes(file.read(8), "little")
+    if size > most:
+        raise ValueError(f"its header has {size:,} bytes, at most {most:,} are expected")
+    header = parse_json(file.read(size))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table of tensors")
+    header.pop("__metadata__", None)
+    return header, 8 + size
+
+
+def _place(found: Any, label: TensorLabel) -> tuple[int, int]:
+    """Where the words of a tensor stand, from the first word of all on."""
+    dtype = torch.int32 if label.integer else torch.float32
+    if found is None:
+        raise BundleError(f"{label.name} should be {label.shape} of {dtype}, found nothing")
+    try:
+        kind, shape, (first, end) = found["dtype"], tuple(found["shape"]), found["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"what it says about {label.name} is damaged") from None
+    if kind != TYPES[dtype] or shape != label.shape:
+        raise BundleError(
+            f"{label.name} should be {label.shape} of {dtype}, found {str(shape)[:200]} of {str(kind)[:20]}"
+        )
+    if type(first) is not int or type(end) is not int or end - first != 4 * prod(label.shape):
+        raise ValueError(f"what it says about {label.name} is damaged")
+    return first, end
+
+
+def _check_places(places: Sequence[tuple[int, int]], size: int) -> None:
+    """ValueError unless the tensors follow on each other without a gap, to the end of the file."""
+    at = 0
+    for first, end in sorted(places):
+        if first != at:
+            raise ValueError(f"a tensor stands at byte {first}, {at} is expected")
+        at = end
+    if at != size:
+        raise ValueError(f"its tensors have {size:,} bytes, {at:,} are expected")
+
+
+def _tensor(file: IO[bytes], start: int, label: TensorLabel) -> torch.Tensor:
+    tensor = torch.empty(prod(label.shape), dtype=torch.int32 if label.integer else torch.float32)
+    file.seek(start)
+    if file.readinto(tensor.numpy().view(np.uint8)) != 4 * tensor.numel():
+        raise ValueError("it became shorter while it was read")
+    return tensor
