@@ -44,6 +44,22 @@ interface IGame {
         Timeout
     }
 
+    /// @notice What of an order, or of a claim "diverged", is refused.
+    enum Field {
+        Program,
+        Steps,
+        Interval,
+        Depth,
+        Mode,
+        Budget,
+        Slot,
+        DivergedPay,
+        TrainerBond,
+        AuditorBond,
+        Window,
+        Step
+    }
+
     /// @param programRoot one training step
     /// @param dataRoot the data set
     /// @param initialRoot checkpoint 0
@@ -219,7 +235,7 @@ interface IGame {
     event JobCreated(bytes32 indexed job, address indexed client, JobSpec spec, uint256 nonce);
     event JobAccepted(bytes32 indexed job, address indexed trainer);
     event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
-    event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 time);
+    event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 where);
     /// @notice What is opened stands here, whoever opened it and however the call was encoded: nobody has to decode calldata.
     event Revealed(bytes32 indexed job, bytes32 indexed node, uint256 kind, uint256 height, bytes32[] children);
     event LeafOpened(bytes32 indexed job, bytes32 indexed node, bytes words);
@@ -230,6 +246,11 @@ interface IGame {
     event Adjudicated(
         bytes32 indexed job, uint256 indexed dispute, uint256 step, uint256 operator, uint256 element, uint32 claimed, uint32 exact
     );
+    /// @notice The word was decided by one of its exact partial sums, so the contract has not computed its bits. `part`: which one; `right`: it
+    /// is what was claimed.
+    event BlockAdjudicated(
+        bytes32 indexed job, uint256 indexed dispute, uint256 step, uint256 operator, uint256 element, uint256 part, bool right
+    );
     event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
     event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause);
     event Finalized(bytes32 indexed job, bool diverged);
@@ -237,12 +258,15 @@ interface IGame {
     event Known(bytes32 indexed job, uint256 indexed dispute);
     event RewardPaid(bytes32 indexed job, address indexed auditor, uint256 amount);
     event Refunded(bytes32 indexed job, uint256 indexed dispute);
-    event Withdrawn(address indexed account, uint256 amount);
+    event Withdrawn(address indexed account, address recipient, uint256 amount);
 
     error WrongPhase(Phase actual, Phase expected);
     error WrongLevel(Level level, uint256 height);
     error WrongValue(uint256 actual, uint256 expected);
-    error BadSpec(string field);
+    error BadSpec(Field field);
+    error ForeignReferee(address part, address referee);
+    error NoSha256();
+    error OnlyDelegated();
     error JobExists(bytes32 job);
     error TooEarly(uint256 now_, uint256 from);
     error TooLate(uint256 now_, uint256 until);
@@ -312,8 +336,8 @@ interface ISettlement is IGame {
     /// @notice After the reward window: credit the earliest dispute that showed its knowledge, or burn.
     function payReward(bytes32 job) external;
 
-    /// @notice Take one's credits.
-    function withdraw() external;
+    /// @notice Have one's credits paid to `recipient`.
+    function withdraw(address payable recipient) external;
 
     // ---- views ----
 

@@ -9,10 +9,12 @@ import {ISettlement} from "./IVerificationGame.sol";
 import {Merkle} from "./Merkle.sol";
 
 /// @title Jobs, claims and money
-/// @notice Runs inside `VerificationGame` by delegatecall; at its own address it is an empty game of no use.
+/// @notice Runs inside `VerificationGame` by delegatecall; at its own address it takes no order, so nothing can be played there.
 contract Settlement is GameState, ISettlement {
     /// @dev Less than any dispute that reaches a word costs either side (docs/gas.json): no bond may be worth less than two of them.
     uint256 private constant DISPUTE_GAS = 250_000;
+
+    address private immutable self = address(this);
 
     constructor(IReferee referee_) GameState(referee_) {}
 
@@ -24,13 +26,14 @@ contract Settlement is GameState, ISettlement {
         payable
         returns (bytes32 id)
     {
+        if (address(this) == self) revert OnlyDelegated(); // there are no disputes here, so any claim would become final
         _checkSpec(spec);
         id = keccak256(abi.encode(spec, block.chainid, address(this), msg.sender, nonce));
         Job storage job = _jobs[id];
         if (job.phase != Phase.None) revert JobExists(id);
         if (msg.value != spec.reward) revert WrongValue(msg.value, spec.reward);
         (uint32 states, uint32 operators) = referee.program(spec.programRoot, header);
-        if (states == 0 || states >> 24 != 0 || operators == 0 || operators >> 24 != 0) revert BadSpec("program");
+        if (states == 0 || states >> 24 != 0 || operators == 0 || operators >> 24 != 0) revert BadSpec(Field.Program);
         job.phase = Phase.Created;
         job.states = uint24(states);
         job.operators = uint24(operators);
@@ -43,22 +46,22 @@ contract Settlement is GameState, ISettlement {
     }
 
     function _checkSpec(JobSpec calldata spec) private view {
-        if (spec.steps == 0 || spec.steps > type(uint32).max) revert BadSpec("steps");
-        if (spec.interval == 0) revert BadSpec("interval");
-        if (spec.slot > type(uint24).max) revert BadSpec("slot");
-        if (spec.depth == 0 || spec.depth > 8) revert BadSpec("depth");
-        if (spec.mode != 0 && (spec.mode < 26 || spec.mode > 32)) revert BadSpec("mode");
-        if (spec.divergedPay > spec.reward) revert BadSpec("divergedPay");
+        if (spec.steps == 0 || spec.steps > type(uint32).max) revert BadSpec(Field.Steps);
+        if (spec.interval == 0) revert BadSpec(Field.Interval);
+        if (spec.slot > type(uint24).max) revert BadSpec(Field.Slot);
+        if (spec.depth == 0 || spec.depth > 8) revert BadSpec(Field.Depth);
+        if (spec.mode != 0 && (spec.mode < 26 || spec.mode > 32)) revert BadSpec(Field.Mode);
+        if (spec.divergedPay > spec.reward) revert BadSpec(Field.DivergedPay);
         uint256 least = 2 * DISPUTE_GAS * block.basefee;
-        if (spec.auditorBond == 0 || spec.auditorBond < least) revert BadSpec("auditorBond");
+        if (spec.auditorBond == 0 || spec.auditorBond < least) revert BadSpec(Field.AuditorBond);
         if (spec.trainerBond == 0 || spec.trainerBond < least || spec.trainerBond < spec.reward) {
-            revert BadSpec("trainerBond");
+            revert BadSpec(Field.TrainerBond);
         }
         if (spec.acceptWindow == 0 || spec.claimWindow == 0 || spec.challengeWindow == 0 || spec.rewardWindow == 0) {
-            revert BadSpec("window");
+            revert BadSpec(Field.Window);
         }
-        if (spec.slot == 0) revert BadSpec("slot");
-        if (spec.trainerBudget < spec.slot || spec.auditorBudget == 0) revert BadSpec("budget");
+        if (spec.slot == 0) revert BadSpec(Field.Slot);
+        if (spec.trainerBudget < spec.slot || spec.auditorBudget == 0) revert BadSpec(Field.Budget);
     }
 
     /// @inheritdoc ISettlement
@@ -86,7 +89,7 @@ contract Settlement is GameState, ISettlement {
     /// @dev The run tree ends with the last full checkpoint before the step, the segment with the state before it: no number is the trainer's choice.
     function postDiverged(bytes32 id, DivergedPost calldata post) external {
         Job storage job = _claimable(id);
-        if (post.step == 0 || post.step > job.spec.steps) revert BadSpec("step");
+        if (post.step == 0 || post.step > job.spec.steps) revert BadSpec(Field.Step);
         uint256 full = (post.step - 1) / job.spec.interval;
         uint256 last = (post.step - 1) % job.spec.interval;
         _claim(job, post.runRoot, full, post.step);
@@ -262,12 +265,12 @@ contract Settlement is GameState, ISettlement {
     }
 
     /// @inheritdoc ISettlement
-    function withdraw() external {
+    function withdraw(address payable recipient) external {
         uint256 amount = credits[msg.sender];
         if (amount == 0) revert NothingToWithdraw();
         credits[msg.sender] = 0;
-        emit Withdrawn(msg.sender, amount);
-        Address.sendValue(payable(msg.sender), amount);
+        emit Withdrawn(msg.sender, recipient, amount);
+        Address.sendValue(recipient, amount);
     }
 
     // ---- views ----

@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 import {Clock} from "./Clock.sol";
 import {GameState} from "./GameState.sol";
 import {IElements, IReferee} from "./IReferee.sol";
-import {IMoves} from "./IVerificationGame.sol";
+import {IGame, IMoves} from "./IVerificationGame.sol";
 import {Merkle} from "./Merkle.sol";
 
 /// @title The verification game
@@ -20,9 +20,19 @@ contract VerificationGame is GameState, IMoves {
     /// @inheritdoc IMoves
     IElements public immutable override logged;
 
+    /// @dev All parts decide by one referee (one machine may do for both modes), and the chain has SHA-256: a missing precompile answers nothing,
+    /// and what lay in memory would count as its answer.
     constructor(IReferee referee_, address settlement_, IElements logged_) GameState(referee_) {
+        if (sha256("") != 0xe3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855) revert NoSha256();
+        _checkPart(settlement_);
+        if (address(logged_) != address(referee_)) _checkPart(address(logged_));
         settlement = settlement_;
         logged = logged_;
+    }
+
+    function _checkPart(address part) private view {
+        IReferee other = IGame(part).referee();
+        if (other != referee) revert ForeignReferee(part, address(other));
     }
 
     /// @dev Everything in ISettlement. The target is fixed for ever, so this is one contract in two pieces, not an upgrade.
@@ -349,20 +359,20 @@ contract VerificationGame is GameState, IMoves {
         IElements.Context memory context = _context(id, job, d, prior);
         IElements machine = _machine(job);
         bool right;
-        uint32 exact;
         // INVARIANT I10: the referee reverts on a wrong witness and for lack of gas; it never decides then.
         if (d.level == Level.Block) {
             bytes memory partialSum = machine.evaluateBlock(context, uint32(d.index >> 32), proof);
             right = Merkle.leaf(Merkle.PARTIALS, partialSum) == d.node;
+            emit BlockAdjudicated(id, n, d.step, d.operator, context.element, d.index >> 32, right);
         } else if (d.level != Level.Element) {
             revert WrongLevel(d.level, d.height);
         } else if (d.blocks > 1) {
             revert DecidedInBlocks(d.blocks);
         } else {
-            exact = machine.evaluate(context, proof);
+            uint32 exact = machine.evaluate(context, proof);
             right = exact == d.word;
+            emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
         }
-        emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
         if (right) _dismiss(id, job, n, d, Cause.Element);
         else _convict(id, job, n, d, Cause.Element);
     }

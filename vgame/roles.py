@@ -157,7 +157,7 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
         game.send("finalize" if game.job(job).phase is Phase.CLAIMED else "expire", job)
     amount = game.credits(game.wallet.address)
     if amount:
-        game.send("withdraw")
+        game.send("withdraw", game.wallet.address)
     elif not done:
         left = f" and cannot be ended yet ({max(clocks)} s are left at least)" if clocks else ""
         raise ChainError(

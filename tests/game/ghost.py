@@ -142,7 +142,7 @@ class Ghost:
 
     def _on_Withdrawn(self, topics: list[bytes], values: Any) -> None:
         account = "0x" + topics[0][12:].hex()
-        assert self.credits[account] == values[0]
+        assert self.credits[account] == values[1]
         self.credits[account] = 0
 
     def _on_SegmentPosted(self, topics: list[bytes], values: Any) -> None:

@@ -109,9 +109,9 @@ def knowledge_of_another_place(scene: Scene) -> Iterator[Refusal]:
 
 @refuses("NothingToWithdraw", "FailedCall")
 def withdraw(scene: Scene) -> Iterator[Refusal]:
-    yield Refusal("NothingToWithdraw", (), scene.game(), Call("withdraw", ()))
+    yield Refusal("NothingToWithdraw", (), scene.game(), Call("withdraw", (NODE[:20],)))
     payee = payee_game(scene, "REFUSE")
     payee.send("createJob", astuple(SETUP.spec), 0, SETUP.program.header, value=SETUP.spec.reward)
     scene.chain.advance(SETUP.spec.accept_window + 1)
     scene.game().send("expire", payee.job_id(SETUP.spec, payee.wallet.address, 0))
-    yield Refusal("FailedCall", (), payee, Call("withdraw", ()))
+    yield Refusal("FailedCall", (), payee, Call("withdraw", (payee.wallet.address,)))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-from scene import Scene
+from dataclasses import astuple
 
-from vgame.errors import ChainError
-from vgame.game.chain import deploy_game
+import pytest
+from eth.vm.forks.prague.computation import PragueComputation
+from frauds import SETUP
+from scene import Scene, deploy_code, embedded_chain, toy_contracts
+
+from vgame.errors import ChainError, ContractError
+from vgame.game.chain import Wallet, deploy_game
 from vgame.game.game import Game
 
 
@@ -19,33 +23,59 @@ def test_another_machine_under_the_real_game_is_refused(scene: Scene) -> None:
         Game(scene.chain, scene.address).check_machine()  # the toy machine
 
 
-def test_another_settlement_is_refused(scene: Scene) -> None:
+def parts(scene: Scene) -> tuple[Wallet, list[str], list[str]]:
+    """Two referees, with the settlement and the logged machine of each."""
     wallet = scene.wallet()
-    referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
-    game = wallet.deploy("VerificationGame", referee, wallet.deploy("Pointwise"), referee)
-    with pytest.raises(ChainError, match="not the Settlement"):
-        Game(scene.chain, game).check_machine()
+    referees = [wallet.deploy("Referee", wallet.deploy("Pointwise")) for _ in range(2)]
+    good, other = ([r, wallet.deploy("Settlement", r), wallet.deploy("Logged", r)] for r in referees)
+    return wallet, good, other
 
 
-def test_an_address_without_the_game_is_refused(scene: Scene) -> None:
-    with pytest.raises(ChainError, match="not the VerificationGame"):
-        Game(scene.chain, "0x" + "12" * 20)
+@pytest.mark.parametrize("part", [1, 2])
+def test_parts_of_another_referee_make_no_game(scene: Scene, part: int) -> None:
+    """It would take jobs, or decide, by that one's word."""
+    wallet, good, other = parts(scene)
+    wallet.deploy("VerificationGame", *good)
+    mixed = [*good[:part], other[part], *good[part + 1 :]]
+    with pytest.raises(ChainError, match="ForeignReferee"):
+        wallet.deploy("VerificationGame", *mixed)
 
 
-def test_a_settlement_that_asks_another_referee_is_refused(scene: Scene) -> None:
-    """It would take jobs and claims "diverged" by that one's word."""
+@pytest.mark.parametrize(("part", "refusal"), [(1, "settles by"), (2, "in mode logged by")])
+def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part: int, refusal: str) -> None:
+    """The same code, made by another creation code, with other addresses in it."""
+    wallet, good, other = parts(scene)
+    game = wallet.deploy("VerificationGame", *good)
+    Game(scene.chain, game).check_machine()
+    code = scene.chain.node.code(game)[2:]
+    for address, words in ((other[part], refusal), (good[0], f"not the {('Settlement', 'Logged')[part - 1]}")):
+        forged = code.replace(good[part][2:].lower(), address[2:].lower())
+        created = deploy_code(scene.chain, f"61{len(forged) // 2:04x}80600c6000396000f3{forged}")
+        with pytest.raises(ChainError, match=words):
+            Game(scene.chain, created).check_machine()
+
+
+def test_a_settlement_alone_takes_no_order(scene: Scene) -> None:
+    """At its own address there are no disputes, so any claim would become final."""
     wallet = scene.wallet()
-    good, other = (wallet.deploy("Referee", wallet.deploy("Pointwise")) for _ in range(2))
-    game = wallet.deploy("VerificationGame", good, wallet.deploy("Settlement", other), wallet.deploy("Logged", good))
-    with pytest.raises(ChainError, match="settles by"):
-        Game(scene.chain, game).check_machine()
+    referee = deploy_code(scene.chain, toy_contracts()["ToyReferee"]["bytecode"])
+    alone = scene.make_game(scene.chain, wallet.deploy("Settlement", referee), wallet)
+    order = (astuple(SETUP.spec), 1, SETUP.program.header)
+    with pytest.raises(ContractError, match="OnlyDelegated"):
+        alone.send("createJob", *order, value=SETUP.spec.reward)
+    scene.make_game(scene.chain, deploy_game(wallet, referee), wallet).send(
+        "createJob", *order, value=SETUP.spec.reward
+    )
 
 
-def test_a_game_whose_logged_mode_asks_another_referee_is_refused(scene: Scene) -> None:
-    wallet = scene.wallet()
-    good, other = (wallet.deploy("Referee", wallet.deploy("Pointwise")) for _ in range(2))
-    settlement, logged = wallet.deploy("Settlement", good), wallet.deploy("Logged", other)
-    with pytest.raises(ChainError, match="in mode logged by"):
-        Game(scene.chain, wallet.deploy("VerificationGame", good, settlement, logged)).check_machine()
-    with pytest.raises(ChainError, match="not the Logged"):
-        Game(scene.chain, wallet.deploy("VerificationGame", good, settlement, good)).check_machine()
+def test_a_chain_without_sha256_gets_no_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing precompile is an account without code: a call of it succeeds and answers nothing."""
+    with embedded_chain() as chain:
+        wallet = Wallet(chain)
+        chain.fund(wallet.address, 10**18)
+        referee = deploy_code(chain, toy_contracts()["ToyReferee"]["bytecode"])
+        deploy_game(wallet, referee)
+        others = {a: p for a, p in PragueComputation.get_precompiles().items() if int.from_bytes(a) != 2}
+        monkeypatch.setattr(PragueComputation, "_precompiles", others)
+        with pytest.raises(ChainError, match="NoSha256"):
+            deploy_game(wallet, referee)

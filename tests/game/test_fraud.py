@@ -14,6 +14,7 @@ from scene import WIDE, Scene, Setup
 from toy import Kind, Lies, Operator, Program, State
 
 from vgame.game.adversaries import FalseAccuser
+from vgame.game.auditor import Auditor
 from vgame.game.game import Level, Phase, Status
 
 # ---- the table ----
@@ -181,3 +182,15 @@ def test_an_honest_auditor_has_nothing_to_say_to_an_honest_claim(scene: Scene) -
     play.run_to_end(play.trainer, auditor)
     assert play.phase is Phase.FINAL and play.job.disputes == 0
     assert play.paid(play.trainer) == SETUP.spec.reward + SETUP.spec.trainer_bond
+
+
+@pytest.mark.parametrize(("lies", "right"), [(word_lie(6, SUM, 4, 1)[0], False), (None, True)])
+def test_a_verdict_by_blocks_names_no_bits(scene: Scene, lies: Lies | None, right: bool) -> None:
+    """The contract has computed one partial sum, not the word."""
+    play = scene.claimed(SETUP, lies)
+    auditor = play.auditor(None if lies else word_lie(6, SUM, 4, 1)[0], Auditor if lies else Mistaken)
+    play.run_to_end(play.trainer, auditor)
+    decided = play.events("Adjudicated", "BlockAdjudicated")
+    assert [(name, a["operator"], a["element"], a["part"], a["right"]) for name, a in decided] == [
+        ("BlockAdjudicated", SUM, 4, 1, right)
+    ]

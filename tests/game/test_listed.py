@@ -142,7 +142,7 @@ def test_no_bond_can_be_withdrawn_in_a_dispute(scene: Scene) -> None:
     due(auditor).send(auditor.game)
     for player in (play.trainer, auditor):
         with pytest.raises(ContractError, match="NothingToWithdraw"):
-            player.game.send("withdraw")
+            player.game.send("withdraw", player.address)
     spent = 100 * 10**18 - SPEC.auditor_bond
     assert scene.chain.balance(auditor.address) == spent
     due(play.auditor()).send(auditor.game)
@@ -353,7 +353,7 @@ def test_a_node_of_one_tree_is_none_of_another(scene: Scene) -> None:
 def test_a_payee_hurts_only_itself(scene: Scene, mode: str) -> None:
     """T17, A12, S1: a contract as the auditor that wins: the verdict, the refunds and the reward do not depend on it."""
     play = scene.claimed(SETUP, LIE)
-    payee = payee_game(scene, mode, bytes.fromhex(calldata("withdraw", [])[2:]))
+    payee = payee_game(scene, mode, bytes.fromhex(calldata("withdraw", [RICH[0]])[2:]))
     contract = Auditor(payee, play.id, SETUP.honest)
     contract.secret = lambda what: bytes(32)
     contract.withdraw = lambda: False
@@ -362,16 +362,20 @@ def test_a_payee_hurts_only_itself(scene: Scene, mode: str) -> None:
     owed = payee.credits(payee.wallet.address)
     assert owed == SPEC.auditor_bond + SPEC.trainer_bond // 2
     if mode in ("TAKE", "REENTER"):
-        payee.send("withdraw")
+        payee.send("withdraw", payee.wallet.address)
         assert (payee.credits(payee.wallet.address), scene.chain.balance(payee.wallet.address)) == (0, owed)
         succeeded = scene.chain.node.call({"to": payee.wallet.address, "data": "0x93415250"})  # succeeded()
         assert int(succeeded, 16) == 0
     else:
         with pytest.raises(ContractError):
-            payee.send("withdraw")
+            payee.send("withdraw", payee.wallet.address)
         assert payee.credits(payee.wallet.address) == owed
+        safe = scene.wallet().address  # who cannot be paid names somebody who can
+        before = scene.chain.balance(safe)
+        payee.send("withdraw", safe)
+        assert (payee.credits(payee.wallet.address), scene.chain.balance(safe)) == (0, before + owed)
     client = play.client
-    client.send("withdraw")
+    client.send("withdraw", client.wallet.address)
     assert client.credits(client.wallet.address) == 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from vgame.demo.dossier import Dossier, Move, Tree, with_value
+from vgame.demo.picture import descent
 from vgame.demo.report import MOVES, TITLES, exact_ether, write_report
 from vgame.demo.story import Result
 from vgame.game.chain import artifact
@@ -116,3 +117,9 @@ def test_every_attack_and_every_move_has_a_line() -> None:
     }
     assert set(MOVES) == moves
     assert all(TITLES.values()) and {"accuse-any-element", "accuse-and-idle"} < set(TITLES)
+
+
+def test_a_verdict_by_blocks_shows_no_bits_that_nobody_computed() -> None:
+    blocks = replace(ONE, exact_bits=None, part=3)
+    assert (blocks.exact, blocks.facts()["exact_bits"], blocks.facts()["part"]) == ("by partial sum 3", None, 3)
+    assert "by partial sum 3" in descent(blocks)

@@ -60,6 +60,7 @@ class Dossier:
     job: str = ""
     contract: str = ""
     chain: int = 0
+    part: int | None = None  # which partial sum decided, where the contract did not compute the word's bits
 
     @property
     def gas_leaf(self) -> int:
@@ -76,8 +77,8 @@ class Dossier:
 
     @property
     def exact(self) -> str:
-        """Bits and value."""
-        return with_value(self.exact_bits, self.integer)
+        """Bits and value, or the partial sum that decided."""
+        return with_value(self.exact_bits, self.integer) if self.part is None else f"by partial sum {self.part}"
 
     def facts(self) -> dict[str, Any]:
         """The keys that `vgame demo --json` promises for an attack."""
@@ -90,6 +91,7 @@ class Dossier:
             "element": self.element,
             "claimed_bits": self.claimed_bits,
             "exact_bits": self.exact_bits,
+            "part": self.part,
             "moves": len(self.moves),
             "gas_descent": self.gas_descent,
             "gas_leaf": self.gas_leaf,
@@ -165,6 +167,8 @@ def investigate(
         if event.name == "Adjudicated" and event.args["dispute"] == number:
             dossier.claimed_bits = f"0x{event.args['claimed']:08x}"
             dossier.exact_bits = f"0x{event.args['exact']:08x}"
+        if event.name == "BlockAdjudicated" and event.args["dispute"] == number:
+            dossier.part = event.args["part"]
     return dossier
 
 

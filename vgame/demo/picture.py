@@ -67,6 +67,8 @@ def _verdict(dossier: Dossier) -> str:
     if dossier.claimed_bits is None:
         return ""
     exact = f", the contract computed {dossier.exact_bits}" if dossier.exact_bits else ""
+    if dossier.part is not None:
+        exact = f", decided by partial sum {dossier.part}"
     y = GAP + TREE_HEIGHT + 44
     return f'<text class="bits" x="{WIDTH - 4}" y="{y}">claimed {dossier.claimed_bits}{exact}</text>'
 

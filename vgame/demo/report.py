@@ -41,6 +41,7 @@ MOVES = {
     "selectBlock": "the auditor names the partial sum that differs",
     "prove": "the operands are handed in with Merkle proofs; the contract computes the element itself and decides",
     "timeout": "the clock of the side that is to move has run out: it loses",
+    "timeoutMany": "the same for many disputes at once",
 }
 
 

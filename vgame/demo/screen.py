@@ -65,7 +65,7 @@ class Screen:
     def verdict(self, dossier: Dossier) -> None:
         """One line for a verdict."""
         self._close()
-        bits = f": claimed {dossier.claimed}, exact {dossier.exact}" if dossier.exact_bits else ""
+        bits = f": claimed {dossier.claimed}, exact {dossier.exact}" if dossier.exact else ""
         place = f" at step {dossier.step}, {dossier.operator}" if dossier.step else ""
         element = f", element {dossier.element}" if dossier.element is not None else ""
         self.say(f"{dossier.verdict} by {dossier.decided_by}{place}{element}{bits}")
@@ -95,7 +95,7 @@ class Screen:
             money = ", ".join(f"{who} {wei / 1e18:+.2f}" for who, wei in d.money.items() if wei)
             table.add_row(
                 d.name, d.verdict, d.decided_by or "", str(d.step or ""), d.operator or "", str(d.element if d.element is not None else ""),
-                d.claimed_bits or "", d.exact_bits or "", str(len(d.moves)), f"{d.gas_descent:,}", f"{d.gas_leaf:,}", money,
+                d.claimed_bits or "", d.exact_bits or d.exact, str(len(d.moves)), f"{d.gas_descent:,}", f"{d.gas_leaf:,}", money,
             )  # fmt: skip
         self.console.print(table)
         money = {name: f"{wei / 1e18:.6f}" for name, wei in result.money.items()}

@@ -380,8 +380,20 @@ class Wallet:
         factory = self.chain.web3.eth.contract(abi=compiled["abi"], bytecode=compiled["bytecode"])
         constructor = factory.constructor(*args)
         data = bytes.fromhex(constructor.data_in_transaction[2:])
-        gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
+        try:
+            gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
+        except ContractCustomError as refusal:
+            raise ChainError(
+                f"{name} refuses chain {self.chain.chain_id}, or what it is to be made of: {_error_name(compiled['abi'], refusal)}"
+            ) from None
         return str(self.send(None, data, gas=gas)["contractAddress"])
+
+
+def _error_name(abi: list[dict[str, Any]], refusal: ContractCustomError) -> str:
+    """Name of the custom error of a constructor."""
+    errors = [(e["name"], ",".join(i["type"] for i in e["inputs"])) for e in abi if e["type"] == "error"]
+    names = {Web3.keccak(text=f"{name}({types})")[:4].hex(): name for name, types in errors}
+    return names.get(str(refusal.data)[2:10], str(refusal.data))
 
 
 def deploy_game(wallet: Wallet, referee: str | None = None) -> str:

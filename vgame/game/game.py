@@ -63,6 +63,11 @@ MACHINES = ("Referee", "Logged", "Pointwise")
 PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
 CAUSES = ("element", "opening", "timeout")
+#: IGame.Field: what of an order is refused.
+FIELDS = (
+    "program", "steps", "interval", "depth", "mode", "budget", "slot", "divergedPay", "trainerBond", "auditorBond",
+    "window", "step",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +272,8 @@ class Game:
         """Revert data as the contract's own error."""
         raw = bytes.fromhex(data[2:]) if isinstance(data, str) else bytes(data or b"")
         name, types = errors().get(raw[:4], (f"unknown error 0x{raw[:4].hex()}", []))
-        return ContractError(name, tuple(self.chain.web3.codec.decode(types, raw[4:])) if types else ())
+        args = tuple(self.chain.web3.codec.decode(types, raw[4:])) if types else ()
+        return ContractError(name, (FIELDS[args[0]],) if name == "BadSpec" else args)
 
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         """A transaction; a call that would revert is not sent and raises ContractError."""

@@ -88,7 +88,7 @@ class Player:
 
     def withdraw(self) -> bool:
         """Take what the contract owes."""
-        return bool(self.game.credits(self.address)) and self.attempt("withdraw")
+        return bool(self.game.credits(self.address)) and self.attempt("withdraw", self.address)
 
 
 def each(duties: Iterable[Callable[[], bool]]) -> bool:
