@@ -127,13 +127,13 @@ class JobFile(BaseModel):
     depth: int = Field(default=5, ge=1, le=8, strict=True)
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
     log: LogTerms | None = None
-    schedule: Schedule
+    schedule: Schedule | None = None  # none: the task's schedulers, or the optimizer's own rates
     terms: Terms = Field(default_factory=Terms)
     _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> JobFile:
-        if self.schedule.warmup > self.steps:
+        if self.schedule and self.schedule.warmup > self.steps:
             raise ValueError(f"`schedule.warmup` = {self.schedule.warmup} is more than `steps` = {self.steps}")
         return self
 

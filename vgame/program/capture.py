@@ -6,14 +6,11 @@ In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.l
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from operator import getitem
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,11 +28,20 @@ from vgame.errors import ProgramError, VgameError
 from vgame.program.known import is_random, written_by
 from vgame.program.lowering import HANDLERS
 from vgame.program.opened import Opened
-from vgame.program.outside import Held, attributes_change, containers, refuse_outside, refuse_shared_memory, same_parts
+from vgame.program.outside import (
+    Held,
+    attributes_change,
+    containers,
+    line_of,
+    refuse_outside,
+    refuse_shared_memory,
+    same_parts,
+)
 from vgame.program.repeated import is_repeated, output_of, source, without_repetition
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
+_FAKE = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def capture(task: Task) -> Captured:
     except VgameError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
-        raise _decides_by_values(f"{getattr(error, 'func', 'a condition')}{_line_of(error)}") from None
+        raise _decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
     except Exception as error:
         what = " ".join(str(error).split("\n")[0].split())
         raise ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}") from error
@@ -84,13 +90,6 @@ def capture(task: Task) -> Captured:
     captured = Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
     _refuse_other_names(captured, parameters, buffers)
     return captured
-
-
-def _line_of(error: Exception) -> str:
-    """The innermost line of the model's or the loss's own that led to the error."""
-    foreign = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
-    lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
-    return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
 def _decides_by_values(where: str) -> ProgramError:
@@ -206,25 +205,38 @@ def _without_random_numbers() -> Iterator[None]:
 
 
 def _three_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
-    fake = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
     opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
     inputs = (parameters, buffers, batch)
     again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, so other placeholders
-    first = make_fx(step, decomposition_table=opened, **fake)(*inputs, *again)
+    first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
     _refuse_written_constants(first)
     flat = [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))]
-    table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
-    table[aten.as_strided.default] = _as_strided
     with torch.no_grad():
-        second = make_fx(_without_writes(first), **fake)(*flat)
+        second = make_fx(_without_writes(first), **_FAKE)(*flat)
         _refuse_written(second, list(parameters))
         if step.functions[0] != step.functions[1] or not is_repeated(second):
             raise attributes_change(step.changed)
         once = _interpreted(without_repetition(second))
-        third = make_fx(once, decomposition_table=table, **fake)(*flat[: len(flat) // 2])
+        third = make_fx(once, decomposition_table=_table(), **_FAKE)(*flat[: len(flat) // 2])
     third.graph.eliminate_dead_code()
     _scale_of_dropout(third)
     return third
+
+
+def core_graph(function: Callable, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+    """A function of tensors, without gradients, as one graph of operators that have a handler; it may write to its own tensors."""
+    with torch.no_grad():
+        first = make_fx(function, **_FAKE)(*inputs)
+        second = make_fx(_without_writes(first), **_FAKE)(*inputs)
+        third = make_fx(_interpreted(second), decomposition_table=_table(), **_FAKE)(*inputs)
+    third.graph.eliminate_dead_code()
+    return third
+
+
+def _table() -> dict[Any, Callable]:
+    """Decompositions of what has no handler."""
+    table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
+    return table | {aten.as_strided.default: _as_strided}
 
 
 def _functions(loss: torch.Tensor) -> list[str]:

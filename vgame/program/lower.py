@@ -10,7 +10,6 @@ import operator as python_operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,10 @@ from vgame.program.operators import (
     Shuffle,
     operand_refs,
 )
+from vgame.program.optimizer_plan import ByRule, RateAt, plan_of
+from vgame.program.optimizer_step import OptimizerStep
 from vgame.program.optimizers import Rule, rule_of
+from vgame.program.play import Played
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.schedule import Schedule, to_binary32
 from vgame.report import SILENCE, Silence
@@ -75,14 +77,14 @@ def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return words.reshape(-1).clone()
 
 
-def lower_task(task: Task, schedule: Schedule, steps: int, listener: Silence = SILENCE) -> Lowered:
+def lower_task(task: Task, schedule: Schedule | None, steps: int, listener: Silence = SILENCE) -> Lowered:
     """Capture and lower a task whose data and parameters are fit for it."""
     listener.stage("captures the training step")
     return lower_captured(task, capture(task), schedule, steps, listener)
 
 
 def lower_captured(
-    task: Task, captured: Captured, schedule: Schedule, steps: int, listener: Silence = SILENCE
+    task: Task, captured: Captured, schedule: Schedule | None, steps: int, listener: Silence = SILENCE
 ) -> Lowered:
     """The same, from a graph that was captured before."""
     listener.stage("checks the data, lowers what was captured")
@@ -106,7 +108,9 @@ def _refuse_values(task: Task) -> None:
 
 
 class _Lowering:
-    def __init__(self, task: Task, captured: Captured, schedule: Schedule, steps: int, listener: Silence) -> None:
+    def __init__(
+        self, task: Task, captured: Captured, schedule: Schedule | None, steps: int, listener: Silence
+    ) -> None:
         self.task, self.captured, self.schedule, self.steps, self.listener = task, captured, schedule, steps, listener
         self.b = Builder()
         self.state: list[tuple[TensorLabel, torch.Tensor]] = []
@@ -209,13 +213,17 @@ class _Lowering:
 
     def _optimizer(self, gradients: Mapping[str, Value]) -> None:
         self.b.label = "optimizer"
+        plan = plan_of(self.task, self.schedule, self.steps, set(gradients), self.listener)
+        if isinstance(plan, ByRule):
+            self._by_rule(plan, gradients)
+        else:
+            self._as_written(plan, gradients)
+
+    def _by_rule(self, plan: ByRule, gradients: Mapping[str, Value]) -> None:
         names = {id(p): n for n, p in self.task.model.named_parameters()}
-        groups = self.task.optimizer.param_groups
-        base = float(groups[0]["lr"])
-        for number, group in enumerate(groups):
+        for number, group in enumerate(self.task.optimizer.param_groups):
             rule = rule_of(self.task.optimizer, group)
-            ratio = 1.0 if group["lr"] == base else float(group["lr"]) / base
-            scalars = self._scalars(number, rule, ratio)
+            scalars = self._scalars(number, rule, plan.rates[number])
             for parameter in group["params"]:
                 name = names.get(id(parameter))
                 if name in gradients:
@@ -226,25 +234,48 @@ class _Lowering:
         p = self.inputs[self._index(name)]
         shape = self.state[self._index(name)][0].shape
         slots = {slot: self._state(f"{slot}.{name}", torch.zeros(shape)) for slot in rule.slots}
-        new, new_slots = rule.update(self.b, p, gradient, slots, scalars)
+        self._updated(name, *rule.update(self.b, p, gradient, slots, scalars))
+
+    def _updated(self, name: str, new: Value, new_slots: Mapping[str, Value]) -> None:
         self._assign(name, new)
         for slot, value in new_slots.items():
             self._assign(f"{slot}.{name}", value)
 
-    def _scalars(self, group: int, rule: Rule, ratio: float) -> dict[str, Value]:
-        values, exact = {}, Fraction(ratio)
+    def _as_written(self, played: Mapping[tuple[int, tuple[int, ...]], Played], gradients: Mapping[str, Value]) -> None:
+        """An optimizer without a rule: the operators of its own step, for each parameter."""
+        optimizer, names = self.task.optimizer, {id(p): n for n, p in self.task.model.named_parameters()}
+        steps = {key: OptimizerStep(type(optimizer).__name__, p, key[0], self._scalar) for key, p in played.items()}
+        for number, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if (name := names.get(id(parameter))) in gradients:
+                    step = steps[number, tuple(parameter.shape)]
+                    initial = step.initial(optimizer.state.get(parameter, {}))
+                    slots = {slot: self._state(f"{slot}.{name}", tensor) for slot, tensor in initial.items()}
+                    before, p = len(self.b.operators), self.inputs[self._index(name)]
+                    self._updated(name, *step.update(self.b, self._run, p, gradients[name], slots))
+                    self.b.labels[before:] = [f"optimizer {name}"] * (len(self.b.operators) - before)
+
+    def _run(self, graph: torch.fx.GraphModule, values: Sequence[Value]) -> list[Value]:
+        """The results of a graph over these values."""
+        first, _, others = _Graph(Captured(graph, (), (), (), ()), self.b).run(values)
+        return [first, *others]
+
+    def _scalars(self, group: int, rule: Rule, rate: RateAt) -> dict[str, Value]:
+        values = {}
         for name, formula in rule.scalars.items():
 
             def word(t: int, name: str = name, formula: Any = formula) -> np.float32:
                 if t % PART == 0 or t == self.steps > PART:
                     self.listener.progress(f"scalars {name}.{group}", t, self.steps)
-                return to_binary32(formula(self.schedule.rate(t, self.steps) * exact, t))
+                return to_binary32(formula(rate(t), t))
 
             column = np.fromiter(map(word, range(1, self.steps + 1)), np.float32, self.steps)
-            values[name] = self.b.tensor(
-                Ref(RefClass.SCALAR, self._column(f"{name}.{group}", column)), (), torch.float32
-            )
+            values[name] = self._scalar(f"{name}.{group}", column)
         return values
+
+    def _scalar(self, name: str, column: np.ndarray) -> Value:
+        """The scalar that has these words, one per step."""
+        return self.b.tensor(Ref(RefClass.SCALAR, self._column(name, column)), (), torch.float32)
 
     def _column(self, name: str, column: np.ndarray) -> int:
         for i, known in enumerate(self.scalar_columns):

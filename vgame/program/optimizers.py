@@ -5,6 +5,7 @@ A rule owns its slots (state tensors beside each parameter, initially zero) and 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -161,15 +162,22 @@ def _check(name: str, groups: Sequence[Mapping[str, Any]], group: Mapping[str, A
         )
 
 
+def check_groups(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ProgramError for a number that torch would not take either."""
+    for group in optimizer.param_groups:
+        _check(type(optimizer).__name__, optimizer.param_groups, group)
+
+
+def has_rule(optimizer: torch.optim.Optimizer) -> bool:
+    """A plain SGD, Adam or AdamW. Every other optimizer is played as it is written."""
+    base = next((c for c in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD) if isinstance(optimizer, c)), None)
+    if base is None or inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
+        return False
+    return not any(group.get(key) for group in optimizer.param_groups for key in ("maximize", "amsgrad"))
+
+
 def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule:
-    """The rule of one parameter group, or an error that names what is not supported."""
-    name = type(optimizer).__name__
-    unsupported = [key for key in ("maximize", "amsgrad", "differentiable") if group.get(key)]
-    if unsupported:
-        raise ProgramError(f"{name} with {', '.join(unsupported)} is not supported; leave it out")
-    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam | torch.optim.AdamW):
-        raise ProgramError(f"the optimizer {name} is not supported; SGD, Adam and AdamW are")
-    _check(name, optimizer.param_groups, group)
+    """The rule of one parameter group of an optimizer that has one."""
     decay = float(group.get("weight_decay", 0.0))
     if isinstance(optimizer, torch.optim.SGD):
         return SGD(float(group["momentum"]), float(group["dampening"]), decay, bool(group["nesterov"]))

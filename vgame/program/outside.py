@@ -5,10 +5,12 @@ In: a task before it is traced, its modules around the traced call. Out: nothing
 
 from __future__ import annotations
 
-import inspect
+import os
 import random
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
@@ -17,7 +19,15 @@ import torch
 from torch import nn
 
 from vgame.errors import ProgramError
+from vgame.program.optimizers import has_rule
 from vgame.tasks.task import Task
+
+
+def line_of(error: Exception) -> str:
+    """The innermost line of the user's own that led to the error: neither torch's nor the capture's."""
+    foreign = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
+    return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
 def refuse_outside(task: Task) -> None:
@@ -27,7 +37,7 @@ def refuse_outside(task: Task) -> None:
             raise ProgramError(
                 f"the parameter {name} has a hook on its gradient; take it off, and write it into the loss"
             )
-    _refuse_optimizer(task.optimizer)
+    _refuse_optimizer(task.optimizer, bool(task.schedulers))
     own = {id(p) for p in task.model.parameters()}
     foreign = [tuple(p.shape) for group in task.optimizer.param_groups for p in group["params"] if id(p) not in own]
     if foreign:
@@ -56,22 +66,27 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
 
 
-def _refuse_optimizer(optimizer: torch.optim.Optimizer) -> None:
+def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None:
     name = type(optimizer).__name__
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ProgramError(f"the optimizer {name} has hooks on its step; take them off, a program holds the plain step")
-    base = next((c for c in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD) if isinstance(optimizer, c)), None)
-    if base is not None and inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
-        raise ProgramError(f"the optimizer {name} has a step of its own; use torch.optim.{base.__name__} itself")
-    if "step" in vars(optimizer):
+    if "step" in vars(optimizer) and not scheduled:
         raise ProgramError(
-            f"the step of the optimizer {name} was replaced, as learning rate schedulers do; the job's schedule sets the rates"
+            f"the step of the optimizer {name} was replaced, as learning rate schedulers do; name them in the task: schedulers=[...]"
         )
-    held = {key for values in optimizer.state.values() for key, value in values.items() if value is not None}
-    if held and base is not None:
+    begins = (lambda value: value is not None) if has_rule(optimizer) else _is_used
+    held = {key for values in optimizer.state.values() for key, value in values.items() if begins(value)}
+    if held:
         raise ProgramError(
             f"the optimizer {name} already holds {', '.join(sorted(held))}; a run starts from a new optimizer, build it again"
         )
+
+
+def _is_used(value: Any) -> bool:
+    """Not what an optimizer starts from: nothing, counters at 0, tensors of one number."""
+    if isinstance(value, torch.Tensor):
+        return bool((value != (0 if value.dim() == 0 else value.flatten()[:1])).any())
+    return isinstance(value, int | float) and value != 0
 
 
 class Held:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 
@@ -33,10 +34,15 @@ class Task:
     stride: int = 1
     clip: float | None = None  # largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_
     accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
+    schedulers: Sequence[
+        LRScheduler
+    ] = ()  # of torch or transformers; each steps once after every step, as in torch's loop
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise ProgramError(f"the task's optimizer is {self.optimizer!r}; a torch.optim.Optimizer is expected")
+        if not isinstance(self.schedulers, Sequence):
+            raise ProgramError(f"schedulers = {self.schedulers!r}: a list of them is expected, [scheduler] for one")
         for name, tensor in self.data.items():
             if not (isinstance(name, str) and name.isprintable() and name != "__metadata__"):
                 raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")

@@ -1,0 +1,242 @@
+"""Optimizers and schedulers beside the library's own loop: the same steps in binary64 by torch and in exact binary32 by the executor."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from vgame.arithmetic.philox import shuffle_index
+from vgame.errors import ProgramError, VgameError
+from vgame.execute.executor import Executor
+from vgame.program.lower import Lowered, lower_task
+from vgame.program.schedule import Schedule
+from vgame.program.validate import validate
+from vgame.tasks.task import Task
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SEED, STEPS, BATCH = 11, 20, 16
+
+
+class Lion(optim.Optimizer):
+    """Chen and others, "Symbolic discovery of optimization algorithms" (2023), as users write it."""
+
+    def __init__(self, parameters, lr: float = 1e-3, betas=(0.9, 0.99), weight_decay: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["average"] = torch.zeros_like(p)
+                p.data.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(state["average"].clone().mul_(first).add(p.grad, alpha=1 - first).sign_(), alpha=-group["lr"])
+                state["average"].mul_(second).add_(p.grad, alpha=1 - second)
+
+
+class ByValues(optim.SGD):
+    """Looks at a gradient before it steps."""
+
+    def step(self, closure=None) -> None:
+        for p in self.param_groups[0]["params"]:
+            if p.grad.norm() > 1:
+                p.data.sub_(p.grad)
+
+
+class AllAtOnce(optim.SGD):
+    """Its parameters meet."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        first, second, *_ = self.param_groups[0]["params"]
+        first.sub_(second.sum())
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8, bias=False), nn.Tanh(), nn.Linear(8, 3))
+
+
+def data() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "x": torch.randn(64, 6, generator=generator),
+        "y": torch.randint(0, 3, (64,), generator=generator),
+    }
+
+
+def loss(model: nn.Module, batch) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def lowered(
+    make: Callable, schedulers: Callable = lambda o: (), schedule: Schedule | None = None, steps=STEPS
+) -> Lowered:
+    model = network()
+    optimizer = make(model.parameters())
+    task = Task(model, loss, optimizer, data(), BATCH, schedulers=schedulers(optimizer))
+    program = lower_task(task, schedule, steps)
+    validate(program.program, [(t.numel(), not t.is_floating_point()) for t in program.data], steps)
+    return program
+
+
+def compare(make: Callable, schedulers: Callable = lambda o: ()) -> None:
+    """Losses within 1e-6 of torch's loop in binary64, parameters within a few roundings."""
+    program = lowered(make, schedulers)
+    executor = Executor(program.program, program.data, program.scalars, SEED)
+    state = executor.initial(program.state)
+    model = copy.deepcopy(network()).double()
+    optimizer = make(model.parameters())
+    followers = schedulers(optimizer)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for step in range(1, STEPS + 1):
+        result = executor.step(step, state)
+        state = result.state
+        chosen = torch.tensor([shuffle_index(SEED, step, e, BATCH, 64) for e in range(BATCH)])
+        optimizer.zero_grad()
+        wanted = loss(model, {"x": data()["x"][chosen].double(), "y": data()["y"][chosen]})
+        wanted.backward()
+        optimizer.step()
+        for follower in followers:
+            follower.step()
+        assert math.isclose(float(result.loss), float(wanted.detach()), rel_tol=1e-6), step
+    names = [label.name for label in program.program.labels.state]
+    for name, p in model.named_parameters():
+        ours = state[names.index(name)].view(p.shape).double()
+        assert (ours - p.detach()).abs().max() <= 5e-6, name
+        assert (p.detach() - start[name]).abs().max() > 1e-4, f"{name} is not trained, so nothing is tested"
+
+
+OPTIMIZERS = {
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=0.05, initial_accumulator_value=0.1, lr_decay=0.01),
+    "Adadelta": lambda p: optim.Adadelta(p, lr=1.0),
+    "NAdam": lambda p: optim.NAdam(p, lr=0.01),
+    "RAdam": lambda p: optim.RAdam(p, lr=0.01),
+    "Adamax": lambda p: optim.Adamax(p, lr=0.01),
+    "Rprop": lambda p: optim.Rprop(p, lr=0.01),
+    "Adam, amsgrad": lambda p: optim.Adam(p, lr=0.01, amsgrad=True),
+    "SGD, maximize": lambda p: optim.SGD(p, lr=0.01, maximize=True, momentum=0.9),
+    "a user's own": lambda p: Lion(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_an_optimizer_does_what_its_own_step_does(make: Callable) -> None:
+    compare(make)
+
+
+SCHEDULERS = {
+    "rates and momentum of one cycle": (
+        lambda p: optim.AdamW(p, lr=0.01),
+        lambda o: [lr_scheduler.OneCycleLR(o, max_lr=0.02, total_steps=STEPS + 1)],
+    ),
+    "cosine": (lambda p: optim.AdamW(p, lr=0.01), lambda o: [lr_scheduler.CosineAnnealingLR(o, STEPS)]),
+    "one after the other": (
+        lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda o: [
+            lr_scheduler.SequentialLR(
+                o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [5]
+            )
+        ],
+    ),
+    "a function of the step": (
+        lambda p: optim.RMSprop(p, lr=0.01),
+        lambda o: [lr_scheduler.LambdaLR(o, lambda t: min(1, t / 5))],
+    ),
+    "momentum that cycles": (
+        lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        lambda o: [lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=4)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "schedulers"), SCHEDULERS.values(), ids=SCHEDULERS)
+def test_a_scheduler_sets_what_it_sets_in_its_own_loop(make: Callable, schedulers: Callable) -> None:
+    compare(make, schedulers)
+
+
+def test_the_rates_are_those_of_the_library_step_by_step() -> None:
+    """transformers' linear warm-up begins at 0, one step behind the schedules of job files."""
+    from transformers import get_linear_schedule_with_warmup
+
+    program = lowered(lambda p: optim.SGD(p, lr=0.5), lambda o: [get_linear_schedule_with_warmup(o, 4, STEPS)])
+    rates = [0.5 * min(t / 4, (STEPS - t) / (STEPS - 4)) for t in range(STEPS)]
+    assert torch.equal(program.scalars[:, 0], torch.tensor(rates))
+
+
+def test_without_a_schedule_the_optimizers_own_rates_are_used() -> None:
+    program = lowered(lambda p: optim.SGD(p, lr=0.3))
+    assert torch.equal(program.scalars, torch.full((STEPS, 1), 0.3))
+
+
+def test_a_played_optimizer_follows_the_schedule_of_the_job() -> None:
+    program = lowered(lambda p: Lion(p, weight_decay=0.0), schedule=Schedule(kind="linear", lr="0.5"), steps=4)
+    assert torch.equal(program.scalars[:, 0], -torch.tensor([0.5, 0.375, 0.25, 0.125]))
+
+
+def test_an_unusual_first_step_is_a_form_of_its_own() -> None:
+    """The first step's momentum is the gradient itself: a scalar selects it."""
+    program = lowered(OPTIMIZERS["SGD, maximize"])
+    assert any(torch.equal(c, torch.tensor([0.0] + [1.0] * (STEPS - 1))) for c in program.scalars.unbind(1))
+
+
+def test_slots_start_from_what_the_optimizer_starts_from() -> None:
+    program = lowered(OPTIMIZERS["Adagrad"])
+    sums = [t for l, t in zip(program.program.labels.state, program.state, strict=True) if l.name.startswith("sum.")]
+    assert len(sums) == 5 and all(torch.equal(t, torch.full_like(t, 0.1)) for t in sums)
+
+
+REFUSED = {
+    "what decides by values": (
+        ByValues,
+        r"ByValues decides by the values of its tensors, test_optimizers_as_written\.py line \d+",
+    ),
+    "what computes with several parameters": (AllAtOnce, "computes with several parameters at once"),
+    "Adafactor": (optim.Adafactor, "Adafactor decides by the values"),
+    "what needs a closure": (optim.LBFGS, "the step of the optimizer LBFGS fails"),
+}
+
+
+@pytest.mark.parametrize(("make", "expected"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_captured_is_named(make: Callable, expected: str) -> None:
+    with pytest.raises(ProgramError, match=expected):
+        lowered(lambda p: make(p, lr=0.1))
+
+
+def _plateau(optimizer: optim.Optimizer) -> list:
+    return [lr_scheduler.ReduceLROnPlateau(optimizer)]
+
+
+def test_schedulers_that_cannot_be_played_are_named() -> None:
+    with pytest.raises(ProgramError, match="ReduceLROnPlateau decides by the values of a metric"):
+        lowered(lambda p: optim.SGD(p, lr=0.1), _plateau)
+    with pytest.raises(ProgramError, match="belongs to another optimizer"):
+        lowered(
+            lambda p: optim.SGD(p, lr=0.1),
+            lambda o: [lr_scheduler.StepLR(optim.SGD(network().parameters(), lr=0.1), 1)],
+        )
+    with pytest.raises(VgameError, match="leave one of them out"):
+        lowered(lambda p: optim.SGD(p, lr=0.1), lambda o: [lr_scheduler.StepLR(o, 1)], Schedule(lr="0.1"))
+
+
+def test_a_used_optimizer_is_refused() -> None:
+    def used(parameters) -> optim.Optimizer:
+        parameters = list(parameters)
+        optimizer = optim.RMSprop(parameters)
+        for p in parameters:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        return optimizer
+
+    with pytest.raises(ProgramError, match="RMSprop already holds step"):
+        lowered(used)
