@@ -292,7 +292,8 @@ class Computation:
         """Abstain from an order on which an honest trainer could lose."""
         if short := trainer_shortcomings(self.bundle, self.pace, gas_price):
             raise Abstain(
-                f"a step takes {self.pace.step:.2f} s here; {'; '.join(short)} (--any-terms accepts the order)"
+                f"a step takes {self.pace.step:.2f} s here, {self.pace.worst:.2f} s at worst; {'; '.join(short)} "
+                "(--any-terms accepts the order)"
             )
 
     @property

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from vgame.arithmetic.acceptance import at_worst
 from vgame.commit.merkle import tree_height
 from vgame.commit.tensor import tensor_root
 from vgame.commit.words import leaf_count
@@ -28,6 +29,9 @@ from vgame.spec import Bundle, Terms, load_bundle, problems
 
 GWEI = 10**9
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
+WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
+HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
+MEASURED = 60  # seconds that measuring such a step may take, about; a longer one is measured in part
 LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
 
 #: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
@@ -74,10 +78,15 @@ class Prices:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that a device needs for a step, and for one whose every output is hashed."""
+    """Seconds that a device needs for a step, for one whose every output is hashed, and for the slowest that any data could make of it."""
 
     step: float
     trace: float
+    worst: float = 0.0
+
+    def take(self, steps: int, margin: float) -> float:
+        """Seconds for so many steps: what was seen, `margin` times; or all of them as slow as can be, where that is more."""
+        return steps * max(margin * self.step, WORST_MARGIN * self.worst)
 
 
 @dataclass(frozen=True)
@@ -126,8 +135,10 @@ def _turns(height: int, depth: int) -> int:
 
 
 def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
-    """One duty from cold: re-execute a segment, hash one step's trace, be included. Three times what it takes when all goes well."""
-    return ceil(3 * (bundle.interval * pace.step + pace.trace)) + inclusion
+    """One duty from cold: re-execute a segment, hash one step's trace, be included. Three times what it takes when all goes well,
+    or the time of the slowest steps."""
+    hashing = 3 * max(0.0, pace.trace - pace.step)
+    return ceil(pace.take(bundle.interval + 1, 3) + hashing) + inclusion
 
 
 def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
@@ -136,11 +147,10 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     moves, terms, censorship = count_moves(bundle), bundle.terms, max(prices.censorship, KEPT_OUT)
     slot = needed_slot(bundle, pace, prices.inclusion)
     work = moves.trainer * slot
-    whole = bundle.steps * pace.step
-    segment = int(3 * bundle.interval * pace.step / 3600 * prices.compute_hour)
-    audit = int(whole / 3600 * prices.compute_hour)
+    segment = int(pace.take(bundle.interval, 3) / 3600 * prices.compute_hour)
+    audit = int(pace.take(bundle.steps, 1) / 3600 * prices.compute_hour)
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
-    window = ceil(2 * whole) + censorship
+    window = ceil(pace.take(bundle.steps, 2)) + censorship
     accuser = 2 * (moves.trainer_gas * prices.gas + segment)
     return terms.model_copy(
         update={
@@ -165,7 +175,7 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
         terms,
         slot=slot,
         trainer_budget=moves.trainer * slot + KEPT_OUT,
-        claim_window=ceil(2 * bundle.steps * pace.step) + KEPT_OUT,
+        claim_window=ceil(pace.take(bundle.steps, 2)) + KEPT_OUT,
         auditor_bond=2 * moves.trainer_gas * gas_price,
         diverged_pay=terms.reward // 10,
     )
@@ -197,14 +207,14 @@ def _above(terms: Terms, **most: int) -> list[str]:
 
 
 def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pace:
-    """The slower of two steps after a first one (which compiles), and a step with hashing."""
+    """The slower of two steps after a first one (which compiles), a step with hashing, and the slowest that data could make."""
     count = min(3, bundle.steps)
     state, times = stepper.initial(bundle.state), []
     for step in range(1, count + 1):
         begin = time.monotonic()
         state = stepper.step(step, state).state
         times.append(time.monotonic() - begin)
-        listener.progress("measuring", step, count + 1, f"{times[-1]:.3f} s")
+        listener.progress("measuring", step, count + 2, f"{times[-1]:.3f} s")
 
     def tap(_: int, output: torch.Tensor) -> torch.Tensor:
         tensor_root(output)
@@ -212,8 +222,22 @@ def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pa
 
     begin = time.monotonic()
     stepper.step(1, stepper.initial(bundle.state), tap)
-    listener.progress("measuring", count + 1, count + 1)
-    return Pace(max(times[1:], default=times[0]), time.monotonic() - begin)
+    trace, usual = time.monotonic() - begin, max(times[1:], default=times[0])
+    listener.progress("measuring", count + 1, count + 2, f"{trace:.3f} s")
+    worst = _slowest(bundle, stepper, usual)
+    listener.progress("measuring", count + 2, count + 2, f"{worst:.3f} s at worst")
+    return Pace(usual, trace, worst)
+
+
+def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:
+    """Seconds of a step all of whose sums go through every tier, as from some step on data of a client's choice could make them."""
+    part, first = min(1.0, MEASURED / (HARDEST * usual)), stepper.initial(bundle.state)
+    with at_worst(1e-9):  # one sum of each tile: compiles what ordinary data may never need
+        stepper.step(1, first)
+    begin = time.monotonic()
+    with at_worst(part):
+        stepper.step(1, first)
+    return usual + max(0.0, time.monotonic() - begin - usual) / part
 
 
 def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: Reporter) -> None:
@@ -228,7 +252,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
     with settle(device) as kind:
         reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
         here = measure(bundle, executor_of(bundle, kind))
-    pace = Pace(slower * here.step, slower * here.trace)
+    pace = Pace(slower * here.step, slower * here.trace, slower * here.worst)
     moves, safe = count_moves(bundle), replace(bundle, terms=safe_terms(bundle, pace, prices))
     fields = safe.terms.model_dump()
     try:
@@ -241,8 +265,8 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         )
     text = "\n".join(
         [
-            f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing; {prices.gas / GWEI:g} gwei, audited with probability "
-            f"{prices.audited:g}",
+            f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing, {pace.worst:.3f} s at worst; "
+            f"{prices.gas / GWEI:g} gwei, audited with probability {prices.audited:g}",
             f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
             f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
             "[terms]",
@@ -250,7 +274,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         ]
     )
     money = {k: str(v) if v > 2**53 else v for k, v in fields.items()}
-    reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, **money)
+    reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, worst_seconds=pace.worst, **money)
 
 
 def _toml(value: int) -> str:

@@ -15,7 +15,7 @@ from small_programs import World, check, executed
 from vgame.arithmetic.functions import Function, arity
 from vgame.arithmetic.philox import random_word, shuffle_index
 from vgame.commit.tensor import from_words, to_words
-from vgame.execute.chains import FAR
+from vgame.execute.chains import FAR, units_of
 from vgame.execute.executor import MOST_PENDING, Executor
 from vgame.program.operators import (
     BROADCAST,
@@ -438,6 +438,14 @@ def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, th
     assert sum(unit.patient for unit in executor._units(fuse=True)[0]) > LATE > MOST_PENDING
     for _ in range(5):
         assert [to_words(t).tolist() for t in executor.step(1, world.state).state] == expected
+
+
+def test_a_product_that_nobody_reads_is_computed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every step, so that all take equally long."""
+    monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
+    product = Contract(Variant.DOT, 1, 8, 8, 8, Ref(RefClass.STATE, 0), Ref(RefClass.STATE, 0))
+    unread, kept = (units_of([product], kept, (), True)[0] for kept in ((), {0}))
+    assert not unread.patient and kept.patient
 
 
 def test_an_error_leaves_no_product_behind(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:

@@ -21,7 +21,9 @@ from vgame.report import Reporter
 from vgame.spec import Bundle, JobFile, LogTerms, Terms, prepare, save_bundle, with_log
 from vgame.terms import (
     GAS,
+    HARDEST,
     KEPT_OUT,
+    MEASURED,
     Pace,
     Prices,
     auditor_shortcomings,
@@ -239,10 +241,12 @@ def test_a_job_with_a_log_has_terms_of_its_own(bundle: Bundle, tmp_path: Path, b
 def test_the_pace_is_measured(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed)
     pace = measure(bundle, executor)
-    assert 0 < pace.step < 10 and 0 < pace.trace < 20
-    times = iter([0, 100, 200, 203, 300, 302, 400, 407])  # begin and end of three steps and of one that is hashed
+    assert 0 < pace.step < 10 and 0 < pace.trace < 20 and pace.step <= pace.worst < 100
+    times = iter(
+        [0, 100, 200, 203, 300, 302, 400, 407, 500, 520]
+    )  # begin and end of three steps, one hashed, one hard in part
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    assert measure(bundle, executor) == Pace(3, 7)
+    assert measure(bundle, executor) == Pace(3, 7, pytest.approx(3 + 17 * 3 * HARDEST / MEASURED))
 
 
 def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is_as_stated() -> None:

@@ -7,6 +7,7 @@ Proof: docs/numerics-products.md, section 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -65,6 +66,30 @@ def tally(elements: int, tested_exact: int, tier: int) -> None:
             counts.bound += elements - tested_exact - tier
             counts.exact += tested_exact
             counts.tier += tier
+
+
+#: The share of all sums that the exact tier computes besides, for nobody but a clock.
+_hard: ContextVar[float] = ContextVar("hard", default=0.0)
+
+
+@contextmanager
+def at_worst(part: float) -> Iterator[None]:
+    """`with at_worst(1.0):` on a CPU every sum takes the longest way that any data could lead it; the words are the same.
+
+    `part`, above 0: the share of the sums that do. Who sets the clocks of a job that a stranger ordered measures this
+    (vgame/terms.py): from some step on all of its sums may cancel.
+    """
+    token = _hard.set(part)
+    try:
+        yield
+    finally:
+        _hard.reset(token)
+
+
+def hard_part(count: int, device: torch.device) -> Tensor:
+    """Which of `count` sums take the longest way (int32); mostly none."""
+    part = _hard.get()
+    return torch.arange(math.ceil(part * count) if part else 0, dtype=torch.int32, device=device)
 
 
 def weigh(terms: Tensor | int) -> Tensor | float:

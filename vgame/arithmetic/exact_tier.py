@@ -23,6 +23,8 @@ from vgame.arithmetic.workspace import gather_size, scratch, spans
 
 #: A sum is an integer multiple of this.
 LOWEST = -298
+#: No sum of binary32 words is larger.
+HIGHEST = 2.0**159
 _EXPONENT_SHIFT = 52
 
 
@@ -87,6 +89,12 @@ def exact_sums(terms: Terms, select: Tensor, bound: Tensor) -> Tensor:
         value[rest], certain = _sweep(terms, select[rest], bound[rest], levels)
         assert bool(certain.all()), "every bit was extracted, so every sum is known"
     return value
+
+
+def exhaust(terms: Terms, select: Tensor, bound: Tensor) -> None:
+    """Do what the hardest sums of so many words would take: for a clock."""
+    for levels in (1, _all_levels(bound.new_full((1,), HIGHEST), terms.length)):
+        _sweep(terms, select, bound, levels)
 
 
 def _sweep(terms: Terms, select: Tensor, bound: Tensor, levels: int) -> tuple[Tensor, Tensor]:

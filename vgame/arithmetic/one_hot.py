@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.acceptance import canonical_nan, enclose, tally, weigh
-from vgame.arithmetic.exact_tier import Bags
+from vgame.arithmetic.acceptance import SLACK, canonical_nan, enclose, hard_part, tally, weigh
+from vgame.arithmetic.exact_tier import Bags, exhaust
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import OF_ZERO, lowest_bit, power_of_two
 from vgame.arithmetic.sums import settle
@@ -95,12 +95,21 @@ def _sum_owned(owners: Owners, b: Tensor, out: Tensor) -> None:
         out[owners.named(owners.row)] = canonical_nan(x.float().add_(0.0))
         return
     sums, magnitude = add_up(owners, x)
+    exhaust_bags(owners, x, magnitude)
     row, column = _round_sites(owners, sums, magnitude, out)
     if row.numel():
         bags, quantum = bags_of(owners, x, (row, column))
         value, exact = settle(bags, sums[row, column], magnitude[row, column], quantum)
         out[owners.named(row), column] = value
         tally(0, exact, value.numel() - exact)
+
+
+def exhaust_bags(owners: Owners, x: Tensor, magnitude: Tensor) -> None:
+    """What the hardest sums would take, where somebody measures that."""
+    hard = hard_part(magnitude.numel(), x.device).long()
+    if hard.numel():
+        bags, _ = bags_of(owners, x, (hard // x.shape[1], hard % x.shape[1]))
+        exhaust(bags, torch.arange(hard.numel(), device=x.device), magnitude.view(-1)[hard] * SLACK)
 
 
 def add_up(owners: Owners, x: Tensor) -> tuple[Tensor, Tensor]:

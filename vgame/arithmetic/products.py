@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import compiled, compiled_exact, compiled_operands, compiled_rounding
-from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, canonical_nan, enclose, tally, weigh
+from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, canonical_nan, enclose, hard_part, tally, weigh
 from vgame.arithmetic.exact_tier import Rows, exact_sums
 from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.gpu import gate
@@ -38,6 +38,9 @@ ALIGNED = 64
 WORTH = 1 << 22
 #: What gathering costs per term next to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
+
+#: An error that leaves no sum certain before the last digit.
+NEVER_CERTAIN = math.inf
 
 Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
@@ -140,6 +143,10 @@ class Tile:
         if not finite:  # every sum of such a row is its own answer: bound 0
             for norm in (self.norm_a, self.norm_b):
                 norm.nan_to_num_(nan=0.0, posinf=0.0)
+        hard = hard_part(self.out.numel(), self.out.device)
+        if hard.numel() and self.compiled:
+            self._facts()  # a look at the rows' bits comes first
+            self._sum_compiled(hard, NEVER_CERTAIN)
         self.settle()
         if not finite:
             canonical_nan(self.out)
@@ -248,10 +255,14 @@ class Tile:
             if _slicing_pays(counts[0] * counts[1], self.out.numel(), self.a.shape[2], rest.numel(), cost):
                 return self._sum_sliced(rest, counts)
         if self.compiled:
-            bounds, error = (self.norm_a * SLACK, self.norm_b), weigh(self.a.shape[2])
-            return compiled_exact.exact_products(rest, _places(self.a), _places(self.b), bounds, error, self.out)
+            return self._sum_compiled(rest, weigh(self.a.shape[2]))
         for part in rest.split(TILE // 16):
             self._sum_gathered(part)
+
+    def _sum_compiled(self, rest: Tensor, error: float) -> None:
+        """The exact tier in compiled loops; error: bound of a rounded sum, per sum of magnitudes."""
+        bounds = self.norm_a * SLACK, self.norm_b
+        compiled_exact.exact_products(rest, _places(self.a), _places(self.b), bounds, error, self.out)
 
     def _all_exact(self) -> bool:
         """Whether the exactness test holds for every pair of rows at once, as it does for integers and other low-bit data."""

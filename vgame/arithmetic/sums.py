@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import compiled, compiled_exact, compiled_operands, compiled_rounding
-from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, tally, weigh
-from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums
+from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, hard_part, tally, weigh
+from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums, exhaust
 from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.gpu import gate
 from vgame.arithmetic.row_facts import row_facts
@@ -79,15 +79,23 @@ def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tens
     spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
     weight = weigh(_depth(source[2].size, source[3]))
     rest, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, weight, spread, out)
-    exact = 0
-    if rest.numel():
-        rows = rows_at(rest)
-        terms = Rows(length, lambda e, k: widen(rows[:, k].index_select(0, e), "left"))
-        out[rest], exact = settle(
-            terms, sums[rest], magnitude[rest], row_facts(rows.unsqueeze(0), spans(length, TILE))[1][0]
-        )
+    exact, at_a_time = 0, max(1, TILE // length)
+    hard = hard_part(count, rest.device)
+    for some in (hard[r] for r in spans(hard.numel(), at_a_time)):
+        rows = rows_at(some)
+        row_facts(rows.unsqueeze(0), spans(length, TILE))
+        exhaust(_terms_of(rows), torch.arange(len(rows)), magnitude[some] * SLACK)
+    for some in (rest[r] for r in spans(rest.numel(), at_a_time)):
+        rows = rows_at(some)
+        quantum = row_facts(rows.unsqueeze(0), spans(length, TILE))[1][0]
+        out[some], number = settle(_terms_of(rows), sums[some], magnitude[some], quantum)
+        exact += number
     tally(count, exact, rest.numel() - exact)
     return out.view(shape[:-1])
+
+
+def _terms_of(rows: Tensor) -> Rows:
+    return Rows(rows.shape[1], lambda e, k: widen(rows[:, k].index_select(0, e), "left"))
 
 
 def _depth(runs: int, run: int) -> int:

@@ -94,17 +94,19 @@ def units_of(
             tuple(ends.get(i, (i,))),
             fused.get(i),
             tuple(free[i]),
-            _is_patient(operators[i], i, readers[i]),
+            _is_patient(operators[i], i, readers[i], i in kept),
         )
         for i in range(len(operators))
         if place[i] == i
     ]
 
 
-def _is_patient(operator: Operator, index: int, readers: Sequence[int]) -> bool:
+def _is_patient(operator: Operator, index: int, readers: Sequence[int], kept: bool) -> bool:
+    """What nobody reads is not: a step would compute as much of it as there is time, and be now long, now short."""
     if not isinstance(operator, Contract) or operator.variant is not Variant.DOT:
         return False
-    return operator.elements * operator.k >= WORTH and min(readers, default=index + FAR) >= index + FAR
+    first = min(readers, default=index + FAR if kept else index)
+    return operator.elements * operator.k >= WORTH and first >= index + FAR
 
 
 def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[list[int]]:

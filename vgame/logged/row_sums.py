@@ -13,10 +13,10 @@ from torch import Tensor
 
 from vgame.arithmetic import compiled_rounding, one_hot
 from vgame.arithmetic import sums as certified_sums
-from vgame.arithmetic.acceptance import SLACK, canonical_nan, weigh
+from vgame.arithmetic.acceptance import SLACK, canonical_nan, hard_part, weigh
 from vgame.arithmetic.compiled import in_use
 from vgame.arithmetic.compiled_exact import rows_of
-from vgame.arithmetic.exact_tier import Bags, Rows, exact_sums
+from vgame.arithmetic.exact_tier import Bags, Rows, exact_sums, exhaust
 from vgame.arithmetic.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
@@ -84,6 +84,8 @@ def _sum_tile(rows: Tensor, first: int, site: Site, out: Tensor) -> None:
     magnitude.nan_to_num_(nan=0.0, posinf=0.0)
     bound = magnitude * weigh(block + -(-length // block) - 1)
     terms = Rows(length, lambda e, k: rows[e][:, k].double())
+    if (hard := hard_part(len(rows), rows.device).long()).numel():
+        exhaust(terms, hard, magnitude[hard] * SLACK)
 
     def find(positions: Tensor) -> tuple[Tensor, Tensor]:
         return positions - first, (positions >= first) & (positions < first + rows.shape[0])
@@ -135,6 +137,7 @@ def _sum_owned(owners: one_hot.Owners, b: Tensor, first: tuple[int, int, int], s
     if not rows:
         return
     sums, magnitude = one_hot.add_up(owners, x)
+    one_hot.exhaust_bags(owners, x, magnitude)
     magnitude.nan_to_num_(nan=0.0, posinf=0.0)
     named = owners.named(torch.arange(rows, device=x.device))
     row, column, columns = first
