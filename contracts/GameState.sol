@@ -22,6 +22,8 @@ abstract contract GameState is IGame {
     mapping(bytes32 key => bytes32) internal _partials;
     /// @dev Mode `logged`: roots of the rounding logs of posted segments.
     mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _logs;
+    /// @dev Who may answer for the trainer.
+    mapping(bytes32 job => mapping(address account => bool)) internal _delegates;
 
     /// @inheritdoc IGame
     mapping(address account => uint256) public override credits;

@@ -234,6 +234,7 @@ interface IGame {
 
     event JobCreated(bytes32 indexed job, address indexed client, JobSpec spec, uint256 nonce);
     event JobAccepted(bytes32 indexed job, address indexed trainer);
+    event DelegateSet(bytes32 indexed job, address indexed account, bool allowed);
     event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
     event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 where);
     /// @notice What is opened stands here, whoever opened it and however the call was encoded: nobody has to decode calldata.
@@ -312,6 +313,10 @@ interface ISettlement is IGame {
     /// @notice Take a job; pays the trainer's bond.
     function acceptJob(bytes32 job) external payable;
 
+    /// @notice The trainer lets an account answer for it in disputes (`postSegment`, `postTrace`, `postPartials`), or no longer. A delegate can do
+    /// nothing else that strangers cannot: not claim, not withdraw, not name delegates. What it posts binds the trainer.
+    function setDelegate(bytes32 job, address account, bool allowed) external;
+
     /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state; in mode `logged` it starts with the root
     /// of the log beside it.
     function postClaim(bytes32 job, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external;
@@ -349,6 +354,7 @@ interface ISettlement is IGame {
 
     function getVerdict(bytes32 job) external view returns (Verdict memory);
     function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
+    function isDelegate(bytes32 job, address account) external view returns (bool);
     function segmentRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
     function logRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
     function traceRoot(bytes32 job, uint256 step) external view returns (bytes32);

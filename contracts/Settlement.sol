@@ -77,6 +77,13 @@ contract Settlement is GameState, ISettlement {
     }
 
     /// @inheritdoc ISettlement
+    function setDelegate(bytes32 id, address account, bool allowed) external {
+        if (msg.sender != _jobs[id].trainer) revert NotTrainer(msg.sender);
+        _delegates[id][account] = allowed;
+        emit DelegateSet(id, account, allowed);
+    }
+
+    /// @inheritdoc ISettlement
     function postClaim(bytes32 id, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external {
         Job storage job = _claimable(id);
         uint256 count = _ceilDiv(job.spec.steps, job.spec.interval);
@@ -311,6 +318,11 @@ contract Settlement is GameState, ISettlement {
     function turn(bytes32 id, uint256 n) external view returns (Clock.Turn, uint256) {
         (Job storage job, Dispute storage d) = _openDispute(id, n);
         return _standing(id, job, d);
+    }
+
+    /// @inheritdoc ISettlement
+    function isDelegate(bytes32 id, address account) external view returns (bool) {
+        return _delegates[id][account];
     }
 
     /// @inheritdoc ISettlement

@@ -475,14 +475,14 @@ contract VerificationGame is GameState, IMoves {
         _requireTurn(id, job, d, Clock.Turn.Trainer);
     }
 
-    /// @dev The same where only the trainer may commit to something.
+    /// @dev The same where only the trainer may commit to something, or a delegate of its: nothing else asks for delegates.
     function _trainerMoves(bytes32 id, uint256 n, Level level)
         private
         view
         returns (Job storage job, Dispute storage d)
     {
         (job, d) = _trainersTurn(id, n, level);
-        if (msg.sender != job.trainer) revert NotTrainer(msg.sender);
+        if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);
     }
 
     /// @dev INVARIANT I4: charges both clocks for the turn that ends, and starts the trainer's next one.

@@ -230,6 +230,26 @@ def close(
     Reporter(json).emit("closed", text, job=identity.hex(), phase=phase.name.lower(), withdrawn=amount)
 
 
+@job_app.command()
+def delegate(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    account: Annotated[str, typer.Argument(help="address of the delegate")],
+    rpc: Rpc,
+    game: GameAddress,
+    remove: Annotated[bool, typer.Option("--remove", help="it may answer no longer")] = False,
+    json: Json = False,
+) -> None:
+    """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); what it posts binds the trainer."""
+    seat, identity = _seat(rpc, game, Path(), Path(), "default"), _job_id(job)
+    from vgame.game.chain import checksum_address
+    from vgame.roles import open_game
+
+    who = checksum_address(account)
+    open_game(seat).send("setDelegate", identity, who, not remove)
+    text = f"{who} {'answers no longer' if remove else 'may answer'} for the trainer of job {identity.hex()}"
+    Reporter(json).emit("delegated", text, job=identity.hex(), account=who, allowed=not remove)
+
+
 @app.command()
 def trainer(
     rpc: Rpc,
@@ -239,14 +259,18 @@ def trainer(
     store: StoreFolder,
     device: DeviceName = "default",
     any_terms: Annotated[bool, typer.Option("--any-terms", help="accept clocks that may be too short")] = False,
+    delegate: Annotated[
+        bool, typer.Option("--delegate", help="only answer for the job's trainer, which named this account")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
-    seat = _seat(rpc, game, bundle, store, device)
+    seat, reporter = _seat(rpc, game, bundle, store, device), Reporter(json, "delegate" if delegate else "trainer")
     from vgame.game.game import Phase
-    from vgame.roles import run_trainer
+    from vgame.roles import run_delegate, run_trainer
 
-    phase = run_trainer(seat, _job_id(job), Reporter(json, "trainer"), any_terms)
+    identity = _job_id(job)
+    phase = run_delegate(seat, identity, reporter) if delegate else run_trainer(seat, identity, reporter, any_terms)
     raise typer.Exit(2 if phase is Phase.CONVICTED else 0)
 
 

@@ -20,6 +20,7 @@ from vgame.execute.work import operations
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet, keystore_key
+from vgame.game.delegate import Delegate
 from vgame.game.game import Event, Game, Job, JobSpec, Phase, Turn
 from vgame.game.player import each
 from vgame.game.trainer import Trainer
@@ -344,6 +345,20 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
         return play(trainer, computation, reporter, seat.poll)
 
 
+def run_delegate(seat: Seat, job: bytes, reporter: Reporter) -> Phase:
+    """Compute a job, then answer for its trainer, which has named this account; the phase in which it ended."""
+    game = open_game(seat, reporter)
+    with settle(seat.device) as kind:
+        hello(reporter, "trainer's delegate", seat.device)
+        computation = Computation(seat, kind, reporter)
+        find_order(game, computation.bundle, job)
+        delegate = Delegate(game, job, computation.history)
+        delegate.terms = JobSpec(**computation.bundle.order)
+        computation.hold()
+        computation.run(delegate.hurry)
+        return play(delegate, computation, reporter, seat.poll)
+
+
 def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: float) -> Phase:
     """Claim what was computed, then make moves until the job has ended and there is nothing left to do."""
     patience, claimed = Patience(reporter, poll, hurry=trainer.hurry), False
@@ -352,7 +367,8 @@ def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: f
             acted, phase = trainer.step(), trainer.look().phase
             if not claimed and phase in (Phase.CLAIMED, Phase.FINAL, Phase.CONVICTED):
                 claimed = True
-                reporter.emit("claimed", "posted its claim", run_root=computation.run_root.hex())
+                text = "posted its claim" if trainer.windows else "sees the claim that it is to defend"
+                reporter.emit("claimed", text, run_root=computation.run_root.hex())
             if phase in (Phase.FINAL, Phase.CONVICTED) and not acted:
                 reporter.emit("ended", f"the job ended: {phase.name.lower()}", phase=phase.name.lower())
                 return phase

@@ -15,9 +15,9 @@ from scene import Play, Scene
 
 import vgame.roles
 from vgame.errors import ChainError, NotYet, Over, StoreError
-from vgame.game.game import JobSpec, Phase
+from vgame.game.game import Game, JobSpec, Phase
 from vgame.report import Reporter
-from vgame.roles import Seat, run_trainer
+from vgame.roles import Seat, run_delegate, run_trainer
 
 SPEC = SETUP.spec
 
@@ -40,13 +40,13 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
     """Run a trainer over the toy machine; `during` happens while it trains. The phase in which it ended, and what it said."""
 
     def run(
-        play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None
+        play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None, delegate: Game | None = None
     ) -> tuple[Phase, list[tuple[str, str]]]:
         computation = SimpleNamespace(
             bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=lambda _: during(),
             history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1], hold=hold,
         )  # fmt: skip
-        monkeypatch.setattr(vgame.roles, "open_game", lambda seat, _: play.trainer.game)
+        monkeypatch.setattr(vgame.roles, "open_game", lambda seat, _: delegate or play.trainer.game)
         monkeypatch.setattr(vgame.roles, "settle", nullcontext)
         monkeypatch.setattr(vgame.roles, "hello", lambda *_: None)
         monkeypatch.setattr(vgame.roles, "find_order", lambda *_: None)
@@ -54,6 +54,8 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
         said = Said(play)
         play.said = said.events
         seat = Seat("", "", Path(), Path(), poll=0.0)
+        if delegate:
+            return run_delegate(seat, play.id, said), said.events
         return run_trainer(seat, play.id, said, any_terms=True), said.events
 
     return run
@@ -73,6 +75,20 @@ def test_no_bond_on_a_run_that_another_process_writes(play: Play, train: Callabl
     with pytest.raises(StoreError):
         train(play, lambda: None, taken)
     assert play.phase is Phase.CREATED
+
+
+def test_a_delegate_computes_and_waits_for_a_claim_to_defend(scene: Scene, play: Play, train: Callable) -> None:
+    """Whatever the trainer has done meanwhile: here it accepts, names the account and claims while the delegate computes, then is gone."""
+    game = scene.game()
+
+    def meanwhile() -> None:
+        play.trainer.accept()
+        play.trainer.claim()
+        play.trainer.game.send("setDelegate", play.id, game.wallet.address, True)
+
+    phase, said = train(play, meanwhile, delegate=game)
+    assert phase is Phase.FINAL and said[0] == ("claimed", "sees the claim that it is to defend")
+    assert play.client.credits(play.trainer.address) == SPEC.reward + SPEC.trainer_bond
 
 
 def test_an_outage_at_the_end_of_training_is_waited_for(play: Play, train: Callable) -> None:

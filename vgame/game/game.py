@@ -309,6 +309,8 @@ class Game:
                 return self.opened(args[0], args[1], args[2], node) > 0
             case "openLeaf":
                 return self.opened(args[0], Level.TENSOR, 0, leaf_hash(Kind.TENSOR, args[1])) > 0
+            case "setDelegate":
+                return self.is_delegate(args[0], args[1]) is bool(args[2])
             case "timeoutMany":  # others of the list may have run out of time since
                 return any(self.dispute(args[0], n).status is not Status.OPEN for n in args[1])
             case "proveKnowledge":
@@ -351,6 +353,10 @@ class Game:
 
     def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
         return self._record(lambda a: (Turn(a[0]), a[1]), "turn", job, number)
+
+    def is_delegate(self, job: bytes, account: str) -> bool:
+        """May the account answer for the job's trainer?"""
+        return bool(self._call("isDelegate", job, account))
 
     def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
         root = self._call("segmentRoot", job, checkpoint)

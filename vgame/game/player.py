@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vgame.errors import ContractError, EndpointError, VgameError
-from vgame.game.game import Game, Job, JobSpec, Phase, Status, Turn
+from vgame.game.game import Dispute, Game, Job, JobSpec, Phase, Status, Turn
 from vgame.game.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -80,11 +80,15 @@ class Player:
         ends = [(job.since + getattr(job.spec, window), what) for window, what in self.windows.get(job.phase, ())]
         for number in range(job.disputes if job.phase is Phase.CLAIMED else 0):
             d = self.game.dispute(self.id, number)
-            if d.status is Status.OPEN and self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor):
+            if d.status is Status.OPEN and self.plays(job, d):
                 turn, end = self.game.turn(self.id, number)
                 ends += [(end, f"the own clock of dispute {number}")] if turn is self.side else []
         left = [(end - now, what) for end, what in ends if end >= now]
         return f"{min(left)[0]} s are left of {min(left)[1]}" if left else ""
+
+    def plays(self, job: Job, d: Dispute) -> bool:
+        """Is it a dispute of this player's?"""
+        return self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor)
 
     def withdraw(self) -> bool:
         """Take what the contract owes."""

@@ -1,0 +1,115 @@
+"""A trainer's delegates: they answer where it cannot, and can do nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from scene import Call, Play, Scene
+
+from vgame.errors import Abstain, ContractError, Over
+from vgame.game.delegate import Delegate
+from vgame.game.game import Phase
+from vgame.game.player import Player
+from vgame.game.trainer import Trainer
+
+SPEC = SETUP.spec
+ERROR = word_lie(6, SUM, 4, 1)[0]  # an auditor's: it names an element of a long sum
+
+
+def named(play: Play, lies: object = None, cls: type[Player] = Delegate) -> Delegate:
+    """A second machine with an account of its own, which the trainer has named."""
+    second = cls(play.scene.game(), play.id, play.machine(lies))
+    play.trainer.game.send("setDelegate", play.id, second.address, True)
+    return second
+
+
+@pytest.mark.parametrize("last", ["reveal", "postSegment", "postTrace", "openLeaf", "postPartials"])
+def test_a_trainer_that_dies_is_defended(scene: Scene, last: str) -> None:
+    """The first machine is gone before it makes its move; the second makes it and all later ones. The money is the trainer's."""
+    play = scene.claimed(SETUP)
+    second, accuser = named(play), play.auditor(ERROR, Mistaken)
+    play.run_until(last, play.trainer, accuser)
+    assert play.run_to_end(second, accuser) is Phase.FINAL
+    assert [(name, number) for name, number, _ in play.verdicts] == [("Dismissed", 0)]
+    pay = SPEC.reward + SPEC.trainer_bond + SPEC.auditor_bond // 2
+    assert play.client.credits(play.trainer.address) == pay and play.client.credits(second.address) == 0
+
+
+def test_without_a_delegate_it_is_convicted(scene: Scene) -> None:
+    """The damaged twin: the same outage, and the second machine was not named."""
+    play = scene.claimed(SETUP)
+    accuser = play.auditor(ERROR, Mistaken)
+    play.run_until("postSegment", play.trainer, accuser)
+    second = Delegate(scene.game(), play.id, SETUP.machine())
+    with pytest.raises(Abstain, match="is no delegate of job"):
+        second.step()
+    assert play.run_to_end(accuser) is Phase.CONVICTED
+
+
+def test_a_tie_is_answered_too(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    second, accuser = named(play), play.auditor(state_lie(6, 5, 0)[0], Mistaken)
+    assert play.run_to_end(second, accuser) is Phase.FINAL
+
+
+def test_both_machines_may_play(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    assert play.run_to_end(named(play), play.trainer, play.auditor(ERROR, Mistaken)) is Phase.FINAL
+
+
+@pytest.mark.parametrize("move", ["postSegment", "postTrace", "postPartials"])
+def test_who_is_named_no_longer_or_for_another_job_commits_to_nothing(scene: Scene, move: str) -> None:
+    play, other = scene.claimed(SETUP), scene.claimed(SETUP)
+    second, foreign = named(play), named(other)
+    call = play.run_until(move, play.trainer, play.auditor(ERROR, Mistaken))
+    play.trainer.game.send("setDelegate", play.id, second.address, False)
+    for stranger in (second, foreign):
+        with pytest.raises(ContractError, match="NotTrainer"):
+            call.send(stranger.game)
+    play.trainer.game.send("setDelegate", play.id, second.address, True)
+    call.send(second.game)
+
+
+def test_a_delegate_can_do_nothing_else(scene: Scene) -> None:
+    """It does not claim, name delegates or get money, and it does not accept what the trainer has not."""
+    play = scene.post(SETUP)
+    play.trainer = play.new_trainer()
+    early = Delegate(scene.game(), play.id, SETUP.machine())
+    assert early.step() is False and play.phase is Phase.CREATED
+    play.trainer.accept()
+    second = named(play)
+    assert second.step() is False and play.phase is Phase.ACCEPTED
+    run = second.run_tree()
+    claim = Call("postClaim", (play.id, run.root, *second.checkpoint(len(second.machine.checkpoints))))
+    for call in (claim, Call("setDelegate", (play.id, second.address, True))):
+        with pytest.raises(ContractError, match="NotTrainer"):
+            call.send(second.game)
+    claim.send(play.trainer.game)
+    play.pass_window()
+    assert second.step() and play.phase is Phase.FINAL
+    with pytest.raises(ContractError, match="NothingToWithdraw"):
+        second.game.send("withdraw", second.address)
+
+
+def test_a_delegate_posts_nothing_for_a_claim_that_is_not_its_own_run(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    second = named(play, ERROR)
+    play.auditor(ERROR, Mistaken).step()
+    with pytest.raises(Abstain, match="is not what this store's run gives"):
+        second.step()
+
+
+def test_nothing_is_left_to_defend(scene: Scene) -> None:
+    play = scene.post(SETUP)
+    Trainer(scene.game(), play.id, SETUP.machine()).accept()
+    play.advance(SPEC.claim_window + 1)
+    play.client.send("expire", play.id)
+    with pytest.raises(Over, match="nothing to defend"):
+        Delegate(scene.game(), play.id, SETUP.machine()).step()
+
+
+def test_a_delegate_tells_the_trainers_clocks(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    second, accuser = named(play), play.auditor(ERROR, Mistaken)
+    play.run_until("postSegment", play.trainer, accuser)
+    assert "s are left of the own clock of dispute 0" in second.hurry()
