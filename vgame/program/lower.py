@@ -17,6 +17,7 @@ import torch
 
 from vgame.arithmetic.functions import Function
 from vgame.errors import DataError, ProgramError, UnsupportedOperators
+from vgame.program.batches import POSITION, refuse_carried, rows_of
 from vgame.program.capture import Captured, capture
 from vgame.program.indices import check_indices
 from vgame.program.lowering import HANDLERS, Builder, Value
@@ -33,7 +34,6 @@ from vgame.program.operators import (
     ReduceMax,
     Ref,
     RefClass,
-    Shuffle,
     operand_refs,
 )
 from vgame.program.optimizer_plan import ByRule, RateAt, plan_of
@@ -90,6 +90,7 @@ def lower_captured(
     listener.stage("checks the data, lowers what was captured")
     _refuse_values(task)
     check_indices(captured, task)
+    refuse_carried(captured, task)
     return _Lowering(task, captured, schedule, steps, listener).run()
 
 
@@ -193,11 +194,13 @@ class _Lowering:
     # ---- data ----
 
     def _load_batches(self) -> list[list[Value]]:
-        """The samples of this step, by the keyed permutation; each data tensor is read by one gather."""
+        """The samples of this step; each data tensor is read by one gather."""
         task = self.task
         self.b.label = "data"
         count = task.batch * task.accumulate
-        rows = self.b.emit(Shuffle(count, task.population), (count,))
+        rows, position = rows_of(self.b, task, self._state)
+        if position is not None:
+            self._assign(POSITION, position)
         if task.window is not None:
             starts = self.b.map(Function.IMUL, rows, task.stride) if task.stride > 1 else rows
             starts = starts.like(starts.layout.unsqueeze(1))

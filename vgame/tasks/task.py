@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from vgame.errors import ProgramError
 
 MOST_WORDS = 2**31 - 1  # of a tensor
+ORDERS = ("shuffled", "sequential", "streams")
 MOST_BATCHES = 1_024  # per step: each is written out in the program
 
 Batch = Mapping[str, torch.Tensor]
@@ -34,6 +36,7 @@ class Task:
     stride: int = 1
     clip: float | None = None  # largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_
     accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
+    order: Literal["shuffled", "sequential", "streams"] | None = None  # of the samples: docs/capture.md; None: shuffled
     schedulers: Sequence[
         LRScheduler
     ] = ()  # of torch or transformers; each steps once after every step, as in torch's loop
@@ -51,6 +54,8 @@ class Task:
         lengths = {name: len(t) if t.dim() else 0 for name, t in self.data.items()}
         if not lengths or len(set(lengths.values())) > 1:
             raise ProgramError(f"every data tensor needs the same number of samples, got {lengths or 'no data'}")
+        if self.order not in (None, *ORDERS):
+            raise ProgramError(f"order = {self.order!r}: one of {', '.join(ORDERS)} is expected")
         for name in ("batch", "stride", "accumulate") + (("window",) if self.window is not None else ()):
             if not isinstance(number := getattr(self, name), int) or number < 1:
                 raise ProgramError(f"{name} = {number!r}: a whole number of at least 1 is expected")

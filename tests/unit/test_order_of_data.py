@@ -1,0 +1,146 @@
+"""The order of the data: which samples a step reads, and models that carry values from batch to batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vgame.errors import ProgramError
+from vgame.execute.executor import Executor
+from vgame.program.lower import Lowered, lower_task
+from vgame.program.schedule import Schedule
+from vgame.program.validate import validate
+from vgame.tasks.task import Task
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Seen(nn.Module):
+    """Keeps the samples of its last batch in a buffer."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(()))
+        self.register_buffer("seen", torch.zeros(batch))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.copy_(x.reshape(len(x), -1)[:, 0])
+        return (self.a * x).mean()
+
+
+class Carried(nn.Module):
+    """A hidden state per row, in a buffer: what a user is told to write."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.cell = nn.RNNCell(1, 2)
+        self.register_buffer("hidden", torch.zeros(rows, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.cell(x, self.hidden)
+        self.hidden = h.detach()
+        return h.square().mean()
+
+
+def task_of(model: nn.Module, samples: int, batch: int, **options) -> Task:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.arange(samples, dtype=torch.float32)
+    return Task(
+        model, lambda m, b: m(b["x"]), optimizer, {"x": x if isinstance(model, Seen) else x[:, None]}, batch, **options
+    )
+
+
+def lowered(task: Task, steps: int) -> Lowered:
+    program = lower_task(task, Schedule(lr="0.1"), steps)
+    validate(program.program, [(t.numel(), not t.is_floating_point()) for t in program.data], steps)
+    return program
+
+
+def read(samples: int, batch: int, steps: int, **options) -> list[list[int]]:
+    """What each step read, by the executor."""
+    program = lowered(task_of(Seen(batch), samples, batch, **options), steps)
+    executor = Executor(program.program, program.data, program.scalars, 3)
+    place = [label.name for label in program.program.labels.state].index("seen")
+    state, found = executor.initial(program.state), []
+    for step in range(1, steps + 1):
+        state = executor.step(step, state).state
+        found.append(state[place].int().tolist())
+    return found
+
+
+def test_sequential_samples_come_one_after_the_other_and_begin_again() -> None:
+    assert read(5, 2, 4, order="sequential") == [[0, 1], [2, 3], [4, 0], [1, 2]]
+
+
+def test_a_stream_reads_on_where_it_stopped() -> None:
+    """Three rows of four samples; the thirteenth belongs to none."""
+    assert read(13, 3, 5, order="streams") == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11], [0, 4, 8]]
+
+
+def test_streams_with_several_batches_a_step() -> None:
+    """The buffer holds the last batch of a step."""
+    assert read(8, 2, 3, order="streams", accumulate=2) == [[1, 5], [3, 7], [1, 5]]
+
+
+def test_streams_of_windows_are_stretches_of_the_data() -> None:
+    assert read(24, 2, 4, order="streams", window=4, stride=4) == [[0, 12], [4, 16], [8, 20], [0, 12]]
+
+
+def test_shuffled_is_the_permutation_that_it_was() -> None:
+    plain = lowered(task_of(Seen(2), 8, 2), 3)
+    said = lowered(task_of(Seen(2), 8, 2, order="shuffled"), 3)
+    assert plain.program.root == said.program.root
+    first = [n for batch in read(8, 2, 4) for n in batch]
+    assert sorted(first) == list(range(8)) and first != sorted(first)
+
+
+def test_a_state_per_row_in_shuffled_order_is_refused_by_name() -> None:
+    with pytest.raises(ProgramError, match=r"carries hidden from batch to batch.*order='streams'"):
+        lowered(task_of(Carried(4), 16, 4), 2)
+    for order in ("streams", "shuffled"):
+        assert lowered(task_of(Carried(4), 16, 4, order=order), 2).program.operators
+
+
+def test_another_state_in_shuffled_order_is_warned_about() -> None:
+    with pytest.warns(UserWarning, match=r"carries 0\.parametrizations"):
+        model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(1, 5)), nn.Tanh())
+        lowered(
+            Task(
+                model,
+                lambda m, b: m(b["x"]).mean(),
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                {"x": torch.ones(8, 1)},
+                4,
+            ),
+            2,
+        )
+
+
+class Normed(nn.Module):
+    """Running statistics are written, never read, in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x.expand(-1, 4)).square().mean()
+
+
+@pytest.mark.filterwarnings("error")
+def test_running_statistics_are_not_carried() -> None:
+    assert lowered(task_of(Normed(), 16, 4), 2).program.operators
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "expected"),
+    [
+        (16, {"order": "sorted"}, "order = 'sorted': one of shuffled, sequential, streams"),
+        (3, {"order": "streams"}, "3 samples are fewer than the 4 rows"),
+        (64, {"order": "streams", "window": 4, "stride": 2}, "only with stride = 4"),
+    ],
+)
+def test_orders_that_do_not_fit_are_refused(samples: int, options: dict, expected: str) -> None:
+    with pytest.raises(ProgramError, match=expected):
+        lowered(task_of(Seen(4), samples, 4, **options), 2)
