@@ -41,8 +41,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 def cut(path: Path, size: int) -> None:
     """Forget what lies behind so many bytes of a file, if there is any."""
     try:
-        if path.exists() and path.stat().st_size > size:
-            os.truncate(path, size)
+        with suppress(FileNotFoundError), open(path, "r+b", opener=no_link) as file:
+            if os.fstat(file.fileno()).st_size > size:
+                os.truncate(file.fileno(), size)
     except OSError as error:
         raise VgameError(f"{path} cannot be cut: {error.strerror}; free space, then resume") from None
 
@@ -53,6 +54,15 @@ def remove_halves(folder: Path) -> None:
         with suppress(OSError), open(half, "rb") as file:  # BlockingIOError: its writer lives
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             half.unlink()
+
+
+def no_link(path: str, flags: int) -> int:
+    """An opener for `open`: what is written goes where the name stands, not where somebody's link leads; nothing waits for a pipe."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "a file is expected", path)
+    return descriptor
 
 
 # ---- what others wrote ----

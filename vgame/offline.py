@@ -74,9 +74,9 @@ def ordered_again(job: JobFile, held: Bundle) -> Bundle:
     return bundle if measured else with_log(bundle, job.log)
 
 
-def store_of(run: Path, bundle: Bundle, keep: int = 1) -> Store:
+def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> Store:
     """The bundle's store in a folder: with a log in mode `logged`."""
-    return (LoggedStore if bundle.mode == "logged" else Store)(run, bundle, keep)
+    return (LoggedStore if bundle.mode == "logged" else Store)(run, bundle, keep, writable)
 
 
 def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:
@@ -85,13 +85,13 @@ def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:
     return run_tree(roots, count, logs).root.hex()
 
 
-def open_run(run: Path, keep: int = 1) -> Store:
-    """The store of a run folder."""
+def open_run(run: Path, keep: int = 1, *, writable: bool = False) -> Store:
+    """The store of a run folder, of somebody else unless it is said that it may be written to."""
     if not (run / "job" / "spec.json").exists():
         raise StoreError(
             f"{run} is not the folder of a run: it has no job/spec.json; `vgame train JOB --out {run}` makes one"
         )
-    return store_of(run, load_bundle(run / "job"), keep)
+    return store_of(run, load_bundle(run / "job"), keep, writable)
 
 
 def train_offline(

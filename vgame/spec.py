@@ -141,7 +141,7 @@ class JobFile(BaseModel):
 def read_job_file(path: Path) -> JobFile:
     """The job file at `path`; every problem in one sentence each."""
     try:
-        job = JobFile.model_validate(tomllib.loads(path.read_text()))
+        job = JobFile.model_validate(tomllib.loads(read_file(path, MOST_SPEC, follow=True).decode()))
     except OSError as error:
         raise JobFileError(f"the job file {path} cannot be read: {error.strerror}") from None
     except ValidationError as error:

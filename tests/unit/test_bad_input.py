@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -240,7 +242,7 @@ def test_a_run_in_progress_matches_so_far(begun: Path, capsys: pytest.CaptureFix
 def test_who_reads_a_run_in_progress_changes_nothing(begun: Path, trained: Path) -> None:
     (begun / "roots.bin").write_bytes((begun / "roots.bin").read_bytes() + b"half")
     before = {name: (begun / name).read_bytes() for name in ("roots.bin", "losses.bin")}
-    store = open_run(begun)
+    store = open_run(begun, writable=True)
     assert (len(store.roots), len(store.losses())) == (1, 2)
     assert {name: (begun / name).read_bytes() for name in before} == before
     train(store, executor_of(store.bundle, "cpu"))
@@ -273,7 +275,7 @@ def test_segment_or_sample(run: Path) -> None:
 
 def diverged(run: Path, step: int) -> Path:
     """A run that says so at a step, and holds what came before."""
-    store = open_run(run)
+    store = open_run(run, writable=True)
     store.roots = store.roots[: (step - 1) // INTERVAL]
     (run / "roots.bin").write_bytes(b"".join(store.roots))
     store.diverged(Divergence(step, 0, 0))
@@ -435,3 +437,80 @@ def test_a_file_of_a_bundle_that_is_none(name: str, what: str, run: Path) -> Non
 def test_a_segment_that_is_none(segment: str, run: Path) -> None:
     with pytest.raises(VgameError, match=r"two checkpoints I\.\.J with 1 <= I <= J <= 3 are expected"):
         audit(run, segment)
+
+
+# ---- files of strangers are only read ----
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    folder = tmp_path_factory.mktemp("logged")
+    job = write(folder / "job.toml", schedule='lr = "0.1"\n[log]\nbits = 32\nthresholds = "proven"')
+    job.write_text(job.read_text().replace("seed = 1", 'seed = 1\nmode = "logged"'))
+    train_offline(job, folder / "run", "default", 1, QUIET)
+    return folder / "run"
+
+
+@pytest.mark.parametrize("what", ["missing", "link", "dangling", "pipe", "short", "sparse"])
+@pytest.mark.usefixtures("calls_of_an_agent")
+def test_an_audit_writes_nothing_into_a_log(what: str, logged: Path, tmp_path: Path) -> None:
+    """It made a missing log, through a link to anywhere: as root a disk would have been overwritten; a pipe was read for ever."""
+    run, mine = Path(shutil.copytree(logged, tmp_path / "run")), tmp_path / "mine"
+    log = run / "rounding.vglog"
+    mine.write_bytes(b"precious")
+    match what:
+        case "short":
+            os.truncate(log, 7)
+        case "sparse":
+            os.truncate(log, 44)
+            with open(log, "ab") as file:
+                file.write(struct.pack("<II", 1, 2**32 - 1))
+            os.truncate(log, 2**33)
+        case _:
+            log.unlink()
+    if what == "pipe":
+        os.mkfifo(log)
+    if what in ("link", "dangling"):
+        log.symlink_to(mine if what == "link" else tmp_path / "nothing")
+    before = contents(tmp_path)
+    with pytest.raises(VgameError, match=r"cannot be read|ends at byte 7, 44|a step has at most"):
+        audit(run)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["run.json", "roots.bin", "losses.bin", "states/0000000006.safetensors"])
+def test_an_audit_of_a_run_without_a_file_makes_none(name: str, run: Path, tmp_path: Path) -> None:
+    (run / name).unlink()
+    before = contents(run)
+    with contextlib.suppress(VgameError):
+        audit(run)
+    assert contents(run) == before
+    (run / name).symlink_to(tmp_path / "nothing")
+    with contextlib.suppress(VgameError):
+        audit(run)
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("name", ["roots.bin", "losses.bin", "checks.bin", "lock"])
+def test_who_resumes_a_run_of_somebody_else_writes_through_no_link(name: str, begun: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    if name != "lock":
+        (begun / name).rename(mine)
+    (begun / name).unlink(missing_ok=True)
+    (begun / name).symlink_to(mine)
+    before = mine.read_bytes() if mine.exists() else None
+    with contextlib.suppress(VgameError):
+        train_offline(begun / "job", begun, "default", 1, QUIET)
+    assert (mine.read_bytes() if mine.exists() else None) == before
+
+
+def test_a_key_that_stands_twice(run: Path) -> None:
+    """Readers would take different ones."""
+    path = run / "job/spec.json"
+    path.write_text('{"seed": 2, ' + path.read_text().lstrip("{"))
+    with pytest.raises(BundleError, match="the key 'seed' stands in it twice"):
+        open_run(run)

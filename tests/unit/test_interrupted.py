@@ -96,12 +96,12 @@ def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path
         "job/.spec.json.a1b2c3d4.half",
     ):
         (left.parent / name).write_bytes(b"half")
-    store = open_run(run)
+    store = open_run(run, writable=True)
     store.hold()
     assert not list(run.rglob(".*"))
     code, _, err = finish(start(bundle, run))
     assert code == 1 and err.count("\n") == 1 and "is being written by another process" in err
-    late = open_run(run)
+    late = open_run(run, writable=True)
     store.release()
     code, last, _ = finish(start(bundle, run))
     assert (code, last["root"]) == (0, whole)
@@ -128,7 +128,7 @@ def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: 
     path.write_bytes(roots[:-1] + bytes([roots[-1] ^ 1]))
     checks.write_bytes(kept[:-32])
     with pytest.raises(StoreError, match=f"damaged at checkpoint {STEPS // INTERVAL}"):
-        open_run(run).hold()
+        open_run(run, writable=True).hold()
     checks.write_bytes(kept)
     path.write_bytes(roots)
     assert finish(start(bundle, run))[1]["root"] == whole

@@ -137,7 +137,7 @@ def another(run: Path) -> None:
         ),
         (cut, "ends after step 3: the entries of step 4 are missing"),
         (another, "has the root .* was committed with checkpoint 1"),
-        (lambda run: (run / "rounding.vglog").unlink(), "ends after step 0: the entries of step 1 are missing"),
+        (lambda run: (run / "rounding.vglog").unlink(), r"rounding\.vglog cannot be read"),
     ],
     ids=["damaged", "cut", "another", "gone"],
 )

@@ -30,7 +30,7 @@ import torch
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
-from vgame.files import cut, parse_json, read_file, remove_halves, write_atomic
+from vgame.files import cut, no_link, parse_json, read_file, remove_halves, write_atomic
 from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.spec import Bundle
 
@@ -52,22 +52,23 @@ class Divergence:
 
 
 class Store:
-    """Checkpoints of one run of one bundle."""
+    """Checkpoints of one run of one bundle. Not `writable`: a folder of somebody else, in which nothing is made or changed."""
 
-    def __init__(self, folder: Path, bundle: Bundle, keep: int = 1) -> None:
-        self.folder, self.bundle, self.keep = folder, bundle, keep
+    def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
+        self.folder, self.bundle, self.keep, self.writable = folder, bundle, keep, writable
         self.roots: list[bytes] = []
         self._lock: IO[bytes] | None = None
         self.divergence: Divergence | None = None
         try:
-            (folder / "states").mkdir(parents=True, exist_ok=True)
+            if writable:
+                (folder / "states").mkdir(parents=True, exist_ok=True)
             self._open()
         except OSError as error:
             raise StoreError(f"{error.filename or folder} cannot be used for a run: {error.strerror}") from None
 
     def _open(self) -> None:
         path = self.folder / "run.json"
-        if not path.exists():
+        if self.writable and not path.exists():
             self._write_header()
         try:
             header = parse_json(read_file(path, MOST_HEADER))
@@ -105,7 +106,10 @@ class Store:
         path = self.folder / name
         if not os.path.lexists(path):
             return b""
-        return read_file(path, self._most(name))
+        try:
+            return read_file(path, self._most(name))
+        except OSError as error:
+            raise StoreError(f"{path} cannot be used for a run: {error.strerror}") from None
 
     def _most(self, name: str) -> int:
         """Bytes that a file of this run can have, with what a kill left."""
@@ -116,7 +120,7 @@ class Store:
         if at is not None:
             cut(self.folder / name, at)
         try:
-            with open(self.folder / name, "ab") as file:
+            with open(self.folder / name, "ab", opener=no_link) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -131,8 +135,10 @@ class Store:
         """From now on only this object writes here, until its process ends; StoreError where another one does, or the roots are damaged."""
         if self._lock is not None:
             return
+        if not self.writable:
+            raise StoreError(f"{self.folder} was opened for reading; nothing is written there")
         try:
-            lock = open(self.folder / "lock", "ab")  # noqa: SIM115
+            lock = open(self.folder / "lock", "ab", opener=no_link)  # noqa: SIM115
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(

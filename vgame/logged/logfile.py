@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgame.files import cut
+from vgame.files import cut, no_link, open_file
 from vgame.logged.encoding import Encoding, LogError, decode, encode, read_varint, varint
 from vgame.logged.kernels import StepEntries, sum_operators
 from vgame.logged.sums import Entries
@@ -39,6 +39,11 @@ def checksum(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=4).digest()
 
 
+def most_of_a_step(program: Program) -> int:
+    """Bytes of a step's sections, at most, in any encoding."""
+    return sum(8 * program.operators[i].elements + 64 for i in sum_operators(program))
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """Where the sections of a step stand, and the checksum after it."""
@@ -53,11 +58,13 @@ class LogFile:
     """A log that is read and appended. Opening checks every whole record."""
 
     def __init__(
-        self, path: Path, program: Program, identity: bytes, bits: int, encoding: Encoding = Encoding.SPARSE
-    ) -> None:
+        self, path: Path, program: Program, identity: bytes, bits: int, encoding: Encoding = Encoding.SPARSE,
+        *, writable: bool = True,
+    ) -> None:  # fmt: skip
         self.path, self.program, self.operators = path, program, sum_operators(program)
         head = MAGIC + bytes([VERSION, encoding, bits]) + identity
-        if not path.exists() or path.stat().st_size < HEADER:
+        self.most = most_of_a_step(program)
+        if writable and (not path.exists() or path.stat().st_size < HEADER):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write("wb", head + checksum(head))
         self.encoding = self._open_header(identity, bits)
@@ -82,11 +89,14 @@ class LogFile:
 
     def _read(self, start: int, size: int) -> bytes:
         try:
-            with open(self.path, "rb") as file:
+            with open_file(self.path) as file:
                 file.seek(start)
-                return file.read(size)
+                data = file.read(size)
         except OSError as error:
             raise LogError(f"{self.path} cannot be read: {error.strerror}") from None
+        if len(data) < size:
+            raise LogError(f"{self.path} ends at byte {start + len(data)}, {start + size} are expected")
+        return data
 
     def look(self) -> None:
         """Take in the whole records that were appended since the last look."""
@@ -95,6 +105,8 @@ class LogFile:
             step, length = struct.unpack("<II", self._read(at, 8))
             if at + FRAME + length > size:
                 break
+            if length > self.most:
+                raise LogError(f"{self.path}: a record of {length:,} bytes, a step has at most {self.most:,}")
             body = self._read(at, FRAME + length)
             if step != len(self.records) + 1:
                 raise LogError(
@@ -202,7 +214,7 @@ class LogFile:
 
     def _write(self, mode: str, data: bytes) -> None:
         try:
-            with open(self.path, mode) as file:
+            with open(self.path, mode, opener=no_link) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

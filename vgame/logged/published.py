@@ -6,16 +6,20 @@ claim's run root, and an executor that follows it.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from vgame.commit.store import MOST_HEADER, ROOT_BYTES
 from vgame.errors import Abstain, StoreError
 from vgame.files import open_file
 from vgame.game.trees import run_tree
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
+from vgame.logged.logfile import FRAME, most_of_a_step
 from vgame.logged.run import LoggedStore
 from vgame.spec import Bundle
 
@@ -27,7 +31,7 @@ class PublishedLog:
     """The log of a run that has ended, copied once to a folder of one's own: what the trainer does to it later does not matter."""
 
     def __init__(self, source: Path, own: Path, bundle: Bundle) -> None:
-        self.source, self.own = source, own
+        self.source, self.own, self.bundle = source, own, bundle
         if not _is_whole(own, bundle):
             self._copy()
         self.store = LoggedStore(own, bundle)
@@ -38,6 +42,8 @@ class PublishedLog:
             path = self.source / name
             try:
                 log = open_file(path)
+                if os.fstat(log.fileno()).st_size > (most := self._most(name)):
+                    raise OSError(errno.EFBIG, f"more than {most:,} bytes, which no log of this job has", str(path))
             except OSError as error:
                 raise Abstain(
                     f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or a "
@@ -45,6 +51,11 @@ class PublishedLog:
                 ) from None
             with log:
                 self._keep(name, log)
+
+    def _most(self, name: str) -> int:
+        """Bytes that a trainer's file can have."""
+        steps = self.bundle.steps * (FRAME + most_of_a_step(self.bundle.program))
+        return MOST_HEADER + {"run.json": 0, "rounding.vglog": steps}.get(name, ROOT_BYTES * self.bundle.checkpoints)
 
     def _keep(self, name: str, log: IO[bytes]) -> None:
         """StoreError where the own disk does not take it."""

@@ -34,9 +34,10 @@ def make_executor(bundle: Bundle, kind: str) -> LoggedExecutor:
 class LoggedStore(Store):
     """A store whose checkpoints have logs."""
 
-    def __init__(self, folder: Path, bundle: Bundle, keep: int = 1) -> None:
-        super().__init__(folder, bundle, keep)
-        self.log = LogFile(folder / "rounding.vglog", bundle.program, bundle.identity, bundle.log.bits)
+    def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
+        super().__init__(folder, bundle, keep, writable)
+        path, bits = folder / "rounding.vglog", bundle.log.bits
+        self.log = LogFile(path, bundle.program, bundle.identity, bits, writable=writable)
         self.log_roots = self._read_roots("logs.bin")
 
     def _committed(self, c: int, root: bytes) -> bytes:
