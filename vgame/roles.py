@@ -27,7 +27,7 @@ from vgame.game.trainer import Trainer
 from vgame.logged.published import PublishedLog
 from vgame.logged.run import LoggedStore
 from vgame.overview import read_game
-from vgame.patience import Patience
+from vgame.patience import Deferred, Patience
 from vgame.report import Reporter
 from vgame.spec import Bundle, load_bundle
 from vgame.terms import Pace, auditor_shortcomings, measure, trainer_shortcomings
@@ -114,10 +114,10 @@ def off_chain(bundle: Bundle) -> str:
 
 def find_order(game: Game, bundle: Bundle, job: bytes) -> Event:
     """The job's creation event; abstains unless the bundle is byte for byte what was ordered."""
-    event = next((e for e in game.events("JobCreated", job)), None)
-    if event is None:
+    events = game.events("JobCreated", job)
+    if not events:
         raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")
-    if not matches(game, bundle, event):
+    if (event := next((e for e in events if matches(game, bundle, e)), None)) is None:
         raise Abstain(f"the bundle is not what job {job.hex()} ordered (its identity differs): get the right one")
     return event
 
@@ -196,7 +196,7 @@ class Computation:
     published: PublishedLog | None = None
 
     def __init__(self, seat: Seat, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
-        self.reporter, self.patience = reporter, Patience(reporter, seat.poll)
+        self.reporter, self.patience = reporter, Patience(reporter, seat.poll, bears=VgameError)
         reporter.stage("reads the bundle, and hashes its state and data")
         self.bundle = load_bundle(seat.bundle)
         if why := off_chain(self.bundle):
@@ -361,7 +361,7 @@ def run_delegate(seat: Seat, job: bytes, reporter: Reporter) -> Phase:
 
 def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: float) -> Phase:
     """Claim what was computed, then make moves until the job has ended and there is nothing left to do."""
-    patience, claimed = Patience(reporter, poll, hurry=trainer.hurry), False
+    patience, claimed, looks = Patience(reporter, poll, hurry=trainer.hurry), False, 0
     while True:
         with patience:
             acted, phase = trainer.step(), trainer.look().phase
@@ -369,7 +369,8 @@ def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: f
                 claimed = True
                 text = "posted its claim" if trainer.windows else "sees the claim that it is to defend"
                 reporter.emit("claimed", text, run_root=computation.run_root.hex())
-            if phase in (Phase.FINAL, Phase.CONVICTED) and not acted:
+            looks = looks + 1 if phase in (Phase.FINAL, Phase.CONVICTED) and not acted else 0
+            if looks == patience.LOOKS:
                 reporter.emit("ended", f"the job ended: {phase.name.lower()}", phase=phase.name.lower())
                 return phase
             if not acted:
@@ -402,29 +403,59 @@ class Limits:
 
 
 class Watch:
-    """An auditor's view of all jobs that order its bundle."""
+    """An auditor's view of all jobs that order its bundle.
+
+    INVARIANT: no answer ends a job for good. What orders other bundles is known by the whole event, whose hash is the job; that a job has
+    ended has to be said LOOKS times in a row, and is asked again every AGAIN seconds.
+    """
+
+    AGAIN = 60.0
+    OLD = 16  # jobs that have ended are looked at in one round, at most: a chain may have thousands
+    LONGEST = 5.0  # seconds between two tries of a job with a problem
 
     def __init__(self, game: Game, computation: Computation, reporter: Reporter, poll: float, limits: Limits) -> None:
         self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
         self.auditors: dict[bytes, Auditor] = {}
-        self.patience: dict[bytes, Patience] = {}
-        self.foreign: set[bytes] = set()
-        self.said: set[bytes] = set()
-        self.ended: set[bytes] = set()
-        self.old = 0  # final claims that match, not yet told: a chain may have thousands
+        self.patience: dict[bytes, Deferred] = {}
+        self.foreign: set[tuple[object, ...]] = set()
+        self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
+        self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
+        self.old = 0  # final claims that match, not yet told
 
     @property
     def finished(self) -> bool:
-        return bool(self.auditors) and set(self.auditors) == self.ended
+        return bool(self.auditors) and all(map(self._over, self.auditors))
+
+    def _over(self, job: bytes) -> bool:
+        return self.ended.get(job, (0, 0.0))[0] >= Patience.LOOKS
 
     def round(self) -> bool:
-        """One round over all jobs; a problem with one of them is none for the others."""
-        self.look()
-        acted = False
-        for job, auditor in self.auditors.items():
-            if job not in self.ended:
-                with self.patience[job]:
-                    acted |= self._round(job, auditor)
+        """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
+        return each([self.look, self.play])
+
+    def look(self) -> bool:
+        """New jobs that order this bundle."""
+        for event in self.game.events("JobCreated"):
+            job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
+            if job in self.auditors or told in self.foreign:
+                continue
+            if not matches(self.game, self.computation.bundle, event):
+                self.foreign.add(told)
+                continue
+            self.auditors[job] = Auditor(self.game, job, self.computation.history)
+            self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
+            self.auditors[job].refusal = self.refusal
+            self.patience[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
+        return False
+
+    def play(self) -> bool:
+        """What is due in each job."""
+        acted, now = False, time.monotonic()
+        due = [job for job, patience in self.patience.items() if patience.due]
+        old = [job for job in due if self._over(job) and now - self.ended[job][1] > self.AGAIN][: self.OLD]
+        for job in [*(job for job in due if not self._over(job)), *old]:
+            with self.patience[job]:
+                acted |= self._round(job, self.auditors[job])
         if self.old:
             root = self.computation.run_root.hex()
             text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"
@@ -432,48 +463,43 @@ class Watch:
             self.old = 0
         return acted
 
-    def look(self) -> None:
-        """New jobs that order this bundle."""
-        for event in self.game.events("JobCreated"):
-            job = event.args["job"]
-            if job in self.auditors or job in self.foreign:
-                continue
-            if not matches(self.game, self.computation.bundle, event):
-                self.foreign.add(job)
-                continue
-            self.auditors[job] = Auditor(self.game, job, self.computation.history)
-            self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
-            self.auditors[job].refusal = self.refusal
-            hurry = self.auditors[job].hurry
-            self.patience[job] = Patience(self.reporter, self.poll, self.poll, hurry)  # the other jobs must not wait
-
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = self.game.job(job)
         phase = state.phase
         duties = [auditor.step]
-        if phase in (Phase.CLAIMED, Phase.FINAL) and job not in self.said:
+        if phase is Phase.NONE:  # a reorganisation, or there never was one
+            del self.auditors[job], self.patience[job]
+            return False
+        if phase in (Phase.CLAIMED, Phase.FINAL) and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
-                self.ended.add(job)
+                self._note(job, True)
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
-            duties.insert(0, partial(self.compare, job, auditor, phase))
+            duties.insert(0, partial(self.compare, job, auditor, state))
         acted = each(duties)
-        if not acted and phase in (Phase.FINAL, Phase.EXPIRED):
-            self.ended.add(job)
-        if not acted and phase is Phase.CONVICTED:
-            verdict = self.game.verdict(job)
-            if verdict.paid or (not verdict.best and self.game.chain.now() > state.since + state.spec.reward_window):
-                self.ended.add(job)
+        self._note(job, not acted and self._nothing_left(job, state))
         return acted
 
-    def compare(self, job: bytes, auditor: Auditor, phase: Phase) -> bool:
+    def _nothing_left(self, job: bytes, state: Job) -> bool:
+        if state.phase is not Phase.CONVICTED:
+            return state.phase in (Phase.FINAL, Phase.EXPIRED)
+        verdict = self.game.verdict(job)
+        return verdict.paid or (not verdict.best and self.game.chain.now() > state.since + state.spec.reward_window)
+
+    def _note(self, job: bytes, over: bool) -> None:
+        """What this look said."""
+        looks = self.ended.pop(job, (0, 0.0))[0]
+        if over:
+            self.ended[job] = (looks + 1, time.monotonic())
+
+    def compare(self, job: bytes, auditor: Auditor, state: Job) -> bool:
         """Say once whether the claim is the own run; also where it is too late to dispute it."""
         agrees, root = auditor.agrees(), self.computation.run_root.hex()
-        old = phase is Phase.FINAL
+        old = state.phase is Phase.FINAL
         late = "; the claim is final, it can be disputed no more" if old else ""
         text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
         self.reporter.emit("audited", "" if agrees and old else text, job=job.hex(), agrees=agrees, run_root=root)
         self.old += agrees and old
-        self.said.add(job)
+        self.said.add((job, state.run_root))
         return False
 
     def refusal(self, state: Job) -> str:

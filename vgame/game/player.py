@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vgame.errors import ContractError, EndpointError, VgameError
+from vgame.errors import ContractError, EndpointError
 from vgame.game.game import Dispute, Game, Job, JobSpec, Phase, Status, Turn
 from vgame.game.machine import Machine
 
@@ -101,7 +101,9 @@ def each(duties: Iterable[Callable[[], bool]]) -> bool:
     for duty in duties:
         try:
             acted |= duty()
-        except VgameError as problem:
+        except (
+            Exception
+        ) as problem:  # what an endpoint shows can raise anything: the other duties are done all the same
             problems.append(problem)
     if problems:
         raise problems[0]

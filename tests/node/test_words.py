@@ -1,0 +1,98 @@
+"""An endpoint's word ends and blinds nobody: one altered answer, or a fabricated event, costs time and nothing else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from frauds import SETUP, SUM, word_lie
+from proxy import Request
+from scene import Scene
+from test_lies import Table, Truth, selector, table
+from test_watch import watch
+
+from vgame.game.game import Phase
+from vgame.game.trainer import Trainer
+from vgame.roles import Limits, Watch, play
+
+LIE = word_lie(6, SUM, 4, 1)[0]
+GET_JOB = selector("getJob", "bytes32")
+
+
+def watcher(t: Table) -> Watch:
+    """An auditor as `vgame auditor` runs it, behind the proxy."""
+    auditor = watch(t.play, Limits(any_clocks=True))
+    auditor.game, auditor.refusal = t.seat(Trainer).game, lambda _: ""
+    return auditor
+
+
+def a_phase(phase: Phase, times: int, asks: str = GET_JOB) -> Any:
+    """So often getJob says that the job is in this phase."""
+    left = [times]
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        told = truth()
+        if asked["method"] == "eth_call" and left[0]:
+            call = asked["params"][0]
+            if call.get("data", call.get("input", "")).startswith(asks):
+                left[0] -= 1
+                told["result"] = "0x" + f"{phase:064x}" + told["result"][66:]
+        return told
+
+    return lie
+
+
+def other_client(asked: Request, truth: Truth) -> Request:
+    """The order of somebody else under the job's identity."""
+    told = truth()
+    for log in told.get("result") if asked["method"] == "eth_getLogs" else ():
+        if len(log["topics"]) == 3:
+            log["topics"][2] = "0x" + "00" * 12 + "77" * 20
+    return told
+
+
+def test_an_order_that_was_shown_altered_is_known_again(node: Scene) -> None:
+    with table(node, LIE) as t:
+        auditor = watcher(t)
+        t.proxy.lie = staticmethod(other_client)
+        auditor.look()
+        assert not auditor.auditors
+        t.proxy.lie = None
+        assert t.play.run_to_end(t.play.trainer, SimpleNamespace(step=auditor.round)) is Phase.CONVICTED
+
+
+@pytest.mark.parametrize("phase", [Phase.FINAL, Phase.CONVICTED])
+def test_a_job_that_was_said_to_have_ended_is_looked_at_again(
+    node: Scene, phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table(node, LIE) as t:
+        once, often = watcher(t), watcher(t)
+        t.proxy.lie = staticmethod(a_phase(phase, 2))
+        for _ in range(2):
+            once.round()
+        t.proxy.lie = staticmethod(a_phase(phase, 1000))
+        for _ in range(10):
+            often.round()
+        assert not once.finished
+        t.proxy.lie = None
+        monkeypatch.setattr(Watch, "AGAIN", 0.0)
+        often.round()
+        assert not often.finished and often.game.wallet.address in {d.auditor for d in t.play.disputes()}
+        assert t.play.run_to_end(t.play.trainer, SimpleNamespace(step=often.round)) is Phase.CONVICTED
+
+
+@pytest.mark.parametrize("phase", [Phase.CONVICTED, Phase.EXPIRED])
+def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase) -> None:
+    with table(node) as t:
+        t.play = node.post(SETUP)
+        trainer = t.seat(Trainer)
+        trainer.accept()
+        trainer.step()
+        t.proxy.lie = staticmethod(a_phase(phase, 2))
+        said: list[str] = []
+        reporter = SimpleNamespace(emit=lambda event, *_, **__: said.append(event))
+        t.play.pass_window()
+        computation: Any = SimpleNamespace(run_root=bytes(32))
+        assert play(trainer, computation, reporter, 0.01) is Phase.FINAL
+        assert t.play.phase is Phase.FINAL and said[-1] == "ended"

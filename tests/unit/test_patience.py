@@ -1,0 +1,45 @@
+"""Loops bear what an endpoint shows: any error of one look is said with its place, and no single word ends them."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from vgame.errors import ChainError, Over, VgameError
+from vgame.game.chain import calldata_floor
+from vgame.patience import Deferred, Patience
+from vgame.report import Reporter
+
+
+def test_what_nobody_foresaw_is_said_with_its_place_and_borne(capsys: pytest.CaptureFixture[str]) -> None:
+    patience = Patience(Reporter(), 0.0, 0.0)
+    for _ in range(3):
+        with patience:
+            calldata_floor(None)  # type: ignore[arg-type]
+    out = capsys.readouterr().out
+    assert out.count("unforeseen") == 1
+    assert re.search(r"unforeseen AttributeError at vgame/game/chain\.py:\d+: .* \(trying again\)", out)
+
+
+def test_what_computes_does_not_try_for_ever() -> None:
+    with pytest.raises(ZeroDivisionError), Patience(Reporter(), 0.0, bears=VgameError):
+        1 / 0  # noqa: B018
+
+
+def test_that_all_is_over_is_believed_when_it_is_said_three_times_in_a_row() -> None:
+    patience = Patience(Reporter(), 0.0, 0.0)
+    for problem in (Over, Over, ChainError, Over, Over):
+        with patience:
+            raise problem("over")
+    with pytest.raises(Over), patience:
+        raise Over("over")
+
+
+def test_what_failed_is_left_out_for_a_while_and_nobody_waits() -> None:
+    patience, begin = Deferred(Reporter(), 30.0), time.monotonic()
+    assert patience.due
+    with patience:
+        raise ChainError("no answer")
+    assert not patience.due and time.monotonic() - begin < 10
