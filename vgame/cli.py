@@ -105,6 +105,9 @@ def audit(
     segment: Annotated[str | None, typer.Option(help="checkpoints I..J only")] = None,
     sample: Annotated[float | None, typer.Option(help="each checkpoint interval with this probability")] = None,
     seed: Annotated[int, typer.Option(help="of the sample; 0: unpredictable")] = 0,
+    bundle: Annotated[
+        Path | None, typer.Option(help="your order: the run must be one of it, names of tensors too")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Re-execute a run and say MATCH or NO MATCH (exit code 2)."""
@@ -113,7 +116,7 @@ def audit(
     prepare_environment(device)
     from vgame.offline import audit_offline
 
-    raise typer.Exit(0 if audit_offline(run, device, segment, sample, seed, Reporter(json)) else 2)
+    raise typer.Exit(0 if audit_offline(run, device, segment, sample, seed, Reporter(json), bundle) else 2)
 
 
 @app.command()

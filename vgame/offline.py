@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from vgame.commit.merkle import Kind
 from vgame.commit.store import Divergence, Store
 from vgame.commit.tensor import tensors_root
@@ -18,7 +20,7 @@ from vgame.errors import JobFileError, StoreError, VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.execute.profile import Profile
-from vgame.execute.training import advance, intervals, state_at, train
+from vgame.execute.training import intervals, state_at, train
 from vgame.game.trees import run_tree
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.run import LoggedStore, make_executor
@@ -28,8 +30,8 @@ from vgame.spec import (
     Bundle,
     JobFile,
     LogTerms,
-    differences,
     load_bundle,
+    ordered_differences,
     prepare,
     prepare_without_log,
     read_job_file,
@@ -57,7 +59,7 @@ def prepare_run(source: Path, run: Path, listener: Silence = SILENCE) -> Bundle:
     held = load_bundle(run / "job")
     if source.resolve() != (run / "job").resolve():
         ordered = load_bundle(source) if source.is_dir() else ordered_again(read_job_file(source), held)
-        if parts := differences(ordered, held):
+        if parts := ordered_differences(ordered, held):
             raise StoreError(
                 f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that it holds: "
                 f"`vgame train {run / 'job'} --out {run}`"
@@ -131,21 +133,27 @@ def train_offline(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Outcome of an audit: what was compared, and the first checkpoint that differs. `kept`: it is the stored state that is another one."""
+    """Outcome of an audit: what was compared, and the first checkpoint that differs. `kept`: it is the stored state that is another one;
+    `step`: it is the recorded loss of this step. `theirs`, `mine`: of what differs; if nothing does, the run roots."""
 
     checked: Sequence[int]
     differs: int | None
     theirs: str
     mine: str
     kept: bool = False
+    step: int | None = None
 
 
 def audit_offline(
-    run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter
-) -> bool:
-    """Re-execute a run, whole or in part, and compare every checkpoint; True if all match."""
+    run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
+    order: Path | None = None,
+) -> bool:  # fmt: skip
+    """Re-execute a run, whole or in part, and compare every checkpoint and loss; True if all match. `order`: the bundle that it must be
+    a run of."""
     with settle(device) as kind:
         store = open_run(run)
+        if order is not None and (parts := ordered_differences(load_bundle(order), store.bundle)):
+            raise StoreError(f"{run} is not a run of the order in {order}: other {', '.join(parts)}")
         if not store.roots and store.divergence is None:
             raise StoreError(f"{run} has no checkpoint yet; nothing can be audited")
         executor = executor_of(store.bundle, kind)
@@ -159,6 +167,7 @@ def audit_offline(
     if isinstance(store, LoggedStore) and not finding.kept:
         tell_log(store, executor, reporter)
     match = finding.differs is None
+    tell_job(store.bundle, reporter)
     reporter.emit(
         "audited",
         verdict(store, chosen, finding),
@@ -168,8 +177,21 @@ def audit_offline(
         differs=finding.differs,
         theirs=finding.theirs,
         mine=finding.mine,
+        step=finding.step,
     )
     return match
+
+
+def tell_job(bundle: Bundle, reporter: Reporter) -> None:
+    """What was audited."""
+    told = {
+        "job": bundle.identity.hex(),
+        "data": bundle.data_root.hex(),
+        "initial_state": bundle.initial_root.hex(),
+        "names": bundle.program.labels.root.hex(),
+    }
+    text = ", ".join(f"{what.replace('_', ' ')} {root[:16]}" for what, root in told.items())
+    reporter.emit("audited_job", f"{text} (compare them with your order, or give --bundle)", **told)
 
 
 def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
@@ -177,6 +199,10 @@ def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
     roots = f"theirs {finding.theirs}, mine {finding.mine}"
     if finding.kept:
         return f"NO MATCH at checkpoint {finding.differs}: committed {finding.theirs}, but its file holds a state with root {finding.mine}"
+    if finding.step is not None:
+        return (
+            f"NO MATCH at step {finding.step}: the recorded loss is another one: {roots}{_honest_reason(store.bundle)}"
+        )
     if finding.differs is not None:
         return f"NO MATCH at checkpoint {finding.differs}: {roots}{_honest_reason(store.bundle)}"
     count = f"{len(finding.checked)} of {store.bundle.checkpoints} checkpoints"
@@ -254,17 +280,45 @@ def audit_whole(store: Store, executor: Executor, _: list[int], reporter: Report
     def progress(step: int, loss: float) -> None:
         reporter.progress("auditing", step, end, f"loss {loss:.4f}")
 
-    mine, divergence = [], None
+    mine, losses, divergence = [], [], None
     for found in intervals(replace(bundle, steps=end), executor, executor.initial(bundle.state), 1, progress):
         if isinstance(found, Divergence):
             divergence = found
         else:
             mine.append(tensors_root(Kind.STATE, found[0]))
+            losses += found[1]
     differs = next((c for c, (a, b) in enumerate(zip(store.roots, mine, strict=False), 1) if a != b), None)
     if differs is None and (len(store.roots) != len(mine) or store.divergence != divergence):
         differs = min(len(store.roots), len(mine)) + 1
     count = max(len(store.roots), len(mine))
-    return Finding(range(1, count + 1), differs, *(run_root(store, roots, count) for roots in (store.roots, mine)))
+    checked = range(1, count + 1)
+    if differs is not None:
+        theirs = outcome(store.roots, differs, store.divergence)
+        return Finding(checked, differs, theirs, outcome(mine, differs, divergence))
+    roots = [run_root(store, roots, count) for roots in (store.roots, mine)]
+    return audit_losses(store, checked, losses, 1) or Finding(checked, None, *roots)
+
+
+def outcome(roots: Sequence[bytes], checkpoint: int, divergence: Divergence | None) -> str:
+    """The root of a checkpoint, or why there is none."""
+    if checkpoint <= len(roots):
+        return roots[checkpoint - 1].hex()
+    return (
+        f"diverged at step {divergence.step}, operator {divergence.operator}, element {divergence.element}"
+        if divergence
+        else "no such checkpoint"
+    )
+
+
+def audit_losses(store: Store, checked: Sequence[int], mine: Sequence[float], first: int) -> Finding | None:
+    """The first recorded loss, from step `first` on, that is not the one of this execution, bit for bit."""
+    recorded = store.losses()
+    for step, loss in enumerate(np.asarray(mine, dtype="<f4"), first):
+        theirs = recorded[step - 1 : step]
+        if theirs.tobytes() != loss.tobytes():
+            told = str(theirs[0]) if len(theirs) else "missing"
+            return Finding(checked, -(-step // store.bundle.interval), told, str(loss), step=step)
+    return None
 
 
 def audit_parts(store: Store, executor: Executor, checkpoints: list[int], reporter: Reporter) -> Finding:
@@ -274,10 +328,15 @@ def audit_parts(store: Store, executor: Executor, checkpoints: list[int], report
     for number, c in enumerate(checkpoints, 1):
         state = executor.to_device(state_before(store, executor, c))
         first, last = (c - 1) * bundle.interval + 1, min(c * bundle.interval, bundle.steps)
-        mine, theirs = tensors_root(Kind.STATE, advance(executor, state, first, last)), store.roots[c - 1]
+        found = next(intervals(replace(bundle, steps=last), executor, state, first))
+        if isinstance(found, Divergence):
+            return Finding(checkpoints[:number], c, store.roots[c - 1].hex(), outcome([], c, found))
+        mine, theirs = tensors_root(Kind.STATE, found[0]), store.roots[c - 1]
         reporter.progress("auditing", number, len(checkpoints), f"checkpoint {c}")
         if mine != theirs:
             return Finding(checkpoints[:number], c, theirs.hex(), mine.hex())
+        if other := audit_losses(store, checkpoints[:number], found[1], first):
+            return other
     return Finding(checkpoints, None, theirs.hex(), mine.hex())
 
 

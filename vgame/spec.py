@@ -283,6 +283,7 @@ class Bundle:
             "data_root": self.data_root.hex(),
             "initial_root": self.initial_root.hex(),
             "scalar_root": self.scalar_root.hex(),
+            "label_root": self.program.labels.root.hex(),
             "seed": self.seed,
             "steps": self.steps,
             "interval": self.interval,
@@ -302,6 +303,12 @@ def differences(a: Bundle, b: Bundle) -> list[str]:
         **{name: lambda x, name=name: getattr(x, name) for name in ("seed", "steps", "interval", "mode", "log")},
     }
     return [name for name, part in parts.items() if part(a) != part(b)]
+
+
+def ordered_differences(order: Bundle, held: Bundle) -> list[str]:
+    """The same, and the names of the tensors, which decide where weights are loaded."""
+    names = order.program.labels.root != held.program.labels.root
+    return differences(order, held) + ["names"] * names
 
 
 def prepare(job: JobFile, listener: Silence = SILENCE) -> Bundle:
@@ -409,6 +416,7 @@ def load_bundle(folder: Path) -> Bundle:
     (scalars,) = read_tensors(folder / "scalars.safetensors", [table])
     bundle = Bundle(program, state, data, scalars.reshape(table.shape), *numbers, terms, log)
     _validate(bundle)
+    spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it
     for name, value in bundle.rendering().items():
         if spec.get(name) != value:
             raise BundleError(

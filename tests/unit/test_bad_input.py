@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from vgame.errors import BundleError, JobFileError, StoreError, VgameError
 from vgame.execute.training import train
 from vgame.locate import locate
 from vgame.offline import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
+from vgame.program.file import load_program
 from vgame.report import Reporter
 from vgame.spec import differences, load_bundle, prepare, read_job_file, save_bundle
 
@@ -514,3 +516,75 @@ def test_a_key_that_stands_twice(run: Path) -> None:
     path.write_text('{"seed": 2, ' + path.read_text().lstrip("{"))
     with pytest.raises(BundleError, match="the key 'seed' stands in it twice"):
         open_run(run)
+
+
+# ---- what else an audit compares ----
+
+
+@pytest.mark.parametrize("chosen", [{}, {"segment": "2..2"}])
+def test_a_recorded_loss_that_is_another_one(chosen: dict, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The curve that a trainer shows is audited like its weights."""
+    path = run / "losses.bin"
+    losses = bytearray(path.read_bytes())
+    losses[4 * 2] ^= 1
+    path.write_bytes(losses)
+    assert not audit(run, **chosen)
+    found = told(capsys, "audited")
+    assert (found["match"], found["step"], found["differs"]) == (False, 3, 2) and found["theirs"] != found["mine"]
+    assert sentence(capsys, run, **chosen).startswith("NO MATCH at step 3: the recorded loss is another one: theirs ")
+    assert audit(run, "1..1")
+    path.write_bytes(losses[:12])
+    assert not audit(run, "3..3") and told(capsys, "audited")["theirs"] == "missing"
+
+
+def test_a_checkpoint_that_differs_is_told_by_its_own_root(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The roots of the whole runs stood there."""
+    honest = open_run(run).roots
+    wrong = bytes([honest[1][0] ^ 1]) + honest[1][1:]
+    weights(run, 4).unlink()
+    (run / "roots.bin").write_bytes(honest[0] + wrong + honest[2])
+    assert not audit(run)
+    found = told(capsys, "audited")
+    assert (found["differs"], found["theirs"], found["mine"]) == (2, wrong.hex(), honest[1].hex())
+
+
+def swap_names(job: Path) -> None:
+    """Two layers of one shape change names in a bundle, its stated label root too: every other root stays."""
+    program, folder = load_program(job / "program.vgp"), job
+    names = {"conv1.bias": "conv2.bias", "conv2.bias": "conv1.bias"}
+    first, second = (next(l for l in program.labels.state if l.name == name) for name in names)
+    state = [replace(l, name=names.get(l.name, l.name)) for l in program.labels.state]
+    assert first != second
+    labels = replace(program.labels, state=tuple(state))
+    bundle = load_bundle(folder)
+    save_bundle(replace(bundle, program=replace(program, labels=labels)), folder)
+
+
+def test_names_are_compared_with_the_order(
+    run: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    order = shutil.copytree(trained / "job", tmp_path / "order")
+    assert audit_offline(run, "default", None, None, 1, QUIET, order)
+    bundle = load_bundle(order)
+    said = told(capsys, "audited_job")
+    roots = (bundle.identity, bundle.data_root, bundle.initial_root, bundle.program.labels.root)
+    assert tuple(said[what] for what in ("job", "data", "initial_state", "names")) == tuple(r.hex() for r in roots)
+    swap_names(run / "job")
+    assert load_bundle(run / "job").identity == bundle.identity  # no root of the order tells
+    with pytest.raises(StoreError, match="holds a run whose tensors have other names"):
+        audit(run)
+    (run / "run.json").write_text((run / "run.json").read_text().replace(
+        bundle.program.labels.root.hex(), load_bundle(run / "job").program.labels.root.hex()
+    ))  # fmt: skip
+    with pytest.raises(StoreError, match=r"is not a run of the order in .*: other names$"):
+        audit_offline(run, "default", None, None, 1, QUIET, order)
+    with pytest.raises(StoreError, match=r"holds another job \(other names\)"):
+        prepare_run(order, run)
+
+
+def test_names_that_are_not_those_that_the_order_states(run: Path) -> None:
+    spec = (run / "job/spec.json").read_text()
+    swap_names(run / "job")
+    (run / "job/spec.json").write_text(spec)
+    with pytest.raises(BundleError, match="the label root of the files is"):
+        load_bundle(run / "job")

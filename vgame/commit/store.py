@@ -73,6 +73,7 @@ class Store:
         try:
             header = parse_json(read_file(path, MOST_HEADER))
             identity, diverged = header["identity"], header["divergence"]
+            names = header.get("labels", self.bundle.program.labels.root.hex())  # an earlier version did not write it
             self.divergence = Divergence(**diverged) if diverged is not None else None
             if diverged is not None:
                 self._check_divergence(self.divergence)
@@ -81,6 +82,11 @@ class Store:
         if identity != self.bundle.identity.hex():
             raise StoreError(
                 f"{self.folder} holds another run (identity {str(identity)[:16]}...); choose another folder"
+            )
+        if names != self.bundle.program.labels.root.hex():
+            raise StoreError(
+                f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); go on with the bundle that "
+                "it was begun with"
             )
         self.roots = self._read_roots("roots.bin")
 
@@ -99,7 +105,8 @@ class Store:
 
     def _write_header(self) -> None:
         diverged = asdict(self.divergence) if self.divergence else None
-        header = {"version": 1, "identity": self.bundle.identity.hex(), "divergence": diverged}
+        names = self.bundle.program.labels.root.hex()
+        header = {"version": 1, "identity": self.bundle.identity.hex(), "labels": names, "divergence": diverged}
         write_atomic(self.folder / "run.json", (json.dumps(header, indent=2) + "\n").encode())
 
     def _read(self, name: str) -> bytes:

@@ -5,6 +5,8 @@ What is hashed decides everything; `Labels` only renders it for people (names of
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +52,18 @@ class Labels:
             names = Counter(label.name for label in labels)
             if twice := [name for name, count in names.items() if count > 1]:
                 raise ProgramError(f"{len(twice)} names of {what} tensors stand for several, {twice[0]!r} is the first")
+
+    @property
+    def root(self) -> bytes:
+        """SHA-256 over what the state's and the data's tensors are called, their types and shapes (docs/formats.md section 7)."""
+        parts = [b"vgame labels 1\n"]
+        for labels in (self.state, self.data):
+            parts.append(struct.pack(">I", len(labels)))
+            for label in labels:
+                name, rank = label.name.encode(), len(label.shape)
+                parts.append(struct.pack(">I", len(name)) + name)
+                parts.append(struct.pack(f">BI{rank}Q", label.integer, rank, *label.shape))
+        return hashlib.sha256(b"".join(parts)).digest()
 
 
 @dataclass(frozen=True)
