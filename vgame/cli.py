@@ -34,17 +34,21 @@ Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
 GameAddress = Annotated[str, typer.Option("--game", help="address of the game")]
 BundleFolder = Annotated[Path, typer.Option("--bundle", help="folder of the job's bundle")]
 StoreFolder = Annotated[Path, typer.Option("--store", help="folder for checkpoints")]
+ChainId = Annotated[
+    int | None,
+    typer.Option("--chain-id", min=1, help="the chain to sign for; without it only a node on loopback is believed"),
+]
 DeviceName = Annotated[str, typer.Option("--device", help="default, compatible, reversed or cuda")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
 
 
-def _seat(rpc: str, game: str, bundle: Path, store: Path, device: str, log: Path | None = None):
+def _seat(rpc: str, game: str, bundle: Path, store: Path, device: str, chain_id: int | None, log: Path | None = None):
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
     from vgame.roles import Seat
 
-    return Seat(rpc, game, bundle, store, device, log=log)
+    return Seat(rpc, game, bundle, store, device, log=log, chain_id=chain_id)
 
 
 @app.command()
@@ -186,12 +190,12 @@ def chain(
 
 
 @app.command()
-def deploy(rpc: Rpc, json: Json = False) -> None:
+def deploy(rpc: Rpc, chain_id: ChainId = None, json: Json = False) -> None:
     """Deploy the game and its referee with the key in VGAME_KEY."""
-    from vgame.game.chain import Chain, deploy_game
+    from vgame.game.chain import connect, deploy_game
     from vgame.roles import wallet_from_environment
 
-    connection = Chain(rpc)
+    connection = connect(rpc, chain_id)
     address = deploy_game(wallet_from_environment(connection))
     Reporter(json).emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
@@ -204,12 +208,13 @@ def post(
     nonce: Annotated[
         int, typer.Option(help="a number that this client has not used for the same order", min=0, max=2**256 - 1)
     ] = 0,
+    chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
     """Order a job: pays its reward."""
     if job.is_file():
         raise VgameError(f"{job} is a file; run `vgame prepare {job} --out BUNDLE` and post the bundle")
-    seat = _seat(rpc, game, job, job, "default")
+    seat = _seat(rpc, game, job, job, "default", chain_id)
     from vgame.roles import open_game, post_job
     from vgame.spec import load_bundle
 
@@ -222,10 +227,11 @@ def close(
     job: Annotated[str, typer.Argument(help="identity of the job, hex")],
     rpc: Rpc,
     game: GameAddress,
+    chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
     """End a job whose time is over, and withdraw all that the contract owes this account: how a client gets money back."""
-    seat, identity = _seat(rpc, game, Path(), Path(), "default"), _job_id(job)
+    seat, identity = _seat(rpc, game, Path(), Path(), "default", chain_id), _job_id(job)
     from vgame.roles import close_job, open_game
 
     phase, amount = close_job(open_game(seat), identity)
@@ -240,10 +246,11 @@ def delegate(
     rpc: Rpc,
     game: GameAddress,
     remove: Annotated[bool, typer.Option("--remove", help="it may answer no longer")] = False,
+    chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
     """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); what it posts binds the trainer."""
-    seat, identity = _seat(rpc, game, Path(), Path(), "default"), _job_id(job)
+    seat, identity = _seat(rpc, game, Path(), Path(), "default", chain_id), _job_id(job)
     from vgame.game.chain import checksum_address
     from vgame.roles import open_game
 
@@ -265,10 +272,14 @@ def trainer(
     delegate: Annotated[
         bool, typer.Option("--delegate", help="only answer for the job's trainer, which named this account")
     ] = False,
+    chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
-    seat, reporter = _seat(rpc, game, bundle, store, device), Reporter(json, "delegate" if delegate else "trainer")
+    seat, reporter = (
+        _seat(rpc, game, bundle, store, device, chain_id),
+        Reporter(json, "delegate" if delegate else "trainer"),
+    )
     from vgame.game.game import Phase
     from vgame.roles import run_delegate, run_trainer
 
@@ -290,10 +301,11 @@ def auditor(
     ] = None,
     any_terms: Annotated[bool, typer.Option("--any-terms", help="dispute on clocks that may be too short")] = False,
     log: Annotated[Path | None, typer.Option(help="mode logged: the trainer's run folder, or a copy of it")] = None,
+    chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
     """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
-    seat = _seat(rpc, game, bundle, store, device, log=log)
+    seat = _seat(rpc, game, bundle, store, device, chain_id, log)
     from vgame.roles import Limits, run_auditor
 
     run_auditor(seat, Reporter(json, "auditor"), Limits(_wei(max_bond), any_terms), once)
@@ -375,10 +387,11 @@ def adversary(
     bundle: BundleFolder,
     store: StoreFolder,
     device: DeviceName = "default",
+    chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
     """Drills: play the cheats that are named on stdin."""
-    seat = _seat(rpc, game, bundle, store, device)
+    seat = _seat(rpc, game, bundle, store, device, chain_id)
     from vgame.demo.drills import run_adversary
 
     run_adversary(seat, Reporter(json, "adversary"))

@@ -19,7 +19,7 @@ from vgame.execute.devices import fingerprint, settle
 from vgame.execute.work import operations
 from vgame.game.adversaries import ATTACKS
 from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Wallet, keystore_key
+from vgame.game.chain import Chain, Wallet, connect, keystore_key
 from vgame.game.delegate import Delegate
 from vgame.game.game import Event, Game, Job, JobSpec, Phase, Turn
 from vgame.game.player import each
@@ -49,6 +49,7 @@ class Seat:
     keep: int = 1
     poll: float = 0.2
     log: Path | None = None  # an auditor's: the trainer's run folder, in mode `logged`
+    chain_id: int | None = None  # the chain that is signed for
 
 
 def wallet_from_environment(chain: Chain) -> Wallet:
@@ -84,7 +85,7 @@ def _from_keystore(path: Path) -> bytes:
 
 def open_game(seat: Seat, reporter: Reporter | None = None) -> Game:
     """The contract at the seat, all its parts checked, with the wallet of the environment."""
-    chain = Chain(seat.rpc)
+    chain = connect(seat.rpc, seat.chain_id)
     if reporter:
         chain.tell = lambda text: reporter.emit("waiting", text, message=text)
     game = Game(chain, seat.game, wallet_from_environment(chain))

@@ -9,9 +9,11 @@ import pytest
 from frauds import SETUP, SUM, word_lie
 from proxy import Request
 from scene import Scene
-from test_lies import Table, Truth, selector, table
+from test_lies import Table, Truth, chain_one, selector, table
 from test_watch import watch
 
+from vgame.errors import ChainError
+from vgame.game.chain import CHAIN_VARIABLE, connect
 from vgame.game.game import Phase
 from vgame.game.trainer import Trainer
 from vgame.roles import Limits, Watch, play
@@ -96,3 +98,23 @@ def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase) -> None:
         computation: Any = SimpleNamespace(run_root=bytes(32))
         assert play(trainer, computation, reporter, 0.01) is Phase.FINAL
         assert t.play.phase is Phase.FINAL and said[-1] == "ended"
+
+
+def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer is an endpoint's word too: one that lied got a transaction signed for chain 1."""
+    right = node.chain.chain_id
+    with table(node) as t:
+        near, far = t.chain.url, t.chain.url.replace("127.0.0.1", "0.0.0.0")  # the same, but not by a name of loopback
+        assert connect(near).chain_id == connect(far, right).chain_id == right
+        with pytest.raises(ChainError, match=rf"says that it is chain {right}, and nothing is signed.*--chain-id"):
+            connect(far)
+        t.proxy.lie = staticmethod(chain_one)
+        for url in (near, far):
+            with pytest.raises(ChainError, match=rf"is chain 1, chain {right} was expected"):
+                connect(url, right)
+        monkeypatch.setenv(CHAIN_VARIABLE, str(right))
+        with pytest.raises(ChainError, match="is chain 1, chain"):
+            connect(near)
+        monkeypatch.setenv(CHAIN_VARIABLE, "one")
+        with pytest.raises(ChainError, match="the number of a chain is expected"):
+            connect(near)

@@ -23,7 +23,7 @@ from vgame.demo.processes import Role, start_embedded_chain
 from vgame.demo.screen import Screen
 from vgame.errors import ContractError, VgameError
 from vgame.game.adversaries import ATTACKS, TAMPERED_LOG
-from vgame.game.chain import Chain, Wallet, deploy_game
+from vgame.game.chain import Wallet, connect, deploy_game
 from vgame.game.game import Event, Game, Level, Phase, Status, Turn
 
 DEVICE_A, DEVICE_B = "default", "compatible"
@@ -105,7 +105,7 @@ class Story:
         self.begin = time.monotonic()
         self.result = Result()
         self.url = rpc or self._embedded()
-        self.chain = Chain(self.url)
+        self.chain = connect(self.url)
         self.can_travel = self.chain.advance(1)
         self.extra = () if self.can_travel else ("--any-terms",)  # nobody wants to wait for clocks that are safe
         self.wallets = {name: Wallet(self.chain) for name in FUNDS}

@@ -17,6 +17,7 @@ from functools import cache
 from http.client import HTTPResponse
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from eth_account import Account
@@ -52,6 +53,8 @@ GWEI = 10**9
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
+CHAIN_VARIABLE = "VGAME_CHAIN_ID"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: How nodes say that a transaction of the same number is already waiting and pays as much, or is this very one.
 REPLACEMENT_REFUSED = ("underpriced", "already known", "already imported", "replacement")
 
@@ -290,6 +293,24 @@ class Chain:
                 f"{bytes(digest).hex()[:16]}: it is not believed; use another endpoint"
             )
         return found
+
+
+def connect(rpc: str, chain_id: int | None = None) -> Chain:
+    """A chain to sign for: the one that the user names, here or in VGAME_CHAIN_ID; unnamed it is believed only to a node on loopback.
+
+    INVARIANT: no endpoint elsewhere chooses for which chain a key signs, or the same transaction could be sent where its account has money.
+    """
+    if chain_id is None and (text := os.environ.get(CHAIN_VARIABLE)):
+        if not (text.isascii() and text.isdigit()):
+            raise ChainError(f"{CHAIN_VARIABLE} is {text!r}; the number of a chain is expected, as 1")
+        chain_id = int(text)
+    chain = Chain(rpc, chain_id)
+    if chain_id is None and urlsplit(rpc).hostname not in LOOPBACK:
+        raise ChainError(
+            f"the endpoint says that it is chain {chain.chain_id}, and nothing is signed on its word alone: name the chain with --chain-id "
+            f"(--chain-id {chain.chain_id} if that is the one you mean)"
+        )
+    return chain
 
 
 def _named(receipt: Any) -> tuple[Any, bytes]:
