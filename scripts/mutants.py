@@ -30,6 +30,7 @@ GAME = tuple(
     for n in ("errors", "clocks", "fraud", "trees", "divergence", "restart", "agents", "many", "stateful", "listed")
 )
 TWIN = ("tests/twin", *GAME)
+LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud"))
 LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
 
 
@@ -83,7 +84,7 @@ MUTANTS = (
     Mutant("VerificationGame.sol", "right = exact == d.word;", "right = exact != d.word;"),
     Mutant("VerificationGame.sol", "_requireTurn(id, job, d, Clock.Turn.Trainer);\n        if (prior", "if (prior"),
     Mutant("VerificationGame.sol", "if (msg.sender != d.auditor) revert NotAuditor(msg.sender);", ""),
-    Mutant("VerificationGame.sol", "if (msg.sender != job.trainer) revert NotTrainer(msg.sender);", ""),
+    Mutant("VerificationGame.sol", "if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);", ""),
     Mutant("VerificationGame.sol", "d.others = uint24(job.open - 1);", "d.others = 0;"),
     Mutant("VerificationGame.sol", "+= _burnHalf(job.spec.auditorBond);", "+= job.spec.auditorBond;"),
     Mutant("VerificationGame.sol", "credits[job.client] += job.spec.reward;\n        emit Convicted", "emit Convicted"),
@@ -157,6 +158,22 @@ MUTANTS = (
     Mutant("arithmetic/Grid.sol", "(mantissa, exponent) = _round(mantissa, exponent, 52, type(int256).min);", "", LOGGED),
     Mutant("arithmetic/Grid.sol", "-117 - int256(bits)", "-118 - int256(bits)", LOGGED),
     Mutant("arithmetic/Grid.sol", "if (shift > 80) return", "if (shift > 30) return", LOGGED),
+    # what is published, batches, delegates, the parts
+    Mutant("VerificationGame.sol", "uint256(kind), height, children);", "uint256(kind), height, children[:0]);", LATER),
+    Mutant("VerificationGame.sol", "height, post.children);", "height, post.firstPath);", LATER),
+    Mutant("VerificationGame.sol", "emit LeafOpened(id, node, words);", "emit LeafOpened(id, node, words[1:]);", LATER),
+    Mutant("VerificationGame.sol", "d.index >> 32, right);", "d.index >> 32, !right);", LATER),
+    Mutant("VerificationGame.sol", "if (d.status != Status.Open) continue;", "", LATER),
+    Mutant("VerificationGame.sol", "if (turn_ != Clock.Turn.AuditorExpired) continue;", "", LATER),
+    Mutant("VerificationGame.sol", "TrainerExpired) return _convict", "TrainerExpired) _convict", LATER),
+    Mutant("VerificationGame.sol", "if (!ended) revert NoneExpired();", "", LATER),
+    Mutant("Settlement.sol", "count < rest ? count : rest", "count", LATER),
+    Mutant("VerificationGame.sol", " && !_delegates[id][msg.sender]) revert", ") revert", LATER),
+    Mutant("Settlement.sol", "if (msg.sender != _jobs[id].trainer) revert NotTrainer(msg.sender);", "", LATER),
+    Mutant("VerificationGame.sol", "_checkPart(settlement_);", "", LATER),
+    Mutant("VerificationGame.sol", "if (address(logged_) != address(referee_)) _checkPart(address(logged_));", "", LATER),
+    Mutant("Settlement.sol", "if (address(this) == self) revert OnlyDelegated();", "", LATER),
+    Mutant("Settlement.sol", "sendValue(recipient, amount);", "sendValue(payable(msg.sender), amount);", ("tests/game/test_listed.py",)),
 )  # fmt: skip
 
 
