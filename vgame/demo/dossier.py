@@ -121,7 +121,6 @@ def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> lis
     for event in events[begin:]:
         if event.transaction in seen:
             continue
-        seen.add(event.transaction)
         tx = web3.eth.get_transaction(bytes.fromhex(event.transaction))
         name, named = called(game, bytes(tx["input"]))
         if name in BEFORE or name in AFTERWARDS:
@@ -129,6 +128,7 @@ def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> lis
         named = event.args.get("dispute", named)
         if named != dispute and (named is not None or event.args.get("node") not in visited):
             continue
+        seen.add(event.transaction)  # not before: `timeoutMany` has an event for each of many disputes
         receipt = web3.eth.get_transaction_receipt(bytes.fromhex(event.transaction))
         size = len(bytes(tx["input"]))
         sender = names.get(receipt["from"], receipt["from"])
