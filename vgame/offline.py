@@ -303,11 +303,9 @@ def outcome(roots: Sequence[bytes], checkpoint: int, divergence: Divergence | No
     """The root of a checkpoint, or why there is none."""
     if checkpoint <= len(roots):
         return roots[checkpoint - 1].hex()
-    return (
-        f"diverged at step {divergence.step}, operator {divergence.operator}, element {divergence.element}"
-        if divergence
-        else "no such checkpoint"
-    )
+    if divergence is None:
+        return "no such checkpoint"
+    return f"diverged at step {divergence.step}, operator {divergence.operator}, element {divergence.element}"
 
 
 def audit_losses(store: Store, checked: Sequence[int], mine: Sequence[float], first: int) -> Finding | None:

@@ -183,6 +183,12 @@ def test_a_label_that_steers_a_terminal_is_refused(copy: Path) -> None:
         load_bundle(copy)
 
 
+def test_a_label_of_a_shape_that_no_tensor_has(copy: Path) -> None:
+    rename_in_the_file(copy / "program.vgp", '"shape": [10]', '"shape": [-2, -5]')
+    with pytest.raises(ProgramError, match="a shape that no tensor has"):
+        load_bundle(copy)
+
+
 # ---- tensors on disk ----
 
 

@@ -104,6 +104,8 @@ def _labels(fields: dict) -> Labels:
         tuple(map(tensor, fields["data"])),
         tuple(map(str, fields["scalars"])),
     )
+    if any(not 0 <= n < 2**32 for label in (*labels.state, *labels.data) for n in label.shape):
+        raise ValueError("a label has a shape that no tensor has")
     names = (*labels.operators, *labels.scalars, *(label.name for label in (*labels.state, *labels.data)))
     if any(unicodedata.category(c) in OBEYED for name in names for c in name):
         raise ValueError("a label holds a control character, which a terminal would obey")
