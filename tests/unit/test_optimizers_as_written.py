@@ -79,11 +79,11 @@ def loss(model: nn.Module, batch) -> torch.Tensor:
 
 
 def lowered(
-    make: Callable, schedulers: Callable = lambda o: (), schedule: Schedule | None = None, steps=STEPS
+    make: Callable, schedulers: Callable = lambda o: (), schedule: Schedule | None = None, steps=STEPS, **options
 ) -> Lowered:
     model = network()
     optimizer = make(model.parameters())
-    task = Task(model, loss, optimizer, data(), BATCH, schedulers=schedulers(optimizer))
+    task = Task(model, loss, optimizer, data(), BATCH, schedulers=schedulers(optimizer), **options)
     program = lower_task(task, schedule, steps)
     validate(program.program, [(t.numel(), not t.is_floating_point()) for t in program.data], steps)
     return program
@@ -240,3 +240,38 @@ def test_a_used_optimizer_is_refused() -> None:
 
     with pytest.raises(ProgramError, match="RMSprop already holds step"):
         lowered(used)
+
+
+AVERAGES = {"equal": "equal", "decay": 0.9}
+
+
+@pytest.mark.parametrize("average", AVERAGES.values(), ids=AVERAGES)
+def test_averages_are_those_of_averaged_models(average) -> None:
+    """Clipping by value too: torch's own functions beside the program."""
+    program = lowered(lambda p: optim.SGD(p, lr=0.5), average=average, clip_value=0.01)
+    executor = Executor(program.program, program.data, program.scalars, SEED)
+    state = executor.initial(program.state)
+    model = copy.deepcopy(network()).double()
+    optimizer = optim.SGD(model.parameters(), lr=0.5)
+    function = None if average == "equal" else optim.swa_utils.get_ema_avg_fn(average)
+    averaged = optim.swa_utils.AveragedModel(model, avg_fn=function)
+    for step in range(1, STEPS + 1):
+        state = executor.step(step, state).state
+        chosen = torch.tensor([shuffle_index(SEED, step, e, BATCH, 64) for e in range(BATCH)])
+        optimizer.zero_grad()
+        loss(model, {"x": data()["x"][chosen].double(), "y": data()["y"][chosen]}).backward()
+        assert any((p.grad.abs() > 0.01).any() for p in model.parameters()), "nothing is clipped, so nothing is tested"
+        nn.utils.clip_grad_value_(model.parameters(), 0.01)
+        optimizer.step()
+        averaged.update_parameters(model)
+    names = [label.name for label in program.program.labels.state]
+    for name, p in averaged.module.named_parameters():
+        ours = state[names.index(f"average.{name}")].view(p.shape).double()
+        assert (ours - p.detach()).abs().max() < 1e-6, name
+        assert (ours - state[names.index(name)].view(p.shape)).abs().max() > 1e-4, f"{name} is no average"
+
+
+@pytest.mark.parametrize("options", [{"clip_value": 0.0}, {"average": 1.0}, {"average": "ema"}])
+def test_options_out_of_range_are_refused(options: dict) -> None:
+    with pytest.raises(ProgramError, match=next(iter(options))):
+        lowered(lambda p: optim.SGD(p, lr=0.5), **options)

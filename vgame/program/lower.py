@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator as python_operator
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from vgame.program.capture import Captured, capture
 from vgame.program.indices import check_indices
 from vgame.program.lowering import HANDLERS, Builder, Value
 from vgame.program.lowering.conform import conform
+from vgame.program.lowering.pointwise import clamp
 from vgame.program.lowering.reduction import vector_norm
 from vgame.program.lowering.views import stack
 from vgame.program.operators import (
@@ -126,7 +127,12 @@ class _Lowering:
         gradients = dict(zip(self.captured.trained, gradients, strict=True))
         if self.task.clip is not None:
             gradients = self._clipped(gradients, self.task.clip)
+        if (limit := self.task.clip_value) is not None:
+            self.b.label = "clip"
+            gradients = {name: clamp(self.b, g, -limit, limit) for name, g in gradients.items()}
         self._optimizer(gradients)
+        if self.task.average is not None:
+            self._average(self.task.average, gradients)
         return self._finish(self._computed(loss))
 
     def _gradients(self) -> tuple[Value, list[Value]]:
@@ -287,6 +293,19 @@ class _Lowering:
         self.scalar_names.append(name)
         self.scalar_columns.append(column)
         return len(self.scalar_columns) - 1
+
+    def _average(self, average: float | str, trained: Iterable[str]) -> None:
+        """average + (parameter - average) * share, share being 1 in the first step (torch.optim.swa_utils.AveragedModel)."""
+        equal = average == "equal"
+        column = [1.0 if t == 1 else 1 / t if equal else 1.0 - average for t in range(1, self.steps + 1)]
+        share = self._scalar("average", np.array(column, np.float32))
+        for name in trained:
+            self.b.label = f"average {name}"
+            index = self._index(name)
+            label, tensor = self.state[index]
+            new, old = self.outputs[index], self._state(f"average.{name}", tensor.view(label.shape))
+            part = self.b.map(Function.MUL, self.b.map(Function.SUB, new, old), share)
+            self._assign(f"average.{name}", self.b.map(Function.ADD, old, part))
 
     # ---- the program ----
 

@@ -35,6 +35,10 @@ class Task:
     window: int | None = None
     stride: int = 1
     clip: float | None = None  # largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_
+    clip_value: float | None = None  # largest absolute value of a gradient, as torch.nn.utils.clip_grad_value_
+    average: float | Literal["equal"] | None = (
+        None  # of the weights, kept beside them: decay of an EMA, or the mean of all steps
+    )
     accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
     order: Literal["shuffled", "sequential", "streams"] | None = None  # of the samples: docs/capture.md; None: shuffled
     schedulers: Sequence[
@@ -69,6 +73,10 @@ class Task:
             raise ProgramError(f"accumulate = {self.accumulate}: {MOST_BATCHES} batches per step are the most")
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise ProgramError(f"clip = {self.clip}: a positive norm is expected")
+        if self.clip_value is not None and not 0 < self.clip_value < float("inf"):
+            raise ProgramError(f"clip_value = {self.clip_value}: a positive number is expected")
+        if self.average not in (None, "equal") and not (isinstance(self.average, float) and 0 <= self.average < 1):
+            raise ProgramError(f'average = {self.average!r}: a decay from 0 to below 1, or "equal", is expected')
 
     @property
     def length(self) -> int:
