@@ -140,6 +140,24 @@ def locate(
 
 
 @app.command()
+def trace(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    step: Annotated[int, typer.Option(help="which step, from 1")],
+    operator: Annotated[int | None, typer.Option(help="this operator's output only")] = None,
+    element: Annotated[int | None, typer.Option(help="also this word of it")] = None,
+    device: DeviceName = "default",
+    json: Json = False,
+) -> None:
+    """Every operator's output root in a step of a run, and any word: to find where one's own execution differs."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.trace import trace as show_trace
+
+    show_trace(run, step, device, Reporter(json), operator, element)
+
+
+@app.command()
 def inspect(
     program: Annotated[Path, typer.Argument(help="bundle folder, run folder or program file")], json: Json = False
 ) -> None:

@@ -1,0 +1,57 @@
+"""`vgame trace`: what it tells is what a dispute over the run would reveal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from job_files import write
+
+from vgame.commit.store import Store
+from vgame.errors import VgameError
+from vgame.execute.history import History
+from vgame.offline import executor_of, train_offline
+from vgame.report import Reporter
+from vgame.spec import load_bundle
+from vgame.trace import trace
+
+QUIET = Reporter(json_lines=True)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    folder = tmp_path_factory.mktemp("traced")
+    train_offline(write(folder / "job.toml"), folder / "run", "default", 1, QUIET)
+    return folder / "run"
+
+
+def test_it_tells_what_a_dispute_reveals(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(run, load_bundle(run / "job"), writable=False)
+    history = History(store, executor_of(store.bundle, "cpu"))
+    operator, step, element = 1, 4, 100
+    capsys.readouterr()
+    trace(run, step, "default", QUIET, operator, element)
+    trace(run, step, "compatible", QUIET)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    whole = [line["root"] for line in told if line["event"] == "output"]
+    assert whole[1:] == [root.hex() for root in history.trace(step)] and whole[0] == whole[1 + operator]
+    assert len({line["root"] for line in told if line["event"] == "traced"}) == 1
+    words = history.words(step, operator)[4 * element :][:4]
+    assert [line["word"] for line in told if line["event"] == "word"] == [f"0x{int.from_bytes(words, 'little'):08x}"]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ((0, None, None), "the run has the steps 1 to 6"),
+        ((7, None, None), "the run has the steps 1 to 6"),
+        ((1, 10**6, None), "the program has the operators 0 to"),
+        ((1, -1, None), "the program has the operators 0 to"),
+        ((1, None, 0), "of which operator"),
+        ((1, 0, 10**9), "has the elements 0 to"),
+    ],
+)
+def test_a_place_that_the_run_does_not_have(place: tuple, said: str, run: Path) -> None:
+    with pytest.raises(VgameError, match=said):
+        trace(run, place[0], "default", QUIET, *place[1:])
