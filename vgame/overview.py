@@ -13,11 +13,11 @@ from typing import Any
 from rich.table import Table
 
 from vgame.errors import ChainError
-from vgame.game.game import Dispute, Game, Job, Phase, Status, Turn
+from vgame.game.game import Dispute, Game, Job, Phase, Standing, Turn
+from vgame.game.player import DISPUTE_GAS
 from vgame.patience import Patience
 from vgame.report import Reporter
 
-DISPUTE_GAS = 2_000_000  # more than either side needs for a descent and a leaf (docs/gas.json)
 WINDOWS = {Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window"}
 ETHER = 10**18
 
@@ -64,16 +64,15 @@ def read_job(game: Game, job: bytes, now: int) -> JobState:
         job.hex(), state.phase.name.lower(), state.client, state.trainer if int(state.trainer, 16) else None,
         state.run_root.hex() if claimed else None, state.diverged_at or None, state.spec.steps, left,
         state.spec.reward, state.spec.trainer_bond, state.spec.auditor_bond,
-        [_dispute(game, job, state, n, now) for n in range(state.disputes)],
+        [_dispute(s, now) for s in game.all_disputes(job)],
     )  # fmt: skip
 
 
-def _dispute(game: Game, job: bytes, state: Job, number: int, now: int) -> DisputeState:
-    d = game.dispute(job, number)
-    place = (number, d.auditor, d.status.name.lower(), d.level.name.lower(), d.step or None)
-    if d.status is not Status.OPEN or state.phase is not Phase.CLAIMED:
+def _dispute(standing: Standing, now: int) -> DisputeState:
+    d, turn, deadline = standing.dispute, standing.turn, standing.deadline
+    place = (standing.number, d.auditor, d.status.name.lower(), d.level.name.lower(), d.step or None)
+    if turn is None:
         return DisputeState(*place)
-    turn, deadline = game.turn(job, number)
     begin = deadline - _left(turn, d)
     return DisputeState(*place, turn.name.lower().replace("_", " "), deadline - now, max(0, now - begin))
 
@@ -174,7 +173,7 @@ class Alarm:
 def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> Iterator[Alarm]:
     """Everything alarming for `account`; `forecast`: own run root per job, hex."""
     cost = DISPUTE_GAS * sum(game.chain.fees())
-    need = cost
+    need, engaged = cost, 0
     for event in game.events("JobCreated"):
         now = game.chain.now()
         job, state = event.args["job"], game.job(event.args["job"])
@@ -182,6 +181,7 @@ def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> 
         if state.phase in WINDOWS:
             yield from _about_bonds(told, cost)
             need = max(need, cost + state.spec.auditor_bond)
+        engaged += sum(d.turn is not None and account in (state.trainer, d.auditor) for d in told.disputes)
         if (
             state.phase is Phase.ACCEPTED
             and state.trainer == account
@@ -195,8 +195,11 @@ def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> 
             yield Alarm("forecast", text, told.job)
         for d in told.disputes:
             yield from _about_clocks(told, state, d, account)
-    if (owned := game.chain.balance(account)) < need:
-        yield Alarm("balance", f"{account} has {owned / ETHER:.6f} ether; a dispute needs up to {need / ETHER:.6f}")
+    if (owned := game.chain.balance(account)) < (need := max(need, cost * engaged)):
+        text = f"{account} has {owned / ETHER:.6f} ether; {max(engaged, 1)} disputes need up to {need / ETHER:.6f}"
+        if credit := game.credits(account):
+            text += f"; {credit / ETHER:.6f} ether are owed to it and can be withdrawn"
+        yield Alarm("balance", text)
 
 
 def _about_bonds(job: JobState, cost: int) -> Iterator[Alarm]:

@@ -78,11 +78,13 @@ class Prices:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that a device needs for a step, for one whose every output is hashed, and for the slowest that any data could make of it."""
+    """Seconds that a device needs for a step, for one whose every output is hashed, for the slowest that any data could make of it, and
+    for hashing a state."""
 
     step: float
     trace: float
     worst: float = 0.0
+    state: float = 0.0
 
     def take(self, steps: int, margin: float) -> float:
         """Seconds for so many steps: what was seen, `margin` times; or all of them as slow as can be, where that is more."""
@@ -135,10 +137,17 @@ def _turns(height: int, depth: int) -> int:
 
 
 def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
-    """One duty from cold: re-execute a segment, hash one step's trace, be included. Three times what it takes when all goes well,
-    or the time of the slowest steps."""
-    hashing = 3 * max(0.0, pace.trace - pace.step)
+    """One duty from cold: re-execute a segment, hash its states (`postSegment` shows them) and one step's trace, be included. Three times
+    what it takes when all goes well, or the time of the slowest steps."""
+    hashing = 3 * (bundle.interval * pace.state + max(0.0, pace.trace - pace.step))
     return ceil(pace.take(bundle.interval + 1, 3) + hashing) + inclusion
+
+
+def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
+    """Of trainer and auditor, beside the bound on censorship. A transaction for others may be under way when an own turn begins, so each
+    of the trainer's duties and of the auditor's moves counts one inclusion more (docs/protocol.md section 3)."""
+    work = moves.trainer * slot
+    return work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
 
 
 def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
@@ -146,7 +155,7 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     stakes at most what the trainer does."""
     moves, terms, censorship = count_moves(bundle), bundle.terms, max(prices.censorship, KEPT_OUT)
     slot = needed_slot(bundle, pace, prices.inclusion)
-    work = moves.trainer * slot
+    trainer_budget, auditor_budget = needed_budgets(moves, slot, prices.inclusion)
     segment = int(pace.take(bundle.interval, 3) / 3600 * prices.compute_hour)
     audit = int(pace.take(bundle.steps, 1) / 3600 * prices.compute_hour)
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
@@ -155,8 +164,8 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     return terms.model_copy(
         update={
             "slot": slot,
-            "trainer_budget": work + censorship,
-            "auditor_budget": work + moves.auditor * prices.inclusion + censorship,
+            "trainer_budget": trainer_budget + censorship,
+            "auditor_budget": auditor_budget + censorship,
             "claim_window": window,
             "challenge_window": window,
             "reward_window": censorship,
@@ -174,7 +183,7 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
     found = _below(
         terms,
         slot=slot,
-        trainer_budget=moves.trainer * slot + KEPT_OUT,
+        trainer_budget=needed_budgets(moves, slot, inclusion)[0] + KEPT_OUT,
         claim_window=ceil(pace.take(bundle.steps, 2)) + KEPT_OUT,
         auditor_bond=2 * moves.trainer_gas * gas_price,
         diverged_pay=terms.reward // 10,
@@ -185,7 +194,7 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
 def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = 15) -> list[str]:
     """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a dispute."""
     moves, terms = count_moves(bundle), bundle.terms
-    needed = moves.auditor * inclusion + moves.trainer * needed_slot(bundle, pace, 0) + KEPT_OUT
+    needed = needed_budgets(moves, needed_slot(bundle, pace, 0), inclusion)[1] + KEPT_OUT
     slot = LONGEST_WINDOW // moves.trainer  # one idle dispute of an accomplice adds as many
     return _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
 
@@ -207,7 +216,8 @@ def _above(terms: Terms, **most: int) -> list[str]:
 
 
 def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pace:
-    """The slower of two steps after a first one (which compiles), a step with hashing, and the slowest that data could make."""
+    """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could make, and the
+    hashing of its state."""
     count = min(3, bundle.steps)
     state, times = stepper.initial(bundle.state), []
     for step in range(1, count + 1):
@@ -221,12 +231,15 @@ def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pa
         return output
 
     begin = time.monotonic()
+    for tensor in state:
+        tensor_root(tensor)
+    hashed = time.monotonic()
     stepper.step(1, stepper.initial(bundle.state), tap)
-    trace, usual = time.monotonic() - begin, max(times[1:], default=times[0])
+    trace, usual = time.monotonic() - hashed, max(times[1:], default=times[0])
     listener.progress("measuring", count + 1, count + 2, f"{trace:.3f} s")
     worst = _slowest(bundle, stepper, usual)
     listener.progress("measuring", count + 2, count + 2, f"{worst:.3f} s at worst")
-    return Pace(usual, trace, worst)
+    return Pace(usual, trace, worst, hashed - begin)
 
 
 def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:
@@ -252,7 +265,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
     with settle(device) as kind:
         reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
         here = measure(bundle, executor_of(bundle, kind))
-    pace = Pace(slower * here.step, slower * here.trace, slower * here.worst)
+    pace = Pace(slower * here.step, slower * here.trace, slower * here.worst, slower * here.state)
     moves, safe = count_moves(bundle), replace(bundle, terms=safe_terms(bundle, pace, prices))
     fields = safe.terms.model_dump()
     try:
@@ -263,18 +276,26 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         raise VgameError(
             f"what this run needs is more than a trainer or an auditor takes: {'; '.join(short)}; order fewer steps or a shorter interval"
         )
+    trainer_gas, auditor_gas = moves.trainer_gas * prices.gas, moves.auditor_gas * prices.gas
     text = "\n".join(
         [
             f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing, {pace.worst:.3f} s at worst; "
             f"{prices.gas / GWEI:g} gwei, audited with probability {prices.audited:g}",
             f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
             f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
+            f"# gas money beside the bonds, for each dispute open at once: {_ether(trainer_gas)} of the trainer, {_ether(auditor_gas)} "
+            "of the auditor; what is won meanwhile is withdrawn in time",
             "[terms]",
             *(f"{name} = {_toml(value)}" for name, value in fields.items()),
         ]
     )
+    fields |= {"trainer_gas_reserve": trainer_gas, "auditor_gas_reserve": auditor_gas}
     money = {k: str(v) if v > 2**53 else v for k, v in fields.items()}
     reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, worst_seconds=pace.worst, **money)
+
+
+def _ether(wei: int) -> str:
+    return f"{wei / 10**18:.6f} ether"
 
 
 def _toml(value: int) -> str:

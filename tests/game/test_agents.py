@@ -73,7 +73,7 @@ def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
     auditor = play.auditor()
     auditor.step()
     assert play.dispute(2).others == 2
-    auditor.step()
+    play.run(auditor)  # its own move first
     assert [d.status for d in play.disputes()] == [Status.DISMISSED, Status.DISMISSED, Status.OPEN]
 
 

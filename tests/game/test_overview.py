@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from eth_account import Account
@@ -14,6 +15,7 @@ from vgame.errors import ChainError
 from vgame.game.adversaries import FalseAccuser
 from vgame.game.chain import Chain, checksum_address
 from vgame.game.game import Phase, Turn
+from vgame.game.player import DISPUTE_GAS
 from vgame.overview import alarms, read_game, read_job, show_status, watch
 from vgame.report import Reporter
 from vgame.roles import close_job, wallet_from_environment
@@ -144,6 +146,20 @@ def test_bonds_and_balance_against_the_price_of_gas(scene: Scene, monkeypatch: p
     assert not kinds(play, play.trainer.address) & {"bond", "balance"}
     monkeypatch.setattr(scene.chain, "fees", lambda: (10**20, 0))
     assert kinds(play, play.trainer.address) >= {"bond", "balance"}
+
+
+def test_the_reserve_for_all_disputes_that_are_open(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may go its own way down: the trainer needs gas for all of them, an accuser for its own."""
+    play = scene.claimed(replace(SETUP, terms={"auditor_bond": 4 * DISPUTE_GAS}))
+    accusers = [play.auditor(None, FalseAccuser, idle=True) for _ in range(9)]
+    for accuser in accusers:
+        accuser.step()
+    monkeypatch.setattr(scene.chain, "fees", lambda: (1, 0))
+    players = (play.trainer.address, accusers[0].address)
+    for owned, alarmed in ((9 * DISPUTE_GAS, 0), (9 * DISPUTE_GAS - 1, 1)):
+        for address in players:
+            scene.chain.node.evm.set_balance(address, owned)
+        assert ["balance" in kinds(play, a) for a in players] == [bool(alarmed), False]
 
 
 def test_watch_once_counts(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

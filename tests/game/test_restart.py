@@ -225,7 +225,7 @@ def test_an_auditor_without_a_difference_abstains(scene: Scene) -> None:
 
 
 def test_one_dispute_that_cannot_be_served_does_not_stop_the_others(scene: Scene) -> None:
-    """A duty that fails is reported after all others are done."""
+    """A duty that fails is reported when all others are done."""
     play = scene.claimed(SETUP, SUM_LIE)
     auditor, forcer = play.auditor(), play.auditor(None, Forcer, step=1)
     forcer.step()
@@ -235,6 +235,7 @@ def test_one_dispute_that_cannot_be_served_does_not_stop_the_others(scene: Scene
     damaged.machine.segment = lambda c: segment(c) if c != 1 else [b"\0" * 32] * 4
     for player in (damaged, forcer, auditor):
         player.step()
+    assert damaged.step()
     with pytest.raises(ContractError):
         damaged.step()
     assert play.client.segment_root(play.id, 1) is None and play.client.segment_root(play.id, 2) is not None

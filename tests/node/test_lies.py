@@ -262,7 +262,7 @@ def test_a_dispute_that_is_said_to_stand_elsewhere(node: Scene) -> None:
         auditor = t.seat(Auditor)
         while t.play.run_until("select", t.play.trainer, auditor) and t.play.dispute().level is not Level.STATE:
             auditor.step()
-        asks = selector("getDispute", "bytes32,uint256")
+        asks, field = selector("getDisputes", "bytes32,uint256,uint256"), slice(192, 224)  # the step of the first one
 
         def lie(asked: Request, truth: Truth) -> Request:
             told = truth()
@@ -270,7 +270,7 @@ def test_a_dispute_that_is_said_to_stand_elsewhere(node: Scene) -> None:
                 "data", asked["params"][0].get("input", "")
             ).startswith(asks):
                 words = bytearray.fromhex(told["result"][2:])
-                words[128:160] = (int.from_bytes(words[128:160], "big") - 1).to_bytes(32, "big")
+                words[field] = (int.from_bytes(words[field], "big") - 1).to_bytes(32, "big")
                 told["result"] = "0x" + words.hex()
             return told
 

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import tomllib
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +80,8 @@ def test_safe_terms_have_no_shortcoming_and_smaller_ones_have(bundle: Bundle) ->
         (problem,) = trainer_shortcomings(replace(bundle, terms=short), PACE, PRICE)
         assert problem.startswith(name)
     assert needed_slot(bundle, PACE, 15) == 15 + 3 * (10 // 2 + 1)
+    hashing = replace(PACE, state=0.75)  # each of the ten states of a segment is hashed for `postSegment`
+    assert needed_slot(bundle, hashing, 15) == 15 + 3 * (10 // 2 + 1) + 3 * 7.5 + 0.5
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_a_trainer_refuses_a_wei_less_than_it_needs(bundle: Bundle) -> None:
 
 def test_an_auditor_refuses_a_clock_that_it_cannot_keep(bundle: Bundle) -> None:
     moves = count_moves(bundle)
-    least = moves.auditor * 15 + moves.trainer * needed_slot(bundle, PACE, 0) + KEPT_OUT
+    least = 2 * moves.auditor * 15 + moves.trainer * needed_slot(bundle, PACE, 0) + KEPT_OUT
     for budget, problems in ((least, 0), (least - 1, 1)):
         terms = safe_terms(bundle, PACE, Prices()).model_copy(update={"auditor_budget": budget})
         found = auditor_shortcomings(replace(bundle, terms=terms), PACE)
@@ -195,7 +197,10 @@ def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: 
     save_bundle(bundle, tmp_path / "bundle")
     prices = Prices(1000 * 10**9, 5 * 10**17, 0.01, censorship=100)
     propose(tmp_path / "bundle", "default", 2.0, prices, Reporter())
-    terms = Terms.model_validate(tomllib.loads(capsys.readouterr().out)["terms"])
+    out = capsys.readouterr().out
+    terms = Terms.model_validate(tomllib.loads(out)["terms"])
+    reserves = [f"{gas * prices.gas / 10**18:.6f} ether" for gas in astuple(count_moves(bundle))[2:]]
+    assert f"{reserves[0]} of the trainer, {reserves[1]} of the auditor" in " ".join(out.split())
     quick = safe_terms(bundle, Pace(0, 0), prices)
     assert terms.slot > quick.slot and terms.trainer_bond >= quick.trainer_bond > 0
     assert terms.model_copy(update=quick.model_dump(include=set(TIMED))) == quick
@@ -243,10 +248,10 @@ def test_the_pace_is_measured(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -
     pace = measure(bundle, executor)
     assert 0 < pace.step < 10 and 0 < pace.trace < 20 and pace.step <= pace.worst < 100
     times = iter(
-        [0, 100, 200, 203, 300, 302, 400, 407, 500, 520]
-    )  # begin and end of three steps, one hashed, one hard in part
+        [0, 100, 200, 203, 300, 302, 400, 401, 408, 500, 520]
+    )  # begin and end of three steps, of hashing a state, one step hashed, one hard in part
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    assert measure(bundle, executor) == Pace(3, 7, pytest.approx(3 + 17 * 3 * HARDEST / MEASURED))
+    assert measure(bundle, executor) == Pace(3, 7, pytest.approx(3 + 17 * 3 * HARDEST / MEASURED), 1)
 
 
 def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is_as_stated() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
 from web3 import Web3
@@ -15,13 +15,14 @@ from web3 import Web3
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.errors import Abstain, ContractError, NotYet
 from vgame.game.game import CAUSES, Dispute, Job, Level, Phase, Status, Turn
-from vgame.game.player import Player, each
+from vgame.game.player import Player, is_open, one_of
 from vgame.game.trees import subtree_path
 from vgame.game.view import Entry, Node, Openings, View
 
 log = logging.getLogger(__name__)
 
 EMPTY = bytes(32)
+DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
 LATE = 2  # disputes about one claim that may be lost by time; after these nothing more is staked on it
 
 
@@ -36,6 +37,11 @@ class Auditor(Player):
     refusal: Callable[[Job], str] | None = None
 
     @cached_property
+    def checked(self) -> dict[tuple[Level, int, bytes], bool]:
+        """Whether my run contradicts a posted root."""
+        return {}
+
+    @cached_property
     def openings(self) -> Openings:
         return Openings(self.game, self.id)
 
@@ -47,7 +53,7 @@ class Auditor(Player):
         match job.phase:
             case Phase.CLAIMED:
                 view = View(self, job)
-                return self.play(view) or self.challenge(view)
+                return self.refill() or self.play(view) or self.challenge(view)
             case Phase.CONVICTED:
                 return self.collect(View(self, job))
         return self.withdraw()
@@ -61,22 +67,13 @@ class Auditor(Player):
             return False
         self.check_refuted(view)
         taken = {(d.entry, view.where(d)) for _, d in view.mine if d.status is not Status.DISMISSED}
-        for entry in self.differences(view):
-            if (entry.level, entry.where) not in taken:
-                self.check_stake(view)
-                root = view.own_tree(entry.level, entry.where).root
-                commitment = self.commitment(root)
-                value = job.spec.auditor_bond
-                return self.attempt(
-                    "challenge",
-                    self.id,
-                    int(entry.level),
-                    entry.where,
-                    view.claimed_root(entry),
-                    commitment,
-                    value=value,
-                )
-        return False
+        entry = next((e for e in self.differences(view) if (e.level, e.where) not in taken), None)
+        if entry is None or self.convict(view):  # what ends it without a stake comes first
+            return entry is not None
+        self.check_stake(view)
+        root, commitment = view.claimed_root(entry), self.commitment(view.own_tree(entry.level, entry.where).root)
+        place = (int(entry.level), entry.where, root, commitment)
+        return self.attempt("challenge", self.id, *place, value=job.spec.auditor_bond)
 
     def check_refuted(self, view: View) -> None:
         """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed says that my own run
@@ -102,27 +99,59 @@ class Auditor(Player):
                 "it is too slow, or its moves do not arrive"
             )
 
-    def differences(self, view: View) -> list[Entry]:
-        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed."""
+    def differences(self, view: View) -> Iterator[Entry]:
+        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. Strangers can have the trainer
+        post as much as they like, and each piece costs a re-execution: none is begun while an own turn is due."""
         if view.checkpoints and view.own_run.root != view.job.run_root:
-            return [Entry(Level.RUN)]
-        found = [Entry(Level.SEGMENT, c) for c, root in view.segments.items() if view.contradicts_segment(c, root)]
-        return found or [Entry(Level.TRACE, s) for s, root in view.traces.items() if view.contradicts_trace(s, root)]
+            yield Entry(Level.RUN)
+            return
+        found = False
+        for level, posted in ((Level.SEGMENT, view.segments), (Level.TRACE, view.traces)):
+            for where, root in () if found else posted.items():
+                if (level, where, root) not in self.checked and self.engaged(view):
+                    return
+                if self.contradicts(view, level, where, root):
+                    found = True
+                    yield Entry(level, where)
+
+    def contradicts(self, view: View, level: Level, where: int, root: bytes) -> bool:
+        if (level, where, root) not in self.checked:
+            compare = view.contradicts_segment if level is Level.SEGMENT else view.contradicts_trace
+            self.checked[level, where, root] = compare(where, root)
+        return self.checked[level, where, root]
+
+    def engaged(self, view: View) -> bool:
+        """An own turn is due by now, or too little is left of an own clock for anything else."""
+        mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
+        return bool(mine) and (not self.spare(view.job, mine) or any(self.turn_of(s.number) in DUE for s in mine))
 
     def agrees(self) -> bool:
-        """Nothing that the claim or its trainer posted contradicts my run."""
-        return not self.differences(View(self, self.game.job(self.id)))
+        """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see `differences`."""
+        view = View(self, self.game.job(self.id))
+        if view.checkpoints and view.own_run.root != view.job.run_root:
+            return False
+        if not (stop := view.job.diverged_at):
+            return True
+        last = (stop - 1) // self.machine.interval + 1
+        return not (
+            view.contradicts_segment(last, view.segments[last]) or view.contradicts_trace(stop, view.traces[stop])
+        )
 
     # ---- playing ----
 
     def play(self, view: View) -> bool:
-        """Make the move that is due in each of my disputes, and end those of others that only hold mine up."""
-        mine = [partial(self.turn, view.job, n, d) for n, d in view.mine if d.status is Status.OPEN]
-        return each([*mine, *(partial(self.sweep, n) for n, d in view.others if mine and d.status is Status.OPEN)])
+        """Make the own move whose clock ends first; where none is due end disputes of others, of which one may convict."""
+        mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
+        if not mine:
+            return False
+        mine.sort(key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
+        moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
+        return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])
 
-    def sweep(self, number: int) -> bool:
-        """An idle dispute gives the trainer a slot more for each of its duties, until somebody says that its time is over."""
-        return self.turn_of(number) is Turn.AUDITOR_EXPIRED and self.attempt("timeout", self.id, number)
+    def convict(self, view: View) -> bool:
+        """Where the trainer's time is over in a dispute of somebody else, that convicts it as well."""
+        over = [s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED]
+        return bool(over) and self.attempt("timeout", self.id, over[0])
 
     def turn(self, job: Job, number: int, d: Dispute) -> bool:
         """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just now."""

@@ -302,8 +302,8 @@ class Game:
             case "acceptJob":
                 return self.job(args[0]).phase > Phase.CREATED
             case "challenge":
-                disputes = reversed(range(self.job(args[0]).disputes))
-                return any(self.dispute(args[0], n).commitment == args[-1] for n in disputes)
+                last = self.disputes(args[0], max(0, self.job(args[0]).disputes - PAGE))
+                return any(s.dispute.commitment == args[-1] for s in last)
             case "reveal":
                 node = fold(Kind(args[1]), args[3], tree_height(len(args[3])))
                 return self.opened(args[0], args[1], args[2], node) > 0
@@ -342,11 +342,9 @@ class Game:
         )
 
     def all_disputes(self, job: bytes) -> Iterator[Standing]:
-        """Every dispute of a job, page by page."""
-        first = 0
-        while page := self.disputes(job, first):
-            yield from page
-            first += len(page)
+        """Every dispute of a job, page by page; not more than the job has, whatever an endpoint shows."""
+        for first in range(0, self.job(job).disputes, PAGE):
+            yield from self.disputes(job, first)
 
     def verdict(self, job: bytes) -> Verdict:
         return self._record(lambda a: Verdict(Level(a[0]), *a[1:]), "getVerdict", job)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 
 from vgame.errors import ContractError, EndpointError
-from vgame.game.game import Dispute, Game, Job, JobSpec, Phase, Status, Turn
+from vgame.game.game import PAGE, Dispute, Game, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.game.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -24,10 +25,21 @@ HARMLESS = frozenset(
         "WrongPhase",
     }
 )
+#: Disputes that one transaction ends, at most: some 4 million gas.
+BATCH = 100
+#: Part of each own clock that is kept for own moves: what is left of it is not spent on anything that strangers can multiply.
+RESERVE = 4
+
+#: More than either side needs for a descent and a leaf, and for what a withdrawal costs (docs/gas.json).
+DISPUTE_GAS = 2_000_000
+WITHDRAW_GAS = 35_000
 
 
 class Player:
-    """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash the job is."""
+    """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash the job is.
+
+    INVARIANT: a round sends one transaction at most, so every own turn is looked at again before the next one (docs/protocol.md section 3).
+    """
 
     terms: JobSpec | None = None
     side: Turn
@@ -36,6 +48,7 @@ class Player:
 
     def __init__(self, game: Game, job: bytes, machine: Machine) -> None:
         self.game, self.id, self.machine = game, job, machine
+        self.closed: list[Standing] = []
 
     def look(self) -> Job:
         """The job as the chain shows it now; its terms are what was ordered, whatever an endpoint says."""
@@ -63,6 +76,36 @@ class Player:
             return False
         return True
 
+    def standings(self, job: Job) -> list[Standing]:
+        """All disputes in order. The first ones that are closed are remembered, unless the job says that a reorganisation opened one."""
+        found = self._read(job, self.closed)
+        if sum(is_open(s) for s in found) != job.open:
+            found = self._read(job, [])
+        self.closed = list(takewhile(lambda s: not is_open(s), found))
+        return found
+
+    def _read(self, job: Job, known: Sequence[Standing]) -> list[Standing]:
+        pages = (self.game.disputes(self.id, first) for first in range(len(known), job.disputes, PAGE))
+        return [*known, *(standing for page in pages for standing in page)]
+
+    def plays(self, job: Job, d: Dispute) -> bool:
+        """Is it a dispute of this player's?"""
+        return self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor)
+
+    def spare(self, job: Job, standings: Iterable[Standing]) -> bool:
+        """May time be spent on what is no own duty? Only while each own clock has more left than its reserve."""
+        trainer = self.side is Turn.TRAINER
+        budget = job.spec.trainer_budget if trainer else job.spec.auditor_budget
+        own = (s.dispute for s in standings if s.turn in (Turn.TRAINER, Turn.AUDITOR) and self.plays(job, s.dispute))
+        return all(RESERVE * (d.trainer_left if trainer else d.auditor_left) > budget for d in own)
+
+    def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
+        """End disputes of others whose time is over."""
+        if not self.spare(job, standings):
+            return False
+        over = [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED]
+        return bool(over) and self.attempt("timeoutMany", self.id, over[:BATCH])
+
     def turn_of(self, number: int) -> Turn | None:
         """Whose turn it is; None if the dispute has just ended."""
         try:
@@ -78,17 +121,18 @@ class Player:
             return ""
         job, now = self.look(), self.game.chain.now()
         ends = [(job.since + getattr(job.spec, window), what) for window, what in self.windows.get(job.phase, ())]
-        for number in range(job.disputes if job.phase is Phase.CLAIMED else 0):
-            d = self.game.dispute(self.id, number)
-            if d.status is Status.OPEN and self.plays(job, d):
-                turn, end = self.game.turn(self.id, number)
-                ends += [(end, f"the own clock of dispute {number}")] if turn is self.side else []
+        standings = self.standings(job) if job.phase is Phase.CLAIMED else []
+        mine = [s for s in standings if s.turn is self.side and self.plays(job, s.dispute)]
+        ends += [(s.deadline, f"the own clock of dispute {s.number}") for s in mine]
         left = [(end - now, what) for end, what in ends if end >= now]
         return f"{min(left)[0]} s are left of {min(left)[1]}" if left else ""
 
-    def plays(self, job: Job, d: Dispute) -> bool:
-        """Is it a dispute of this player's?"""
-        return self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor)
+    def refill(self) -> bool:
+        """Take what the contract owes before money for gas runs short: disputes that are won pay for those that are open still."""
+        price = sum(self.game.chain.fees())
+        if self.game.chain.balance(self.address) >= 2 * DISPUTE_GAS * price:
+            return False
+        return self.game.credits(self.address) > 10 * WITHDRAW_GAS * price and self.withdraw()
 
     def withdraw(self) -> bool:
         """Take what the contract owes."""
@@ -108,3 +152,22 @@ def each(duties: Iterable[Callable[[], bool]]) -> bool:
     if problems:
         raise problems[0]
     return acted
+
+
+def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
+    """Do the first duty that does something, whatever becomes of those before it; True if there is one. Else the first error is raised."""
+    problems = []
+    for duty in duties:
+        try:
+            if duty():
+                return True
+        except Exception as problem:
+            problems.append(problem)
+            log.info("a duty failed: %s", problem)
+    if problems:
+        raise problems[0]
+    return False
+
+
+def is_open(standing: Standing) -> bool:
+    return standing.dispute.status is Status.OPEN

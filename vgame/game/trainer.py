@@ -11,8 +11,8 @@ from functools import partial
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
 from vgame.errors import Abstain, NotYet, Over
-from vgame.game.game import Dispute, Job, Level, Phase, Status, Turn
-from vgame.game.player import Player, each
+from vgame.game.game import Dispute, Job, Level, Phase, Turn
+from vgame.game.player import Player, one_of
 from vgame.game.trees import reveal_depth, run_tree
 
 
@@ -76,7 +76,7 @@ class Trainer(Player):
                 self.claim()
                 return True
             case Phase.CLAIMED:
-                return self.defend(job) or self.finish(job)
+                return self.refill() or self.defend(job) or self.finish(job)
         return self.withdraw()
 
     def finish(self, job: Job) -> bool:
@@ -88,19 +88,12 @@ class Trainer(Player):
     # ---- defence ----
 
     def defend(self, job: Job) -> bool:
-        """Answer every dispute that waits for us, first come first served, and end those whose auditor is out of time."""
-        waiting, duties = [], []
-        for number in range(job.disputes):
-            dispute = self.game.dispute(self.id, number)
-            if dispute.status is not Status.OPEN:
-                continue
-            turn = self.turn_of(number)
-            if turn is Turn.TRAINER:
-                waiting.append((dispute.turn_at, number, dispute))
-            elif turn is Turn.AUDITOR_EXPIRED:
-                duties.append(partial(self.attempt, "timeout", self.id, number))
+        """Answer the dispute that has waited longest; where none waits end those whose auditor is out of time."""
+        standings = self.standings(job)
+        waiting = [(s.dispute.turn_at, s.number, s.dispute) for s in standings if s.turn is Turn.TRAINER]
         waiting.sort(key=lambda w: w[:2])
-        return each([*(partial(self.serve, job, number, d) for _, number, d in waiting), *duties])
+        answers = [partial(self.serve, job, number, d) for _, number, d in waiting]
+        return one_of([*answers, partial(self.sweep, job, standings)])
 
     def serve(self, job: Job, number: int, d: Dispute) -> bool:
         """Answer, unless an answer to another dispute has just served this one too: a node is paid for once."""

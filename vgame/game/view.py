@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
 from vgame.errors import Abstain, EndpointError, NotYet
-from vgame.game.game import Dispute, Game, Job, Level
+from vgame.game.game import Dispute, Game, Job, Level, Standing
 from vgame.game.trees import ClaimedTree, known_tree, run_leaf
 
 if TYPE_CHECKING:
@@ -104,16 +104,12 @@ class View:
         self.checkpoints = job.checkpoints
 
     @cached_property
-    def disputes(self) -> list[tuple[int, Dispute]]:
-        return [(n, self.game.dispute(self.id, n)) for n in range(self.job.disputes)]
+    def standings(self) -> list[Standing]:
+        return self.auditor.standings(self.job)
 
     @property
     def mine(self) -> list[tuple[int, Dispute]]:
-        return [(n, d) for n, d in self.disputes if d.auditor == self.auditor.address]
-
-    @property
-    def others(self) -> list[tuple[int, Dispute]]:
-        return [(n, d) for n, d in self.disputes if d.auditor != self.auditor.address]
+        return [(s.number, s.dispute) for s in self.standings if s.dispute.auditor == self.auditor.address]
 
     def args(self, name: str) -> list[dict]:
         """Arguments of the job's events of that name."""
@@ -137,7 +133,7 @@ class View:
     def partials(self, d: Dispute) -> list[bytes]:
         """The partial sums posted for the contested element, in whichever dispute that was."""
         for args in reversed(self.args("PartialsPosted")):
-            other = self.game.dispute(self.id, args["dispute"])
+            other = self.standings[args["dispute"]].dispute
             if (other.step, other.operator, other.index & 0xFFFFFFFF) == (d.step, d.operator, d.index):
                 return list(args["partials"])[: d.blocks]
         raise NotYet("the partial sums of the contested element were posted, but their event is not shown")
