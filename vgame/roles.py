@@ -290,6 +290,13 @@ class Computation:
             self.stepper.made.clear()  # what was measured is no step of the run
         return pace
 
+    def rehearse(self) -> None:
+        """Do a dispute's work once: who has too little memory for it ends before it stakes anything."""
+        self.reporter.stage("rehearses a dispute")
+        self.history.rehearse()
+        if isinstance(self.store, LoggedStore):
+            self.stepper.made.clear()  # what was rehearsed is no step of the run
+
     def refuse_bad_terms(self, gas_price: int) -> None:
         """Abstain from an order on which an honest trainer could lose."""
         if short := trainer_shortcomings(self.bundle, self.pace, gas_price):
@@ -337,6 +344,8 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
         find_order(game, computation.bundle, job)
         if not any_terms and game.job(job).phase is Phase.CREATED:
             computation.refuse_bad_terms(sum(game.chain.fees()))
+        if game.job(job).phase is Phase.CREATED:
+            computation.rehearse()
         trainer = Trainer(game, job, computation.history)
         trainer.terms = JobSpec(**computation.bundle.order)
         computation.hold()
@@ -387,6 +396,7 @@ def run_auditor(seat: Seat, reporter: Reporter, limits: Limits, once: bool = Fal
         hello(reporter, "auditor", seat.device)
         computation = Computation(seat, kind, reporter)
         computation.run()
+        computation.rehearse()
         watch = Watch(game, computation, reporter, seat.poll, limits)
         patience = Patience(reporter, seat.poll)
         while not (once and watch.finished):

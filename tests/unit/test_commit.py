@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import random
 
+import numpy as np
 import pytest
 import torch
 
 from vgame.commit import sha_kernel, words
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensor_root, tensor_tree, to_words
-from vgame.commit.words import LEAF_BYTES, leaf_hashes, words_root
+from vgame.commit.words import LEAF_BYTES, leaf_count, leaf_hashes, words_root
 
 KIND = bytes([Kind.TENSOR])
 MANY = 8  # so few that small tensors go through the compiled hashes
@@ -76,3 +77,13 @@ def test_one_nan_and_infinities_keep_their_words():
         set(found[3::7].tolist()) == {0x7FC00000}
         and (found[1::7].view("i4") == x.view(torch.int32)[1::7].numpy()).all()
     )
+
+
+@pytest.mark.parametrize("elements", [1, 128, 129, 1000, 128 * 37 + 5])
+def test_a_range_is_proved_without_the_tree(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "MANY", MANY)
+    data = memoryview(np.random.default_rng(elements).bytes(4 * elements))
+    tree, leaves = words.words_tree(data), leaf_count(elements)
+    for first in range(leaves):
+        for last in range(first, leaves):
+            assert words.words_range_proof(data, first, last) == tree.range_proof(first, last)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from vgame.commit.store import Store
 from vgame.execute import history as module
 from vgame.execute.executor import Executor
 from vgame.execute.history import History
+from vgame.offline import executor_of
 from vgame.spec import JobFile, prepare
 
 
@@ -29,3 +32,60 @@ def test_outputs_are_kept_within_the_bound(tmp_path: Path, monkeypatch: pytest.M
     assert small._cached == sum(4 * t.numel() for t in small._outputs.values()) <= module.CACHE_BYTES
     assert 0 < len(small._outputs) < len(whole)
     assert all(small.words(1, i) == whole[1, i].numpy().tobytes() for i in range(len(everything)))
+
+
+WORDS = 1 << 25
+CHILD = r"""
+import re, sys, tempfile, torch
+from pathlib import Path
+from vgame.commit.store import Store
+from vgame.execute import history
+from vgame.offline import executor_of
+from vgame.program.operators import *
+from vgame.arithmetic.functions import Function
+from vgame.program.program import Program
+from vgame.spec import Bundle, Terms
+history.CACHE_BYTES = 2**20
+words = int(sys.argv[2])
+read = [Ref(RefClass.OPERATOR, i) for i in range(4)]
+operators = (
+    Philox(words),
+    Map(Function.ITOF, (words,), (identity_access(read[0], words),), False),
+    Map(Function.MUL, (words,), (identity_access(read[1], words),) * 2, False),
+    Contract(Variant.DOT, 1, words // 1024, 1, 1024, read[2], Ref(RefClass.DATA, 0)),
+    Contract(Variant.SUM, 1, 1, 1, words // 1024, read[3]),
+)
+data = (torch.ones(1024),)
+bundle = Bundle(Program(operators, (), (), 1, 0, 4), (), data, torch.zeros(1, 0), 1, 1, 1, 5, "correct", Terms())
+executor = executor_of(bundle, "cpu")
+if sys.argv[1] == "step":
+    executor.step(1, (), lambda _, output: output)
+else:
+    history.History(Store(Path(tempfile.mkdtemp()), bundle), executor).rehearse()
+print(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def peak(what: str, words: int) -> int:
+    """Bytes that a process has at most."""
+    command = [sys.executable, "-c", CHILD, what, str(words)]
+    return 1024 * int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def test_a_dispute_needs_little_more_memory_than_a_step_that_is_looked_at() -> None:
+    """Beyond the bounded cache: the operands of one operator for a while, and the hashes over one tensor."""
+    size = 4 * WORDS
+    step, dispute = (peak(what, WORDS) for what in ("step", "rehearsal"))
+    assert step > peak("step", 1024) + 1.5 * size, "the tensors decide"
+    assert dispute < step + size
+
+
+def test_a_rehearsal_leaves_nothing(tmp_path: Path) -> None:
+    job = JobFile(
+        model="vgame.tasks.digits:task", args={"batch": 4}, seed=1, steps=2, interval=1, schedule={"lr": "0.1"}
+    )
+    bundle = prepare(job)
+    history = History(Store(tmp_path, bundle), executor_of(bundle, "cpu"))
+    history.rehearse()
+    assert not (history._outputs or history._states or history._traces or history._roots or history._cached)
+    assert history.trace(1) == History(Store(tmp_path, bundle), executor_of(bundle, "cpu")).trace(1)

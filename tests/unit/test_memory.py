@@ -11,7 +11,7 @@ from small_programs import World
 from vgame.arithmetic.functions import Function
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
-from vgame.program.operators import Gather, Map, Operator, Philox, Ref, RefClass, identity_access
+from vgame.program.operators import Gather, Map, Operator, Philox, Ref, RefClass, identity_access, immediate
 
 WORDS = 1 << 12
 
@@ -56,3 +56,14 @@ def test_a_job_of_a_stranger() -> None:
     readers = [Gather(1, 1, most, Ref(RefClass.DATA, 0), read(i), 0, True) for i in range(100)]
     with pytest.raises(VgameError, match=r"needs at least 800\.0 GiB of memory"):
         executor([*every, *readers], World(data=(torch.zeros(1, dtype=torch.int32),))).step(1, ())
+
+
+def test_a_step_that_is_looked_at_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its maps are no chain: each of their outputs lies there, also where it is one word that is seen many times."""
+    maps: list[Operator] = [Map(Function.IADD, (WORDS,), (immediate(1), immediate(2)), True)]
+    maps += [added(i, i) for i in range(2)]
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 4 * 2 * WORDS - 4}.__getitem__)
+    one = executor(maps, World())
+    one.step(1, ())
+    with pytest.raises(VgameError, match="a step of this job needs at least"):
+        one.step(1, (), lambda _, output: output)

@@ -76,9 +76,21 @@ def words_tree(words: bytes | memoryview) -> Tree:
     return Tree(Kind.TENSOR, leaf_hashes(words))
 
 
-def words_root(words: bytes | memoryview) -> bytes:
-    """Root over little-endian words."""
-    height = tensor_height(len(words) // 4)
+def words_range_proof(words: memoryview, first: int, last: int) -> list[bytes]:
+    """Twin: words_tree(words).range_proof(first, last), in the memory of one level: each sibling is the root of its own words."""
+    siblings = []
+    for height in range(tensor_height(len(words) // 4)):
+        for index, needed in ((first - 1, first % 2), (last + 1, last % 2 == 0)):
+            if needed:
+                below = words[index * LEAF_BYTES << height : (index + 1) * LEAF_BYTES << height]
+                siblings.append(words_root(below, height) if len(below) else padding(Kind.TENSOR, height))
+        first, last = first // 2, last // 2
+    return siblings
+
+
+def words_root(words: bytes | memoryview, height: int | None = None) -> bytes:
+    """Root over little-endian words; `height`: of a higher tree, which holds nothing else."""
+    height = tensor_height(len(words) // 4) if height is None else height
     if len(words) < MANY * LEAF_BYTES or not _kernel():
         return fold(Kind.TENSOR, leaf_hashes(words), height)
     level, base = _leaf_digests(words), 0

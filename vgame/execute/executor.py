@@ -93,7 +93,7 @@ class Executor:
         #: The step in the device's memory, for kernels that a recorded step replays (vgame/execute/graph.py).
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._immediates: dict[tuple[int, bool], torch.Tensor] = {}
-        self._plans: dict[tuple[bool, bool], tuple[list[Unit], tuple[int, ...]]] = {}
+        self._plans: dict[tuple[bool, bool, bool], tuple[list[Unit], tuple[int, ...]]] = {}
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         return [t.to(self.device) for t in state]
@@ -115,7 +115,7 @@ class Executor:
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
-        units, checked = self._units(fuses)
+        units, checked = self._units(fuses, tap is not None)
         run = _Run(self, step, state, checked, defers=shared and self.watch is None)
         try:
             for unit in units:
@@ -139,15 +139,15 @@ class Executor:
         verdicts = zip(launched.checked, launched.finite.tolist(), strict=True)
         return StepResult(launched.state, launched.loss, min((i for i, finite in verdicts if not finite), default=None))
 
-    def _units(self, fuse: bool) -> tuple[list[Unit], tuple[int, ...]]:
+    def _units(self, fuse: bool, traced: bool = False) -> tuple[list[Unit], tuple[int, ...]]:
         """What a step consists of, and the outputs that must be finite, those of a chain beside each other; found once."""
-        key = fuse, gate.in_use(self.device)
+        key = fuse, gate.in_use(self.device), traced
         if key not in self._plans:
             operators, finite = self.program.operators, self.program.finite
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
             units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
             if self.device.type == "cpu":
-                refuse_too_large(self.program, units, sum(t.numel() for t in self.data))
+                refuse_too_large(self.program, units, sum(t.numel() for t in self.data), traced)
             by_chains = [i for unit in units if unit.fused for i in unit.fused.checked]
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
         return self._plans[key]

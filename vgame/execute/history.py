@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -15,8 +16,8 @@ from eth_abi import encode
 
 from vgame.commit.merkle import Kind, Tree, fold, tree_height
 from vgame.commit.store import Store
-from vgame.commit.tensor import tensor_root, tensor_tree, to_words
-from vgame.commit.words import LEAF_WORDS, leaf_bytes
+from vgame.commit.tensor import tensor_bytes, tensor_root, to_words
+from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_range_proof, words_tree
 from vgame.execute import reference
 from vgame.execute.training import State, Stepper, advance, state_at
 from vgame.game.machine import ElementProof, PathOf, RecordProof, Stop
@@ -25,6 +26,10 @@ from vgame.program.operators import Contract, Ref, RefClass, operand_refs
 PROOF_TYPE = "(bytes,bytes,bytes32[],(bytes,bytes32[],bytes32[])[])"
 OpeningTuple = tuple[bytes, list[bytes], list[bytes]]
 CACHE_BYTES = 512 * 2**20
+
+
+class _Enough(Exception):
+    """Ends a step all of whose wanted outputs are there: what follows would need memory and time beside them."""
 
 
 class History:
@@ -41,7 +46,6 @@ class History:
         self._segments: dict[int, list[bytes]] = {}
         self._outputs: OrderedDict[tuple[int, int], torch.Tensor] = OrderedDict()
         self._cached = 0  # bytes of them
-        self._trees: dict[Ref, Tree] = {}
 
     # ---- states ----
 
@@ -114,11 +118,11 @@ class History:
         return self._traces[step]
 
     def _cache(self, step: int, operator: int, output: torch.Tensor) -> None:
-        if (step, operator) in self._outputs:
+        if (step, operator) in self._outputs or output.numel() * 4 > CACHE_BYTES:
             return
-        self._outputs[step, operator] = output.detach().cpu().clone()
+        self._outputs[step, operator] = _own(output)
         self._cached += output.numel() * 4
-        while self._cached > CACHE_BYTES and len(self._outputs) > 1:
+        while self._cached > CACHE_BYTES:
             self._cached -= self._outputs.popitem(last=False)[1].numel() * 4
 
     def outputs(self, step: int, wanted: Iterable[int]) -> dict[int, torch.Tensor]:
@@ -129,16 +133,20 @@ class History:
 
             def tap(index: int, output: torch.Tensor) -> torch.Tensor:
                 if index in wanted:
-                    found[index] = output.detach().cpu().clone()
+                    found[index] = _own(output)
+                    if len(found) == len(wanted):
+                        raise _Enough
                 return output
 
-            self.stepper.step(step, self.state_tensors(step - 1), tap)
+            before = self.state_tensors(step - 1)
+            with suppress(_Enough):
+                self.stepper.step(step, before, tap)
             for index, output in found.items():
                 self._cache(step, index, output)
         return found
 
-    def words(self, step: int, operator: int) -> bytes:
-        return to_words(self.outputs(step, [operator])[operator]).tobytes()
+    def words(self, step: int, operator: int) -> memoryview:
+        return tensor_bytes(self.outputs(step, [operator])[operator])
 
     # ---- the program ----
 
@@ -211,11 +219,31 @@ class History:
     def data_tree(self) -> Tree:
         return Tree(Kind.DATA, [tensor_root(t) for t in self.bundle.data])
 
-    def fixed_tree(self, ref: Ref, tensor: torch.Tensor) -> Tree:
-        """Tensor tree of something that is the same in every step."""
-        if ref not in self._trees:
-            self._trees[ref] = tensor_tree(tensor)
-        return self._trees[ref]
+    # ---- before anything is staked ----
+
+    def rehearse(self) -> None:
+        """Do once what a dispute needs memory for, in the first step: a trace, the largest output's tree, one large proof.
+
+        Who cannot do that has to fail before a bond is put on the job. Nothing of it is kept.
+        """
+        operators = self.program.operators
+        self.trace(1)
+        words_tree(self.words(1, max(range(len(operators)), key=lambda i: operators[i].elements)))
+        dearest = max(range(len(operators)), key=lambda i: sum(n for _, n, _ in operand_refs(operators[i])))
+        reader = self._reader(1, dearest)
+        for ref, _, _ in operand_refs(operators[dearest]):
+            if ref.cls is not RefClass.IMMEDIATE:
+                reader.read(ref, 0, 1)
+                reader.opening(ref, 0, 1, lambda _: [])
+        for kept in (self._states, self._roots, self._traces, self._outputs):
+            kept.clear()
+        self._cached = 0
+
+
+def _own(output: torch.Tensor) -> torch.Tensor:
+    """An output on the CPU that holds no other memory than its own; nothing writes to outputs, so a whole one is no copy."""
+    here = output.detach().cpu()
+    return here if here.untyped_storage().nbytes() == here.numel() * here.element_size() else here.clone()
 
 
 class _Reader:
@@ -252,19 +280,13 @@ class _Reader:
         first += self._offset(ref)
         return self._words[ref][first : first + count].tolist()
 
-    def _tree(self, ref: Ref) -> Tree:
-        key = Ref(RefClass.SCALAR) if ref.cls is RefClass.SCALAR else ref
-        if ref.cls in (RefClass.OPERATOR, RefClass.STATE):
-            return tensor_tree(self._tensor(ref))
-        return self.history.fixed_tree(key, self._tensor(ref))
-
     def opening(self, ref: Ref, first: int, count: int, path_of: PathOf) -> OpeningTuple:
         """(whole leaves, range proof, path of the tensor root in its tree)."""
         first += self._offset(ref)
         low, high = first // LEAF_WORDS, (first + count - 1) // LEAF_WORDS
         data = memoryview(self._words[ref]).cast("B")
         words = b"".join(leaf_bytes(data, leaf) for leaf in range(low, high + 1))
-        return words, self._tree(ref).range_proof(low, high), self._outer_path(ref, path_of)
+        return words, words_range_proof(data, low, high), self._outer_path(ref, path_of)
 
     def _outer_path(self, ref: Ref, path_of: PathOf) -> list[bytes]:
         match ref.cls:

@@ -1,6 +1,7 @@
 """How much memory a step needs at least: a job that cannot run here is refused before it fills the machine.
 
-In: the units of a step. Out: words, or one sentence. Counted is only what certainly lies in memory: no views, nothing on the way.
+In: the units of a step. Out: words, or one sentence. Counted is only what certainly lies in memory: no views, nothing on the way. A step
+whose outputs are all looked at (for a dispute) makes each of them, which chains do not, and lays it out word by word.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from vgame.errors import VgameError
 from vgame.execute.chains import Unit
+from vgame.execute.layout import plan, row_major
 from vgame.program.operators import Contract, Copy, Map, Operator
 from vgame.program.program import Program
 
@@ -17,9 +19,9 @@ WORD = 4
 GIB = 2**30
 
 
-def refuse_too_large(program: Program, units: Sequence[Unit], data: int) -> None:
+def refuse_too_large(program: Program, units: Sequence[Unit], data: int, traced: bool) -> None:
     """Raise VgameError if the state, `data` words of data and the outputs that live at once cannot fit this machine's memory."""
-    words = data + sum(s.elements for s in program.sources) + words_at_once(units, program.operators)
+    words = data + sum(s.elements for s in program.sources) + words_at_once(units, program.operators, traced)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if WORD * words > there:
         raise VgameError(
@@ -28,13 +30,13 @@ def refuse_too_large(program: Program, units: Sequence[Unit], data: int) -> None
         )
 
 
-def words_at_once(units: Sequence[Unit], operators: Sequence[Operator]) -> int:
+def words_at_once(units: Sequence[Unit], operators: Sequence[Operator], traced: bool) -> int:
     """The most words of outputs that live at the same time."""
     live: dict[int, int] = {}
     held = most = 0
     for unit in units:
         for index in unit.fused.results if unit.fused else (unit.index,):
-            live[index] = operators[index].elements if unit.fused else _words(operators[index])
+            live[index] = operators[index].elements if unit.fused else _words(operators[index], traced)
             held += live[index]
         most = max(most, held)
         for index in unit.free:
@@ -42,8 +44,18 @@ def words_at_once(units: Sequence[Unit], operators: Sequence[Operator]) -> int:
     return most
 
 
-def _words(operator: Operator) -> int:
-    """Of an operator's own output. A copy may be a view, a map one word that is seen many times."""
+def _in_order(operator: Copy) -> bool:
+    """Whether a copy's words may lie behind each other in its operand already."""
+    found = plan(operator.accesses[0], operator.sizes) if len(operator.accesses) == 1 else None
+    return found is not None and all(
+        step == s or n == 1 for step, s, n in zip(found[0], row_major(operator.sizes), operator.sizes, strict=True)
+    )
+
+
+def _words(operator: Operator, traced: bool) -> int:
+    """Of an operator's own output. A copy may be a view, a map one word that is seen many times; but not where all are looked at."""
+    if traced and not (isinstance(operator, Copy) and _in_order(operator)):
+        return operator.elements
     match operator:
         case Map() | Copy():
             return 0

@@ -73,7 +73,7 @@ class Machine(Protocol):
     def trace(self, step: int) -> list[bytes]:
         """Roots of the operator outputs of a step."""
 
-    def words(self, step: int, operator: int) -> bytes:
+    def words(self, step: int, operator: int) -> bytes | memoryview:
         """Little-endian words of an operator's output."""
 
     def source(self, tensor: int) -> int | None:
