@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import os
 import sys
 import sysconfig
 import tomllib
@@ -188,7 +189,7 @@ def make_task(job: JobFile) -> Task:
     except ValueError:  # a function that has no signature
         pass
     try:
-        task = factory(**job.args)
+        task = factory(**{name: _beside(job, value) for name, value in job.args.items()})
     except VgameError:
         raise
     except (Exception, SystemExit) as error:
@@ -198,6 +199,14 @@ def make_task(job: JobFile) -> Task:
     if not isinstance(task, Task):
         raise JobFileError(f"{job.model} returned {type(task).__name__}; a vgame.tasks.task.Task is expected")
     return task
+
+
+def _beside(job: JobFile, value: Any) -> Any:
+    """An argument that looks like a path (it has a slash or a dot) and is one from the job file's folder on: that path."""
+    if job._folder is None or not isinstance(value, str) or not ("/" in value or "." in value):
+        return value
+    place = os.path.join(job._folder, value)
+    return place if os.path.exists(place) else value
 
 
 def _told(error: BaseException) -> str:

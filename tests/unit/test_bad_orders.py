@@ -250,3 +250,22 @@ def test_a_bond_is_not_negative() -> None:
     assert cli._wei("0.5 ether") == cli._wei("500000000000000000") == 5 * 10**17
     with pytest.raises(VgameError, match="--max-bond: '-1 ether' is negative"):
         cli._wei("-1 ether")
+
+
+def test_a_relative_path_is_looked_for_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was looked for in the working directory only, so a job file worked from one place."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/reading_module.py").write_text(
+        "from pathlib import Path\n"
+        "from vgame.tasks import digits\n"
+        "def task(path, name):\n"
+        "    return digits.task(batch=int(Path(path).read_text()) + len(name))\n"
+    )
+    (tmp_path / "job/four").mkdir()
+    (tmp_path / "job/batch.txt").write_text("4")
+    monkeypatch.syspath_prepend(str(tmp_path / "job"))
+    job = write(tmp_path / "job/job.toml", model="reading_module:task", args='path = "batch.txt"\nname = "four"')
+    monkeypatch.chdir(tmp_path)
+    assert make_task(read_job_file(job)).batch == 8  # "four" is a name: it does not look like a path
+    (tmp_path / "job/batch.txt").rename(tmp_path / "batch.txt")
+    assert make_task(read_job_file(job)).batch == 8
