@@ -1,0 +1,122 @@
+"""The fast paths give what tests/vectors/ holds, and the files are what the reference writes today (scripts/vectors.py)."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_programs import World, executed
+
+from vgame.arithmetic.functions import Function
+from vgame.commit.merkle import Kind, Tree, path_root, tree_height
+from vgame.commit.tensor import from_words, tensor_root, tensors_root
+from vgame.errors import ProgramError
+from vgame.execute.executor import Executor
+from vgame.program.file import decode_program
+from vgame.program.operators import Access, Dim, Map, Ref, RefClass, yields_integer
+from vgame.program.validate import validate
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = runpy.run_path(str(ROOT / "scripts" / "vectors.py"))
+
+
+def load(name: str) -> Any:
+    return json.loads((ROOT / "tests" / "vectors" / f"{name}.json").read_text())
+
+
+def words(text: str) -> list[int]:
+    return [int(word, 16) for word in text.split()]
+
+
+def tensor(text: str, integer: bool) -> torch.Tensor:
+    return from_words(np.array(words(text), "<u4"), integer=integer)
+
+
+@pytest.mark.parametrize("name", VECTORS["FILES"])
+def test_a_file_is_what_the_reference_writes(name: str) -> None:
+    assert (ROOT / "tests" / "vectors" / f"{name}.json").read_text() == VECTORS["render"](name)
+
+
+def test_trees() -> None:
+    found = load("trees")
+    leaves = [bytes.fromhex(leaf) for leaf in found["leaves"]]
+    roots = {(t["kind"], t["count"]): bytes.fromhex(t["root"]) for t in found["trees"]}
+    for p in found["paths"]:
+        siblings = [bytes.fromhex(s) for s in p["siblings"]]
+        assert len(siblings) == tree_height(p["count"])
+        assert path_root(Kind(p["kind"]), leaves[p["index"]], p["index"], siblings) == roots[p["kind"], p["count"]]
+    for r in found["ranges"]:
+        tree = Tree(Kind(r["kind"]), leaves[: r["count"]])
+        assert [s.hex() for s in tree.range_proof(r["first"], r["last"])] == r["siblings"]
+    for t in found["tensors"]:
+        numbers = np.arange(t["elements"], dtype=np.uint32) * np.uint32(0x01010101)
+        assert tensor_root(from_words(numbers, integer=True)).hex() == t["root"]
+
+
+@pytest.mark.parametrize("function", Function, ids=lambda f: f.name)
+def test_functions(function: Function) -> None:
+    found = load("functions")[function.name]
+    assert found["code"] == function
+    tuples = list(zip(*product(*map(words, found["operands"])), strict=True))
+    assert mapped(function, tuples) == words(found["results"])
+
+
+def mapped(function: Function, columns: list[tuple[int, ...]]) -> list[int]:
+    """The function of each tuple, by the executor."""
+    count, line = len(columns[0]), ((0, 1),)
+    typed = VECTORS["operand_words"](function)
+    data = [
+        from_words(
+            np.array(c, "<u4"), integer=typed[i] is VECTORS["INTEGERS"] or (function is Function.SELECT and not i)
+        )
+        for i, c in enumerate(columns)
+    ]
+    accesses = tuple(Access(Ref(RefClass.DATA, i), (Dim(count),), line) for i in range(len(data)))
+    (result,) = executed([Map(function, (count,), accesses, yields_integer(function))], World(data=data))
+    return result
+
+
+def test_two_steps_of_the_golden_bundle() -> None:
+    found = load("golden")
+    program = decode_program(bytes.fromhex(found["program_file"]), "the golden program")
+    validate(program, [(8, False), (6, True)], 2)
+    state = [tensor(t, s.integer) for t, s in zip(found["state"], program.sources, strict=True)]
+    data = [tensor(t, i == 1) for i, t in enumerate(found["data"])]
+    scalars = tensor(found["scalars"], False).reshape(-1, 1)
+    named = {
+        "program_root": program.root, "header": program.header, "data_root": tensors_root(Kind.DATA, data),
+        "initial_root": tensors_root(Kind.STATE, state), "scalar_root": tensor_root(scalars),
+    }  # fmt: skip
+    assert {name: root.hex() for name, root in named.items()} == {name: found[name] for name in named}
+    executor = Executor(program, data, scalars, found["seed"], "correct")
+    for step, expected in enumerate(found["steps"], 1):
+        state, roots = one_step(executor, step, state)
+        assert roots == expected["operators"]
+        assert tensors_root(Kind.STATE, state).hex() == expected["state_root"]
+
+
+def one_step(
+    executor: Executor, step: int, state: Sequence[torch.Tensor]
+) -> tuple[tuple[torch.Tensor, ...], list[str]]:
+    """The state after a step, and the root of every operator's output."""
+    roots: list[str] = []
+
+    def tap(_: int, output: torch.Tensor) -> torch.Tensor:
+        roots.append(tensor_root(output.clone()).hex())
+        return output
+
+    return executor.step(step, state, tap).state, roots
+
+
+def test_a_golden_program_with_a_flipped_bit_is_refused() -> None:
+    data = bytearray.fromhex(load("golden")["program_file"])
+    data[300] ^= 1
+    with pytest.raises(ProgramError):
+        decode_program(bytes(data), "the damaged program")
