@@ -22,7 +22,7 @@ from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum, moments
 from vgame.logged.compiled_moments import moments
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.rounding import Direction, cells, round_fraction
-from vgame.logged.sums import PROVEN, Entries, Site, follow, round_pass
+from vgame.logged.sums import PROVEN, Entries, Site, follow, round_pass, without_entry
 from vgame.program.operators import Contract, Ref, RefClass, Variant
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -451,3 +451,9 @@ def test_an_entry_of_selected_terms_is_judged_by_all_that_the_program_adds() -> 
     found: dict[int, list[float]] = {}
     executor.step(1, [terms, index], lambda i, x: found.setdefault(i, x.tolist()) and x)
     assert found[0] == [1.0]
+
+
+def test_a_log_without_entries_frees_every_sum() -> None:
+    site = Site(32, given=Entries())
+    assert without_entry(torch.arange(3), site).tolist() == [True] * 3
+    assert without_entry(torch.arange(0), site).numel() == 0

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from vgame.arithmetic.functions import Function
+from vgame.commit.words import tensor_height
 from vgame.errors import ProgramError
 from vgame.program.operators import (
     BROADCAST,
@@ -31,7 +32,7 @@ from vgame.program.operators import (
     immediate,
 )
 from vgame.program.program import Labels, Program, Source
-from vgame.program.validate import MAX_WITNESS, tensors_of, undecidable, validate
+from vgame.program.validate import MAX_WITNESS, tensors_of, undecidable, validate, witness_bytes
 
 DATA = [(30, False), (10, True)]
 STEPS = 7
@@ -346,6 +347,16 @@ def test_what_cannot_be_proven_in_one_transaction_is_refused(kind: str, most: in
         ProgramError, match=rf"operator 0 .* long: one element needs a witness of .* {MAX_WITNESS:,} are"
     ):
         validate(long_row(LONG[kind](beyond)), [(beyond, False)], 1)
+
+
+def test_a_scalar_is_opened_in_the_table_of_all_steps() -> None:
+    """However many steps the order has: the program does not say."""
+    tensors = tensors_of(long_row(argmax(1)), [(1, False)])
+    scalar, datum = (
+        Map(Function.NEG, (1,), (identity_access(Ref(c, 0), 1),), False) for c in (RefClass.SCALAR, RefClass.DATA)
+    )
+    more = witness_bytes(scalar, tensors, 1) - witness_bytes(datum, tensors, 1)
+    assert more >= 32 * tensor_height(10**8)
 
 
 @pytest.mark.parametrize("variant", [Variant.SUM, Variant.DOT])

@@ -214,6 +214,8 @@ def given_entries(site: Site, device: torch.device) -> tuple[Tensor, Tensor]:
 def without_entry(names: Tensor, site: Site) -> Tensor:
     """Which of these elements have no entry to follow."""
     positions, _ = given_entries(site, names.device)
+    if not positions.numel():
+        return torch.ones_like(names, dtype=torch.bool)
     place = torch.searchsorted(positions, names).clamp_(max=positions.numel() - 1)
     return positions[place] != names
 

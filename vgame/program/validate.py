@@ -241,7 +241,8 @@ def witness_bytes(operator: Operator, tensors: Tensors, operators: int) -> int:
     for ref, elements, _ in operand_refs(operator):
         if ref.cls is RefClass.IMMEDIATE:
             continue
-        runs.append(_opening_bytes(longest_run(operator), ref, tensors, elements, operators))
+        size = MAX_ELEMENTS if ref.cls is RefClass.SCALAR else elements  # a table of all steps, however many
+        runs.append(_opening_bytes(longest_run(operator), ref, tensors, size, operators))
     if isinstance(operator, Copy):
         runs = [max(runs, default=0)]
         fixed += sum(9 + 12 * len(a.dims) + 5 * len(a.targets) for a in operator.accesses)
