@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, word_lie
+from frauds import SETUP, SUM, state_lie, word_lie
 from proxy import Request
 from scene import Scene
-from test_lies import Table, Truth, chain_one, selector, table
+from test_lies import Table, Truth, chain_one, refuses, selector, table, topic
 from test_watch import watch
 
-from vgame.errors import ChainError
+from vgame.errors import ChainError, EndpointError
+from vgame.game.auditor import Auditor
 from vgame.game.chain import CHAIN_VARIABLE, connect
 from vgame.game.game import Phase
 from vgame.game.trainer import Trainer
@@ -118,3 +119,88 @@ def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: p
         monkeypatch.setenv(CHAIN_VARIABLE, "one")
         with pytest.raises(ChainError, match="the number of a chain is expected"):
             connect(near)
+
+
+def more_events(t: Table, name: str, where: int, root: str) -> Any:
+    """One event more in every answer that could hold it."""
+    word = "0x{:064x}".format
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        told = truth()
+        if asked["method"] == "eth_getLogs" and asked["params"][0]["topics"][0] == topic(name):
+            told["result"] = [
+                *told["result"],
+                {
+                    "address": t.play.scene.address, "topics": [topic(name), "0x" + t.play.id.hex(), word(where)], "data": root,
+                    "blockNumber": "0x1", "blockHash": word(1), "transactionHash": word(2), "transactionIndex": "0x0", "logIndex": "0x0",
+                    "removed": False,
+                },
+            ]  # fmt: skip
+        return told
+
+    return lie
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        *(("TracePosted", step) for step in (0, 10**6, 2**255)),
+        *(("SegmentPosted", checkpoint) for checkpoint in (0, 4, 2**256 - 1)),
+        *(("TracePosted", 6), ("SegmentPosted", 2)),
+    ],
+)
+def test_a_fabricated_event_is_left_out(node: Scene, name: str, where: int) -> None:
+    """It is said where it cannot be true; no bond is staked against it, and the auditor plays on and wins meanwhile."""
+    with table(node) as t:
+        auditor = t.seat(Auditor)
+        lie = more_events(t, name, where, "0x" + "ab" * 32)
+        if where in (2, 6):  # the view could lag, so this may be true
+            t.proxy.lie = staticmethod(lie)
+            assert not auditor.step() and t.sent(auditor) == 0
+            return
+        refuses(
+            t,
+            auditor,
+            lie,
+            EndpointError,
+            f"the event {name} {where}, root abab.*, which the contract does not confirm",
+        )
+        assert auditor.agrees() and not t.play.job.disputes
+
+
+def test_a_fabricated_event_does_not_stop_a_dispute(node: Scene) -> None:
+    with table(node, state_lie(6, 5, 0)[0]) as t:
+        auditor = watcher(t)
+        t.proxy.lie = staticmethod(more_events(t, "TracePosted", 10**6, "0x" + "ab" * 32))
+        assert t.play.run_to_end(t.play.trainer, SimpleNamespace(step=auditor.round)) is Phase.CONVICTED
+
+
+@pytest.mark.parametrize(("word", "value"), [(2, 2**24 - 1), (3, 2**32 - 1), (3, 2), (4, 2**32 - 1), (4, 1)])
+def test_a_claim_of_another_shape_is_not_believed(node: Scene, word: int, value: int) -> None:
+    """Trees are made in the claim's shape: with 2^32 checkpoints they would fill the memory."""
+    with table(node) as t:
+        auditor = t.seat(Auditor)
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            told = truth()
+            call = asked["params"][0] if asked["method"] == "eth_call" else {}
+            if call.get("data", call.get("input", "")).startswith(GET_JOB):
+                told["result"] = told["result"][: 2 + 64 * word] + f"{value:064x}" + told["result"][66 + 64 * word :]
+            return told
+
+        refuses(t, auditor, lie, EndpointError, "nothing is done on its word")
+        assert not auditor.step()
+
+
+def test_a_newest_block_that_was_made_up_is_not_asked_for_without_end(node: Scene) -> None:
+    with table(node) as t:
+        auditor = t.seat(Auditor)
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            told = truth()
+            if asked["method"] == "eth_getBlockByNumber" and asked["params"][0] == "latest":
+                told["result"]["number"] = hex(2**40)
+            return told
+
+        refuses(t, auditor, lie, ChainError, "refused a request|cannot be read")
+        assert not auditor.step() and auditor.agrees()

@@ -15,7 +15,7 @@ from web3 import Web3
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.errors import Abstain, ContractError, NotYet
 from vgame.game.game import CAUSES, Dispute, Job, Level, Phase, Status, Turn
-from vgame.game.player import Player, is_open, one_of
+from vgame.game.player import Player, each, is_open, one_of
 from vgame.game.trees import subtree_path
 from vgame.game.view import Entry, Node, Openings, View
 
@@ -42,6 +42,11 @@ class Auditor(Player):
         return {}
 
     @cached_property
+    def confirmed(self) -> set[tuple[str, int, bytes]]:
+        """Events of posted roots that the contract's views confirmed: a root is written once (I5), so each is asked for once."""
+        return set()
+
+    @cached_property
     def openings(self) -> Openings:
         return Openings(self.game, self.id)
 
@@ -53,7 +58,7 @@ class Auditor(Player):
         match job.phase:
             case Phase.CLAIMED:
                 view = View(self, job)
-                return self.refill() or self.play(view) or self.challenge(view)
+                return each([lambda: self.refill() or self.play(view) or self.challenge(view), view.complain])
             case Phase.CONVICTED:
                 return self.collect(View(self, job))
         return self.withdraw()

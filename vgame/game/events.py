@@ -43,6 +43,7 @@ class Events:
     RANGE = 10_000  # blocks that are asked for at once, at most
     MARGIN = 64  # blocks, and at least so many
     SETTLED = 900  # seconds of the chain's time, that are read again at every look: nodes lag, also with their logs
+    CHECKED = 64  # ranges between two looks whether the last block is there
     TRUSTED = 3_600  # seconds for which what was read is remembered
 
     def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Any]) -> None:
@@ -72,6 +73,7 @@ class Events:
             self._forget()
             settled = None
         if newest.number - (settled.number if settled else 0) > self.range:
+            self._block(newest.number)  # a number that was made up would have ranges asked for without end
             found = self._old(newest)
             if settled is None:
                 self._start = min(self._birth(newest.number), found.number + 1)
@@ -126,8 +128,13 @@ class Events:
         return self.chain.ask(read)
 
     def _ranges(self, topics: Topics, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
-        """(next block, events) of range after range; smaller ones where the endpoint refuses so many blocks, or takes too long."""
+        """(next block, events) of range after range; smaller ones where the endpoint refuses so many blocks, or takes too long. Once in a
+        while it has to show that the last block is there."""
+        asked = 0
         while first <= last:
+            asked += 1
+            if asked % self.CHECKED == 0:
+                self._block(last)
             count = min(self.range, last - first + 1)
             try:
                 events = self._logs(topics, first, first + count - 1)

@@ -58,7 +58,20 @@ class Player:
                 f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to it: nothing is done "
                 "on its word; use another endpoint"
             )
+        self.check_shape(job)
         return job
+
+    def check_shape(self, job: Job) -> None:
+        """INVARIANT: trees are made in the shape of the claim, so what an endpoint says of it must follow from the order."""
+        if job.phase is not Phase.CLAIMED:
+            return
+        steps, interval, stop = self.machine.steps, self.machine.interval, job.diverged_at
+        shape = ((stop - 1) // interval if stop else -(-steps // interval), self.machine.operators)
+        if stop > steps or (job.checkpoints, job.operators) != shape:
+            raise EndpointError(
+                f"{self.game.chain.url} shows a claim of {job.checkpoints} checkpoints, {job.operators} operators, end {stop}, where "
+                f"the order gives {shape[0]} and {shape[1]}: nothing is done on its word; use another endpoint"
+            )
 
     @property
     def address(self) -> str:
@@ -145,9 +158,7 @@ def each(duties: Iterable[Callable[[], bool]]) -> bool:
     for duty in duties:
         try:
             acted |= duty()
-        except (
-            Exception
-        ) as problem:  # what an endpoint shows can raise anything: the other duties are done all the same
+        except Exception as problem:  # what an endpoint shows can raise anything
             problems.append(problem)
     if problems:
         raise problems[0]

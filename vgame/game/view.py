@@ -5,7 +5,7 @@ In: a job on chain, an auditor's machine. Out: where the two part, and what a mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -102,6 +102,7 @@ class View:
         self.auditor, self.job = auditor, job
         self.game, self.machine, self.id = auditor.game, auditor.machine, auditor.id
         self.checkpoints = job.checkpoints
+        self.false: list[str] = []
 
     @cached_property
     def standings(self) -> list[Standing]:
@@ -119,13 +120,44 @@ class View:
     def revealed(self) -> Openings:
         return self.auditor.openings
 
+    @property
+    def last_step(self) -> int:
+        """The last step that the claim is about."""
+        return self.job.diverged_at or self.machine.steps
+
     @cached_property
     def segments(self) -> dict[int, bytes]:
-        return Posted((a["checkpoint"], a["root"]) for a in self.args("SegmentPosted"))
+        last = (self.last_step - 1) // self.machine.interval + 1
+        return self._posted("SegmentPosted", "checkpoint", self.game.segment_root, last)
 
     @cached_property
     def traces(self) -> dict[int, bytes]:
-        return Posted((a["step"], a["root"]) for a in self.args("TracePosted"))
+        return self._posted("TracePosted", "step", self.game.trace_root, self.last_step)
+
+    def _posted(self, event: str, key: str, root_of: Callable[[bytes, int], bytes | None], last: int) -> Posted:
+        """What the contract's view confirms, asked once for each root. Other events are left out: the view may lag, but where it shows
+        another root, or there is no such place, `complain` says so."""
+        found, confirmed = Posted(), self.auditor.confirmed
+        for args in self.args(event):
+            where, root = args[key], args["root"]
+            inside = 1 <= where <= last
+            told = root if (event, where, root) in confirmed else root_of(self.id, where) if inside else bytes(32)
+            if told == root:
+                confirmed.add((event, where, root))
+                found[where] = root
+            elif told is not None:
+                self.false.append(f"{event} {where}, root {root.hex()[:16]}")
+        return found
+
+    def complain(self) -> bool:
+        """Say that events were left out; the moves that need none of them are made first."""
+        self.segments, self.traces  # noqa: B018 - read them all
+        if self.false:
+            raise EndpointError(
+                f"{self.game.chain.url} shows the event {self.false[0]}, which the contract does not confirm ({len(self.false)} such): "
+                "it is left out; use another endpoint if this goes on"
+            )
+        return False
 
     def leaf(self, node: bytes) -> bytes:
         return self.auditor.openings.leaf(node)
@@ -135,7 +167,9 @@ class View:
         for args in reversed(self.args("PartialsPosted")):
             other = self.standings[args["dispute"]].dispute
             if (other.step, other.operator, other.index & 0xFFFFFFFF) == (d.step, d.operator, d.index):
-                return list(args["partials"])[: d.blocks]
+                partials = list(args["partials"])[: d.blocks]
+                if len(partials) == d.blocks:
+                    return partials
         raise NotYet("the partial sums of the contested element were posted, but their event is not shown")
 
     def where(self, d: Dispute) -> int:
