@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_programs import World, executed
+from small_programs import ZERO_LOSS, World, executed
 
 from vgame.arithmetic.functions import Function
 from vgame.commit.merkle import Kind, Tree, path_root, tree_height
@@ -20,8 +20,8 @@ from vgame.commit.tensor import from_words, tensor_root, tensors_root
 from vgame.errors import ProgramError
 from vgame.execute.executor import Executor
 from vgame.program.file import decode_program
-from vgame.program.operators import Access, Dim, Map, Ref, RefClass, yields_integer
-from vgame.program.validate import validate
+from vgame.program.operators import Access, ArgMax, Dim, Map, Operator, ReduceMax, Ref, RefClass, yields_integer
+from vgame.program.validate import Tensors, undecidable, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = runpy.run_path(str(ROOT / "scripts" / "vectors.py"))
@@ -120,3 +120,42 @@ def test_a_golden_program_with_a_flipped_bit_is_refused() -> None:
     data[300] ^= 1
     with pytest.raises(ProgramError):
         decode_program(bytes(data), "the damaged program")
+
+
+def test_the_page_holds_the_table_of_functions() -> None:
+    table = runpy.run_path(str(ROOT / "scripts" / "function_table.py"))
+    page = (ROOT / "docs" / "formats.md").read_text()
+    assert table["renewed"](page) == page
+    damaged = page.replace("| 1 | NEG | 1 |", "| 1 | NEG | 2 |")
+    assert damaged != page and table["renewed"](damaged) == page
+
+
+#: (what docs/formats.md section 3 says of an operator, the rule that refuses it, a part of the refusal)
+REFUSED = [
+    (Map(Function.NEG, (), (Access(Ref(RefClass.DATA, 0), ()),), False), "index space of rank 0"),
+    (Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (), ((0xFF, 0),)),), False), "read without dimensions"),
+    (Map(Function.NEG, (1,), (Access(Ref(RefClass.SCALAR, 0), (Dim(1),), ((0, 1),)),), False), "has no dimensions"),
+    (
+        Map(Function.NEG, (1,), (Access(Ref(RefClass.OPERATOR, 1), (Dim(1),), ((0, 1),)),), False),
+        "does not exist before",
+    ),
+    (Map(Function.NEG, (1,), (Access(Ref(RefClass.IMMEDIATE, 1), (), ((0xFF, 0),)),), False), "does not exist before"),
+    (Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (Dim(1, 2**62 + 1),), ((0, 1),)),), False), "63 bits"),
+    (ArgMax(1, 40_000, Ref(RefClass.DATA, 1)), "needs a witness"),
+]
+
+
+@pytest.mark.parametrize(("operator", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_what_the_rules_of_validity_refuse(operator: Operator, reason: str) -> None:
+    assert reason in (refusal(operator) or "it is taken")
+
+
+def test_what_the_rules_of_validity_take() -> None:
+    assert refusal(Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (Dim(1),), ((0, 1),)),), False)) is None
+    assert refusal(ReduceMax(1, 40_000, 8_000, Ref(RefClass.DATA, 1))) is None
+
+
+def refusal(operator: Operator) -> str | None:
+    tensors = Tensors([], [], [(1, False), (40_000, False)], 1, [(1, False), (operator.elements, False)])
+    program = World().program([ZERO_LOSS, operator])
+    return next(undecidable(program, tensors), None)
