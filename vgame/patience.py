@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Patience:
-    """A problem that may pass is said and waited for, longer each time; said again once in a while, with what is left of clocks that run
+    """Temporary failures are reported and retried after ever longer pauses; reported again once in a while, with what is left of clocks that run
     meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it does this for; whatever an endpoint shows can raise any."""
 
     AGAIN = 300.0  # seconds until a problem that stays is said again
