@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vgame.commit import sha_kernel, words
-from vgame.commit.merkle import Kind
+from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, tensor_tree, to_words
 from vgame.commit.words import LEAF_BYTES, leaf_count, leaf_hashes, words_root
 
@@ -36,7 +36,8 @@ def test_the_root_is_the_definition(size, compiled, monkeypatch):
     monkeypatch.setattr(words, "MANY", MANY if compiled else 1 << 60)
     data = random.Random(size).randbytes(4 * size)
     assert words_root(data) == words_root(memoryview(data)) == root_by_definition(data)
-    assert words.words_tree(data).root == root_by_definition(data)
+    tree = words.words_tree(data)
+    assert tree.root == root_by_definition(data) and tree.levels == Tree(Kind.TENSOR, leaf_hashes(data)).levels
     if size:
         damaged = bytearray(data)
         damaged[random.Random(size).randrange(4 * size)] ^= 1 << size % 8

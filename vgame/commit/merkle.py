@@ -80,7 +80,11 @@ class Tree:
             below = self.levels[-1]
             if len(below) % 2:
                 below = [*below, padding(kind, height)]
-            self.levels.append([node_hash(kind, below[i], below[i + 1]) for i in range(0, len(below), 2)])
+            self.levels.append(self.above(below))
+
+    def above(self, below: Sequence[bytes]) -> list[bytes]:
+        """The nodes over an even number of nodes."""
+        return [node_hash(self.kind, below[i], below[i + 1]) for i in range(0, len(below), 2)]
 
     @property
     def root(self) -> bytes:

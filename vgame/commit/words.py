@@ -6,6 +6,7 @@ Large tensors go through sha_kernel.py where the processor has what it needs; th
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 
@@ -73,7 +74,17 @@ def _append(digests: np.ndarray, hashes: list[bytes]) -> np.ndarray:
 
 def words_tree(words: bytes | memoryview) -> Tree:
     """All nodes over little-endian words."""
-    return Tree(Kind.TENSOR, leaf_hashes(words))
+    return WordsTree(Kind.TENSOR, leaf_hashes(words))
+
+
+class WordsTree(Tree):
+    """Large levels by compiled code."""
+
+    def above(self, below: Sequence[bytes]) -> list[bytes]:
+        if len(below) < MANY or not _kernel():
+            return super().above(below)
+        digests = _kernel().node_hashes(np.frombuffer(b"".join(below), np.uint8).reshape(-1, 32), self.kind).tobytes()
+        return [digests[i : i + 32] for i in range(0, len(digests), 32)]
 
 
 def words_range_proof(words: memoryview, first: int, last: int) -> list[bytes]:
