@@ -19,6 +19,7 @@ from vgame.commit.merkle import Kind, Tree, path_root, tree_height
 from vgame.commit.tensor import from_words, tensor_root, tensors_root
 from vgame.errors import ProgramError
 from vgame.execute.executor import Executor
+from vgame.program.encoding import operator_record
 from vgame.program.file import decode_program
 from vgame.program.operators import Access, ArgMax, Dim, Map, Operator, ReduceMax, Ref, RefClass, yields_integer
 from vgame.program.validate import Tensors, undecidable, validate
@@ -159,3 +160,12 @@ def refusal(operator: Operator) -> str | None:
     tensors = Tensors([], [], [(1, False), (40_000, False)], 1, [(1, False), (operator.elements, False)])
     program = World().program([ZERO_LOSS, operator])
     return next(undecidable(program, tensors), None)
+
+
+def test_the_examples_of_the_page() -> None:
+    page = (ROOT / "docs" / "formats.md").read_text()
+    state = [tensor(word, False) for word in ("3f800000", "40000000", "40400000")]
+    negation = Map(Function.NEG, (4,), (Access(Ref(RefClass.DATA, 0), (Dim(4),), ((0, 1),)),), False)
+    assert f"`{tensor_root(state[0]).hex()}`" in page
+    assert f"`{tensors_root(Kind.STATE, state).hex()}`" in page
+    assert f"`{operator_record(negation, False).hex()}`" in page
