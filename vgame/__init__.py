@@ -1,0 +1,101 @@
+"""vgame: train a network so that anybody can check it, bit for bit. Everything that is not in `__all__` is private.
+
+Importing it loads nothing: each name is read from its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vgame.api import (
+        AuditResult,
+        Constant,
+        Cosine,
+        Job,
+        Linear,
+        Run,
+        StepDecay,
+        audit,
+        locate,
+        prepare,
+        train,
+    )
+    from vgame.commit.store import Divergence
+    from vgame.differences import Difference
+    from vgame.errors import (
+        BundleError,
+        Cancelled,
+        ChainError,
+        ContractError,
+        DataError,
+        JobFileError,
+        ProgramError,
+        StoreError,
+        UnsupportedOperators,
+        VgameError,
+    )
+    from vgame.spec import Bundle, LogTerms, Terms
+    from vgame.tasks.task import Task
+
+_PLACES = {
+    "vgame.api": (
+        "AuditResult", "Constant", "Cosine", "Job", "Linear", "Run", "StepDecay", "audit", "locate", "prepare", "train",
+    ),
+    "vgame.commit.store": ("Divergence",),
+    "vgame.differences": ("Difference",),
+    "vgame.errors": (
+        "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError", "ProgramError",
+        "StoreError", "UnsupportedOperators", "VgameError",
+    ),
+    "vgame.spec": ("Bundle", "LogTerms", "Terms"),
+    "vgame.tasks.task": ("Task",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = [
+    "AuditResult",
+    "Bundle",
+    "BundleError",
+    "Cancelled",
+    "ChainError",
+    "Constant",
+    "ContractError",
+    "Cosine",
+    "DataError",
+    "Difference",
+    "Divergence",
+    "Job",
+    "JobFileError",
+    "Linear",
+    "LogTerms",
+    "ProgramError",
+    "Run",
+    "StepDecay",
+    "StoreError",
+    "Task",
+    "Terms",
+    "UnsupportedOperators",
+    "VgameError",
+    "__version__",
+    "audit",
+    "locate",
+    "prepare",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("vgame")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'vgame' has no attribute {name!r}; public are {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

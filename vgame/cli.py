@@ -134,7 +134,7 @@ def locate(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    from vgame.locate import locate as find_difference
+    from vgame.differences import locate as find_difference
 
     raise typer.Exit(0 if find_difference(first, second, device, Reporter(json)) is None else 2)
 

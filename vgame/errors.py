@@ -17,6 +17,10 @@ class VgameError(Exception):
     exit_code = 1
 
 
+class Cancelled(VgameError):
+    """Who called asked to stop; what is committed stays, and the same call goes on from there."""
+
+
 class ProofError(VgameError):
     """A Merkle proof or an opening is malformed or does not lead to its root."""
 

@@ -47,9 +47,11 @@ def executor_of(bundle: Bundle, kind: str) -> Executor:
     return Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
 
 
-def prepare_run(source: Path, run: Path, listener: Silence = SILENCE) -> Bundle:
-    """The bundle of a run: captured from a job file, or copied from a bundle folder, into the run's folder; or the one that is there, if it
-    is the same job."""
+def prepare_run(source: Path | Bundle, run: Path, listener: Silence = SILENCE) -> Bundle:
+    """The bundle of a run: given, captured from a job file, or copied from a bundle folder, into the run's folder; or the one that is
+    there, if it is the same job."""
+    if isinstance(source, Bundle):
+        return _hold_bundle(source, run)
     if not source.exists():
         raise JobFileError(f"{source} is not there; a job file (TOML) or the folder of a bundle is expected")
     if not (run / "job" / "spec.json").exists():
@@ -59,12 +61,25 @@ def prepare_run(source: Path, run: Path, listener: Silence = SILENCE) -> Bundle:
     held = load_bundle(run / "job")
     if source.resolve() != (run / "job").resolve():
         ordered = load_bundle(source) if source.is_dir() else ordered_again(read_job_file(source), held)
-        if parts := ordered_differences(ordered, held):
-            raise StoreError(
-                f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that it holds: "
-                f"`vgame train {run / 'job'} --out {run}`"
-            )
+        _refuse_other(ordered, held, run)
     return held
+
+
+def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
+    """The bundle, in the run's folder."""
+    if (run / "job" / "spec.json").exists():
+        _refuse_other(bundle, load_bundle(run / "job"), run)
+    else:
+        save_bundle(bundle, run / "job")
+    return bundle
+
+
+def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
+    if parts := ordered_differences(ordered, held):
+        raise StoreError(
+            f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that it holds: "
+            f"`vgame train {run / 'job'} --out {run}`"
+        )
 
 
 def ordered_again(job: JobFile, held: Bundle) -> Bundle:
@@ -96,36 +111,54 @@ def open_run(run: Path, keep: int = 1, *, writable: bool = False) -> Store:
     return store_of(run, load_bundle(run / "job"), keep, writable)
 
 
-def train_offline(
-    source: Path, run: Path, device: str, keep: int, reporter: Reporter, with_profile: bool = False
-) -> None:
-    """Fill the run's folder; resumes where it stands. A run that diverges ends with an error that names step and operator."""
+def train_run(
+    source: Path | Bundle,
+    run: Path,
+    device: str,
+    keep: int = 1,
+    listener: Silence = SILENCE,
+    capturing: Silence = SILENCE,
+    with_profile: bool = False,
+) -> tuple[Store, Profile | None]:
+    """Fill the run's folder; resumes where it stands. A step that is not finite ends it: the store's `divergence`."""
     with settle(device) as kind:
-        reporter.stage("reads the job, and hashes its state and data")
-        bundle = prepare_run(source, run, SILENCE if reporter.json_lines else reporter)
+        listener.stage("reads the job, and hashes its state and data")
+        bundle = prepare_run(source, run, capturing)
         store = store_of(run, bundle, keep)
 
         def progress(step: int, loss: float) -> None:
-            reporter.progress("training", step, bundle.steps, f"loss {loss:.4f}")
+            listener.progress("training", step, bundle.steps, f"loss {loss:.4f}")
 
         executor = executor_of(bundle, kind)
         profile = Profile(bundle.program) if with_profile else None
         executor.watch = profile.record if profile else None
-        if isinstance(store, LoggedStore):
-            store.record(executor)
-        train(store, executor, progress)
-        reporter.close()
-        if profile:
-            kinds, modules = ([asdict(row) for row in rows] for rows in (profile.kinds(), profile.modules()))
-            reporter.emit("profile", profile.text(), kinds=kinds, modules=modules)
-        if stop := store.divergence:
-            raise VgameError(
-                f"training diverged at step {stop.step}: element {stop.element} of operator "
-                f"{bundle.program.operator_name(stop.operator)} is not finite; {len(store.roots)} checkpoints before it are "
-                'committed, and a trainer on chain can post the claim "diverged"'
-            )
-        root = run_root(store, store.roots, len(store.roots))
-        reporter.emit("trained", f"{store.step} steps, run root {root}", root=root, steps=store.step)
+        try:
+            if isinstance(store, LoggedStore):
+                store.record(executor)
+            train(store, executor, progress)
+        finally:
+            store.release()
+    return store, profile
+
+
+def train_offline(
+    source: Path, run: Path, device: str, keep: int, reporter: Reporter, with_profile: bool = False
+) -> None:
+    """Train and say what came out. A run that diverges ends with an error that names step and operator."""
+    capturing = SILENCE if reporter.json_lines else reporter
+    store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile)
+    reporter.close()
+    if profile:
+        kinds, modules = ([asdict(row) for row in rows] for rows in (profile.kinds(), profile.modules()))
+        reporter.emit("profile", profile.text(), kinds=kinds, modules=modules)
+    if stop := store.divergence:
+        raise VgameError(
+            f"training diverged at step {stop.step}: element {stop.element} of operator "
+            f"{store.bundle.program.operator_name(stop.operator)} is not finite; {len(store.roots)} checkpoints before it are "
+            'committed, and a trainer on chain can post the claim "diverged"'
+        )
+    root = run_root(store, store.roots, len(store.roots))
+    reporter.emit("trained", f"{store.step} steps, run root {root}", root=root, steps=store.step)
 
 
 # ---- audit ----
@@ -144,12 +177,21 @@ class Finding:
     step: int | None = None
 
 
-def audit_offline(
-    run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A run, the checkpoints that were chosen (none: the whole run), and what came out of re-executing them."""
+
+    store: Store
+    chosen: list[int]
+    finding: Finding
+    executor: Executor
+
+
+def audit_run(
+    run: Path, device: str, segment: str | None, sample: float | None, seed: int, listener: Silence = SILENCE,
     order: Path | None = None,
-) -> bool:  # fmt: skip
-    """Re-execute a run, whole or in part, and compare every checkpoint and loss; True if all match. `order`: the bundle that it must be
-    a run of."""
+) -> Audit:  # fmt: skip
+    """Re-execute a run, whole or in part, and compare every checkpoint and loss. `order`: the bundle that it must be a run of."""
     with settle(device) as kind:
         store = open_run(run)
         if order is not None and (parts := ordered_differences(load_bundle(order), store.bundle)):
@@ -162,15 +204,25 @@ def audit_offline(
         chosen = chosen_checkpoints(store, segment, sample, seed)
         finding = audit_kept(store, chosen)
         if finding is None:
-            finding = (audit_parts if chosen else audit_whole)(store, executor, chosen, reporter)
+            finding = (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
+    return Audit(store, chosen, finding, executor)
+
+
+def audit_offline(
+    run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
+    order: Path | None = None,
+) -> bool:  # fmt: skip
+    """Audit and say what came out; True if all match."""
+    audit = audit_run(run, device, segment, sample, seed, reporter, order)
     reporter.close()
+    store, finding = audit.store, audit.finding
     if isinstance(store, LoggedStore) and not finding.kept:
-        tell_log(store, executor, reporter)
+        tell_log(store, audit.executor, reporter)
     match = finding.differs is None
     tell_job(store.bundle, reporter)
     reporter.emit(
         "audited",
-        verdict(store, chosen, finding),
+        verdict(store, audit.chosen, finding),
         match=match,
         complete=store.done,
         checked=list(finding.checked),
@@ -272,13 +324,13 @@ def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
     return Finding([checkpoint], checkpoint, store.roots[checkpoint - 1].hex(), root.hex(), kept=True)
 
 
-def audit_whole(store: Store, executor: Executor, _: list[int], reporter: Reporter) -> Finding:
+def audit_whole(store: Store, executor: Executor, _: list[int], listener: Silence) -> Finding:
     """From the initial state as far as the run says it went; run roots are compared."""
     bundle = store.bundle
     end = store.divergence.step if store.divergence else store.step
 
     def progress(step: int, loss: float) -> None:
-        reporter.progress("auditing", step, end, f"loss {loss:.4f}")
+        listener.progress("auditing", step, end, f"loss {loss:.4f}")
 
     mine, losses, divergence = [], [], None
     for found in intervals(replace(bundle, steps=end), executor, executor.initial(bundle.state), 1, progress):
@@ -319,7 +371,7 @@ def audit_losses(store: Store, checked: Sequence[int], mine: Sequence[float], fi
     return None
 
 
-def audit_parts(store: Store, executor: Executor, checkpoints: list[int], reporter: Reporter) -> Finding:
+def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listener: Silence) -> Finding:
     """Chosen intervals, each from the checkpoint before it, which must be the one that was committed."""
     bundle = store.bundle
     mine = theirs = b""
@@ -330,7 +382,7 @@ def audit_parts(store: Store, executor: Executor, checkpoints: list[int], report
         if isinstance(found, Divergence):
             return Finding(checkpoints[:number], c, store.roots[c - 1].hex(), outcome([], c, found))
         mine, theirs = tensors_root(Kind.STATE, found[0]), store.roots[c - 1]
-        reporter.progress("auditing", number, len(checkpoints), f"checkpoint {c}")
+        listener.progress("auditing", number, len(checkpoints), f"checkpoint {c}")
         if mine != theirs:
             return Finding(checkpoints[:number], c, theirs.hex(), mine.hex())
         if other := audit_losses(store, checkpoints[:number], found[1], first):

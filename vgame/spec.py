@@ -16,7 +16,7 @@ import sysconfig
 import tomllib
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
@@ -37,6 +37,7 @@ from vgame.program.schedule import Schedule
 from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
 from vgame.report import SILENCE, Silence
+from vgame.state_keys import Keys, load_keys, module_keys, save_keys
 from vgame.tasks.task import Task
 
 #: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits. The contract takes 0
@@ -131,6 +132,7 @@ class JobFile(BaseModel):
     schedule: Schedule | None = None  # none: the task's schedulers, or the optimizer's own rates
     terms: Terms = Field(default_factory=Terms)
     _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
+    _task: Task | None = PrivateAttr(default=None)  # one that lives already: `model` is not called
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> JobFile:
@@ -169,6 +171,8 @@ def problems(error: ValidationError) -> str:
 
 def make_task(job: JobFile) -> Task:
     """Call the job's factory. Its module may lie beside the job file, as a script finds the modules beside it."""
+    if job._task is not None:
+        return job._task
     module, _, name = job.model.partition(":")
     if job._folder and not module.startswith("vgame.") and str(job._folder) not in sys.path:
         sys.path.insert(0, str(job._folder))
@@ -245,6 +249,16 @@ class Bundle:
     mode: str
     terms: Terms
     log: LogSpec | None = None
+    keys: Keys = field(default_factory=dict)  # of the module's state_dict; no bit depends on them
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Bundle:
+        """Read a bundle. BundleError unless its files are what its spec.json orders."""
+        return load_bundle(Path(folder))
+
+    def save(self, folder: Path | str) -> None:
+        """Write all files into a folder."""
+        save_bundle(self, Path(folder))
 
     @cached_property
     def initial_root(self) -> bytes:
@@ -317,6 +331,8 @@ def differences(a: Bundle, b: Bundle) -> list[str]:
 def ordered_differences(order: Bundle, held: Bundle) -> list[str]:
     """The same, and the names of the tensors, which decide where weights are loaded."""
     names = order.program.labels.root != held.program.labels.root
+    if order.keys and held.keys:  # earlier versions did not write them
+        names |= order.keys != held.keys
     return differences(order, held) + ["names"] * names
 
 
@@ -330,11 +346,13 @@ def prepare(job: JobFile, listener: Silence = SILENCE) -> Bundle:
 
 def prepare_without_log(job: JobFile, listener: Silence = SILENCE) -> Bundle:
     """The same, but for what mode `logged` calibrates."""
-    listener.stage(f"calls {job.model}")
-    lowered: Lowered = lower_task(make_task(job), job.schedule, job.steps, listener)
+    if job._task is None:
+        listener.stage(f"calls {job.model}")
+    task = make_task(job)
+    lowered: Lowered = lower_task(task, job.schedule, job.steps, listener)
     bundle = Bundle(
         lowered.program, lowered.state, lowered.data, lowered.scalars,
-        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms,
+        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model),
     )  # fmt: skip
     _validate(bundle)
     return bundle
@@ -391,6 +409,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     write_atomic(folder / "initial.safetensors", pack_tensors(labels.state, bundle.state))
     write_atomic(folder / "data.safetensors", pack_tensors(labels.data, bundle.data))
     write_atomic(folder / "scalars.safetensors", pack_tensors([_scalars_label(bundle.scalars.shape)], [bundle.scalars]))
+    save_keys(folder, bundle.keys)
     write_atomic(folder / "spec.json", (json.dumps(bundle.rendering(), indent=2) + "\n").encode())
 
 
@@ -423,7 +442,16 @@ def load_bundle(folder: Path) -> Bundle:
     data = read_tensors(folder / "data.safetensors", program.labels.data)
     table = _scalars_label((numbers[1], program.scalars))
     (scalars,) = read_tensors(folder / "scalars.safetensors", [table])
-    bundle = Bundle(program, state, data, scalars.reshape(table.shape), *numbers, terms, log)
+    bundle = Bundle(
+        program,
+        state,
+        data,
+        scalars.reshape(table.shape),
+        *numbers,
+        terms,
+        log,
+        load_keys(folder, program.labels.state),
+    )
     _validate(bundle)
     spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it
     for name, value in bundle.rendering().items():

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 import vgame.commit.store
 from vgame.commit.store import Divergence, Store
+from vgame.differences import locate
 from vgame.errors import BundleError, JobFileError, StoreError, VgameError
 from vgame.execute.training import train
-from vgame.locate import locate
 from vgame.offline import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
 from vgame.program.file import load_program
 from vgame.report import Reporter

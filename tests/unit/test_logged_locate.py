@@ -9,7 +9,7 @@ import pytest
 from logged_runs import job, tampered, trained_on
 
 from vgame.arithmetic.perturbed import perturbed_products as perturbed
-from vgame.locate import locate
+from vgame.differences import locate
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog
 from vgame.logged.thresholds import LEAST

@@ -35,8 +35,8 @@ class Difference:
     note: str
 
 
-def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Difference | None:
-    """Compare two runs of the same program and initial state; None if they are equal as far as both go."""
+def find_difference(first: Path, second: Path, device: str) -> tuple[Difference | None, int]:
+    """Compare two runs of the same program and initial state: where they part, or None; and how many checkpoints both have."""
     with settle(device) as kind:
         runs = [open_run(first), open_run(second)]
         _comparable(runs)
@@ -51,8 +51,13 @@ def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Differ
             difference = _inside(runs, checkpoint, executors)
         else:  # what the roots do not tell
             difference = _replaced(runs, executors) or _stopped(runs, executors)
+    return difference, min(len(r.roots) for r in runs)
+
+
+def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Difference | None:
+    """Compare two runs and say where they part; None if they are equal as far as both go."""
+    difference, count = find_difference(first, second, device)
     if difference is None:
-        count = min(len(r.roots) for r in runs)
         reporter.emit("located", f"no difference in {count} checkpoints", difference=None, checkpoints=count)
     else:
         place = f"operator {difference.operator}" if difference.operator else f"tensor {difference.tensor}"

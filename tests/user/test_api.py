@@ -1,0 +1,195 @@
+"""The public names, used as the tutorial uses them: a task of ordinary torch objects in the user's own script."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import vgame
+
+
+class Net(nn.Module):
+    """Tied weights, an integer buffer, and one that no state_dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.last.weight = self.first.weight
+        self.register_buffer("scratch", torch.zeros(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(F.relu(self.norm(self.first(x)))) + self.scratch
+
+
+def loss(model: nn.Module, batch) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def job(**options) -> vgame.Job:
+    torch.manual_seed(1)
+    model = Net()
+    x = torch.randn(32, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    task = vgame.Task(model, loss, optimizer, {"x": x, "y": x.argmax(1)}, batch=8)
+    fields = {"steps": 7, "interval": 2, "seed": 3, "schedule": vgame.Cosine(lr="0.1", warmup=2)}
+    return vgame.Job(task, **(fields | options))
+
+
+@pytest.fixture(scope="module")
+def bundle() -> vgame.Bundle:
+    return vgame.prepare(job())
+
+
+@pytest.fixture(scope="module")
+def run(bundle: vgame.Bundle, tmp_path_factory: pytest.TempPathFactory) -> vgame.Run:
+    return vgame.train(bundle, tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_importing_loads_nothing() -> None:
+    code = (
+        "import time; begin = time.process_time(); import vgame; dir(vgame); spent = time.process_time() - begin; import sys; "
+        "assert not {'torch', 'numba', 'web3', 'numpy'} & set(sys.modules); assert spent < 0.3, spent"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    assert all(getattr(vgame, name) is not None for name in vgame.__all__)
+    assert vgame.__version__[0].isdigit()
+    assert dir(vgame) == sorted(vgame.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'; public are"):
+        _ = vgame.nothing
+
+
+def test_a_task_in_ones_own_script_is_trained_and_audited(run: vgame.Run) -> None:
+    assert run.done and run.step == 7 and run.divergence is None and run.losses.shape == (7,)
+    assert vgame.Run.open(run.folder).root == run.root
+    result = vgame.audit(run)
+    assert isinstance(result, vgame.AuditResult) and result.match and result.mine == result.theirs == run.root
+    assert result.checked == (1, 2, 3, 4) and result.complete and result.differs is None
+    assert vgame.audit(run, segments=(2, 3)).checked == (2, 3)
+    assert vgame.audit(run, sample=0.5, seed=1).match
+
+
+def test_a_state_loads_into_the_module(run: vgame.Run) -> None:
+    state, model = run.state_dict(), Net()
+    assert set(state) == set(model.state_dict())
+    assert {k: t.dtype for k, t in state.items()} == {k: t.dtype for k, t in model.state_dict().items()}
+    model.load_state_dict(state)
+    assert model.norm.num_batches_tracked == 7 and torch.equal(state["last.weight"], state["first.weight"])
+    slots = set(run.state_dict(slots=True)) - set(state)
+    assert "scratch" in slots and not any(name.endswith("last.weight") for name in slots)
+    torch.testing.assert_close(run.state_dict(0)["first.weight"], job().task.model.first.weight.detach())
+
+
+def test_a_state_between_checkpoints_is_executed_again(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
+    sparse = vgame.train(bundle, tmp_path, keep=9)
+    for step in (2, 3, 7):
+        a, b = run.state_dict(step), sparse.state_dict(step)
+        assert all(torch.equal(a[k], b[k]) for k in a)
+        assert a["norm.num_batches_tracked"] == step
+    with pytest.raises(vgame.VgameError, match="from 0 to 7"):
+        run.state_dict(8)
+
+
+def test_keys_survive_a_bundle_on_disk_and_a_wrong_one_is_refused(bundle: vgame.Bundle, tmp_path: Path) -> None:
+    bundle.save(tmp_path)
+    assert vgame.Bundle.load(tmp_path).keys == bundle.keys
+    path = tmp_path / "module.json"
+    swapped = path.read_text().replace('"first.bias": [\n   "first.bias"', '"first.bias": [\n   "last.bias"')
+    assert swapped != path.read_text()
+    path.write_text(swapped)
+    with pytest.raises(vgame.BundleError, match=r"the key 'first.bias' is 'last.bias'"):
+        vgame.Bundle.load(tmp_path)
+
+
+def test_an_audit_compares_the_keys_with_the_order(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
+    bundle.save(tmp_path / "order")
+    other = vgame.train(bundle, tmp_path / "run")
+    assert vgame.audit(other, order=tmp_path / "order", segments=(1, 1)).match
+    path = other.folder / "job" / "module.json"
+    tied = '"last.weight": [\n   "first.weight"'
+    assert tied in path.read_text()
+    path.write_text(path.read_text().replace(tied, '"last.weight": [\n   "norm.weight"'))
+    with pytest.raises(vgame.StoreError, match="other names"):
+        vgame.audit(other, order=tmp_path / "order", segments=(1, 1))
+
+
+def test_another_device_runs_in_a_process_of_its_own(
+    run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, seen = dict(os.environ), []
+    with caplog.at_level(logging.INFO, "vgame"):
+        other = vgame.train(bundle, tmp_path / "run", device="compatible", progress=lambda *told: seen.append(told))
+    assert other.root == run.root and "a process of its own" in caplog.text and dict(os.environ) == before
+    assert seen[-1][:3] == ("training", 7, 7)
+    assert vgame.audit(run, device="compatible", segments=(1, 2)).checked == (1, 2)
+    assert vgame.locate(run, other, device="compatible") is None
+    with pytest.raises(vgame.VgameError, match="1 <= I <= J <= 4"):
+        vgame.audit(run, device="compatible", segments=(3, 9))
+
+
+def test_a_byte_that_changed_is_found(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
+    other = vgame.train(bundle, tmp_path / "other")
+    path = sorted((other.folder / "states").iterdir())[-1]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    result = vgame.audit(other)
+    assert not result.match and result.differs == 4
+    found = vgame.locate(run, other)
+    assert isinstance(found, vgame.Difference) and found.step == 7 and found.first != found.second
+
+
+def test_cancelled_training_goes_on(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
+    seen = []
+    with pytest.raises(vgame.Cancelled, match="training was cancelled at 5 of 7"):
+        vgame.train(bundle, tmp_path, progress=lambda *told: seen.append(told), cancel=lambda: seen[-1][1] == 5)
+    assert vgame.Run.open(tmp_path).step == 4
+    assert vgame.train(bundle, tmp_path).root == run.root
+
+
+def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
+    run = vgame.train(vgame.prepare(job(schedule=vgame.Constant(lr="1e38"))), tmp_path)
+    assert isinstance(run.divergence, vgame.Divergence) and run.divergence.step <= 7 and run.done
+
+
+@pytest.mark.parametrize(
+    "schedule", [None, vgame.Linear(lr="0.1", final="0.01"), vgame.StepDecay(lr="0.1", every=3, factor="0.5")]
+)
+def test_schedules_and_terms_stand_in_the_bundle(schedule) -> None:
+    bundle = vgame.prepare(job(schedule=schedule, terms=vgame.Terms(slot=60)))
+    assert bundle.terms.slot == 60 and len(bundle.scalars) == 7
+
+
+def test_a_job_file_is_the_same_job(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('model = "vgame.tasks.digits:task"\nseed = 1\nsteps = 2\ninterval = 1\n[schedule]\nlr = "0.1"\n')
+    assert vgame.prepare(vgame.Job.from_toml(path)).steps == 2
+    with pytest.raises(vgame.JobFileError, match="cannot be read"):
+        vgame.Job.from_toml(tmp_path / "none.toml")
+
+
+def test_mode_logged_has_terms_of_its_own(tmp_path: Path) -> None:
+    logged = vgame.LogTerms(bits=32, thresholds="proven")
+    run = vgame.train(vgame.prepare(job(mode="logged", log=logged)), tmp_path, keep=9)
+    assert vgame.audit(run, device="reversed").match and run.state_dict(3)["norm.num_batches_tracked"] == 3
+
+
+def test_errors_are_one_tree_and_say_what_is_wrong(run: vgame.Run, tmp_path: Path) -> None:
+    with pytest.raises(vgame.JobFileError, match=r"`steps`.*got 0; `schedule.*` .*write lr = "):
+        vgame.prepare(job(steps=0, schedule=vgame.Constant(lr=0.1)))
+    with pytest.raises(vgame.StoreError, match="is not the folder of a run"):
+        vgame.Run.open(tmp_path)
+    with pytest.raises(vgame.StoreError, match="holds another job"):
+        vgame.train(vgame.prepare(job(seed=4)), run.folder)
+    names = ("Cancelled", "ChainError", "ContractError", "DataError", "ProgramError", "UnsupportedOperators")
+    assert all(issubclass(getattr(vgame, name), vgame.VgameError) for name in names)

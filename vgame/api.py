@@ -1,0 +1,318 @@
+"""The Python API: describe, prepare, train, audit, locate. Re-exported by `vgame`; compute, then return, print nothing.
+
+Arguments that several functions share:
+
+- `device`: "default", "compatible", "reversed" or "cuda" (docs/guide.md). "compatible" needs an environment that is set before torch is
+  loaded, so it runs in a process of its own; the logger `vgame` says so.
+- `progress`: False; True for a bar on the terminal; or a function of (what, done, total, detail).
+- `cancel`: a function that is asked after every step, True to stop: `vgame.Cancelled` is raised, what is committed stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from vgame import spec
+from vgame.apart import run_apart
+from vgame.commit.store import Divergence, Store
+from vgame.differences import Difference, find_difference
+from vgame.errors import Cancelled, JobFileError, VgameError
+from vgame.execute.devices import find, settle
+from vgame.execute.training import advance, state_at
+from vgame.logged.run import LoggedStore
+from vgame.offline import audit_run, executor_of, open_run, prepare_run, run_root, train_run
+from vgame.program.schedule import Schedule
+from vgame.report import Reporter, Silence
+from vgame.spec import Bundle, LogTerms, Terms
+from vgame.state_keys import state_dict
+from vgame.tasks.task import Task
+
+log = logging.getLogger("vgame")
+
+Folder = Path | str
+Progress = Callable[[str, int, int, str], None]
+Cancel = Callable[[], bool]
+
+
+# ---- schedules ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """Learning rate `lr`, a decimal string, after `warmup` steps that lead to it from 0."""
+
+    lr: str
+    warmup: int = 0
+    kind = "constant"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Constant):
+    """From `lr` to `final` in equal steps."""
+
+    final: str = "0"
+    kind = "linear"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Constant):
+    """From `lr` to `final` along half a wave of the cosine."""
+
+    final: str = "0"
+    kind = "cosine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDecay(Constant):
+    """`lr`, multiplied by `factor` every `every` steps."""
+
+    every: int = 1
+    factor: str = "0.1"
+    kind = "step"
+
+
+# ---- jobs ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    steps: int
+    interval: int
+    seed: int
+    schedule: Constant | Schedule | None = None
+    mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
+    depth: int = 5
+    terms: Terms = field(default_factory=Terms)
+    log: LogTerms | None = None
+
+
+@dataclass(frozen=True)
+class Job(_Order):
+    """What is ordered: a task, `steps` of it with a commitment every `interval` steps, and the `seed` of order and dropout.
+
+    `schedule`: None takes the task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on
+    a chain. JobFileError, when the job is prepared, names every field that is wrong.
+    """
+
+    task: Task
+
+    @classmethod
+    def from_toml(cls, path: Folder) -> Job:
+        """The job that a job file describes (docs/guide.md). Calls the factory that it names."""
+        job = spec.read_job_file(Path(path))
+        fields = ("steps", "interval", "seed", "schedule", "mode", "depth", "terms", "log")
+        return cls(spec.make_task(job), **{name: getattr(job, name) for name in fields})
+
+    def _file(self) -> spec.JobFile:
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _Order.__dataclass_fields__}
+        if isinstance(self.schedule, Constant):
+            fields["schedule"] = vars(self.schedule) | {"kind": self.schedule.kind}
+        try:
+            job = spec.JobFile.model_validate({"model": "vgame:Task"} | fields)
+        except ValidationError as error:
+            raise JobFileError(f"the job: {spec.problems(error)}") from None
+        job._task = self.task
+        return job
+
+
+def prepare(job: Job, *, progress: bool | Progress = False, cancel: Cancel | None = None) -> Bundle:
+    """Capture the task: program, initial state, data, scalars. ProgramError where it cannot be captured (docs/capture.md)."""
+    with _Listener(progress, cancel) as listener:
+        return spec.prepare(job._file(), listener)
+
+
+# ---- runs ----
+
+
+class Run:
+    """A run on disk: what training left in a folder. `root` is the run root, hex: equal roots are equal runs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    def open(cls, folder: Folder) -> Run:
+        """A run that was made before. StoreError where the folder holds none, or a damaged one."""
+        return cls(open_run(Path(folder)))
+
+    @property
+    def folder(self) -> Path:
+        return self._store.folder
+
+    @property
+    def bundle(self) -> Bundle:
+        return self._store.bundle
+
+    @property
+    def step(self) -> int:
+        """Steps that are committed."""
+        return self._store.step
+
+    @property
+    def done(self) -> bool:
+        return self._store.done
+
+    @property
+    def root(self) -> str:
+        return run_root(self._store, self._store.roots, len(self._store.roots))
+
+    @property
+    def losses(self) -> np.ndarray:
+        """The loss of every committed step, float32 [step]."""
+        return self._store.losses()
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """The step, operator and element that was not finite first, where training ended so."""
+        return self._store.divergence
+
+    def state_dict(self, step: int | None = None, *, slots: bool = False) -> dict[str, torch.Tensor]:
+        """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and tied weights are
+        the module's. `slots`: also what the optimizer keeps. A step that is not kept is executed again."""
+        step, store = self.step if step is None else step, self._store
+        if not 0 <= step <= self.step:
+            raise VgameError(f"step = {step}: a step from 0 to {self.step} is expected, which is how far the run is")
+        return state_dict(self.bundle.keys, self.bundle.program.labels.state, self._state(store, step), slots)
+
+    def _state(self, store: Store, step: int) -> Any:
+        checkpoint = -(-step // self.bundle.interval)
+        if step in (0, self.step) or step % self.bundle.interval == 0:
+            if store.nearest(checkpoint) == checkpoint:
+                return store.load_state(checkpoint)
+        else:
+            checkpoint -= 1
+        with settle("default") as kind:
+            executor = executor_of(self.bundle, kind)
+            if isinstance(store, LoggedStore):
+                store.follow(executor)
+            state = state_at(store, executor, checkpoint)
+            return advance(executor, state, min(checkpoint * self.bundle.interval, self.bundle.steps) + 1, step)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"
+
+
+def train(
+    bundle: Bundle | Folder,
+    folder: Folder,
+    *,
+    device: str = "default",
+    keep: int = 1,
+    progress: bool | Progress = False,
+    cancel: Cancel | None = None,
+) -> Run:
+    """Train a bundle, or go on where the run in the folder stands; every `keep`-th checkpoint is kept, and the newest.
+
+    A run that diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
+    """
+    source, run = bundle if isinstance(bundle, Bundle) else Path(bundle), Path(folder)
+    with _Listener(progress, cancel) as listener:
+        if not _apart(device):
+            return Run(train_run(source, run, device, keep, listener, listener)[0])
+        prepare_run(source, run, listener)
+        try:
+            run_apart("train", run / "job", "--out", run, "--device", device, "--keep", keep, listener=listener)
+        except VgameError as error:
+            if isinstance(error, Cancelled) or Run.open(run).divergence is None:
+                raise
+    return Run.open(run)
+
+
+# ---- checks ----
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found. `checked`: checkpoints; `differs`: the first that differs, None if all match; `step`: where a recorded loss
+    differs, not a state; `theirs`, `mine`: the run roots, hex, or what differs. `complete`: the run had ended."""
+
+    match: bool
+    complete: bool
+    checked: tuple[int, ...]
+    differs: int | None
+    theirs: str
+    mine: str
+    step: int | None = None
+
+
+def audit(
+    run: Run | Folder,
+    *,
+    device: str = "default",
+    segments: tuple[int, int] | None = None,
+    sample: float | None = None,
+    seed: int = 0,
+    order: Folder | None = None,
+    progress: bool | Progress = False,
+    cancel: Cancel | None = None,
+) -> AuditResult:
+    """Execute a run again and compare: whole, or `segments` (first and last checkpoint), or each interval with probability `sample`.
+
+    `seed` makes the sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is of it.
+    """
+    folder, segment = _folder(run), None if segments is None else f"{segments[0]}..{segments[1]}"
+    with _Listener(progress, cancel) as listener:
+        if _apart(device):
+            options = [] if segment is None else ["--segment", segment]
+            options += [] if sample is None else ["--sample", sample]
+            options += [] if order is None else ["--bundle", order]
+            event = run_apart("audit", folder, "--device", device, "--seed", seed, *options, listener=listener)
+            names = ("match", "complete", "differs", "theirs", "mine", "step")
+            return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
+        done = audit_run(folder, device, segment, sample, seed, listener, order and Path(order))
+    found = done.finding
+    match, checked = found.differs is None, tuple(found.checked)
+    return AuditResult(match, done.store.done, checked, found.differs, found.theirs, found.mine, found.step)
+
+
+def locate(first: Run | Folder, second: Run | Folder, *, device: str = "default") -> Difference | None:
+    """Where two runs of one job part: step, operator, element and both words; None if they are equal as far as both go."""
+    folders = _folder(first), _folder(second)
+    if not _apart(device):
+        return find_difference(*folders, device)[0]
+    found = run_apart("locate", *folders, "--device", device, listener=Silence())["difference"]
+    return None if found is None else Difference(**found)
+
+
+def _folder(run: Run | Folder) -> Path:
+    return run.folder if isinstance(run, Run) else Path(run)
+
+
+def _apart(device: str) -> bool:
+    """Does the device need an environment? This process may have loaded torch without it, and must not keep it."""
+    return bool(find(device).environment)
+
+
+class _Listener(Silence):
+    """Progress to whom it may concern, stages to the log, and the question whether to stop."""
+
+    def __init__(self, progress: bool | Progress, cancel: Cancel | None) -> None:
+        self.bar = Reporter() if progress is True else None
+        self.tell = progress if callable(progress) else None
+        self.cancel = cancel
+
+    def __enter__(self) -> _Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.close()
+
+    def stage(self, text: str) -> None:
+        log.info(text)
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        if self.bar:
+            self.bar.progress(what, done, total, detail)
+        if self.tell:
+            self.tell(what, done, total, detail)
+        if self.cancel and self.cancel():
+            raise Cancelled(f"{what} was cancelled at {done} of {total}; call again to go on from the last checkpoint")
