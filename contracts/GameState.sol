@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Clock} from "./Clock.sol";
 import {IReferee} from "./IReferee.sol";
 import {IGame} from "./IVerificationGame.sol";
@@ -9,6 +10,9 @@ import {Merkle} from "./Merkle.sol";
 /// @title What the two halves of the game share: storage, whose turn it is, small checks
 /// @notice `VerificationGame` runs `Settlement` by delegatecall, so both have exactly this storage.
 abstract contract GameState is IGame {
+    /// @dev Less than any move of an auditor costs (docs/gas.json), and half of what a challenge does: a stipend is no gain.
+    uint256 private constant MOVE_GAS = 50_000;
+
     /// @inheritdoc IGame
     IReferee public immutable override referee;
 
@@ -140,6 +144,19 @@ abstract contract GameState is IGame {
     function _burnHalf(uint256 amount) internal returns (uint256 rest) {
         rest = amount / 2;
         burnt += amount - rest;
+    }
+
+    /// @dev ROUNDING: down, by less than 0.1 %; 2^42 wei at most.
+    function _packPrice(uint256 price) internal pure returns (uint16) {
+        uint256 bits = Math.log2(price) + (price == 0 ? 0 : 1);
+        uint256 exponent = bits > 11 ? bits - 11 : 0;
+        return exponent > 31 ? type(uint16).max : uint16((exponent << 11) | (price >> exponent));
+    }
+
+    /// @dev Gas of the dispute's challenge and moves at the base fee of its challenge, as far as the pool reaches.
+    function _stipend(Dispute storage d, uint256 pool) internal view returns (uint256) {
+        uint256 price = (uint256(d.price) & 0x7ff) << (d.price >> 11);
+        return Math.min((uint256(d.moves) + 2) * MOVE_GAS * price, pool);
     }
 
     function _key(bytes32 id, Level kind, uint256 height, bytes32 node) internal pure returns (bytes32) {

@@ -134,22 +134,27 @@ interface IGame {
         JobSpec spec;
     }
 
-    /// @notice Three words; `node` is contested by the auditor.
+    /// @notice Four words; `node` is contested by the auditor.
     /// @param step step of the state or trace; in a segment the step of S_0
+    /// @param turnAt when the auditor last moved (32 bits last until 2106)
     /// @param others open disputes of the claim beside this one when the auditor last moved
+    /// @param moves moves of the auditor after its challenge; its own `prove` counts as four
+    /// @param price base fee of the challenge's block in 16 bits: 5 of exponent, 11 of significand
     /// @param word the claimed word of the contested element
     /// @param blocks in how many blocks the element is decided
     struct Dispute {
         bytes32 node;
         Level level;
         uint8 height;
-        uint48 index;
-        uint40 step;
+        uint40 index;
+        uint32 step;
         uint24 operator;
-        uint40 turnAt;
+        uint32 turnAt;
         uint32 trainerLeft;
         uint32 auditorLeft;
         uint24 others;
+        uint8 moves;
+        uint16 price;
         address auditor;
         Status status;
         Level entry;
@@ -167,7 +172,7 @@ interface IGame {
         uint256 deadline;
     }
 
-    /// @notice Where the trainer was convicted.
+    /// @notice Where and how the trainer was convicted.
     struct Verdict {
         Level level;
         uint8 height;
@@ -177,6 +182,8 @@ interface IGame {
         uint32 dispute;
         uint32 best; // earliest dispute that showed its knowledge, plus one
         bool paid;
+        Cause cause;
+        uint128 pool; // what is left of the half of the trainer's bond that pays stipends and the reward
     }
 
     /// @notice A record of the program and its path (docs/formats.md section 3).
@@ -253,12 +260,12 @@ interface IGame {
         bytes32 indexed job, uint256 indexed dispute, uint256 step, uint256 operator, uint256 element, uint256 part, bool right
     );
     event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
-    event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause);
+    event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause, uint256 stipend);
     event Finalized(bytes32 indexed job, bool diverged);
     event JobExpired(bytes32 indexed job);
     event Known(bytes32 indexed job, uint256 indexed dispute);
     event RewardPaid(bytes32 indexed job, address indexed auditor, uint256 amount);
-    event Refunded(bytes32 indexed job, uint256 indexed dispute);
+    event Refunded(bytes32 indexed job, uint256 indexed dispute, uint256 stipend);
     event Withdrawn(address indexed account, address recipient, uint256 amount);
 
     error WrongPhase(Phase actual, Phase expected);
@@ -332,10 +339,10 @@ interface ISettlement is IGame {
 
     // ---- after a conviction ----
 
-    /// @notice Return the bond of a dispute that was open when the trainer was convicted.
+    /// @notice Return the bond of a dispute that was open when the trainer was convicted; on the path of the conviction also the gas of its moves.
     function refund(bytes32 job, uint256 dispute) external;
 
-    /// @notice Show that the dispute's auditor knew a different result before the dispute.
+    /// @notice Show that the dispute's auditor knew a different result, and what lies left of it, before the dispute. Not after a timeout.
     function proveKnowledge(bytes32 job, uint256 dispute, Knowledge calldata knowledge) external;
 
     /// @notice After the reward window: credit the earliest dispute that showed its knowledge, or burn.

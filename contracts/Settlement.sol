@@ -179,8 +179,17 @@ contract Settlement is GameState, ISettlement {
         if (d.status != Status.Open) revert DisputeClosed(d.status);
         d.status = Status.Void;
         job.open--;
-        credits[d.auditor] += job.spec.auditorBond;
-        emit Refunded(id, n);
+        uint256 stipend = _stipendOnPath(id, job, d);
+        credits[d.auditor] += job.spec.auditorBond + stipend;
+        emit Refunded(id, n, stipend);
+    }
+
+    /// @dev Nothing for who never named anything, or named what lies beside the conviction: a crowd would be paid for the time that it costs.
+    function _stipendOnPath(bytes32 id, Job storage job, Dispute storage d) private returns (uint256 stipend) {
+        Verdict storage v = _verdicts[id];
+        if (v.paid || d.moves == 0 || !_comparable(_placeOf(d), _placeOf(v), job.spec.interval)) return 0;
+        stipend = _stipend(d, v.pool);
+        v.pool -= uint128(stipend);
     }
 
     /// @inheritdoc ISettlement
@@ -193,67 +202,65 @@ contract Settlement is GameState, ISettlement {
         if (d.status == Status.None || d.status == Status.Dismissed) revert DisputeClosed(d.status);
         bytes32 commitment = keccak256(abi.encode(id, d.auditor, k.salt, k.ownRoot));
         _expect(commitment, d.commitment);
-        _checkKnowledge(id, job, d, v, k);
+        _checkKnowledge(job, d, v, k);
         if (v.best == 0 || n + 1 < v.best) v.best = uint32(n + 1);
         emit Known(id, n);
     }
 
-    /// @dev In the tree that the dispute entered, at the node over the place of conviction: own node differs, everything left of it is equal.
-    function _checkKnowledge(bytes32 id, Job storage job, Dispute storage d, Verdict storage v, Knowledge calldata k)
-        private
-        view
-    {
-        Level kind = d.entry;
-        uint256 interval = job.spec.interval;
-        (bool above, uint256 height, uint256 index) = _ancestor(kind, v.level, v.height, v.index, v.step, v.operator, interval);
-        (bool reached, uint256 ownHeight, uint256 ownIndex) =
-            _ancestor(kind, d.level, d.height, d.index, d.step, d.operator, interval);
+    /// @dev In the run tree, at the node over the place of conviction: own node differs, everything left of it is equal, and something is left of it.
+    function _checkKnowledge(Job storage job, Dispute storage d, Verdict storage v, Knowledge calldata k) private view {
+        // What is posted later is public, so who enters there need not have computed anything; and silence decides nothing that could be known.
+        if (d.entry != Level.Run || v.cause == Cause.Timeout) revert NotEligible();
+        Place memory place = _lift(_placeOf(v), Level.Run, job.spec.interval);
+        Place memory own = _lift(_placeOf(d), Level.Run, job.spec.interval);
         // The dispute itself went to that node or below it, so whoever never moved has no share.
-        if (!above || !reached || ownHeight > height || ownIndex >> (height - ownHeight) != index) revert NotEligible();
-        (bytes32 root, uint256 top) = _entered(id, job, d, v.step, v.level);
-        uint256 length = top - height;
-        _expect(Merkle.pathRoot(uint8(kind), k.theirNode, index, k.theirPath, length), root);
-        _expect(Merkle.pathRoot(uint8(kind), k.ownNode, index, k.ownPath, length), k.ownRoot);
+        if (own.height > place.height || own.index >> (place.height - own.height) != place.index) revert NotEligible();
+        if (place.index == 0) revert NotEligible(); // nothing is left of it, so any node at all would pass
+        uint256 length = Merkle.height(job.checkpoints) - place.height;
+        _expect(Merkle.pathRoot(Merkle.RUN, k.theirNode, place.index, k.theirPath, length), job.runRoot);
+        _expect(Merkle.pathRoot(Merkle.RUN, k.ownNode, place.index, k.ownPath, length), k.ownRoot);
         if (k.ownNode == k.theirNode) revert NotEligible();
         for (uint256 i; i < length; ++i) {
-            if ((index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();
+            if ((place.index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();
         }
     }
 
-    /// @dev Position, in a tree of kind `entry`, of the node over a position of a dispute; false if the position is not below that kind.
-    function _ancestor(
-        Level entry,
-        Level level,
-        uint256 height,
-        uint256 index,
-        uint256 step,
-        uint256 operator,
-        uint256 interval
-    ) private pure returns (bool, uint256, uint256) {
-        if (level == entry) return (true, height, index);
-        if (level < entry) return (false, 0, 0);
-        if (entry == Level.Run) {
-            return (true, 0, level == Level.Segment ? step / interval : (step - 1) / interval);
-        }
-        if (entry == Level.Segment) return (true, 0, (step - 1) % interval + 1);
-        return (true, 0, operator);
+    // ---- places ----
+
+    /// @dev Where a dispute stands, or a trainer was convicted.
+    struct Place {
+        Level level;
+        uint256 height;
+        uint256 index;
+        uint256 step;
+        uint256 operator;
     }
 
-    /// @dev Root and height of the tree that a dispute entered; the place of conviction must lie in it.
-    function _entered(bytes32 id, Job storage job, Dispute storage d, uint256 step, Level level)
-        private
-        view
-        returns (bytes32 root, uint256 height)
-    {
-        if (d.entry == Level.Run) return (job.runRoot, Merkle.height(job.checkpoints));
-        uint256 interval = job.spec.interval;
-        uint256 own = d.level == Level.Segment ? d.step / interval : (uint256(d.step) - 1) / interval;
-        if (d.entry == Level.Trace) {
-            if (d.step != step) revert NotEligible();
-            return (_traces[id][step], Merkle.height(job.operators));
-        }
-        if (own != (level == Level.Segment ? step / interval : (step - 1) / interval)) revert NotEligible();
-        return (_segments[id][own + 1], Merkle.height(_segmentLength(job, own + 1) + 1));
+    function _placeOf(Dispute storage d) private view returns (Place memory) {
+        return Place(d.level, d.height, d.index, d.step, d.operator);
+    }
+
+    function _placeOf(Verdict storage v) private view returns (Place memory) {
+        return Place(v.level, v.height, v.index, v.step, v.operator);
+    }
+
+    /// @dev One lies in the other.
+    function _comparable(Place memory p, Place memory q, uint256 interval) private pure returns (bool) {
+        if (p.level > q.level || (p.level == q.level && p.height < q.height)) (p, q) = (q, p);
+        if (p.level == Level.State && q.level != Level.State) return false; // a state and the trace of its step are two trees
+        q = _lift(q, p.level, interval);
+        return p.step == q.step && p.operator == q.operator && p.index == q.index >> (p.height - q.height);
+    }
+
+    /// @dev The leaf over a place in a tree of a level above its own.
+    function _lift(Place memory p, Level level, uint256 interval) private pure returns (Place memory) {
+        if (p.level == level) return p;
+        uint256 before = p.level == Level.Segment ? p.step : p.step - 1; // the last state that is not contested
+        if (level == Level.Run) return Place(level, 0, before / interval, 0, 0);
+        if (level == Level.Segment) return Place(level, 0, before % interval + 1, before - before % interval, 0);
+        if (level == Level.Trace) return Place(level, 0, p.operator, p.step, 0);
+        uint256 element = uint32(p.index);
+        return Place(level, 0, level == Level.Tensor ? element / Merkle.LEAF_WORDS : element, p.step, p.operator);
     }
 
     /// @inheritdoc ISettlement
@@ -264,7 +271,8 @@ contract Settlement is GameState, ISettlement {
         uint256 until = uint256(job.since) + job.spec.rewardWindow;
         if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
         v.paid = true;
-        uint256 reward = _burnHalf(job.spec.trainerBond);
+        _burnHalf(job.spec.trainerBond);
+        uint256 reward = v.pool;
         address auditor = v.best == 0 ? address(0) : _disputes[id][v.best - 1].auditor;
         if (v.best == 0) burnt += reward;
         else credits[auditor] += reward;

@@ -70,7 +70,8 @@ contract VerificationGame is GameState, IMoves {
         d.commitment = commitment;
         d.trainerLeft = job.spec.trainerBudget;
         d.auditorLeft = job.spec.auditorBudget;
-        d.turnAt = uint40(block.timestamp);
+        d.turnAt = uint32(block.timestamp);
+        d.price = _packPrice(block.basefee);
         d.others = uint24(job.open++); // SAFETY: 2^24 open disputes would cost more than 10^12 gas
         emit Challenged(id, n, msg.sender, entry, where);
     }
@@ -79,7 +80,7 @@ contract VerificationGame is GameState, IMoves {
     function _enter(bytes32 id, Job storage job, Level entry, uint256 where)
         private
         view
-        returns (bytes32 root, uint8 height, uint40 step)
+        returns (bytes32 root, uint8 height, uint32 step)
     {
         if (entry == Level.Run) {
             if (job.checkpoints == 0) revert NothingToContest();
@@ -88,10 +89,10 @@ contract VerificationGame is GameState, IMoves {
         if (entry != Level.Segment && entry != Level.Trace) revert WrongLevel(entry, 0);
         root = entry == Level.Segment ? _segments[id][where] : _traces[id][where];
         if (root == 0) revert NotPosted();
-        if (entry == Level.Trace) return (root, uint8(Merkle.height(job.operators)), uint40(where));
+        if (entry == Level.Trace) return (root, uint8(Merkle.height(job.operators)), uint32(where));
         uint256 states = _segmentLength(job, where);
         if (states == 0) revert NothingToContest();
-        return (root, uint8(Merkle.height(states + 1)), uint40((where - 1) * job.spec.interval));
+        return (root, uint8(Merkle.height(states + 1)), uint32((where - 1) * job.spec.interval));
     }
 
     /// @inheritdoc IMoves
@@ -294,14 +295,14 @@ contract VerificationGame is GameState, IMoves {
 
     /// @dev A dispute that leaves the leaf of one tree for another tree takes the step of that one with it.
     function _enterStep(Job storage job, Dispute storage d, Level kind) private {
-        if (d.level == Level.Run && kind == Level.Segment) d.step = uint40(uint256(d.index) * job.spec.interval);
-        else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint40(_stepOf(d));
+        if (d.level == Level.Run && kind == Level.Segment) d.step = uint32(uint256(d.index) * job.spec.interval);
+        else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint32(_stepOf(d));
     }
 
     function _move(bytes32 id, uint256 n, Dispute storage d, bytes32 node, Level level, uint256 height, uint256 index)
         private
     {
-        (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint48(index));
+        (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint40(index));
         emit Selected(id, n, level, height, index, node);
     }
 
@@ -373,6 +374,7 @@ contract VerificationGame is GameState, IMoves {
             right = exact == d.word;
             emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
         }
+        if (msg.sender == d.auditor) d.moves += 4; // a proof costs more than four other moves
         if (right) _dismiss(id, job, n, d, Cause.Element);
         else _convict(id, job, n, d, Cause.Element);
     }
@@ -451,10 +453,13 @@ contract VerificationGame is GameState, IMoves {
         job.open--;
         job.phase = Phase.Convicted;
         job.since = uint40(block.timestamp);
-        _verdicts[id] = Verdict(d.level, d.height, d.index, d.step, d.operator, uint32(n), 0, false);
-        credits[d.auditor] += job.spec.auditorBond;
+        uint256 pool = job.spec.trainerBond / 2;
+        uint256 stipend = _stipend(d, pool);
+        _verdicts[id] =
+            Verdict(d.level, d.height, d.index, d.step, d.operator, uint32(n), 0, false, cause, uint128(pool - stipend));
+        credits[d.auditor] += job.spec.auditorBond + stipend;
         credits[job.client] += job.spec.reward;
-        emit Convicted(id, n, cause);
+        emit Convicted(id, n, cause, stipend);
     }
 
     // ---- turns ----
@@ -495,7 +500,8 @@ contract VerificationGame is GameState, IMoves {
         if (turn_ != Clock.Turn.Auditor) revert NotYourTurn(turn_);
         d.trainerLeft = uint32(clock.trainerLeft - Clock.trainerUsed(clock, openedAt));
         d.auditorLeft = uint32(clock.auditorLeft - Clock.auditorUsed(clock, openedAt, block.timestamp));
-        d.turnAt = uint40(block.timestamp);
+        d.turnAt = uint32(block.timestamp);
+        d.moves++;
         d.others = uint24(job.open - 1);
     }
 }

@@ -1,7 +1,7 @@
 """Gas of every call of disputes over the demonstration's job, as real transactions on the embedded chain, played by the real agents.
 
 In: vgame/tasks/digits.toml, the checked-in contracts. Out: docs/gas.json; `--check` compares with it, within MARGIN, and writes nothing.
-Only the first interval of the job is computed: the fraud lies there, and the state roots of later checkpoints are arbitrary words.
+Only two intervals of the job are computed: the fraud lies in the second, and the state roots of later checkpoints are arbitrary words.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from vgame.commit.store import Store
 from vgame.execute.attacks import CheatingHistory, Patch, PatchedExecutor
 from vgame.execute.executor import Executor
 from vgame.execute.history import History
+from vgame.execute.training import intervals
 from vgame.game.auditor import Auditor
 from vgame.game.chain import Chain, Wallet, deploy_game
 from vgame.game.embedded import serve
@@ -36,7 +37,7 @@ from vgame.spec import Bundle, prepare, read_job_file
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "gas.json"
 MARGIN = 0.02
 ETHER = 10**18
-STEP = 10  # of the fraud: the last of the first interval
+STEP = 20  # of the fraud: the last of the second interval, the first one in which knowledge is paid for
 
 #: Fraud in one word of an operator: title -> (operator, which element).
 FRAUDS = {"a copy with the most elements": (66, -1), "a product of 144 terms": (8, 0), "a sum of 4096 terms": (70, 0)}
@@ -49,14 +50,14 @@ SELECTORS = {
 }
 
 
-class FirstInterval:
-    """A history whose checkpoints behind the first one are arbitrary."""
+class FirstIntervals:
+    """A history whose checkpoints behind the second one are arbitrary."""
 
     def __init__(self, history: History) -> None:
         self.history = history
-        first = history.segment(1)[-1]
+        first, second = history.segment(1)[-1], history.segment(2)[-1]
         count = history.bundle.checkpoints
-        self.checkpoints = [first, *(hashlib.sha256(first + bytes([c])).digest() for c in range(1, count))]
+        self.checkpoints = [first, second, *(hashlib.sha256(second + bytes([c])).digest() for c in range(2, count))]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.history, name)
@@ -69,11 +70,19 @@ class Stage:
         self.chain, self.bundle, self.folder = chain, bundle, folder
         self.address = deploy_game(self.wallet())
         self.nonce = 0
-        self.honest = FirstInterval(History(Store(folder / "honest", bundle), self.executor()))
+        self.honest = FirstIntervals(History(self.store("honest"), self.executor()))
 
     def executor(self) -> Executor:
         b = self.bundle
         return Executor(b.program, b.data, b.scalars, b.seed, b.mode)
+
+    def store(self, name: str) -> Store:
+        """A store with the first checkpoint."""
+        store = Store(self.folder / name, self.bundle)
+        store.hold()
+        executor = self.executor()
+        store.commit(*next(intervals(self.bundle, executor, executor.initial(self.bundle.state), 1)))
+        return store
 
     def wallet(self) -> Wallet:
         wallet = Wallet(self.chain)
@@ -88,7 +97,7 @@ class Stage:
         game.send("createJob", astuple(spec), self.nonce, self.bundle.program.header, value=spec.reward)
         return game.job_id(spec, game.wallet.address, self.nonce)
 
-    def cheat(self, operator: int, element: int) -> FirstInterval:
+    def cheat(self, operator: int, element: int) -> FirstIntervals:
         """A machine with one wrong word."""
 
         def output(s: int, o: int, words: torch.Tensor, before: Any) -> torch.Tensor:
@@ -97,8 +106,9 @@ class Stage:
                 words[element] = 3.0
             return words
 
-        store = Store(self.folder / f"cheat-{operator}", self.bundle)
-        return FirstInterval(CheatingHistory(store, PatchedExecutor(self.executor(), Patch(output=output))))
+        return FirstIntervals(
+            CheatingHistory(self.store(f"cheat-{operator}"), PatchedExecutor(self.executor(), Patch(output=output)))
+        )
 
     def calls(self, first: int) -> list[tuple[str, int]]:
         """(function, gas) of every transaction to the game since block `first`."""

@@ -30,6 +30,10 @@ class Ghost:
     credits: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     jobs: dict[bytes, Job] = field(default_factory=dict)
     disputes: dict[tuple[bytes, int], Dispute] = field(default_factory=dict)
+    pool: dict[bytes, int] = field(
+        default_factory=dict
+    )  # of a convicted job: what stipends and the reward are paid from
+    settled: set[bytes] = field(default_factory=set)
     posted: dict[tuple[str, bytes, int], str] = field(default_factory=dict)
 
     # ---- reading the contract ----
@@ -126,17 +130,24 @@ class Ghost:
 
     def _on_Convicted(self, topics: list[bytes], values: Any) -> None:
         job, number = self.jobs[topics[0]], int.from_bytes(topics[1], "big")
-        self._pay(self.disputes[topics[0], number].auditor, job.spec.auditor_bond)
+        _, stipend = values
+        self._pay(self.disputes[topics[0], number].auditor, job.spec.auditor_bond + stipend)
         self._pay(job.client, job.spec.reward)
+        self.pool[topics[0]] = job.spec.trainer_bond // 2 - stipend
+        assert self.pool[topics[0]] >= 0
 
     def _on_Refunded(self, topics: list[bytes], values: Any) -> None:
         job, number = topics[0], int.from_bytes(topics[1], "big")
-        self._pay(self.disputes[job, number].auditor, self.jobs[job].spec.auditor_bond)
+        (stipend,) = values
+        self._pay(self.disputes[job, number].auditor, self.jobs[job].spec.auditor_bond + stipend)
+        self.pool[job] -= stipend
+        assert self.pool[job] >= 0 and (stipend == 0 or job not in self.settled)
 
     def _on_RewardPaid(self, topics: list[bytes], values: Any) -> None:
         bond, (reward,) = self.jobs[topics[0]].spec.trainer_bond, values
-        assert reward == bond // 2
-        self._burn(bond - reward)
+        assert reward == self.pool[topics[0]]  # with the stipends half of the bond
+        self._burn(bond - bond // 2)
+        self.settled.add(topics[0])
         winner = "0x" + topics[1][12:].hex()
         self._burn(reward) if int(winner, 16) == 0 else self._pay(winner, reward)
 

@@ -34,6 +34,20 @@ class Reverted(Exception):
         self.body = {"code": 3, "message": f"execution reverted {halt}".strip(), "data": data}
 
 
+BASEFEE, PREVRANDAO, PUSH1, PUSH32 = 0x48, 0x44, 0x60, 0x7F
+
+
+def replaced(code: bytes, old: int, new: int) -> bytes:
+    """Code with another instruction in place of one, at least once; what instructions push stays."""
+    found, place = bytearray(code), 0
+    while place < len(code):
+        if code[place] == old:
+            found[place] = new
+        place += 1 + (code[place] - PUSH1 + 1 if PUSH1 <= code[place] <= PUSH32 else 0)
+    assert found != code
+    return bytes(found)
+
+
 class RevmNode:
     """The JSON-RPC methods that vgame uses."""
 
@@ -44,6 +58,7 @@ class RevmNode:
         self.receipts: dict[str, dict[str, Any]] = {}
         self.nonces: dict[str, int] = {}
         self.next_time: int | None = None
+        self.base_fee = 0  # as contracts see it to which it is shown
         for account in RICH:
             self.evm.set_balance(account, 10**30)
         self.methods = {
@@ -94,7 +109,10 @@ class RevmNode:
     def _begin(self) -> int:
         """Put the EVM into the next block; its timestamp."""
         time = max(self.now + 1, self.next_time or 0)
-        self.evm.set_block_env(pyrevm.BlockEnv(number=len(self.blocks), timestamp=time, gas_limit=10**12))
+        beacon = self.base_fee.to_bytes(32, "big")
+        self.evm.set_block_env(
+            pyrevm.BlockEnv(number=len(self.blocks), timestamp=time, gas_limit=10**12, prevrandao=beacon)
+        )
         return time
 
     def mine(self, time: int, transactions: list[str]) -> str:
@@ -121,6 +139,12 @@ class RevmNode:
     def code(self, account: str, block: str = "latest") -> str:
         """revm keeps 33 zero bytes behind the code that it has analysed."""
         return "0x" + bytes(self.evm.get_code(account) or b"")[:-33].hex()
+
+    def show_base_fee(self, address: str) -> None:
+        """A contract sees `base_fee` from now on. pyrevm sets it to 0 in every call, so BASEFEE is replaced by PREVRANDAO."""
+        old, code = self.evm.basic(address), bytes.fromhex(self.code(address)[2:])
+        code = replaced(code, BASEFEE, PREVRANDAO)
+        self.evm.insert_account_info(address, pyrevm.AccountInfo(balance=old.balance, nonce=old.nonce, code=code))
 
     def _run(self, tx: dict[str, Any]) -> bytes:
         value, data = (_number(tx.get("value")), bytes.fromhex((tx.get("data") or tx.get("input") or "0x")[2:]))

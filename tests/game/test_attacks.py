@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from outcomes import share
 from revm_node import RevmChain, RevmGame, RevmNode
 from scene import Play, Scene, watch
 
@@ -118,7 +119,7 @@ def test_an_attack_is_convicted(machine_scene: Scene, job: Job, name: str) -> No
     assert (verdict, cause, v.level, play.dispute(number).entry) == ("Convicted", *OUTCOMES[name])
     assert v.step == (1 if name == "other-initial-state" else STRIKE)
     assert play.dispute(number).auditor == auditor.address
-    assert play.paid(auditor) == job.spec.auditor_bond + job.spec.trainer_bond // 2
+    assert play.paid(auditor) == job.spec.auditor_bond + share(play, number)
 
 
 @pytest.mark.parametrize("step", [0, 1, STRIKE, STEPS])

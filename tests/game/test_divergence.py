@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from frauds import JUNK, SETUP, Case, Mistaken, name, state_lie, word_lie
-from outcomes import Forged, caught, check_conviction, check_dismissal, convicted_at
+from outcomes import Forged, caught, check_conviction, check_dismissal, convicted_at, share
 from scene import WIDE, Scene, Setup
 from toy import INFINITY, NAN, Lies, Special, Stop
 
@@ -52,7 +52,7 @@ def test_a_false_divergence(scene: Scene, step: int) -> None:
     (play, auditor) = played
     assert play.verdicts == [("Convicted", 0, "element")] and play.dispute().entry is Level.TRACE
     assert convicted_at(play) == (Level.ELEMENT, step, *BAD)
-    assert play.paid(auditor) == SETUP.spec.auditor_bond + SETUP.spec.trainer_bond // 2
+    assert play.paid(auditor) == SETUP.spec.auditor_bond + share(play, 0)
 
 
 @pytest.mark.parametrize("step", ENDS)
@@ -107,7 +107,7 @@ def test_a_right_divergence_with_a_lie_before_it(scene: Scene, where: str) -> No
     assert play.job.diverged_at == 5
     assert play.verdicts == [("Convicted", 0, "opening" if place[0] is Level.STATE else "element")]
     assert (convicted_at(play), play.dispute().entry) == (place, entry)
-    assert play.paid(auditor) == SETUP.spec.auditor_bond + SETUP.spec.trainer_bond // 2
+    assert play.paid(auditor) == SETUP.spec.auditor_bond + share(play, 0)
 
 
 def test_the_right_step_with_another_word(scene: Scene) -> None:

@@ -114,7 +114,7 @@ def test_a_cheat_that_answers_everybody_else(scene: Scene) -> None:
     play.trainer.answer = lambda job, number, d: number != 0 and answer(job, number, d)
     play.run_to_end(play.trainer, auditor, *sybils)
     assert play.verdicts[-1] == ("Convicted", 0, "timeout")
-    assert play.paid(auditor) == SPEC.auditor_bond + SPEC.trainer_bond // 2
+    assert play.paid(auditor) == SPEC.auditor_bond
 
 
 def test_there_is_one_claim_and_one_job_of_a_name(scene: Scene) -> None:

@@ -130,6 +130,8 @@ class Dispute:
     trainer_left: int
     auditor_left: int
     others: int
+    moves: int
+    price: int
     auditor: str
     status: Status
     entry: Level
@@ -162,6 +164,8 @@ class Verdict:
     dispute: int
     best: int
     paid: bool
+    cause: str
+    pool: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +351,7 @@ class Game:
             yield from self.disputes(job, first)
 
     def verdict(self, job: bytes) -> Verdict:
-        return self._record(lambda a: Verdict(Level(a[0]), *a[1:]), "getVerdict", job)
+        return self._record(lambda a: Verdict(Level(a[0]), *a[1:8], CAUSES[a[8]], a[9]), "getVerdict", job)
 
     def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
         return self._record(lambda a: (Turn(a[0]), a[1]), "turn", job, number)

@@ -321,14 +321,16 @@ class View:
         return self.claimed(Kind.SEGMENT, self.segments[c], self.own_segment(c))
 
     def knowledge(self, d: Dispute) -> tuple[object, ...] | None:
-        """struct Knowledge for a dispute of mine, or None if the conviction is not where my run differs."""
-        v = self.game.verdict(self.id)
-        where = self.where(d)
-        own, kind = self.own_tree(d.entry, where), Kind(d.entry)
-        position = self._ancestor(d.entry, v.level, v.height, v.index, v.step, v.operator)
-        if position is None or position[1] >> (own.height - position[0]):
-            return None  # elsewhere: behind the end of this tree, if it is another segment's
-        theirs = self.claimed(kind, self.claimed_root(Entry(d.entry, where)), own)
+        """struct Knowledge for a dispute of mine, or None if nothing is paid for it: the conviction is not where my run differs, or lies
+        first in the run tree, or was decided by silence. Twin: Settlement._checkKnowledge."""
+        v, own = self.game.verdict(self.id), self.own_run
+        if d.entry is not Level.RUN or v.cause == "timeout":
+            return None
+        before = v.step if v.level is Level.SEGMENT else v.step - 1
+        position = (v.height, v.index) if v.level is Level.RUN else (0, before // self.machine.interval)
+        if position[1] == 0 or position[1] >> (own.height - position[0]):
+            return None  # nothing is left of it; or elsewhere, behind the end of this tree
+        theirs = self.claimed(Kind.RUN, self.job.run_root, own)
         try:
             node, path = theirs.node(*position), theirs.path(*position)
         except Abstain:
@@ -336,16 +338,3 @@ class View:
         if node == own.node(*position):
             return None
         return (self.auditor.salt(own.root), own.root, own.node(*position), own.path(*position), node, path)
-
-    def _ancestor(
-        self, entry: Level, level: Level, height: int, index: int, step: int, operator: int
-    ) -> tuple[int, int] | None:
-        """Twin: Settlement._ancestor."""
-        interval = self.machine.interval
-        if level is entry:
-            return height, index
-        if level < entry:
-            return None
-        if entry is Level.RUN:
-            return 0, (step if level is Level.SEGMENT else step - 1) // interval
-        return (0, (step - 1) % interval + 1) if entry is Level.SEGMENT else (0, operator)

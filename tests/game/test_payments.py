@@ -1,0 +1,219 @@
+"""Who is paid what on a conviction: each strategy of the table in docs/security.md section 3, played on the chain at a price of gas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, word_lie
+from refused_money import Other
+from scene import Play, Scene, due, fast_scene
+
+from vgame.commit.merkle import Kind, Tree
+from vgame.errors import ContractError
+from vgame.game.adversaries import FalseAccuser
+from vgame.game.auditor import Auditor
+from vgame.game.game import Level, Phase
+
+SPEC = SETUP.spec
+LIE = word_lie(6, SUM, 4, 1)[0]
+FIRST = word_lie(3, SUM, 4, 1)[0]  # in the first checkpoint: nothing is left of it
+PRICE = 1000 * 2**14  # in wei; it has 16 bits
+MOVE = 50_000 * PRICE
+POOL = SPEC.trainer_bond // 2
+
+
+@pytest.fixture(scope="module")
+def deployed_scene() -> Scene:
+    """A game that sees a base fee."""
+    scene = fast_scene()
+    scene.chain.node.show_base_fee(scene.address)
+    return scene
+
+
+@pytest.fixture(autouse=True)
+def a_price_of_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.chain.node, "base_fee", PRICE)
+
+
+def gained(play: Play, player: Auditor) -> int:
+    """What a player has beyond its bonds."""
+    return play.paid(player) - SPEC.auditor_bond * sum(d.auditor == player.address for d in play.disputes())
+
+
+def rounds(play: Play) -> Iterator[int]:
+    """Until the claim is convicted."""
+    for number in range(100):
+        if play.phase is not Phase.CLAIMED:
+            return
+        yield number
+    raise AssertionError("no conviction")
+
+
+def stipend(play: Play, number: int) -> int:
+    return (play.dispute(number).moves + 2) * MOVE
+
+
+def test_honest_on_the_path_of_a_conviction(scene: Scene) -> None:
+    """Its gas, and the rest of the half of the bond for having known: with something left of the place."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    play.run_to_end(play.trainer, auditor)
+    assert play.verdicts == [("Convicted", 0, "element")] and play.dispute().moves > 5
+    assert gained(play, auditor) == POOL and play.client.verdict(play.id).pool == POOL - stipend(play, 0)
+    assert play.client.burnt() == SPEC.trainer_bond - POOL
+
+
+def test_honest_where_nothing_is_left_of_the_conviction(scene: Scene) -> None:
+    """No knowledge can be shown there; the gas comes back."""
+    play = scene.claimed(SETUP, FIRST)
+    auditor = play.auditor()
+    play.run_to_end(play.trainer, auditor)
+    assert play.verdicts == [("Convicted", 0, "element")]
+    assert gained(play, auditor) == stipend(play, 0) > 5 * MOVE
+
+
+@pytest.mark.parametrize("lies", [LIE, FIRST], ids=["second", "first"])
+@pytest.mark.parametrize("silent", ["reveal", "postSegment", "postTrace", "openLeaf"])
+def test_nobody_has_a_share_in_a_timeout(scene: Scene, lies: object, silent: str) -> None:
+    """A squatter with an arbitrary commitment came first and copies every move; whoever convicts, an outage is no lottery."""
+    play = scene.claimed(SETUP, lies, Bluffer, silent={silent})
+    squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
+    honest = play.auditor()
+    play.run_to_end(play.trainer, squatter, honest)
+    assert [v[::2] for v in play.verdicts] == [("Convicted", "timeout")]
+    scene.game().send("payReward", play.id)
+    assert gained(play, squatter) <= stipend(play, 0) and gained(play, honest) <= stipend(play, 1)
+    v = play.client.verdict(play.id)
+    assert v.best == 0 and play.client.burnt() == SPEC.trainer_bond - POOL + v.pool
+
+
+def test_silence_is_no_knowledge_for_anybody(scene: Scene) -> None:
+    """Not for the auditor that knew, and not for a squatter at the root, where there is no sibling at all."""
+    play = scene.claimed(SETUP, LIE, Bluffer, silent={"reveal"})
+    squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
+    due(squatter).send(squatter.game)
+    play.advance(SPEC.trainer_budget + 1)
+    scene.game().send("timeout", play.id, 0)
+    root, own = play.job.run_root, squatter.tree.root
+    with pytest.raises(ContractError, match="NotEligible"):
+        squatter.game.send("proveKnowledge", play.id, 0, (squatter.salt(own), own, own, [], root, []))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_squatter_is_never_paid_for_knowing(scene: Scene, place: int) -> None:
+    """It came first, copies every move, and committed to arbitrary leaves: at the first checkpoint there is nothing to compare, behind it
+    the left siblings are not its own."""
+    play = scene.claimed(SETUP, FIRST if place == 0 else LIE)
+    squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
+    honest = play.auditor()
+    for _ in rounds(play):
+        for player in (squatter, honest, play.trainer):
+            if play.phase is Phase.CLAIMED and (call := due(player)):
+                call.send(player.game)
+    assert play.verdicts == [("Convicted", 0, "element")]  # even with the last word
+    k = squatter.knowledge(play.trainer.run_tree(), place)
+    with pytest.raises(ContractError, match="NotEligible"):
+        squatter.game.send("proveKnowledge", play.id, 0, k)
+    play.run_to_end(honest, squatter)
+    assert gained(play, squatter) == stipend(play, 0)
+    assert gained(play, honest) == (stipend(play, 1) if place == 0 else POOL - stipend(play, 0))
+
+
+def test_who_enters_where_the_children_are_public_has_no_share(scene: Scene) -> None:
+    """S_0 is equal in every segment, so a commitment to any later state would compare a left sibling."""
+    play = scene.claimed(SETUP, FIRST)
+    honest = play.auditor()
+    play.run_until("postTrace", honest, play.trainer)
+    copy = play.auditor(cls=Other, tree=Tree(Kind.SEGMENT, [*play.trainer.machine.segment(1)[:2], b"\x5a" * 32]))
+    root = play.client.segment_root(play.id, 1)
+    copy.game.send("challenge", play.id, int(Level.SEGMENT), 1, root, copy.commitment(b""), value=SPEC.auditor_bond)
+    for _ in rounds(play):
+        for player in (copy, honest, play.trainer):
+            if play.phase is Phase.CLAIMED and (call := due(player)):
+                call.send(player.game)
+    k = copy.knowledge(play.trainer.segment_tree(1), 2)
+    with pytest.raises(ContractError, match="NotEligible"):
+        copy.game.send("proveKnowledge", play.id, 1, k)
+
+
+def test_idle_and_off_the_path(scene: Scene) -> None:
+    """Bond back, and nothing for the time that they cost: neither for who named nothing nor for who named another checkpoint."""
+    play = scene.claimed(SETUP, LIE)
+    idle, beside = play.auditor(None, FalseAccuser, idle=True), play.auditor(None, Forcer, step=1)
+    near = play.auditor(None, Forcer, step=5)  # in the same segment, before the place
+    for player in (idle, beside, near):
+        player.step()
+    honest = play.auditor()
+    for _ in rounds(play):
+        for player in (play.trainer, beside, near, honest):
+            if play.phase is Phase.CLAIMED:
+                player.step()
+    assert play.verdicts == [("Convicted", 3, "element")] and play.dispute(2).moves == 2
+    play.run_to_end(play.trainer, honest, idle, beside, near)
+    assert [gained(play, p) for p in (idle, beside, near)] == [0, 0, 0]
+    assert gained(play, honest) == POOL
+
+
+def test_a_follower_on_the_path_gains_nothing_and_the_first_that_knew_has_the_rest(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    first, second = play.auditor(), play.auditor()
+    play.run_to_end(play.trainer, first, second)
+    convicted = play.verdicts[0][1]
+    assert gained(play, (first, second)[1]) == stipend(play, 1)
+    assert gained(play, first) == POOL - stipend(play, 1)
+    assert convicted in (0, 1)
+
+
+def test_convicting_oneself_costs_half_the_bond_at_any_price(scene: Scene) -> None:
+    """Stipends and the share come out of one half."""
+    scene.chain.node.base_fee = 10**13  # beyond what is remembered
+    play = scene.claimed(SETUP, LIE)
+    own = [play.auditor() for _ in range(4)]
+    play.run_to_end(play.trainer, *own)
+    back = play.paid(play.trainer) + sum(gained(play, a) for a in own)
+    assert back <= POOL
+
+
+def test_a_false_accuser_loses_its_bond(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    accuser = play.auditor(LIE, Mistaken)
+    play.run_to_end(play.trainer, accuser)
+    assert gained(play, accuser) == -SPEC.auditor_bond
+    assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond + SPEC.auditor_bond // 2
+
+
+def test_a_stipend_is_less_than_what_the_moves_cost() -> None:
+    """And at least half of it: what real transactions need at least and at most."""
+    calls = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())["calls"]
+    moves = ("select", "selectOperator", "selectElement", "selectBlock")
+    counted = dict.fromkeys(moves, 50000) | {"challenge": 100_000, "prove": 200_000}
+    for name, gas in counted.items():
+        assert gas < calls[name]["least"] and calls[name]["most"] < 2.1 * gas
+
+
+@pytest.mark.parametrize("price", [0, 1, 2047, 2048, 4095, 10**9, 20 * 10**9 + 77, 2**42 - 1, 2**42, 10**18])
+def test_the_price_is_remembered_in_16_bits(scene: Scene, price: int) -> None:
+    """Rounded down, by less than 0.1 %."""
+    scene.chain.node.base_fee = price
+    play = scene.claimed(SETUP, LIE)
+    due(play.auditor()).send(scene.game())
+    packed = play.dispute().price
+    kept = (packed & 0x7FF) << (packed >> 11)
+    assert kept <= price and kept >= min(price, 2**42 - 2**31) * 0.999
+
+
+def test_refunds_after_the_reward_are_bonds_alone(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    first, late = play.auditor(), play.auditor()
+    for _ in rounds(play):
+        for player in (play.trainer, first, late):
+            if play.phase is Phase.CLAIMED and (call := due(player)):
+                call.send(player.game)
+    play.advance(SPEC.reward_window + 1)
+    scene.game().send("payReward", play.id)
+    number = 1 - play.verdicts[0][1]
+    scene.game().send("refund", play.id, number)
+    assert play.paid((first, late)[number]) == SPEC.auditor_bond
