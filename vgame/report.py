@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from unicodedata import category
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,6 +19,13 @@ from rich.text import Text
 from vgame.errors import VgameError
 
 PLAIN_EVERY = 5.0  # seconds between two plain progress lines
+
+
+def plain(text: str) -> str:
+    """Text for a terminal: what would move its cursor, turn its direction or end its line otherwise is written as its number. Names in it
+    come from files and chains of strangers."""
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(ascii(c)[1:-1] if category(c) in hidden and c not in "\n\t" else c for c in text)
 
 
 class Silence:
@@ -64,7 +72,7 @@ class Reporter(Silence):
             if self.json_lines:
                 print(json.dumps({"event": event, "who": self.who, **fields}), flush=True)
             elif text:
-                self.console.print(Text.assemble((f"{self.who} " if self.who else "", "bold"), text))
+                self.console.print(Text.assemble((f"{self.who} " if self.who else "", "bold"), plain(text)))
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -121,7 +129,7 @@ class Reporter(Silence):
 def fail(message: str) -> None:
     """One sentence on stderr, if it can be written."""
     with suppress(OSError):
-        print(f"vgame: {message}", file=sys.stderr, flush=True)
+        print(f"vgame: {plain(message)}", file=sys.stderr, flush=True)
 
 
 def drop_unsaid() -> None:

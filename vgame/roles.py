@@ -79,7 +79,7 @@ def _from_keystore(path: Path) -> bytes:
         raise ChainError(f"the keystore {path} cannot be read: {error}") from None
     try:
         return keystore_key(text, password)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except Exception:  # a file can hold anything, so reading it can raise anything
         raise ChainError(f"{path} is no keystore file, or {PASSWORD_VARIABLE} is not its password") from None
 
 

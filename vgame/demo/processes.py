@@ -13,8 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import vgame
 from vgame.errors import PARENT_VARIABLE, VgameError
 
+COMMAND = (sys.executable, "-P", "-m", "vgame.cli")  # -P: no code of the working folder
+SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -23,18 +26,25 @@ def tied() -> dict[str, str]:
     return {PARENT_VARIABLE: str(os.getpid())}
 
 
+def keyless() -> dict[str, str]:
+    """The environment of such a process: none of the user's keys, and this vgame, wherever it was imported from."""
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    path = os.pathsep.join(filter(None, [str(Path(vgame.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    return kept | tied() | {"PYTHONPATH": path}
+
+
 class Role:
     """A `vgame` command in its own process; its JSON lines arrive as events."""
 
     def __init__(self, name: str, arguments: list[str], log: Path, key: bytes | None, listener: Listener) -> None:
         self.name, self.log, self.listener = name, log, listener
-        environment = os.environ | tied() | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = keyless() | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if key:
             environment["VGAME_KEY"] = key.hex()
         log.parent.mkdir(parents=True, exist_ok=True)
         self._stderr = open(log, "wb")  # noqa: SIM115 - closed in stop()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vgame.cli", *arguments, "--json"],
+            [*COMMAND, *arguments, "--json"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=environment,
         )  # fmt: skip
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -100,11 +110,11 @@ def start_embedded_chain(log: Path) -> tuple[subprocess.Popen, str]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "vgame.cli", "chain", "--still"],
+            [*COMMAND, "chain", "--still"],
             stdout=subprocess.PIPE,
             stderr=stderr,
             stdin=subprocess.DEVNULL,
-            env=os.environ | tied(),
+            env=keyless(),
         )
     assert process.stdout is not None
     url = process.stdout.readline().decode().strip()

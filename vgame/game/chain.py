@@ -44,6 +44,7 @@ GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces 
 CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
 REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
 MOST_REPLY = 2**25  # bytes of a reply, header and all
+MOST_VALUES = 2**20  # in a reply: as Python objects some 200 MB; 32 MiB of nothing but values would be gigabytes
 CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 TOO_MANY = 429  # the status of a reply to requests that come too fast
@@ -176,6 +177,33 @@ class _InTimeAdapter(HTTPAdapter):
         return response
 
 
+class _Provider(HTTPProvider):
+    """It reads a reply only if that has one meaning and few values."""
+
+    def decode_rpc_response(self, raw_response: bytes) -> Any:
+        if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
+            raise ValueError(f"a reply has {values:,} values, more than {MOST_VALUES:,}")
+        return json.loads(raw_response, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are there once; of two values for one key, two programs may read different ones."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a reply has the same key twice")
+    return found
+
+
+def without_secrets(url: str) -> str:
+    """What messages say of an endpoint: passwords stand before its host, keys in its path or query."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "the endpoint"
+    hidden = "/..." if parts.path.strip("/") or parts.query else ""
+    return f"{parts.scheme}://{parts.hostname}{port}{hidden}" if parts.hostname else url
+
+
 def _provider(url: str) -> HTTPProvider:
     """What was not answered in time is not asked again at once."""
     session = requests.Session()
@@ -183,7 +211,7 @@ def _provider(url: str) -> HTTPProvider:
     session.mount("http://", _InTimeAdapter())
     session.mount("https://", _InTimeAdapter())
     again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
-    return HTTPProvider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)
+    return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)
 
 
 class Chain:
@@ -193,12 +221,13 @@ class Chain:
     tell: Callable[[str], None] = staticmethod(lambda _: None)  # what a person should know while a call takes long
 
     def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
-        self.url, self.poll = url, poll
+        self.url, self.poll = without_secrets(url), poll
+        self._secret = url
         self.web3 = Web3(_provider(url))
         self.checks: list[Callable[[], None]] = [self._check_id]
         self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
         if chain_id is not None and chain_id != self.chain_id:
-            raise ChainError(f"{url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
+            raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
     def ask(self, question: Callable[[], Any]) -> Any:
         """Any request, and what reads its answer; a node that is down or talks nonsense becomes one clear error. After an outage it is
@@ -209,25 +238,37 @@ class Chain:
             return question()
         except NO_URL as error:
             raise ChainError(
-                f"{self.url!r} is no endpoint ({error}); http://HOST:PORT or https://... is expected"
+                f"{self.url!r} is no endpoint ({self._told(error)}); http://HOST:PORT or https://... is expected"
             ) from None
         except requests.exceptions.RequestException as error:
             self.lost = True
             status = 500 if error.response is None else error.response.status_code
             if status < 500 and status != TOO_MANY:
-                raise RefusedError(f"{self.url} refused a request: {error}") from None
+                raise RefusedError(f"{self.url} refused a request: {self._told(error)}") from None
             raise ChainError(f"no answer from {self.url} ({type(error).__name__}); is the node running?") from None
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise
         except Web3RPCError as error:
-            raise RefusedError(f"{self.url} refused a request: {error}") from None
+            raise RefusedError(f"{self.url} refused a request: {self._told(error)}") from None
         except (VgameError, AssertionError):
             raise
         except Exception as error:  # an answer can be anything, so reading one can raise anything
-            what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            what = " ".join(f"{type(error).__name__}: {self._told(error)}".split())[:200]
             raise EndpointError(
                 f"{self.url} answers what cannot be read ({what}): nothing is done on its word; use another endpoint if this goes on"
             ) from None
+
+    def _told(self, error: Exception) -> str:
+        """An error's words, without what only this endpoint's users may know."""
+        try:
+            parts = urlsplit(self._secret)
+        except ValueError:
+            return "it cannot be read"
+        secrets = [self._secret, parts.path, parts.query, parts.username, parts.password]
+        text = str(error)
+        for secret in sorted((s for s in secrets if s and len(s) > 1), key=len, reverse=True):
+            text = text.replace(secret, "...")
+        return text
 
     def _meet_again(self) -> None:
         """Is it still this chain, and the contracts that were found on it?"""
@@ -347,8 +388,8 @@ class Wallet:
         """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by one that pays more."""
         web3, sent = self.chain.web3, []
         base, tip = self.chain.fees()
-        tip = max(tip, 1)
-        most = min(2 * base + tip, self._most(base))
+        most = min(2 * base + max(tip, 1), self._most(base))
+        tip = min(max(tip, 1), most)
         tx["nonce"] = self.chain.ask(lambda: quantity(web3.eth.get_transaction_count(self.address, "latest")))
         for _ in range(RAISES):
             needed = tx["value"] + tx["gas"] * most

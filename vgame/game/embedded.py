@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_tester.backends.pyevm.main import get_default_account_keys
@@ -20,6 +21,7 @@ from eth_tester.exceptions import BlockNotFound, TransactionFailed, TransactionN
 from hexbytes import HexBytes
 
 from vgame.errors import ChainError
+from vgame.game.chain import LOOPBACK
 
 GAS_LIMIT = 60_000_000
 CLIENT = "vgame-embedded/1 (eth-tester, py-evm)"
@@ -250,6 +252,8 @@ class Handler(BaseHTTPRequestHandler):
     node: Node
 
     def do_POST(self) -> None:
+        if not self.from_here():
+            return self.send_error(403, "only programs on this machine are served, no web pages")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         reply = [self.node.handle(r) for r in body] if isinstance(body, list) else self.node.handle(body)
         data = json.dumps(reply).encode()
@@ -258,6 +262,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def from_here(self) -> bool:
+        """Web pages name their origin, and reach loopback by other names; a browser would let any of them move the accounts' ether."""
+        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        return host in LOOPBACK and self.headers.get("Origin") is None
 
     def log_message(self, *args: Any) -> None:
         """Requests are not logged."""

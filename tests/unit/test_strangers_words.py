@@ -1,0 +1,94 @@
+"""What strangers say, in replies, addresses and names: read in one way, bounded, and harmless on a terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from vgame.demo import processes
+from vgame.errors import ChainError
+from vgame.game.chain import MOST_VALUES, Chain, _Provider, without_secrets
+from vgame.game.embedded import serve
+from vgame.report import Reporter, fail, plain
+from vgame.roles import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
+
+NAME = "https://user:word@node.example:8545/v3/0123456789abcdef?key=sesame"
+
+
+def test_a_terminal_gets_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = "a\x1b[2Jb\u202ec\u2028d\x9be\u200bf"
+    assert plain(bad) == "a\\x1b[2Jb\\u202ec\\u2028d\\x9be\\u200bf" and plain("ä\n\t€") == "ä\n\t€"
+    Reporter(who="auditor").emit("said", bad)
+    fail(bad)
+    assert not set("\x1b\u202e\u2028\x9b\u200b") & set("".join(capsys.readouterr()))
+
+
+@pytest.mark.parametrize("url", [NAME, "http://127.0.0.1:9/v3/sesame", "sesame://user:word@node", "http://[::1/sesame"])
+def test_what_an_endpoint_keeps_secret_is_in_no_message(url: str) -> None:
+    with pytest.raises(ChainError) as caught:
+        Chain(url.replace("node.example", "127.0.0.1").replace("https", "http").replace("8545", "9"))
+    assert "sesame" not in str(caught.value).replace("sesame://", "") and "word@" not in str(caught.value)
+    assert without_secrets(NAME) == "https://node.example:8545/..."
+    assert without_secrets("http://127.0.0.1:8545") == "http://127.0.0.1:8545"
+
+
+def test_a_reply_has_each_key_once_and_few_values() -> None:
+    read = _Provider("http://127.0.0.1:9").decode_rpc_response
+    assert read(b'{"id": 1, "result": [1, 2]}') == {"id": 1, "result": [1, 2]}
+    with pytest.raises(ValueError, match="the same key twice"):
+        read(b'{"result": {"a": 1, "a": 2}}')
+    with pytest.raises(ValueError, match="values, more than"):
+        read(b"[" + b"0," * MOST_VALUES + b"0]")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_no_web_page_moves_development_ether(headers: dict[str, str], status: int) -> None:
+    server = serve()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection.request("POST", "/", json.dumps({"id": 1, "method": "eth_chainId"}), headers)
+        assert connection.getresponse().status == status
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_children_run_no_code_of_the_working_folder_and_get_no_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "typer.py").write_text("raise SystemExit(77)")
+    monkeypatch.setenv(KEYSTORE_VARIABLE, "secret")
+    monkeypatch.setenv("VGAME_KEY", "11" * 32)
+    environment = processes.keyless()
+    assert not {"VGAME_KEY", KEYSTORE_VARIABLE, PASSWORD_VARIABLE} & set(environment)
+    run = subprocess.run(
+        [*processes.COMMAND, "--help"], cwd=tmp_path, env=environment, capture_output=True, timeout=120
+    )
+    assert run.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "7", "{}", '{"version": 3, "crypto": 7}', '{"version": 3, "crypto": {"kdf": []}}', "[" * 9000]
+)
+def test_a_malformed_keystore_is_one_sentence(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text(text)
+    monkeypatch.setenv(KEYSTORE_VARIABLE, str(tmp_path / "key"))
+    monkeypatch.setenv(PASSWORD_VARIABLE, "word")
+    with pytest.raises(ChainError, match="is no keystore file"):
+        wallet_from_environment(None)  # type: ignore[arg-type]
