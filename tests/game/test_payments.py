@@ -186,12 +186,12 @@ def test_a_false_accuser_loses_its_bond(scene: Scene) -> None:
 
 
 def test_a_stipend_is_less_than_what_the_moves_cost() -> None:
-    """And at least half of it: what real transactions need at least and at most."""
+    """And about half of it at least: what real transactions need at least and at most."""
     calls = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())["calls"]
     moves = ("select", "selectOperator", "selectElement", "selectBlock")
     counted = dict.fromkeys(moves, 50000) | {"challenge": 100_000, "prove": 200_000}
     for name, gas in counted.items():
-        assert gas < calls[name]["least"] and calls[name]["most"] < 2.1 * gas
+        assert gas < calls[name]["least"] and calls[name]["most"] < 2.2 * gas
 
 
 @pytest.mark.parametrize("price", [0, 1, 2047, 2048, 4095, 10**9, 20 * 10**9 + 77, 2**42 - 1, 2**42, 10**18])
