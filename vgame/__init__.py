@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         prepare,
         train,
     )
+    from vgame.api_chain import AuditorAgent, Game, Node, Order, TrainerAgent, embedded_chain
     from vgame.commit.store import Divergence
     from vgame.differences import Difference
     from vgame.errors import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         UnsupportedOperators,
         VgameError,
     )
+    from vgame.game.chain import Chain, Wallet, connect
     from vgame.spec import Bundle, LogTerms, Terms
     from vgame.tasks.task import Task
 
@@ -43,12 +45,14 @@ _PLACES = {
     "vgame.api": (
         "AuditResult", "Constant", "Cosine", "Job", "Linear", "Run", "StepDecay", "audit", "locate", "prepare", "train",
     ),
+    "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "TrainerAgent", "embedded_chain"),
     "vgame.commit.store": ("Divergence",),
     "vgame.differences": ("Difference",),
     "vgame.errors": (
         "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError", "ProgramError",
         "StoreError", "UnsupportedOperators", "VgameError",
     ),
+    "vgame.game.chain": ("Chain", "Wallet", "connect"),
     "vgame.spec": ("Bundle", "LogTerms", "Terms"),
     "vgame.tasks.task": ("Task",),
 }  # fmt: skip
@@ -56,9 +60,11 @@ _MODULE_OF = {name: module for module, names in _PLACES.items() for name in name
 
 __all__ = [
     "AuditResult",
+    "AuditorAgent",
     "Bundle",
     "BundleError",
     "Cancelled",
+    "Chain",
     "ChainError",
     "Constant",
     "ContractError",
@@ -66,20 +72,27 @@ __all__ = [
     "DataError",
     "Difference",
     "Divergence",
+    "Game",
     "Job",
     "JobFileError",
     "Linear",
     "LogTerms",
+    "Node",
+    "Order",
     "ProgramError",
     "Run",
     "StepDecay",
     "StoreError",
     "Task",
     "Terms",
+    "TrainerAgent",
     "UnsupportedOperators",
     "VgameError",
+    "Wallet",
     "__version__",
     "audit",
+    "connect",
+    "embedded_chain",
     "locate",
     "prepare",
     "train",

@@ -341,18 +341,23 @@ def run_trainer(seat: Seat, job: bytes, reporter: Reporter, any_terms: bool = Fa
     with settle(seat.device) as kind:
         hello(reporter, "trainer", seat.device)
         computation = Computation(seat, kind, reporter)
-        find_order(game, computation.bundle, job)
-        if not any_terms and game.job(job).phase is Phase.CREATED:
-            computation.refuse_bad_terms(sum(game.chain.fees()))
-        if game.job(job).phase is Phase.CREATED:
-            computation.rehearse()
-        trainer = Trainer(game, job, computation.history)
-        trainer.terms = JobSpec(**computation.bundle.order)
-        computation.hold()
-        trainer.accept()
-        reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
-        computation.run(trainer.hurry)
-        return play(trainer, computation, reporter, seat.poll)
+        return play(trainer_of(game, job, computation, any_terms), computation, reporter, seat.poll)
+
+
+def trainer_of(game: Game, job: bytes, computation: Computation, any_terms: bool = False) -> Trainer:
+    """The trainer of a job that it has accepted and computed."""
+    find_order(game, computation.bundle, job)
+    if not any_terms and game.job(job).phase is Phase.CREATED:
+        computation.refuse_bad_terms(sum(game.chain.fees()))
+    if game.job(job).phase is Phase.CREATED:
+        computation.rehearse()
+    trainer = Trainer(game, job, computation.history)
+    trainer.terms = JobSpec(**computation.bundle.order)
+    computation.hold()
+    trainer.accept()
+    computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
+    computation.run(trainer.hurry)
+    return trainer
 
 
 def run_delegate(seat: Seat, job: bytes, reporter: Reporter) -> Phase:

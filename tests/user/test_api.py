@@ -193,3 +193,34 @@ def test_errors_are_one_tree_and_say_what_is_wrong(run: vgame.Run, tmp_path: Pat
         vgame.train(vgame.prepare(job(seed=4)), run.folder)
     names = ("Cancelled", "ChainError", "ContractError", "DataError", "ProgramError", "UnsupportedOperators")
     assert all(issubclass(getattr(vgame, name), vgame.VgameError) for name in names)
+
+
+def test_a_game_is_played_in_python(bundle: vgame.Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bundle.save(tmp_path / "bundle")
+    with vgame.embedded_chain() as node, caplog.at_level(logging.INFO, "vgame"):
+        assert isinstance(node, vgame.Node)
+        chain = vgame.connect(node.url)
+        assert isinstance(chain, vgame.Chain)
+        client, trainer, auditor = (vgame.Wallet(chain, key) for key in node.keys[:3])
+        game = vgame.Game.deploy(client)
+        order = game.post(bundle)
+        assert isinstance(order, vgame.Order) and order.phase == "created"
+        with pytest.raises(vgame.ChainError, match="cannot be ended yet"):
+            order.close()
+        seller = vgame.TrainerAgent(
+            vgame.Game(chain, game.address, trainer), order, tmp_path / "bundle", tmp_path / "seller"
+        )
+        while seller.step():
+            pass
+        assert order.phase == "claimed"
+        watcher = vgame.AuditorAgent(
+            vgame.Game(chain, game.address, auditor), tmp_path / "bundle", tmp_path / "watcher"
+        )
+        assert not watcher.step() and "auditor: job" in caplog.text and "MATCH, own root" in caplog.text
+        chain.advance(bundle.terms.challenge_window + 1)
+        assert seller.run() == "final" and order.phase == "final"
+        watcher.run()
+        with pytest.raises(vgame.VgameError, match="start `vgame trainer --device compatible`"):
+            vgame.TrainerAgent(game, order, tmp_path / "bundle", tmp_path / "seller", device="compatible")
+    other = vgame.Order(game, order.job)
+    assert other == order

@@ -1,0 +1,177 @@
+"""The Python API on a chain: a game, orders, agents. Re-exported by `vgame`; needs `pip install 'vgame[chain]'`.
+
+What agents have to say goes to the logger `vgame`; amounts are in wei, times in seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vgame import roles
+from vgame.errors import VgameError
+from vgame.execute.devices import find, settle
+from vgame.game import game as contract
+from vgame.game.chain import Chain, Wallet, deploy_game
+from vgame.game.trainer import Trainer
+from vgame.patience import Patience
+from vgame.report import Reporter
+from vgame.spec import Bundle
+
+log = logging.getLogger("vgame")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A chain for trying things out: its URL, and the private keys of rich accounts, which everybody knows."""
+
+    url: str
+    keys: tuple[str, ...]
+
+
+@contextmanager
+def embedded_chain() -> Iterator[Node]:
+    """The embedded chain on loopback, as long as the block lasts. Time passes with transactions, or by `Chain.advance`."""
+    from vgame.game.embedded import get_default_account_keys, serve
+
+    server = serve()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield Node(f"http://127.0.0.1:{server.server_port}", tuple(key.to_hex() for key in get_default_account_keys()))
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Game(contract.Game):
+    """The contract at an address, played with one wallet. ChainError unless all its parts are those of this version."""
+
+    def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
+        super().__init__(chain, address, wallet)
+        self.check_machine()
+        chain.checks.append(self.check_machine)
+
+    @classmethod
+    def deploy(cls, wallet: Wallet) -> Game:
+        """Put a new game on the wallet's chain."""
+        return cls(wallet.chain, deploy_game(wallet), wallet)
+
+    def post(self, bundle: Bundle, nonce: int = 0) -> Order:
+        """Order a bundle's job; pays its reward. The same order once more needs another `nonce`."""
+        return Order(self, roles.post_job(self, bundle, nonce))
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job of a game, by its identity."""
+
+    game: Game
+    job: bytes
+
+    @property
+    def phase(self) -> str:
+        """created, accepted, claimed, final, convicted or expired."""
+        return self.game.job(self.job).phase.name.lower()
+
+    def close(self) -> int:
+        """End the job if its time is over, and withdraw all that the contract owes the wallet: wei. ChainError if there is neither."""
+        return roles.close_job(self.game, self.job)[1]
+
+
+class _Log(Reporter):
+    """What an agent says, for the log."""
+
+    def emit(self, event: str, text: str = "", **fields: Any) -> None:
+        if text:
+            log.info("%s: %s", self.who, text)
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        log.debug("%s: %s %s of %s %s", self.who, what, done, total, detail)
+
+
+class _Agent:
+    role = ""
+
+    def __init__(
+        self, game: Game, bundle: Path | str, store: Path | str, *, device: str = "default", any_terms: bool = False
+    ) -> None:
+        if find(device).environment:
+            raise VgameError(f"device {device} needs a process of its own: start `vgame {self.role} --device {device}`")
+        self.game, self.device, self.any_terms = game, device, any_terms
+        self.seat = roles.Seat(game.chain.url, game.address, Path(bundle), Path(store), device)
+        self.reporter = _Log(who=self.role)
+        self._player: Any = None
+
+    def step(self) -> bool:
+        """The next move, if there is one: True if it was made. The first call computes the whole run before. VgameError where the world
+        is in the way; the next call tries again."""
+        with settle(self.device) as kind:
+            if self._player is None:
+                self._player = self._start(roles.Computation(self.seat, kind, self.reporter))
+            return self._move()
+
+    def _start(self, computation: roles.Computation) -> Any:
+        raise NotImplementedError
+
+    def _move(self) -> bool:
+        raise NotImplementedError
+
+
+class TrainerAgent(_Agent):
+    """Accepts an order, trains its bundle (a folder), claims, defends, withdraws. Start it again on the same store: it goes on."""
+
+    role = "trainer"
+
+    def __init__(
+        self,
+        game: Game,
+        order: Order,
+        bundle: Path | str,
+        store: Path | str,
+        *,
+        device: str = "default",
+        any_terms: bool = False,
+    ) -> None:
+        super().__init__(game, bundle, store, device=device, any_terms=any_terms)
+        self.order = order
+
+    def _start(self, computation: roles.Computation) -> Trainer:
+        return roles.trainer_of(self.game, self.order.job, computation, self.any_terms)
+
+    def _move(self) -> bool:
+        return bool(self._player.step())
+
+    def run(self) -> str:
+        """Play until the job has ended: final or convicted. Outages are waited for."""
+        with settle(self.device) as kind:
+            computation = roles.Computation(self.seat, kind, self.reporter)
+            trainer = roles.trainer_of(self.game, self.order.job, computation, self.any_terms)
+            return roles.play(trainer, computation, self.reporter, self.seat.poll).name.lower()
+
+
+class AuditorAgent(_Agent):
+    """Executes a bundle (a folder) again, watches all jobs of the game that order it, disputes every claim that differs."""
+
+    role = "auditor"
+
+    def _start(self, computation: roles.Computation) -> roles.Watch:
+        computation.run()
+        limits = roles.Limits(any_clocks=self.any_terms)
+        return roles.Watch(self.game, computation, self.reporter, self.seat.poll, limits)
+
+    def _move(self) -> bool:
+        return bool(self._player.round())
+
+    def run(self) -> None:
+        """Play until every job that orders the bundle has ended. Outages are waited for."""
+        patience = Patience(self.reporter, self.seat.poll)
+        while self._player is None or not self._player.finished:
+            with patience:
+                if not self.step():
+                    time.sleep(self.seat.poll)
