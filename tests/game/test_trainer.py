@@ -42,7 +42,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
     def run(
         play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None, delegate: Game | None = None
     ) -> tuple[Phase, list[tuple[str, str]]]:
-        computation = SimpleNamespace(
+        computation = SimpleNamespace(rehearse=lambda: None, 
             bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=lambda _: during(),
             history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1], hold=hold,
         )  # fmt: skip
