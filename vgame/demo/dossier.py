@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from web3.exceptions import Web3Exception
 
 from vgame.commit.words import LEAF_WORDS, leaf_count
 from vgame.game.game import CAUSES, Dispute, Event, Game, Job, Level, Phase
@@ -122,7 +121,7 @@ def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> lis
         if event.transaction in seen:
             continue
         tx = web3.eth.get_transaction(bytes.fromhex(event.transaction))
-        name, named = called(game, bytes(tx["input"]))
+        name, named = game.called(bytes(tx["input"]))
         if name in BEFORE or name in AFTERWARDS:
             continue
         named = event.args.get("dispute", named)
@@ -134,16 +133,6 @@ def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> lis
         sender = names.get(receipt["from"], receipt["from"])
         moves.append(Move(name, sender, int(receipt["gasUsed"]), event.transaction, size))
     return moves
-
-
-def called(game: Game, data: bytes) -> tuple[str, int | None]:
-    """Name of a call, and number of the dispute that it names. Nothing else is read: there are many encodings of one call."""
-    try:
-        function = game.contract.get_function_by_selector(data[:4])
-    except Web3Exception:  # a call of another contract, which made this one
-        return "other", None
-    inputs = [i["name"] for i in function.abi["inputs"]]
-    return function.fn_name, int.from_bytes(data[36:68]) if inputs[1:2] == ["n"] else None
 
 
 def investigate(

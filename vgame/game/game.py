@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from web3 import Web3
-from web3.exceptions import ContractCustomError, ContractLogicError
+from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
 
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError
@@ -338,6 +338,15 @@ class Game:
 
     def dispute(self, job: bytes, number: int) -> Dispute:
         return self._record(_dispute, "getDispute", job, number)
+
+    def called(self, data: bytes) -> tuple[str, int | None]:
+        """Name of a call, and number of the dispute that it names. Nothing else is read: there are many encodings of one call."""
+        try:
+            function = self.contract.get_function_by_selector(data[:4])
+        except Web3Exception:  # a call of another contract, which made this one
+            return "other", None
+        inputs = [i["name"] for i in function.abi["inputs"]]
+        return function.fn_name, int.from_bytes(data[36:68]) if inputs[1:2] == ["n"] else None
 
     def disputes(self, job: bytes, first: int = 0, count: int = PAGE) -> list[Standing]:
         """Disputes from `first` on, at most `count` of them, with turn and deadline, in one request."""
