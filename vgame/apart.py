@@ -16,13 +16,16 @@ from vgame.report import Silence
 
 log = logging.getLogger("vgame")
 
+SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")  # as in demo/processes.py: who computes gets no keys
+
 
 def run_apart(command: str, *arguments: object, listener: Silence) -> dict[str, Any]:
     """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with its sentence where it fails."""
-    line = [sys.executable, "-m", "vgame.cli", command, *map(str, arguments), "--json"]
+    line = [sys.executable, "-P", "-m", "vgame.cli", command, *map(str, arguments), "--json"]
     paths = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"PYTHONPATH": paths, PARENT_VARIABLE: str(os.getpid())}
-    log.info("starts a process of its own: vgame %s", " ".join(line[3:]))
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    environment = kept | {"PYTHONPATH": paths, PARENT_VARIABLE: str(os.getpid())}
+    log.info("starts a process of its own: vgame %s", " ".join(line[4:]))
     event: dict[str, Any] = {}
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
