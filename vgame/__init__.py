@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ContractError,
         DataError,
         JobFileError,
+        MissingPackage,
         ProgramError,
         StoreError,
         UnsupportedOperators,
@@ -49,8 +50,8 @@ _PLACES = {
     "vgame.commit.store": ("Divergence",),
     "vgame.differences": ("Difference",),
     "vgame.errors": (
-        "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError", "ProgramError",
-        "StoreError", "UnsupportedOperators", "VgameError",
+        "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError",
+        "MissingPackage", "ProgramError", "StoreError", "UnsupportedOperators", "VgameError",
     ),
     "vgame.game.chain": ("Chain", "Wallet", "connect"),
     "vgame.spec": ("Bundle", "LogTerms", "Terms"),
@@ -77,6 +78,7 @@ __all__ = [
     "JobFileError",
     "Linear",
     "LogTerms",
+    "MissingPackage",
     "Node",
     "Order",
     "ProgramError",
@@ -106,7 +108,13 @@ def __getattr__(name: str) -> Any:
         return version("vgame")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'vgame' has no attribute {name!r}; public are {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        module = import_module(_MODULE_OF[name])
+    except ModuleNotFoundError as error:
+        from vgame.errors import missing_package
+
+        raise missing_package(error) from None
+    value = globals()[name] = getattr(module, name)
     return value
 
 

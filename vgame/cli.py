@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgame.errors import PARENT_VARIABLE, STOPPED, VgameError
+from vgame.errors import PARENT_VARIABLE, STOPPED, VgameError, missing_package
 from vgame.report import SILENCE, Reporter, drop_unsaid, fail
 
 app = typer.Typer(
@@ -474,7 +474,11 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no agent
     try:
-        if (code := app(standalone_mode=False) or 0) == INTERRUPTED:
+        try:
+            code = app(standalone_mode=False) or 0
+        except ModuleNotFoundError as error:
+            raise missing_package(error) from None
+        if code == INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code)
     except UsageError as error:  # no verdict, so not 2

@@ -17,6 +17,34 @@ class VgameError(Exception):
     exit_code = 1
 
 
+#: Package that is imported -> the extra of vgame that installs it.
+EXTRAS = {
+    **dict.fromkeys(("web3", "eth", "eth_account", "eth_keyfile", "eth_tester", "eth_utils", "hexbytes"), "chain"),
+    **dict.fromkeys(("jinja2", "sklearn"), "demo"),
+    "transformers": "hf",
+    **dict.fromkeys(("timm", "torchvision"), "zoo"),
+    "triton": "gpu",
+}
+
+
+class MissingPackage(VgameError, ImportError):
+    """A package that only a part of vgame needs is not installed; `extra` installs it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(
+            f"the package {package} is not installed; this part of vgame needs it: pip install 'vgame[{extra}]'"
+        )
+
+
+def missing_package(error: ModuleNotFoundError) -> MissingPackage:
+    """The same in a sentence; an import that fails for another reason is raised again as it is."""
+    package = (error.name or "").split(".")[0]
+    if package not in EXTRAS:
+        raise error
+    return MissingPackage(package, EXTRAS[package])
+
+
 class Cancelled(VgameError):
     """Who called asked to stop; what is committed stays, and the same call goes on from there."""
 

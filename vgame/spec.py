@@ -28,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
-from vgame.errors import STOPPED, BundleError, JobFileError, VgameError
+from vgame.errors import EXTRAS, STOPPED, BundleError, JobFileError, VgameError
 from vgame.files import parse_json, read_file, write_atomic
 from vgame.program.file import load_program, save_program
 from vgame.program.lower import Lowered, lower_task
@@ -179,7 +179,9 @@ def make_task(job: JobFile) -> Task:
     try:
         factory = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}") from None
+        extra = EXTRAS.get(str(getattr(error, "name", "")).split(".")[0])
+        hint = f"; pip install 'vgame[{extra}]'" if extra else ""
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}{hint}") from None
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:
             raise

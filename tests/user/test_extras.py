@@ -1,0 +1,67 @@
+"""What works without the packages of `vgame[chain]` and `vgame[demo]`, and what is said where they are needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MISSING = ("web3", "eth", "eth_tester", "eth_account", "eth_keyfile", "jinja2", "sklearn")
+TRAINS = """
+import torch, vgame
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 3)
+data = {"x": torch.randn(24, 4), "y": torch.arange(24) % 3}
+loss = lambda model, batch: torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+def run(name, seed):
+    task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, batch=8)
+    return vgame.train(vgame.prepare(vgame.Job(task, steps=4, interval=2, seed=seed, schedule=vgame.Constant(lr="0.1"))), name)
+
+one, other = run("one", 1), run("other", 2)
+assert vgame.audit(one).match
+assert vgame.locate("one", "one") is None
+model.load_state_dict(one.state_dict())
+try:
+    vgame.Game
+except vgame.MissingPackage as error:
+    print(error)
+"""
+COMMAND = "import sys; from vgame.cli import main; sys.argv = ['vgame', *{!r}]; main()"
+
+
+def child(code: str, folder: Path) -> subprocess.CompletedProcess:
+    """Python with packages that are there and cannot be imported: torch itself looks whether some are there."""
+    for name in MISSING:
+        (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name='{name}')")
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_training_and_auditing_need_neither_a_chain_nor_the_demo(tmp_path: Path) -> None:
+    done = child(TRAINS, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(
+        "is not installed; this part of vgame needs it: pip install 'vgame[chain]'"
+    )
+
+
+def test_a_command_says_what_to_install(tmp_path: Path) -> None:
+    for words, extra in ((["chain"], "chain"), (["demo"], "demo")):
+        done = child(COMMAND.format(words), tmp_path)
+        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        assert "pip install 'vgame[" in done.stderr, (extra, done.stderr)
+
+
+def test_the_package_asks_for_no_chain() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not [
+        d for d in project["dependencies"] if d.startswith(("web3", "eth-tester", "py-evm", "scikit", "jinja2"))
+    ]
+    assert {"chain", "demo", "hf", "zoo", "gpu"} <= set(project["optional-dependencies"])
