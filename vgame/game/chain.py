@@ -198,8 +198,8 @@ def without_secrets(url: str) -> str:
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "the endpoint"
+    except ValueError:  # no host or port can be told from the rest
+        return "the endpoint" if set("@?") & set(url) or url.count("/") > 2 else url
     hidden = "/..." if parts.path.strip("/") or parts.query else ""
     return f"{parts.scheme}://{parts.hostname}{port}{hidden}" if parts.hostname else url
 
