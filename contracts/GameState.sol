@@ -153,7 +153,15 @@ abstract contract GameState is IGame {
         return exponent > 31 ? type(uint16).max : uint16((exponent << 11) | (price >> exponent));
     }
 
-    /// @dev Gas of the dispute's challenge and moves at the base fee of its challenge, as far as the pool reaches.
+    /// @dev Counts moves of the dispute's auditor. The lowest base fee of them all pays, or moves in cheap blocks would be paid at a dear one's.
+    /// Packed prices have the order of prices.
+    function _countMoves(Dispute storage d, uint8 moves) internal {
+        d.moves += moves;
+        uint16 price = _packPrice(block.basefee);
+        if (price < d.price) d.price = price;
+    }
+
+    /// @dev Gas of the dispute's challenge and moves at the lowest base fee of their blocks, as far as the pool reaches.
     function _stipend(Dispute storage d, uint256 pool) internal view returns (uint256) {
         uint256 price = (uint256(d.price) & 0x7ff) << (d.price >> 11);
         return Math.min((uint256(d.moves) + 2) * MOVE_GAS * price, pool);

@@ -139,7 +139,7 @@ interface IGame {
     /// @param turnAt when the auditor last moved (32 bits last until 2106)
     /// @param others open disputes of the claim beside this one when the auditor last moved
     /// @param moves moves of the auditor after its challenge; its own `prove` counts as four
-    /// @param price base fee of the challenge's block in 16 bits: 5 of exponent, 11 of significand
+    /// @param price lowest base fee of the blocks of the challenge and the moves, in 16 bits: 5 of exponent, 11 of significand
     /// @param word the claimed word of the contested element
     /// @param blocks in how many blocks the element is decided
     struct Dispute {

@@ -374,7 +374,7 @@ contract VerificationGame is GameState, IMoves {
             right = exact == d.word;
             emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
         }
-        if (msg.sender == d.auditor) d.moves += 4; // a proof costs more than four other moves
+        if (msg.sender == d.auditor) _countMoves(d, 4); // a proof costs more than four other moves
         if (right) _dismiss(id, job, n, d, Cause.Element);
         else _convict(id, job, n, d, Cause.Element);
     }
@@ -501,7 +501,7 @@ contract VerificationGame is GameState, IMoves {
         d.trainerLeft = uint32(clock.trainerLeft - Clock.trainerUsed(clock, openedAt));
         d.auditorLeft = uint32(clock.auditorLeft - Clock.auditorUsed(clock, openedAt, block.timestamp));
         d.turnAt = uint32(block.timestamp);
-        d.moves++;
+        _countMoves(d, 1);
         d.others = uint24(job.open - 1);
     }
 }

@@ -217,3 +217,17 @@ def test_refunds_after_the_reward_are_bonds_alone(scene: Scene) -> None:
     number = 1 - play.verdicts[0][1]
     scene.game().send("refund", play.id, number)
     assert play.paid((first, late)[number]) == SPEC.auditor_bond
+
+
+def test_moves_in_cheap_blocks_are_not_paid_at_a_dear_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody challenges at ten times the base fee of the moves that follow: the stipend stays below the gas of the moves."""
+    play = scene.claimed(SETUP, FIRST)
+    auditor = play.auditor()
+    monkeypatch.setattr(scene.chain.node, "base_fee", 10 * PRICE)
+    assert auditor.step() and play.dispute().moves == 0
+    assert play.dispute().price > 0
+    dear = play.dispute().price
+    monkeypatch.setattr(scene.chain.node, "base_fee", PRICE)
+    play.run_to_end(play.trainer, auditor)
+    assert play.verdicts == [("Convicted", 0, "element")] and play.dispute().price < dear
+    assert gained(play, auditor) == stipend(play, 0)

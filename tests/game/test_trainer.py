@@ -42,16 +42,22 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
     def run(
         play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None, delegate: Game | None = None
     ) -> tuple[Phase, list[tuple[str, str]]]:
-        computation = SimpleNamespace(rehearse=lambda: None, 
-            bundle=SimpleNamespace(order={f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}), run=lambda _: during(),
-            history=SETUP.machine(), run_root=SETUP.honest.checkpoints[-1], hold=hold,
-        )  # fmt: skip
+        said = Said(play)
+        order = {f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}
+        computation = SimpleNamespace(
+            rehearse=lambda: None,
+            reporter=said,
+            bundle=SimpleNamespace(order=order),
+            run=lambda _: during(),
+            history=SETUP.machine(),
+            run_root=SETUP.honest.checkpoints[-1],
+            hold=hold,
+        )
         monkeypatch.setattr(vgame.roles, "open_game", lambda seat, _: delegate or play.trainer.game)
         monkeypatch.setattr(vgame.roles, "settle", nullcontext)
         monkeypatch.setattr(vgame.roles, "hello", lambda *_: None)
         monkeypatch.setattr(vgame.roles, "find_order", lambda *_: None)
         monkeypatch.setattr(vgame.roles, "Computation", lambda *_: computation)
-        said = Said(play)
         play.said = said.events
         seat = Seat("", "", Path(), Path(), poll=0.0)
         if delegate:

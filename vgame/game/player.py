@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from vgame.errors import ContractError, EndpointError
+from vgame.errors import ContractError, EndpointError, VgameError
 from vgame.game.game import PAGE, Dispute, Game, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.game.machine import Machine
 
@@ -142,10 +142,14 @@ class Player:
 
     def refill(self) -> bool:
         """Take what the contract owes before money for gas runs short: disputes that are won pay for those that are open still."""
-        price = sum(self.game.chain.fees())
-        if self.game.chain.balance(self.address) >= 2 * DISPUTE_GAS * price:
+        try:
+            price = sum(self.game.chain.fees())
+            if self.game.chain.balance(self.address) >= 2 * DISPUTE_GAS * price:
+                return False
+            return self.game.credits(self.address) > 10 * WITHDRAW_GAS * price and self.withdraw()
+        except VgameError as problem:  # an account that takes no ether keeps nobody from a move
+            log.warning("credits cannot be withdrawn: %s", problem)
             return False
-        return self.game.credits(self.address) > 10 * WITHDRAW_GAS * price and self.withdraw()
 
     def withdraw(self) -> bool:
         """Take what the contract owes."""
