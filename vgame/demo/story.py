@@ -397,14 +397,18 @@ class Story:
         if self.game.job(job).phase is not Phase.CONVICTED:
             return
         verdict = self.game.verdict(job)
-        paid = verdict.cause != "timeout" and self.game.dispute(job, verdict.dispute).entry is Level.RUN
-        if paid:  # docs/protocol.md section 6; every attack strikes behind the first checkpoint
+        entered = self.game.dispute(job, verdict.dispute).entry is Level.RUN
+        behind = verdict.step > self.game.job(job).spec.interval
+        paid = verdict.cause != "timeout" and entered and behind
+        if paid:  # docs/protocol.md section 6
             self.until(lambda: self.game.verdict(job).best != 0, "the auditor's proof of knowledge", 60)
         self.until(lambda: self.game.job(job).open == 0 or self._others_open(job), "refunds", 60)
         until = self.game.job(job).since + self.game.job(job).spec.reward_window + 1
         self.travel(until - self.chain.now())
         if paid:
             self.until(lambda: self.game.verdict(job).paid, "the auditor's reward", 60)
+        else:  # what nobody has earned is burnt as soon as anybody says so
+            self.game.send("payReward", job)
 
     def _others_open(self, job: bytes) -> bool:
         """Open disputes of the accuser that helped the story along are refunded here."""
