@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 NODE_READY := node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly lint fmt contracts check-contracts gas bench gpu clean
+.PHONY: help setup demo test nightly docs lint fmt contracts check-contracts gas bench gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -32,6 +32,10 @@ test: $(READY) $(NODE_READY) ## all tests that need no GPU
 
 nightly: $(READY) $(NODE_READY) ## the long tests too
 	@$(BIN)/python -m pytest -m "not gpu" --timeout=7200
+
+docs: $(READY) ## the site, in build/site; a broken link ends it
+	@$(BIN)/python scripts/commands.py --check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: $(READY) ## style
 	@$(BIN)/ruff check vgame tests scripts && $(BIN)/ruff format --check vgame tests scripts

@@ -24,3 +24,16 @@ def test_the_python_blocks_run(page: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "MATCH" in done.stdout or "True" in done.stdout
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    import vgame
+
+    named = set(re.findall(r"^::: vgame\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
+    assert named == set(vgame.__all__) - {"__version__"}
+
+
+def test_every_page_is_in_the_site() -> None:
+    site = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f": {page.name}\n" in site, f"mkdocs.yml does not name docs/{page.name}"
