@@ -28,10 +28,10 @@ demo: $(READY) ## the whole story on the embedded chain
 	@$(BIN)/vgame demo
 
 test: $(READY) $(NODE_READY) ## all tests that need no GPU
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not nightly and not gpu"
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not nightly and not gpu and not browser"
 
 nightly: $(READY) $(NODE_READY) ## the long tests too
-	@$(BIN)/python -m pytest -m "not gpu" --timeout=7200
+	@$(BIN)/python -m pytest -m "not gpu and not browser" --timeout=7200
 
 docs: $(READY) ## the site, in build/site; a broken link ends it
 	@$(BIN)/python scripts/commands.py --check

@@ -378,6 +378,25 @@ def monitor(
 
 
 @app.command()
+def watch(
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: Annotated[
+        list[Path] | None,
+        typer.Option("--bundle", help="an ordered bundle: names of operators, formulas; may be repeated"),
+    ] = None,
+    port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
+    every: Annotated[float, typer.Option(help="seconds between two looks")] = 1.0,
+    json: Json = False,
+) -> None:
+    """Serve a page on loopback that shows jobs, disputes and money while they happen."""
+    _check_number("--every", every, 0.1, 3_600)
+    from vgame.watch.command import Watched, serve_page
+
+    serve_page(Watched(rpc, game, tuple(bundle or ()), port, every), Reporter(json))
+
+
+@app.command()
 def doctor(device: DeviceName = "default", json: Json = False) -> None:
     """What this device can do, and what would break bits."""
     from vgame.execute.devices import prepare_environment

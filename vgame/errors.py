@@ -20,6 +20,7 @@ class VgameError(Exception):
 #: Package that is imported -> the extra of vgame that installs it.
 EXTRAS = {
     **dict.fromkeys(("web3", "eth", "eth_account", "eth_keyfile", "eth_tester", "eth_utils", "hexbytes"), "chain"),
+    **dict.fromkeys(("starlette", "uvicorn"), "watch"),
     **dict.fromkeys(("jinja2", "sklearn"), "demo"),
     "transformers": "hf",
     **dict.fromkeys(("timm", "torchvision"), "zoo"),

@@ -71,6 +71,7 @@ class RevmNode:
             "eth_getBlockByNumber": lambda number, full=False: self.blocks[
                 -1 if number == "latest" else int(number, 16)
             ],
+            "eth_getTransactionByHash": lambda digest: self.receipts.get(digest),
             "eth_getTransactionReceipt": lambda digest: self.receipts.get(digest),
             "eth_getLogs": self.logs,
             "eth_call": self.call,

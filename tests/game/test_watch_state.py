@@ -1,0 +1,207 @@
+"""What a page shows of a game: the state that is read from a chain on which real agents play over the toy machine."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from frauds import SETUP, SUM, word_lie
+from scene import Play, Scene
+
+from vgame.errors import ChainError
+from vgame.game.adversaries import FalseAccuser
+from vgame.game.game import Game, Phase
+from vgame.watch.differences import LONGEST, apply, difference, shown
+from vgame.watch.money import BURNT, CONTRACT, Flow, balances, flows, owed
+from vgame.watch.reader import Reader
+
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+
+def reader(scene: Scene) -> Reader:
+    return Reader(Game(scene.chain, scene.address))
+
+
+def job_of(state: dict[str, Any], play: Play) -> dict[str, Any]:
+    return state[f"job/{play.id.hex()}"]
+
+
+def dispute_of(state: dict[str, Any], play: Play, number: int = 0) -> dict[str, Any]:
+    return state[f"dispute/{play.id.hex()}/{number}"]
+
+
+def moves_of(state: dict[str, Any], play: Play, number: int | None = None) -> list[dict[str, Any]]:
+    every = [record for key, record in state.items() if key.startswith(f"move/{play.id.hex()}/")]
+    return [m for m in every if number is None or number in m["disputes"]]
+
+
+def test_a_dispute_is_seen_to_narrow_move_by_move(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    auditor, watched = play.auditor(), reader(scene)
+    narrow, kinds = [], []
+    for _ in range(60):
+        moved = play.trainer.step() | auditor.step()
+        state = watched.look()
+        if f"dispute/{play.id.hex()}/0" in state:
+            record = dispute_of(state, play)
+            narrow.append(record["narrowed"])
+            kinds.append(record["trees"][-1]["kind"])
+            assert all(0 <= t["low"] < t["high"] <= t["leaves"] for t in record["trees"]), record["trees"]
+        if not moved:
+            break
+    assert play.phase is Phase.CONVICTED
+    assert narrow == sorted(narrow) and narrow[0] == 0 and narrow[-1] > 10
+    assert list(dict.fromkeys(kinds)) == ["run", "segment", "trace", "tensor", "leaf", "blocks"] or kinds[-1] in (
+        "leaf",
+        "blocks",
+    )
+
+
+def test_a_verdict_names_place_cause_and_words(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    play.run_to_end(play.trainer, play.auditor())
+    state = reader(scene).look()
+    record, verdict = dispute_of(state, play), job_of(state, play)["verdict"]
+    assert (record["status"], record["verdict"], record["cause"]) == ("won", "convicted", verdict["cause"])
+    assert (record["step"], record["operator"], record["element"]) == (6, SUM, 4)
+    assert record["turn"] is None and job_of(state, play)["phase"] == "convicted"
+    assert [s for *_, s in job_of(state, play)["strip"]].count("convicted") == 1
+
+
+def test_every_move_of_a_dispute_is_there_with_its_gas(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    play.run_to_end(play.trainer, play.auditor())
+    state = reader(scene).look()
+    told, node = moves_of(state, play), scene.chain.node
+    assert {m["transaction"] for m in told} == {
+        e.transaction.removeprefix("0x") for e in play.client.events(job=play.id)
+    }
+    for move in told:
+        assert move["gas"] == int(node.receipts["0x" + move["transaction"]]["gasUsed"], 16) > 0
+    names = [m["name"] for m in moves_of(state, play, 0)]
+    assert names[0] == "challenge" and {"reveal", "select", "postSegment", "postTrace", "openLeaf"} <= set(names)
+    assert dispute_of(state, play)["gas"] == sum(m["gas"] for m in moves_of(state, play, 0))
+
+
+def test_a_reveal_serves_the_disputes_that_came_to_its_node(scene: Scene) -> None:
+    """Two of one lie share every opening; an accuser that goes elsewhere does not."""
+    play = scene.claimed(SETUP, LIE)
+    first, second = play.auditor(), play.auditor()
+    play.run(play.trainer, first, second)
+    shared = [m["disputes"] for m in moves_of(reader(scene).look(), play) if m["name"] == "reveal"]
+    assert [0, 1] in shared
+    other = scene.claimed(SETUP)
+    accuser = other.auditor(None, FalseAccuser, step_wanted=1)
+    other.run(other.trainer, accuser)
+    assert all(m["disputes"] == [0] for m in moves_of(reader(scene).look(), other) if m["name"] == "reveal")
+
+
+@pytest.mark.parametrize("how", ["final", "convicted", "dismissed", "expired"])
+def test_money_follows_from_the_events_to_the_wei(scene: Scene, how: str) -> None:
+    play = scene.post(SETUP) if how == "expired" else scene.claimed(SETUP, LIE if how == "convicted" else None)
+    if how == "expired":
+        play.advance(SETUP.spec.accept_window + 1)
+        play.client.send("expire", play.id)
+    else:
+        players = {
+            "final": [],
+            "convicted": [play.auditor()],
+            "dismissed": [play.auditor(None, FalseAccuser, step_wanted=6)],
+        }
+        play.run_to_end(play.trainer, *players[how])
+    watched = reader(scene)
+    state = watched.look()
+    assert state["game"]["agrees"]
+    paid = flows(play.job, [e for e in watched.game.events() if e.args.get("job") == play.id])
+    assert sum(balances(paid).values()) == 0
+    assert balances(paid)[BURNT] == int(state["game"]["burnt"])
+    assert int(job_of(state, play)["held"]) == balances(paid)[CONTRACT] >= 0
+
+
+def test_a_rule_of_money_that_is_not_the_contracts_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = scene.claimed(SETUP)
+    play.run_to_end(play.trainer)
+    watched = reader(scene)
+    assert watched.look()["game"]["agrees"]
+    monkeypatch.setattr(
+        "vgame.watch.reader.owed", lambda *a: owed(*a) + owed([Flow(CONTRACT, play.trainer.address, 1, "", "")], [])
+    )
+    assert not watched.look()["game"]["agrees"]
+
+
+def test_what_is_lost_and_added_between_two_looks_is_a_difference(scene: Scene) -> None:
+    """Also where the chain was reorganised and disputes are no more."""
+    play, watched = scene.claimed(SETUP, LIE), reader(scene)
+    point = scene.chain.node.snapshot()
+    before = watched.look()
+    play.run_to_end(play.trainer, play.auditor())
+    after = watched.look()
+    change = difference(before, after)
+    assert apply(before, change) == after and not change["gone"]
+    scene.chain.node.revert(point)
+    back = difference(after, watched.look())
+    assert any(key.startswith("dispute/") for key in back["gone"])
+    assert apply(after, json.loads(json.dumps(back))) == watched.look()
+
+
+def test_differences_of_any_states_mend_them() -> None:
+    draw = random.Random(1)
+
+    def state() -> dict[str, Any]:
+        return {
+            f"k{draw.randrange(9)}": draw.choice([1, "a", {"b": draw.randrange(3)}, [draw.randrange(3)], None])
+            for _ in range(6)
+        }
+
+    for _ in range(300):
+        old, new = state(), state()
+        assert apply(old, difference(old, new)) == new
+        assert difference(new, new) == {"set": {}, "gone": []}
+
+
+def test_transactions_are_looked_up_within_a_budget_the_newest_first(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    play.run_to_end(play.trainer, play.auditor())
+    watched = reader(scene)
+    watched.budget = 5
+    state = watched.look()
+    known = ["gas" in m for m in moves_of(state, play)]
+    assert 0 < known.count(True) <= 5 and known[-1] and not known[0] and not state["game"]["complete"]
+    for _ in range(20):
+        state = watched.look()
+    assert all("gas" in m for m in moves_of(state, play)) and state["game"]["complete"]
+
+
+def test_a_job_that_has_ended_is_not_read_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = scene.claimed(SETUP)
+    play.run_to_end(play.trainer)
+    watched = reader(scene)
+    before = watched.look()
+    monkeypatch.setattr(watched.game, "job", None)  # asking would raise
+    assert watched.look() == before | {"game": watched.look()["game"]}
+
+
+def test_a_node_that_is_away_is_an_error_and_not_a_state(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = reader(scene)
+
+    def away(*_: Any) -> Any:
+        raise ChainError("no answer from the node")
+
+    monkeypatch.setattr(watched.game, "events", away)
+    with pytest.raises(ChainError):
+        watched.look()
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [("conv1", "conv1"), ("<b>", "<b>"), ("a\u202eb", "a\\u202eb"), ("x\ny\x1b[2J", "x y\\x1b[2J"), ("é漢", "é漢")],
+)
+def test_a_strangers_text_is_shown_as_text(told: str, expected: str) -> None:
+    assert shown(told) == expected
+
+
+def test_a_long_text_is_cut() -> None:
+    text = shown("m" * 2**20)
+    assert text.startswith("m" * LONGEST + "…") and "1,048,576" in text and len(text) < LONGEST + 40

@@ -1,0 +1,92 @@
+"""Through which trees a dispute has gone, and what is contested in each: leaves `low` to `high` - 1.
+
+In: a job, a dispute, what was selected. Out: the nested trees, from the run to one word. Twin: VerificationGame._descend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vgame.commit.words import LEAF_WORDS, leaf_count
+from vgame.game.game import Dispute, Job, Level
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One of the nested trees. `first`: what its leaf 0 is called, in the unit of the caption."""
+
+    kind: str  # run, segment, state, trace, tensor, leaf, blocks
+    leaves: int
+    low: int
+    high: int
+    first: int = 0
+
+
+def step_of(d: Dispute) -> int:
+    """The step that a dispute is about, from the leaf of a segment on."""
+    return d.step + (d.index if d.level is Level.SEGMENT and d.height == 0 else 0)
+
+
+def place(job: Job, d: Dispute) -> tuple[int | None, int | None, int | None]:
+    """Step, operator and element, as far as the dispute has gone."""
+    reached = d.level >= Level.STATE or (d.level is Level.SEGMENT and d.height == 0)
+    step = step_of(d) if reached else None
+    operator = d.operator if d.level >= Level.TENSOR else d.index if (d.level, d.height) == (Level.TRACE, 0) else None
+    return step, operator, d.index & 0xFFFFFFFF if d.level >= Level.ELEMENT else None
+
+
+def descent(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> list[Tree]:
+    """The trees between the root that was entered and where the dispute stands."""
+    return [tree for tree in _trees(job, d, selected) if tree.leaves > 0]
+
+
+def _trees(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> Iterator[Tree]:
+    if d.level is Level.RUN:
+        yield _standing("run", job.checkpoints, d, 1)
+        return
+    checkpoint = _checkpoint(d, job.spec.interval)
+    first, end = checkpoint * job.spec.interval, job.diverged_at - 1 if job.diverged_at else job.spec.steps
+    if d.entry is Level.RUN:
+        yield Tree("run", job.checkpoints, checkpoint, checkpoint + 1, 1)
+    if d.entry <= Level.SEGMENT:
+        count = min(job.spec.interval, max(end - first, 0)) + 1
+        if d.level is Level.SEGMENT:
+            yield _standing("segment", count, d, first)
+            return
+        yield Tree("segment", count, d.step - first, d.step - first + 1, first)
+    yield from _inside(job, d, selected)
+
+
+def _checkpoint(d: Dispute, interval: int) -> int:
+    """Index of the leaf of the run tree that the dispute lies in."""
+    return (d.step if d.level is Level.SEGMENT else max(d.step - 1, 0)) // interval
+
+
+def _inside(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> Iterator[Tree]:
+    """The trees of one step."""
+    if d.level is Level.STATE:
+        yield _standing("state", job.states, d, 0)
+        return
+    if tied := [s["index"] for s in selected if (s["level"], s["height"]) == (Level.STATE, 0)]:
+        yield Tree("state", job.states, tied[0], tied[0] + 1)
+    if d.level is Level.TRACE:
+        yield _standing("trace", job.operators, d, 0)
+        return
+    yield Tree("trace", job.operators, d.operator, d.operator + 1)
+    if d.level is Level.TENSOR:
+        yield _standing("tensor", leaf_count(d.elements), d, 0)
+        return
+    element = d.index & 0xFFFFFFFF
+    leaf = element // LEAF_WORDS
+    yield Tree("tensor", leaf_count(d.elements), leaf, leaf + 1)
+    yield Tree("leaf", LEAF_WORDS, element % LEAF_WORDS, element % LEAF_WORDS + 1, leaf * LEAF_WORDS)
+    if d.level is Level.BLOCK:
+        yield Tree("blocks", d.blocks, d.index >> 32, (d.index >> 32) + 1)
+
+
+def _standing(kind: str, leaves: int, d: Dispute, first: int) -> Tree:
+    """The tree in which the dispute stands: all leaves under the contested node."""
+    low = d.index << d.height
+    return Tree(kind, leaves, min(low, leaves), min((d.index + 1) << d.height, leaves), first)

@@ -1,0 +1,143 @@
+"""What the contested number is made of: the operator's formula in plain words, and the words that the proof showed.
+
+In: the bundle's program, and the openings of a `prove` transaction. Out: text and words. They are read in the order of the reference
+(docs/formats.md section 6), so each opening finds its operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eth_abi import decode
+
+from vgame.commit.words import LEAF_WORDS
+from vgame.errors import VgameError
+from vgame.execute import reference
+from vgame.execute.history import PROOF_TYPE
+from vgame.program.operators import (
+    ArgMax,
+    Contract,
+    Copy,
+    Gather,
+    Map,
+    Operator,
+    Philox,
+    ReduceMax,
+    Ref,
+    RefClass,
+    Shuffle,
+    Variant,
+)
+from vgame.program.program import Program
+
+SYMBOLS = {
+    "NEG": "−a", "ABS": "|a|", "SQRT": "√a", "EXP": "exp(a)", "EXPM1": "exp(a) − 1", "LOG": "ln(a)", "LOG1P": "ln(1 + a)",
+    "SIGMOID": "1 / (1 + exp(−a))", "ADD": "a + b", "SUB": "a − b", "MUL": "a × b", "DIV": "a ÷ b", "MAX": "the larger of a and b",
+    "MIN": "the smaller of a and b", "EQ": "a = b ?", "NE": "a ≠ b ?", "LT": "a < b ?", "LE": "a ≤ b ?",
+    "SELECT": "b if a is not 0, else c", "ITOF": "the integer a as binary32", "FTOI": "a as an integer, toward zero",
+}  # fmt: skip
+MOST_TERMS = 64  # that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A formula, `[name, word, or two words]` for its first terms, and how many there are."""
+
+    formula: str
+    rows: list[list[Any]]
+    count: int
+
+
+def formula(operator: Operator) -> str:
+    """How one element of the output follows from the operands."""
+    match operator:
+        case Map(function=function):
+            return SYMBOLS.get(
+                function.name, f"{function.name.lower()}(a{', b' if len(operator.accesses) > 1 else ''})"
+            )
+        case Contract(variant=Variant.DOT):
+            return f"a[0]·b[0] + a[1]·b[1] + … + a[{operator.k - 1}]·b[{operator.k - 1}], added exactly, rounded once"
+        case Contract(variant=Variant.SUM):
+            return f"a[0] + a[1] + … + a[{operator.k - 1}], added exactly, rounded once"
+        case Contract():
+            return (
+                f"the sum of those of {operator.k} values whose index is the row asked for, added exactly, rounded once"
+            )
+        case Gather():
+            return "the row of a table that an index names: a copy, no arithmetic"
+        case Copy():
+            return "a copy of one word"
+        case ReduceMax():
+            return f"the largest of up to {min(operator.block, operator.length)} words"
+        case ArgMax():
+            return f"where the largest of {operator.length} words stands"
+        case Philox():
+            return "a pseudo-random word of (seed, step, operator, element)"
+        case Shuffle():
+            return "which sample stands here in the shuffled order of (seed, step)"
+
+
+def terms(program: Program, at: reference.Position, part: int | None, proof: bytes) -> Terms:
+    """The terms that a proof showed; VgameError if they cannot be told from it."""
+    operator = program.operators[at.operator]
+    try:
+        openings = [bytes(words) for words, _, _ in decode([PROOF_TYPE], proof)[0][3]]
+        reader = _Shown(openings, (at.step - 1) * program.scalars)
+        rows = _rows(program, operator, at, part, reader)
+    except Exception as error:  # the proof is a stranger's bytes: reading them can raise anything
+        raise VgameError(f"the terms of element {at.element} cannot be told from its proof: {error}") from None
+    return Terms(formula(operator), rows[:MOST_TERMS], len(rows))
+
+
+def _rows(
+    program: Program, operator: Operator, at: reference.Position, part: int | None, shown: _Shown
+) -> list[list[Any]]:
+    if not isinstance(operator, Contract):
+        reference.evaluate(operator, at, shown.read)
+        return [
+            [_called(program, ref, first + i), word]
+            for ref, first, words in shown.reads
+            for i, word in enumerate(words)
+        ]
+    block = part or 0
+    _, left, right = reference.rows(operator, at.element, block, shown.read)
+    start = block * operator.block_length
+    pairs = zip(left, right, strict=True) if right else ((word,) for word in left)
+    return [[f"k = {start + k}", *pair] for k, pair in enumerate(pairs)]
+
+
+def _called(program: Program, ref: Ref, position: int) -> str:
+    """A word by the tensor that it stands in."""
+    labels = program.labels
+    match ref.cls:
+        case RefClass.OPERATOR:
+            name = f"output of {program.operator_name(ref.index)}"
+        case RefClass.STATE:
+            name = labels.state[ref.index].name if ref.index < len(labels.state) else f"state {ref.index}"
+        case RefClass.DATA:
+            name = labels.data[ref.index].name if ref.index < len(labels.data) else f"data {ref.index}"
+        case RefClass.SCALAR:
+            return labels.scalars[ref.index] if ref.index < len(labels.scalars) else f"scalar {ref.index}"
+        case _:
+            name = f"constant {ref.index}"
+    return f"{name}[{position}]"
+
+
+class _Shown:
+    """Reads operand words out of openings, in their order."""
+
+    def __init__(self, openings: Sequence[bytes], scalars_before: int) -> None:
+        self._openings, self._before = iter(openings), scalars_before
+        self.reads: list[tuple[Ref, int, list[int]]] = []
+
+    def read(self, ref: Ref, first: int, count: int) -> list[int]:
+        opening = next(self._openings)
+        position = first + (self._before + ref.index if ref.cls is RefClass.SCALAR else 0)
+        begin = 4 * (position % LEAF_WORDS)
+        words = [int.from_bytes(opening[begin + 4 * i : begin + 4 * i + 4], "little") for i in range(count)]
+        if len(opening) < begin + 4 * count:
+            raise ValueError("an opening is too short")
+        self.reads.append((ref, first, words))
+        return words

@@ -1,0 +1,126 @@
+"""Who paid whom in a job, to the wei, from its events alone. Twin: the sums that Settlement.sol and VerificationGame.sol credit.
+
+Whether these rules are the contract's is checked at every look: what follows for an account must be what the contract owes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vgame.game.game import Event, Job
+
+CONTRACT, BURNT = "contract", "burnt"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`wei` from one party to another, and why. What is credited by the contract waits there until it is withdrawn."""
+
+    payer: str
+    payee: str
+    wei: int
+    why: str
+    transaction: str
+    dispute: int | None = None
+
+
+def flows(job: Job, events: Iterable[Event]) -> list[Flow]:
+    """Every payment of a job, in order."""
+    auditors: dict[int, str] = {}
+    found: list[Flow] = []
+    for event in events:
+        number = event.args.get("dispute")
+        if event.name == "Challenged":
+            auditors[number] = event.args["auditor"]
+        for payer, payee, wei, why in _payments(job, event, auditors.get(number, CONTRACT)):
+            if wei:
+                found.append(Flow(payer, payee, wei, why, event.transaction, number))
+    return found
+
+
+def _payments(job: Job, event: Event, auditor: str) -> list[tuple[str, str, int, str]]:
+    spec, args = job.spec, event.args
+    match event.name:
+        case "JobCreated":
+            return [(job.client, CONTRACT, spec.reward, "the reward, put down when the job is ordered")]
+        case "JobAccepted":
+            return [(job.trainer, CONTRACT, spec.trainer_bond, "the trainer's bond")]
+        case "Challenged":
+            return [(auditor, CONTRACT, spec.auditor_bond, "the bond of a dispute")]
+        case "Dismissed":
+            return _halves(spec.auditor_bond, job.trainer, "of the bond of an auditor that was wrong")
+        case "Convicted":
+            back = (CONTRACT, job.client, spec.reward, "the reward goes back: the trainer is convicted")
+            return [*_back(job, auditor, args["stipend"]), back]
+        case "Refunded":
+            return _back(job, auditor, args["stipend"])
+        case "RewardPaid":
+            return _reward(job, args)
+        case "Finalized":
+            return _final(job, args["diverged"])
+        case "JobExpired":
+            return _expired(job)
+    return []
+
+
+def _halves(bond: int, winner: str, what: str) -> list[tuple[str, str, int, str]]:
+    """ROUNDING: the odd wei is burnt."""
+    return [(CONTRACT, winner, bond // 2, f"half {what}"), (CONTRACT, BURNT, bond - bond // 2, f"half {what}")]
+
+
+def _back(job: Job, auditor: str, stipend: int) -> list[tuple[str, str, int, str]]:
+    bond = (CONTRACT, auditor, job.spec.auditor_bond, "the bond of a dispute goes back")
+    return [bond, (CONTRACT, auditor, stipend, "for the gas of the auditor's moves")]
+
+
+def _reward(job: Job, args: dict) -> list[tuple[str, str, int, str]]:
+    """Half of the trainer's bond is burnt; what stipends left of the other half goes to who showed its knowledge, else is burnt too."""
+    bond, someone = job.spec.trainer_bond, int(args["auditor"], 16)
+    known = args["auditor"] if someone else BURNT
+    why = (
+        "the rest of the trainer's bond, for the first who knew"
+        if someone
+        else "the rest of it: nobody showed that it knew"
+    )
+    return [
+        (CONTRACT, BURNT, bond - bond // 2, "half of the convicted trainer's bond"),
+        (CONTRACT, known, args["amount"], why),
+    ]
+
+
+def _final(job: Job, diverged: bool) -> list[tuple[str, str, int, str]]:
+    pay = job.spec.diverged_pay if diverged else job.spec.reward
+    return [
+        (CONTRACT, job.trainer, pay, "the reward" if not diverged else "what is paid if training does not stay finite"),
+        (CONTRACT, job.trainer, job.spec.trainer_bond, "the trainer's bond goes back"),
+        (CONTRACT, job.client, job.spec.reward - pay, "what is left of the reward"),
+    ]
+
+
+def _expired(job: Job) -> list[tuple[str, str, int, str]]:
+    back = [(CONTRACT, job.client, job.spec.reward, "the reward goes back: nothing was claimed in time")]
+    if int(job.trainer, 16):
+        back += _halves(job.spec.trainer_bond, job.client, "of the bond of a trainer that did not claim in time")
+    return back
+
+
+def balances(found: Iterable[Flow]) -> Counter[str]:
+    """Per party what came in minus what went out."""
+    totals: Counter[str] = Counter()
+    for flow in found:
+        totals[flow.payee] += flow.wei
+        totals[flow.payer] -= flow.wei
+    return totals
+
+
+def owed(found: Iterable[Flow], withdrawn: Iterable[Event]) -> Counter[str]:
+    """Per account what the contract must owe it, if these are its rules."""
+    totals: Counter[str] = Counter()
+    for flow in found:
+        if flow.payer == CONTRACT and flow.payee != BURNT:
+            totals[flow.payee] += flow.wei
+    for event in withdrawn:
+        totals[event.args["account"]] -= event.args["amount"]
+    return totals

@@ -1,0 +1,109 @@
+"""The transactions of a job, in order, each with the disputes that it serves.
+
+Reveals and openings name no dispute: they serve every open one that came to their node.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from vgame.game.game import Event, Job, Level
+
+#: What a transaction is called until it has been read itself.
+GUESSES = {
+    "Challenged": "challenge", "Revealed": "reveal", "LeafOpened": "openLeaf", "SegmentPosted": "postSegment",
+    "TracePosted": "postTrace", "PartialsPosted": "postPartials", "Selected": "select", "JobCreated": "createJob",
+    "JobAccepted": "acceptJob", "ClaimPosted": "postClaim", "Adjudicated": "prove", "BlockAdjudicated": "prove",
+    "Finalized": "finalize", "JobExpired": "expire", "Known": "proveKnowledge", "RewardPaid": "payReward",
+    "Refunded": "refund", "DelegateSet": "setDelegate",
+}  # fmt: skip
+ENDS = ("Dismissed", "Convicted", "Refunded")
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What the chain says about one transaction; `time` of its block."""
+
+    name: str
+    dispute: int | None  # that it names
+    sender: str
+    gas: int
+    size: int
+    time: int
+
+
+@dataclass(slots=True)
+class Move:
+    """A transaction of a job, known or still to be read."""
+
+    digest: str
+    name: str
+    known: Transaction | None
+    disputes: list[int]
+
+
+class _Places:
+    """Which disputes came to a node."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.open = job, set[int]()
+        self.visitors: dict[object, list[int]] = defaultdict(list)
+        self.roots: dict[bytes, object] = {}
+        self.checkpoint: dict[int, int] = {}
+
+    def see(self, event: Event) -> None:
+        args = event.args
+        match event.name:
+            case "Challenged":
+                self.open.add(args["dispute"])
+                self._enter(args["dispute"], Level(args["entry"]), args["where"])
+            case "Selected":
+                self._go(args["dispute"], Level(args["level"]), args["height"], args["index"], args["node"])
+            case "SegmentPosted":
+                self.roots[args["root"]] = ("segment", args["checkpoint"])
+            case "TracePosted":
+                self.roots[args["root"]] = ("trace", args["step"])
+            case name if name in ENDS:
+                self.open.discard(args["dispute"])
+
+    def _enter(self, number: int, entry: Level, where: int) -> None:
+        if entry is Level.RUN:
+            self.visitors[self.job.run_root].append(number)
+        elif entry is Level.SEGMENT:
+            self._into(number, where)
+        else:
+            self.visitors["trace", where].append(number)
+
+    def _into(self, number: int, checkpoint: int) -> None:
+        self.checkpoint[number] = checkpoint
+        self.visitors["segment", checkpoint].append(number)
+
+    def _go(self, number: int, level: Level, height: int, index: int, node: bytes) -> None:
+        self.visitors[node].append(number)
+        if height == 0 and level is Level.RUN:
+            self._into(number, index + 1)
+        elif height == 0 and level is Level.SEGMENT:
+            step = (self.checkpoint.get(number, 1) - 1) * self.job.spec.interval + index
+            self.visitors["trace", step].append(number)
+
+    def serving(self, node: bytes) -> list[int]:
+        """Open disputes that an opening of the node serves."""
+        return [n for n in self.visitors.get(self.roots.get(node, node), ()) if n in self.open]
+
+
+def moves(job: Job, events: Iterable[Event], transactions: Mapping[str, Transaction]) -> list[Move]:
+    """Every transaction of a job."""
+    places, found = _Places(job), dict[str, Move]()
+    for event in events:
+        served = places.serving(event.args["node"]) if event.name in ("Revealed", "LeafOpened") else []
+        places.see(event)
+        known = transactions.get(event.transaction)
+        if event.transaction not in found:
+            name = known.name if known else GUESSES.get(event.name, event.name)
+            found[event.transaction] = Move(event.transaction, name, known, [])
+        named = event.args.get("dispute", known.dispute if known else None)
+        move = found[event.transaction]
+        move.disputes += [n for n in (served if named is None else [named]) if n not in move.disputes]
+    return list(found.values())

@@ -1,0 +1,192 @@
+"""Serves the page on loopback: files, the state, and what changed as server-sent events.
+
+INVARIANT: read-only and for this machine's browsers alone: it listens on loopback, answers only to loopback's names (a page elsewhere that
+has its name resolved to this machine gets nothing), runs only its own script, and sends nobody a request but the endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vgame.errors import VgameError
+from vgame.watch.differences import State, difference
+
+LOOPBACK = "127.0.0.1"
+HOSTS = [LOOPBACK, "localhost"]
+PAGE = files("vgame.watch") / "page"
+SCRIPTS = ("words.js", "dom.js", "numbers.js", "pictures.js", "views.js", "watch.js")
+SOURCES = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
+POLICY = f"{SOURCES}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+HEADERS = {
+    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+}  # fmt: skip
+HEARTBEAT = 5.0  # seconds between two signs of life
+
+
+class Hub:
+    """The newest state, looked at again and again in a thread; whoever listens is woken when it has changed."""
+
+    def __init__(self, look: Callable[[], State], every: float = 1.0) -> None:
+        self.look, self.every = look, every
+        self.state: State = {}
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def once(self) -> None:
+        """Look now; what cannot be read is a record of the state, beside what was seen last."""
+        try:
+            state = self.look()
+        except VgameError as error:
+            state = {k: v for k, v in self.state.items() if k != "problem"} | {"problem": {"text": str(error)}}
+        if state != self.state:
+            with self._changed:
+                self.state = state
+                self._changed.notify_all()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0 if not self.state else self.every):
+            self.once()
+
+    def wait(self, seen: State, timeout: float) -> State:
+        """Another state than the one that was seen, or after a while the same."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.state is not seen or self.stopped, timeout)
+            return self.state
+
+
+async def events(hub: Hub, gone: Callable[[], Any]) -> AsyncIterator[str]:
+    """`state` first, then a `difference` whenever something changed; who is slow misses steps between, never the end."""
+    seen: State | None = None
+    while not hub.stopped and not await gone():
+        state = (
+            await asyncio.to_thread(hub.wait, seen if seen is not None else {}, HEARTBEAT)
+            if seen is not None
+            else hub.state
+        )
+        if seen is None:
+            yield _event("state", state)
+        elif state is seen:
+            yield "event: alive\ndata: 0\n\n"
+        else:
+            yield _event("difference", difference(seen, state))
+        seen = state
+
+
+def _event(name: str, data: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+class _Headers:
+    """Every answer says what a browser may do with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    *((k.lower().encode(), v.encode()) for k, v in HEADERS.items()),
+                ]
+            await send(message)
+
+        await self.app(scope, receive, told)
+
+
+def make_app(hub: Hub) -> Starlette:
+    """The page over a hub."""
+
+    async def stream(request: Request) -> Response:
+        return StreamingResponse(events(hub, request.is_disconnected), media_type="text/event-stream")
+
+    def file(name: str, kind: str) -> Route:
+        content = (PAGE / name).read_bytes()
+        return Route("/" if name == "index.html" else f"/{name}", lambda _: Response(content, media_type=kind))
+
+    routes = [
+        file("index.html", "text/html"), file("watch.css", "text/css"), *(file(s, "text/javascript") for s in SCRIPTS),
+        Route("/state", lambda _: JSONResponse(hub.state)), Route("/events", stream),
+    ]  # fmt: skip
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
+    )
+
+
+class PageServer:
+    """A hub and its page, served until stopped."""
+
+    def __init__(self, hub: Hub, port: int = 0) -> None:
+        self.hub = hub
+        self._socket = self._bind(port)
+        self.url = f"http://{LOOPBACK}:{self._socket.getsockname()[1]}/"
+        config = uvicorn.Config(
+            make_app(hub), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    @staticmethod
+    def _bind(port: int) -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((LOOPBACK, port))
+            made.listen(128)
+        except OSError as error:
+            made.close()
+            raise VgameError(
+                f"port {port} of {LOOPBACK} cannot be used: {error.strerror}; give another --port, 0 takes a free one"
+            ) from None
+        return made
+
+    def start(self) -> None:
+        """In threads of their own."""
+        self.hub.start()
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+
+    def serve(self) -> None:
+        """Until interrupted."""
+        self.hub.start()
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Both."""
+        self._server.should_exit = True
+        self.hub.stop()
+        if self._thread:
+            self._thread.join(5)
