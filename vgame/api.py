@@ -11,7 +11,7 @@ Arguments that several functions share:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,8 +32,10 @@ from vgame.offline import audit_run, executor_of, open_run, prepare_run, run_roo
 from vgame.program.schedule import Schedule
 from vgame.report import Reporter, Silence
 from vgame.spec import Bundle, LogTerms, Terms
+from vgame.start import Start, load_weights
 from vgame.state_keys import state_dict
 from vgame.tasks.task import Task
+from vgame.weights import pack_weights, write_weights
 
 log = logging.getLogger("vgame")
 
@@ -99,17 +101,20 @@ class Job(_Order):
     """What is ordered: a task, `steps` of it with a commitment every `interval` steps, and the `seed` of order and dropout.
 
     `schedule`: None takes the task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on
-    a chain. JobFileError, when the job is prepared, names every field that is wrong.
+    a chain. `initial`: a finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule counts the
+    job's own steps), or a state_dict or a file of weights; they are loaded into the task's model. JobFileError, when the job is
+    prepared, names every field that is wrong.
     """
 
     task: Task
+    initial: Run | Folder | Mapping[str, torch.Tensor] | None = field(default=None, kw_only=True)
 
     @classmethod
     def from_toml(cls, path: Folder) -> Job:
         """The job that a job file describes (docs/guide.md). Calls the factory that it names."""
         job = spec.read_job_file(Path(path))
         fields = ("steps", "interval", "seed", "schedule", "mode", "depth", "terms", "log")
-        return cls(spec.make_task(job), **{name: getattr(job, name) for name in fields})
+        return cls(spec.make_task(job), initial=spec.initial_of(job), **{name: getattr(job, name) for name in fields})
 
     def _file(self) -> spec.JobFile:
         fields: dict[str, Any] = {name: getattr(self, name) for name in _Order.__dataclass_fields__}
@@ -119,7 +124,7 @@ class Job(_Order):
             job = spec.JobFile.model_validate({"model": "vgame:Task"} | fields)
         except ValidationError as error:
             raise JobFileError(f"the job: {spec.problems(error)}") from None
-        job._task = self.task
+        job._task, job._initial = self.task, self.initial
         return job
 
 
@@ -177,10 +182,42 @@ class Run:
     def state_dict(self, step: int | None = None, *, slots: bool = False) -> dict[str, torch.Tensor]:
         """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and tied weights are
         the module's. `slots`: also what the optimizer keeps. A step that is not kept is executed again."""
-        step, store = self.step if step is None else step, self._store
+        return self._named(self._at(step)[1], slots)
+
+    def export(self, path: Folder, step: int | None = None, *, slots: bool = False) -> None:
+        """Write `state_dict` to a safetensors file, which `vgame check` can compare with a claim."""
+        step, state = self._at(step)
+        write_weights(Path(path), pack_weights(self.bundle, step, state, self._named(state, slots)))
+
+    def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
+        """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
+        if not hasattr(model, "save_pretrained"):
+            raise VgameError(
+                f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use run.export(path)"
+            )
+        load_weights(model, self.state_dict(), str(self.folder))
+        model.save_pretrained(folder)
+
+    def start(self) -> Start:
+        """What a job starts from that continues this run."""
+        if not self.done:
+            raise VgameError(
+                f"{self.folder} is at step {self.step} of {self.bundle.steps}: train it to its end first, or start from its weights alone: "
+                "initial=run.state_dict()"
+            )
+        labels, state = self.bundle.program.labels.state, self._at(None)[1]
+        tensors = {l.name: t.cpu().reshape(l.shape) for l, t in zip(labels, state, strict=True)}
+        return Start(tensors, self.bundle.before + self.step)
+
+    def _named(self, state: Any, slots: bool) -> dict[str, torch.Tensor]:
+        return state_dict(self.bundle.keys, self.bundle.program.labels.state, state, slots)
+
+    def _at(self, step: int | None) -> tuple[int, Any]:
+        """A step, by default the last that is committed, and the state after it."""
+        step = self.step if step is None else step
         if not 0 <= step <= self.step:
             raise VgameError(f"step = {step}: a step from 0 to {self.step} is expected, which is how far the run is")
-        return state_dict(self.bundle.keys, self.bundle.program.labels.state, self._state(store, step), slots)
+        return step, self._state(self._store, step)
 
     def _state(self, store: Store, step: int) -> Any:
         checkpoint = -(-step // self.bundle.interval)

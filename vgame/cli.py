@@ -69,9 +69,12 @@ def demo(
 def prepare(
     job: Annotated[Path, typer.Argument(help="job file (TOML)")],
     out: Annotated[Path, typer.Option(help="folder of the new bundle")],
+    force: Annotated[bool, typer.Option("--force", help="overwrite the bundle that is there")] = False,
     json: Json = False,
 ) -> None:
     """Capture a job's model and write the bundle that everybody needs."""
+    if (out / "spec.json").exists() and not force:
+        raise VgameError(f"{out} holds a bundle already; choose another folder, or overwrite it with --force")
     from vgame.spec import prepare as prepare_bundle
     from vgame.spec import read_job_file, save_bundle
 
@@ -121,6 +124,47 @@ def audit(
     from vgame.offline import audit_offline
 
     raise typer.Exit(0 if audit_offline(run, device, segment, sample, seed, Reporter(json), bundle) else 2)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    out: Annotated[Path, typer.Option(help="the new file, model.safetensors")],
+    step: Annotated[int | None, typer.Option(help="after this step; default: the last")] = None,
+    slots: Annotated[bool, typer.Option("--slots", help="also what the optimizer keeps")] = False,
+    json: Json = False,
+) -> None:
+    """Write a run's weights as its module loads them: keys, types and tied weights are the module's."""
+    from vgame.api import Run
+
+    found = Run.open(run)
+    found.export(out, step, slots=slots)
+    after = found.step if step is None else step
+    text = f"{out}: the weights after step {after} of {found.bundle.steps}, run root {found.root}"
+    Reporter(json).emit("exported", text, step=after, root=found.root, job=found.bundle.identity.hex())
+
+
+@app.command()
+def check(
+    weights: Annotated[
+        Path, typer.Argument(help="a file of `vgame export`, or a checkpoint in a run's folder states/")
+    ],
+    rpc: Rpc,
+    game: GameAddress,
+    job: Annotated[str, typer.Option(help="identity of the job, hex")],
+    bundle: Annotated[
+        Path | None, typer.Option(help="the order: names are checked too, and that none is missing")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Is a file what a final claim certifies, word for word?"""
+    identity = _job_id(job)
+    from vgame.certified import check_claim
+
+    count, root = check_claim(weights, rpc, game, identity, bundle)
+    names = "" if bundle else "; the names are the file's own (--bundle compares them with your order)"
+    text = f"{weights} is what the final claim of job {identity.hex()[:16]} certifies: {count} tensors, state root {root.hex()}{names}"
+    Reporter(json).emit("checked", text, job=identity.hex(), tensors=count, state=root.hex(), names=bundle is not None)
 
 
 @app.command()

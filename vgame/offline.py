@@ -5,8 +5,10 @@ A run's folder is a store (vgame/commit/store.py) with the job's bundle in `job/
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from vgame.game.trees import run_tree
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.run import LoggedStore, make_executor
 from vgame.logged.sums import PROVEN
+from vgame.order_differences import order_differences
 from vgame.report import SILENCE, Reporter, Silence
 from vgame.spec import (
     Bundle,
@@ -72,6 +75,20 @@ def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
     else:
         save_bundle(bundle, run / "job")
     return bundle
+
+
+def link_bundle(source: Path, run: Path) -> None:
+    """A bundle's files in a role's run, which so can be audited and given away as any run; links where the disk has them, else copies."""
+    target = run / "job"
+    if (target / "spec.json").exists():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir(), key=lambda path: path.name == "spec.json"):  # spec.json comes last
+        if path.is_file() and not (target / path.name).exists():
+            try:
+                os.link(path, target / path.name, follow_symlinks=False)
+            except OSError:
+                shutil.copyfile(path, target / path.name)
 
 
 def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
@@ -194,7 +211,7 @@ def audit_run(
     """Re-execute a run, whole or in part, and compare every checkpoint and loss. `order`: the bundle that it must be a run of."""
     with settle(device) as kind:
         store = open_run(run)
-        if order is not None and (parts := ordered_differences(load_bundle(order), store.bundle)):
+        if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
             raise StoreError(f"{run} is not a run of the order in {order}: other {', '.join(parts)}")
         if not store.roots and store.divergence is None:
             raise StoreError(f"{run} has no checkpoint yet; nothing can be audited")
@@ -262,6 +279,8 @@ def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
         only = " only" if len(chosen) < len(store.roots) else ""
         rest = "; that it diverged was not checked" if store.divergence else ""
         return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
+    if store.divergence:
+        return f"MATCH (diverged at step {store.divergence.step}): {roots}"
     return f"MATCH: {roots}" if store.done else f"MATCH so far: {count}: {roots}"
 
 

@@ -26,6 +26,7 @@ from vgame.game.player import each
 from vgame.game.trainer import Trainer
 from vgame.logged.published import PublishedLog
 from vgame.logged.run import LoggedStore
+from vgame.offline import link_bundle
 from vgame.overview import read_game
 from vgame.patience import Deferred, Patience
 from vgame.report import Reporter
@@ -217,6 +218,7 @@ class Computation:
         )
         folder = seat.store / self.bundle.identity.hex()[:16]
         self.store = Store(folder, self.bundle, seat.keep)
+        link_bundle(seat.bundle, folder)
         self.stepper, history = executor, History
         if attack:
             name, step = attack
@@ -236,6 +238,7 @@ class Computation:
             steer(self.stepper, attack[1])
         if seat.log is None:
             self.store = log = LoggedStore(seat.store / identity, self.bundle, seat.keep)
+            link_bundle(seat.bundle, seat.store / identity)
             log.record(self.stepper)
         else:
             self.published = log = self._await_log(seat, seat.log)
@@ -382,14 +385,19 @@ def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: f
             acted, phase = trainer.step(), trainer.look().phase
             if not claimed and phase in (Phase.CLAIMED, Phase.FINAL, Phase.CONVICTED):
                 claimed = True
-                text = "posted its claim" if trainer.windows else "sees the claim that it is to defend"
-                reporter.emit("claimed", text, run_root=computation.run_root.hex())
+                text, root = "posted its claim" if trainer.windows else "sees the claim", computation.run_root.hex()
+                reporter.emit("claimed", f"{text}, run root {root}, run in {computation.store.folder}", run_root=root)
             looks = looks + 1 if phase in (Phase.FINAL, Phase.CONVICTED) and not acted else 0
             if looks == patience.LOOKS:
-                reporter.emit("ended", f"the job ended: {phase.name.lower()}", phase=phase.name.lower())
+                name, paid = phase.name.lower(), trainer.withdrawn
+                reporter.emit("ended", f"the job ended: {name}{_withdrawn(paid)}", phase=name, withdrawn=paid)
                 return phase
             if not acted:
                 time.sleep(poll)
+
+
+def _withdrawn(wei: int) -> str:
+    return f", {wei / 10**18:.6f} ether withdrawn" if wei else ""
 
 
 def run_auditor(seat: Seat, reporter: Reporter, limits: Limits, once: bool = False) -> None:

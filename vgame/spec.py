@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from vgame.cautions import call_factory, warn_of_rate
 from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import EXTRAS, STOPPED, BundleError, JobFileError, VgameError
@@ -37,6 +38,7 @@ from vgame.program.schedule import Schedule
 from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
 from vgame.report import SILENCE, Silence
+from vgame.start import start_from
 from vgame.state_keys import Keys, load_keys, module_keys, save_keys
 from vgame.tasks.task import Task
 
@@ -131,8 +133,10 @@ class JobFile(BaseModel):
     log: LogTerms | None = None
     schedule: Schedule | None = None  # none: the task's schedulers, or the optimizer's own rates
     terms: Terms = Field(default_factory=Terms)
+    initial: str | None = None  # a run that is continued, or a file of weights: beside the job file
     _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
     _task: Task | None = PrivateAttr(default=None)  # one that lives already: `model` is not called
+    _initial: Any = PrivateAttr(default=None)  # the same for `initial`
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> JobFile:
@@ -188,14 +192,9 @@ def make_task(job: JobFile) -> Task:
         raise JobFileError(f"model = {job.model!r} cannot be loaded: {_told(error)}") from None
     if not callable(factory):
         raise JobFileError(f"model = {job.model!r} is of type {type(factory).__name__}; a function is expected")
+    args = _arguments(job, factory)
     try:
-        inspect.signature(factory).bind(**job.args)
-    except TypeError as error:
-        raise JobFileError(f"{job.model} does not take args {job.args}: {error}") from None
-    except ValueError:  # a function that has no signature
-        pass
-    try:
-        task = factory(**{name: _beside(job, value) for name, value in job.args.items()})
+        task = factory(**{name: _beside(job, value) for name, value in args.items()})
     except VgameError:
         raise
     except (Exception, SystemExit) as error:
@@ -205,6 +204,27 @@ def make_task(job: JobFile) -> Task:
     if not isinstance(task, Task):
         raise JobFileError(f"{job.model} returned {type(task).__name__}; a vgame.tasks.task.Task is expected")
     return task
+
+
+def _arguments(job: JobFile, factory: Callable[..., Any]) -> dict[str, Any]:
+    """The job's args; a factory that asks for a `seed`, without a default of its own, gets the job's."""
+    args = dict(job.args)
+    try:
+        signature = inspect.signature(factory)
+        seed = signature.parameters.get("seed")
+        if seed is not None and seed.default is seed.empty and seed.kind is not seed.VAR_KEYWORD:
+            args.setdefault("seed", job.seed)
+        signature.bind(**args)
+    except TypeError as error:
+        raise JobFileError(f"{job.model} does not take args {job.args}: {error}") from None
+    except ValueError:  # a function that has no signature
+        pass
+    return args
+
+
+def initial_of(job: JobFile) -> Any:
+    """What the job starts from: None, a path, or what the API was given."""
+    return _beside(job, job.initial) if job._initial is None else job._initial
 
 
 def _beside(job: JobFile, value: Any) -> Any:
@@ -252,6 +272,7 @@ class Bundle:
     terms: Terms
     log: LogSpec | None = None
     keys: Keys = field(default_factory=dict)  # of the module's state_dict; no bit depends on them
+    before: int = 0  # steps that the initial state has behind it, where a run is continued; for who continues this one
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
@@ -350,11 +371,14 @@ def prepare_without_log(job: JobFile, listener: Silence = SILENCE) -> Bundle:
     """The same, but for what mode `logged` calibrates."""
     if job._task is None:
         listener.stage(f"calls {job.model}")
-    task = make_task(job)
-    lowered: Lowered = lower_task(task, job.schedule, job.steps, listener)
+    task = call_factory(lambda: make_task(job)) if job._task is None else job._task
+    warn_of_rate(task, job.schedule)
+    start = start_from(initial_of(job), task.model)
+    lowered: Lowered = lower_task(task, start.schedule(job.schedule), start.before + job.steps, listener)
+    state, scalars = start.lowered(lowered)
     bundle = Bundle(
-        lowered.program, lowered.state, lowered.data, lowered.scalars,
-        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model),
+        lowered.program, state, lowered.data, scalars,
+        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model), start.before,
     )  # fmt: skip
     _validate(bundle)
     return bundle
@@ -411,7 +435,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     write_atomic(folder / "initial.safetensors", pack_tensors(labels.state, bundle.state))
     write_atomic(folder / "data.safetensors", pack_tensors(labels.data, bundle.data))
     write_atomic(folder / "scalars.safetensors", pack_tensors([_scalars_label(bundle.scalars.shape)], [bundle.scalars]))
-    save_keys(folder, bundle.keys)
+    save_keys(folder, bundle.keys, bundle.before)
     write_atomic(folder / "spec.json", (json.dumps(bundle.rendering(), indent=2) + "\n").encode())
 
 
@@ -452,7 +476,7 @@ def load_bundle(folder: Path) -> Bundle:
         *numbers,
         terms,
         log,
-        load_keys(folder, program.labels.state),
+        *load_keys(folder, program.labels.state),
     )
     _validate(bundle)
     spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it

@@ -1,6 +1,6 @@
 """Which key of a module's state_dict is which tensor of the state: tied weights have many keys, integers have types of their own.
 
-    BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]}}
+    BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]}, "before": steps of the run that the job continues}
 
 Like all names this is in no root. INVARIANT: a key that is the name of a state tensor means that tensor.
 """
@@ -19,6 +19,7 @@ from vgame.program.program import TensorLabel
 
 FILE = "module.json"
 MOST_BYTES = 2**24
+MOST_BEFORE = 2**40
 TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )}  # fmt: skip
@@ -33,24 +34,28 @@ def module_keys(model: torch.nn.Module) -> Keys:
     return {key: (names[id(t)], str(t.dtype).removeprefix("torch.")) for key, t in tensors.items()}
 
 
-def save_keys(folder: Path, keys: Keys) -> None:
-    write_atomic(folder / FILE, (json.dumps({"keys": keys}, indent=1) + "\n").encode())
+def save_keys(folder: Path, keys: Keys, before: int) -> None:
+    write_atomic(folder / FILE, (json.dumps({"keys": keys, "before": before}, indent=1) + "\n").encode())
 
 
-def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> Keys:
-    """Those of a bundle; none where an older version wrote it. BundleError where they do not fit the state."""
+def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
+    """The keys of a bundle, and the steps before its first; none where an older version wrote it.
+    BundleError where they do not fit the state."""
     path, names = folder / FILE, {label.name for label in labels}
     try:
-        found = parse_json(read_file(path, MOST_BYTES))["keys"]
-        keys = {str(key): (str(name), str(kind)) for key, (name, kind) in found.items()}
+        found = parse_json(read_file(path, MOST_BYTES))
+        keys = {str(key): (str(name), str(kind)) for key, (name, kind) in found["keys"].items()}
+        before = found.get("before", 0)
+        if type(before) is not int or not 0 <= before < MOST_BEFORE:
+            raise ValueError(f"it counts {str(before)[:40]} steps before the first")
     except FileNotFoundError:
-        return {}
+        return {}, 0
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{path} cannot be read: {error}; get the bundle again from the client") from None
     for key, (name, kind) in keys.items():
         if name not in names or kind not in TYPES or (key in names and key != name):
             raise BundleError(f"{path}: the key {key!r} is {name!r} of {kind!r}; a tensor of the state is expected")
-    return keys
+    return keys, before
 
 
 def state_dict(

@@ -49,6 +49,7 @@ class Player:
     def __init__(self, game: Game, job: bytes, machine: Machine) -> None:
         self.game, self.id, self.machine = game, job, machine
         self.closed: list[Standing] = []
+        self.withdrawn = 0  # wei, by this object
 
     def look(self) -> Job:
         """The job as the chain shows it now; its terms are what was ordered, whatever an endpoint says."""
@@ -153,7 +154,11 @@ class Player:
 
     def withdraw(self) -> bool:
         """Take what the contract owes."""
-        return bool(self.game.credits(self.address)) and self.attempt("withdraw", self.address)
+        owed = self.game.credits(self.address)
+        if not owed or not self.attempt("withdraw", self.address):
+            return False
+        self.withdrawn += owed
+        return True
 
 
 def each(duties: Iterable[Callable[[], bool]]) -> bool:
