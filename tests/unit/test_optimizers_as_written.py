@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 
 import pytest
 import torch
+from optimizer_steps import BATCH, SEED, STEPS, compare, data, loss, lowered, network
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from vgame.arithmetic.philox import shuffle_index
 from vgame.errors import ProgramError, VgameError
 from vgame.execute.executor import Executor
-from vgame.program.lower import Lowered, lower_task
 from vgame.program.schedule import Schedule
-from vgame.program.validate import validate
-from vgame.tasks.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-SEED, STEPS, BATCH = 11, 20, 16
 
 
 class Lion(optim.Optimizer):
@@ -59,61 +54,6 @@ class AllAtOnce(optim.SGD):
     def step(self, closure=None) -> None:
         first, second, *_ = self.param_groups[0]["params"]
         first.sub_(second.sum())
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8, bias=False), nn.Tanh(), nn.Linear(8, 3))
-
-
-def data() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return {
-        "x": torch.randn(64, 6, generator=generator),
-        "y": torch.randint(0, 3, (64,), generator=generator),
-    }
-
-
-def loss(model: nn.Module, batch) -> torch.Tensor:
-    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
-
-
-def lowered(
-    make: Callable, schedulers: Callable = lambda o: (), schedule: Schedule | None = None, steps=STEPS, **options
-) -> Lowered:
-    model = network()
-    optimizer = make(model.parameters())
-    task = Task(model, loss, optimizer, data(), BATCH, schedulers=schedulers(optimizer), **options)
-    program = lower_task(task, schedule, steps)
-    validate(program.program, [(t.numel(), not t.is_floating_point()) for t in program.data], steps)
-    return program
-
-
-def compare(make: Callable, schedulers: Callable = lambda o: ()) -> None:
-    """Losses within 1e-6 of torch's loop in binary64, parameters within a few roundings."""
-    program = lowered(make, schedulers)
-    executor = Executor(program.program, program.data, program.scalars, SEED)
-    state = executor.initial(program.state)
-    model = copy.deepcopy(network()).double()
-    optimizer = make(model.parameters())
-    followers = schedulers(optimizer)
-    start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for step in range(1, STEPS + 1):
-        result = executor.step(step, state)
-        state = result.state
-        chosen = torch.tensor([shuffle_index(SEED, step, e, BATCH, 64) for e in range(BATCH)])
-        optimizer.zero_grad()
-        wanted = loss(model, {"x": data()["x"][chosen].double(), "y": data()["y"][chosen]})
-        wanted.backward()
-        optimizer.step()
-        for follower in followers:
-            follower.step()
-        assert math.isclose(float(result.loss), float(wanted.detach()), rel_tol=1e-6), step
-    names = [label.name for label in program.program.labels.state]
-    for name, p in model.named_parameters():
-        ours = state[names.index(name)].view(p.shape).double()
-        assert (ours - p.detach()).abs().max() <= 5e-6, name
-        assert (p.detach() - start[name]).abs().max() > 1e-4, f"{name} is not trained, so nothing is tested"
 
 
 OPTIMIZERS = {

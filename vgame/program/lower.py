@@ -42,6 +42,7 @@ from vgame.program.optimizer_step import OptimizerStep
 from vgame.program.optimizers import Rule, rule_of
 from vgame.program.play import Played
 from vgame.program.program import Labels, Program, Source, TensorLabel
+from vgame.program.recorder import Key
 from vgame.program.schedule import Schedule, to_binary32
 from vgame.report import SILENCE, Silence
 from vgame.tasks.task import Task
@@ -250,19 +251,19 @@ class _Lowering:
         for slot, value in new_slots.items():
             self._assign(f"{slot}.{name}", value)
 
-    def _as_written(self, played: Mapping[tuple[int, tuple[int, ...]], Played], gradients: Mapping[str, Value]) -> None:
+    def _as_written(self, played: Mapping[Key, Played], gradients: Mapping[str, Value]) -> None:
         """An optimizer without a rule: the operators of its own step, for each parameter."""
         optimizer, names = self.task.optimizer, {id(p): n for n, p in self.task.model.named_parameters()}
-        steps = {key: OptimizerStep(type(optimizer).__name__, p, key[0], self._scalar) for key, p in played.items()}
-        for number, group in enumerate(optimizer.param_groups):
-            for parameter in group["params"]:
-                if (name := names.get(id(parameter))) in gradients:
-                    step = steps[number, tuple(parameter.shape)]
-                    initial = step.initial(optimizer.state.get(parameter, {}))
-                    slots = {slot: self._state(f"{slot}.{name}", tensor) for slot, tensor in initial.items()}
-                    before, p = len(self.b.operators), self.inputs[self._index(name)]
-                    self._updated(name, *step.update(self.b, self._run, p, gradients[name], slots))
-                    self.b.labels[before:] = [f"optimizer {name}"] * (len(self.b.operators) - before)
+        steps: dict[int, OptimizerStep] = {}
+        for key, each in played.items():
+            parameter = optimizer.param_groups[key[0]]["params"][key[1]]
+            name = names[id(parameter)]
+            step = steps.setdefault(id(each), OptimizerStep(type(optimizer).__name__, each, key, self._scalar))
+            initial = step.initial(optimizer.state.get(parameter, {}))
+            slots = {slot: self._state(f"{slot}.{name}", tensor) for slot, tensor in initial.items()}
+            before, p = len(self.b.operators), self.inputs[self._index(name)]
+            self._updated(name, *step.update(self.b, self._run, p, gradients[name], slots))
+            self.b.labels[before:] = [f"optimizer {name}"] * (len(self.b.operators) - before)
 
     def _run(self, graph: torch.fx.GraphModule, values: Sequence[Value]) -> list[Value]:
         """The results of a graph over these values."""

@@ -13,6 +13,7 @@ from typing import Any
 from vgame.errors import JobFileError
 from vgame.program.optimizers import check_groups, has_rule
 from vgame.program.play import Played, play, scheduled
+from vgame.program.recorder import Key
 from vgame.program.schedule import Rate, Schedule
 from vgame.report import SILENCE, Silence
 from vgame.tasks.task import Task
@@ -29,7 +30,7 @@ class ByRule:
 
 def plan_of(
     task: Task, schedule: Schedule | None, steps: int, trained: set[str], listener: Silence = SILENCE
-) -> ByRule | Mapping[tuple[int, tuple[int, ...]], Played]:
+) -> ByRule | Mapping[Key, Played]:
     """Rates for a rule where one does what the optimizer and its schedulers do; else the played steps."""
     if has_rule(task.optimizer):
         check_groups(task.optimizer)
@@ -43,7 +44,8 @@ def plan_of(
     rates = _scheduled_rates(task, schedule, steps)
     if has_rule(task.optimizer):
         return ByRule(rates)
-    return play(task.optimizer, ids, (), lambda t: [_double(rate(t)) for rate in rates], steps, listener)
+    doubles = None if schedule is None else lambda t: [_double(rate(t)) for rate in rates]
+    return play(task.optimizer, ids, (), doubles, steps, listener)
 
 
 def _rates_alone(task: Task, steps: int) -> list[list[float]] | None:

@@ -18,7 +18,8 @@ from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.capture import core_graph
 from vgame.program.lowering.builder import Builder, Value
-from vgame.program.play import Form, Label, Number, Operation, Played
+from vgame.program.play import Played
+from vgame.program.recorder import Form, Key, Label, Number, Operation
 from vgame.program.schedule import to_binary32
 
 Column = Callable[[str, np.ndarray], Value]  # name and one word per step -> the scalar of the step
@@ -46,10 +47,10 @@ def _is_one(number: Any) -> bool:
 
 
 class OptimizerStep:
-    """The step of the parameters of one group and shape, as graphs over (parameter, gradient, slots, scalars)."""
+    """The step of parameters that are treated alike, as graphs over (parameter, gradient, slots, scalars)."""
 
-    def __init__(self, name: str, played: Played, group: int, column: Column) -> None:
-        self.name, self.played, self.group, self.column = name, played, group, column
+    def __init__(self, name: str, played: Played, key: Key, column: Column) -> None:
+        self.name, self.played, self.key, self.column = name, played, key, column
 
     @property
     def slots(self) -> list[str]:
@@ -84,7 +85,7 @@ class OptimizerStep:
 
     @property
     def _place(self) -> str:
-        return f"{self.group}.{'x'.join(map(str, self.played.shape)) or '1'}"
+        return f"{self.key[0]}.{self.key[1]}"
 
     @cached_property
     def _graphs(self) -> list[tuple[torch.fx.GraphModule, list[Value]]]:
@@ -144,8 +145,6 @@ class _Replay:
     def _composed(
         self, name: str, changes: bool, operation: Operation, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> torch.Tensor:
-        if name == "to_copy":  # a conversion: everything here is binary32
-            return args[0].clone()
         if name == "index_put":
             return self._masked(*args, **kwargs)
         if not changes:
@@ -169,10 +168,15 @@ class _Replay:
         if argument == "device":
             return torch.device("cpu")
         if not (isinstance(argument, tuple) and argument and argument[0] in ("p", "g", "slot", "fill", "out")):
-            return torch.float32 if isinstance(argument, torch.dtype) and argument.is_floating_point else argument
+            return _type(argument) if isinstance(argument, torch.dtype) else argument
         if argument[0] == "fill" and argument not in self.known:
-            self.known[argument] = torch.full(argument[2], argument[1])
+            self.known[argument] = torch.full(argument[2], argument[1], dtype=_type(argument[3]))
         return self.known[argument]
+
+
+def _type(dtype: torch.dtype) -> torch.dtype:
+    """Everything that is no integer is binary32 here."""
+    return torch.float32 if dtype.is_floating_point else dtype
 
 
 def _flat(result: Any) -> list[torch.Tensor]:

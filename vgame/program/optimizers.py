@@ -168,10 +168,20 @@ def check_groups(optimizer: torch.optim.Optimizer) -> None:
         _check(type(optimizer).__name__, optimizer.param_groups, group)
 
 
+#: Methods that a subclass may write anew without another step.
+HARMLESS = {"__init__", "__repr__", "zero_grad", "state_dict", "load_state_dict", "add_param_group"}
+
+
 def has_rule(optimizer: torch.optim.Optimizer) -> bool:
     """A plain SGD, Adam or AdamW. Every other optimizer is played as it is written."""
     base = next((c for c in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD) if isinstance(optimizer, c)), None)
-    if base is None or inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
+    if base is None:
+        return False
+    kinds = type(optimizer).__mro__
+    own = {name for kind in kinds[: kinds.index(base)] for name in vars(kind)}.union(vars(optimizer)) - {"step"}
+    methods = {name for name in own - HARMLESS if callable(getattr(base, name, None))}
+    plain = inspect.unwrap(type(optimizer).step) is inspect.unwrap(base.step)
+    if not plain or methods - {"__module__", "__doc__", "__getstate__", "__setstate__"}:
         return False
     return not any(group.get(key) for group in optimizer.param_groups for key in ("maximize", "amsgrad"))
 

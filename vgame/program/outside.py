@@ -17,10 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError
 from vgame.program.optimizers import has_rule
 from vgame.tasks.task import Task
+
+#: Hooks on the steps of all optimizers.
+EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._global_optimizer_post_hooks)
 
 
 def line_of(error: Exception) -> str:
@@ -68,11 +72,16 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None:
     name = type(optimizer).__name__
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *EVERYWHERE)
+    if any(hooks):
         raise ProgramError(f"the optimizer {name} has hooks on its step; take them off, a program holds the plain step")
-    if "step" in vars(optimizer) and not scheduled:
+    if not scheduled and "step" in vars(optimizer):
         raise ProgramError(
             f"the step of the optimizer {name} was replaced, as learning rate schedulers do; name them in the task: schedulers=[...]"
+        )
+    if not _is_plain(optimizer):
+        raise ProgramError(
+            f"the step of the optimizer {name} was replaced by another function than a scheduler's; write the step in its class"
         )
     begins = (lambda value: value is not None) if has_rule(optimizer) else _is_used
     held = {key for values in optimizer.state.values() for key, value in values.items() if begins(value)}
@@ -80,6 +89,16 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
         raise ProgramError(
             f"the optimizer {name} already holds {', '.join(sorted(held))}; a run starts from a new optimizer, build it again"
         )
+
+
+def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step is that of its class, or wrapped by torch's schedulers alone."""
+    step, torchs = vars(optimizer).get("step"), f"{Path(torch.optim.__file__).parent}{os.sep}"
+    while step not in (None, type(optimizer).step):
+        if not getattr(getattr(step, "__code__", None), "co_filename", "").startswith(torchs):
+            return False
+        step = getattr(step, "__wrapped__", None) or step.__func__
+    return True
 
 
 def _is_used(value: Any) -> bool:

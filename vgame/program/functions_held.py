@@ -1,0 +1,157 @@
+"""What the functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the original.
+
+In: an optimizer, its schedulers, while a copy of them is played. Out: nothing, or a ProgramError: a function that reads the optimizer
+itself, a module or a parameter would read the original; one that changes what it reads would go on counting at the next capture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dis
+import pickle
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from vgame.errors import ProgramError
+
+LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
+LEAVES = (int, float, complex, str, bytes, type(None))
+STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.Namespace)
+
+
+@contextmanager
+def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]) -> Iterator[None]:
+    """Raise ProgramError if functions read what a copy does not have, or change what they read, or random numbers are drawn."""
+    functions = [*_own_functions(type(optimizer))]
+    for owner in (optimizer, *schedulers):
+        functions += [*_own_functions(type(owner)), *_held_functions(vars(owner))]
+    before, chance = _read(functions), _chance()
+    yield
+    if chance != _chance():
+        raise ProgramError(
+            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers outside tensors, other ones at every capture; "
+            "draw them with torch.rand_like(p)"
+        )
+    after = _read(functions)
+    if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
+        raise ProgramError(
+            f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while they step, "
+            "which a second capture would find changed; keep it in the optimizer or in an object of the scheduler"
+        )
+
+
+def _own_functions(kind: type) -> Iterator[Any]:
+    """Those of the classes that are not torch's."""
+    for each in kind.__mro__:
+        if each.__module__.split(".")[0] not in ("torch", "builtins"):
+            yield from (f for f in vars(each).values() if isinstance(f, FunctionType))
+
+
+def _held_functions(value: Any) -> list[Any]:
+    """Those that a copy shares: in attributes, containers and plain objects."""
+    found, seen, todo = [], set(), [value]
+    while todo:
+        value = todo.pop()
+        if id(value) in seen or isinstance(value, (*LEAVES, *LIVE, torch.Tensor, ModuleType, type)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            found.append(value)
+        elif isinstance(value, MethodType):
+            todo += [value.__func__, value.__self__]
+        else:
+            todo += [part for _, part in _parts("", value)]
+    return found
+
+
+def _read(functions: Sequence[Any]) -> dict[str, Any]:
+    """By path: what functions read beside their arguments, as something that can be compared."""
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    todo = [(f.__qualname__, f) for f in functions]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, LIVE):
+            raise ProgramError(
+                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}, which a capture plays "
+                "as a copy; give the function numbers"
+            )
+        if isinstance(value, LEAVES):
+            found[path] = value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            found[path] = _words(path, value)
+            todo += _parts(path, value)
+    return found
+
+
+def _words(path: str, value: Any) -> Any:
+    """What changes in a value that has no parts."""
+    if isinstance(value, torch.Tensor):
+        return value._version
+    if isinstance(value, Iterator | random.Random | np.ndarray | np.random.Generator | np.random.RandomState):
+        try:
+            return pickle.dumps(value)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            raise ProgramError(
+                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}; give it a list "
+                "of numbers"
+            ) from None
+    return len(value) if isinstance(value, STANDARD[:6]) else None
+
+
+def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, FunctionType):
+        return _of_function(path, value)
+    if isinstance(value, MethodType):
+        return [(path, value.__func__), (path, value.__self__)]
+    if isinstance(value, partial):
+        return [(path, value.func), (path, value.args), (path, value.keywords)]
+    if isinstance(value, dict):
+        return [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, STANDARD[1:6]):
+        return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
+    foreign = (type(value).__module__ or "").split(".")[0] in {"torch", *sys.stdlib_module_names}
+    if isinstance(value, ModuleType | type) or not hasattr(value, "__dict__"):
+        return []
+    return [] if foreign and not isinstance(value, STANDARD) else [(f"{path}.{k}", p) for k, p in vars(value).items()]
+
+
+def _of_function(path: str, function: FunctionType) -> list[tuple[str, Any]]:
+    """Closure, defaults and globals of a function that is not torch's."""
+    if (function.__module__ or "").split(".")[0] == "torch":
+        return []
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    read = {name: cell.cell_contents for name, cell in cells if _is_full(cell)}
+    read |= {name: function.__globals__[name] for name in _globals(function.__code__) if name in function.__globals__}
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [(f"{name} in {path}", v) for name, v in read.items()] + [(f"a default of {path}", v) for v in defaults]
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _globals(code: CodeType) -> set[str]:
+    own = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return own.union(*(_globals(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+def _chance() -> tuple[Any, ...]:
+    _, words, *place = np.random.get_state()
+    return random.getstate(), words.tobytes(), place, torch.get_rng_state().numpy().tobytes()

@@ -1,0 +1,248 @@
+"""One step of an optimizer over tensors without data, noted operator by operator.
+
+In: parameters, gradients and slots by name, then the step inside the recorder. Out: for each parameter an `Outcome`, or a ProgramError
+that says what a program could not follow.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from vgame.errors import ProgramError
+
+#: Overloads that make a tensor of one number.
+FILLS = {
+    "zeros": lambda args, kwargs: 0.0,
+    "zeros_like": lambda args, kwargs: 0.0,
+    "new_zeros": lambda args, kwargs: 0.0,
+    "ones": lambda args, kwargs: 1.0,
+    "ones_like": lambda args, kwargs: 1.0,
+    "new_ones": lambda args, kwargs: 1.0,
+    "full": lambda args, kwargs: float(args[1]),
+    "full_like": lambda args, kwargs: float(args[1]),
+    "new_full": lambda args, kwargs: float(args[2]),
+}
+
+Label = tuple[Any, ...]  # ("p",), ("g",), ("slot", key), ("fill", number, shape, type, n) or ("out", n, k)
+Key = tuple[int, int]  # group, place in it
+
+
+@dataclass(frozen=True)
+class Number:
+    """The place of the n-th number of a step."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call: `arguments` are the leaves of (args, kwargs), with a Label for a tensor and a Number for a number."""
+
+    function: Any
+    tree: Any
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """The operators of a step without their numbers; `results`: where the parameter (key "") and each slot are after it."""
+
+    operations: tuple[Operation, ...]
+    results: tuple[tuple[str, Label], ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one step did to one parameter. `numbers`: doubles as bytes, so that two are equal if their bits are."""
+
+    form: Form
+    numbers: bytes
+    slots: tuple[tuple[str, tuple[int, ...]], ...]
+    made: tuple[tuple[str, float], ...]
+
+
+class Recorder(TorchDispatchMode):
+    """Notes every operator that touches a tensor without data; all others just happen."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.labels: dict[tuple[Any, ...], tuple[Any, Label]] = {}  # memory -> (whose, label)
+        self.places: dict[int, tuple[Any, ...]] = {}  # memory of parameters and slots -> whose
+        self.alive: list[torch.Tensor] = []  # no memory is used twice
+        self.operations: dict[Any, list[Operation]] = {}
+        self.numbers: dict[Any, list[float]] = {}
+        self.known: dict[Any, set[str]] = {}  # slots that were there before the step
+        self.fills = 0
+
+    def begin(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor], known: set[str]) -> None:
+        self.operations[key], self.numbers[key], self.known[key] = [], [], known
+        for tensor in (p, *slots.values()):
+            own = (key, _memory(tensor))
+            if self.places.setdefault(tensor.untyped_storage()._cdata, own) != own:
+                raise ProgramError(
+                    f"the optimizer {self.name} keeps two tensors in one memory (a view, or one of two parameters); a program keeps "
+                    "them apart: clone one"
+                )
+        self._name(p, key, ("p",))
+        if p.grad is not None:
+            self._name(p.grad, key, ("g",))
+        for slot, tensor in slots.items():
+            self._name(tensor, key, ("slot", slot))
+
+    def refuse_changed(self, key: Any, p: torch.Tensor) -> None:
+        """Raise ProgramError if a parameter without a gradient is another one after the step."""
+        if self.operations[key] or self.labels.get(_memory(p)) != (key, ("p",)):
+            raise ProgramError(
+                f"the optimizer {self.name} computes with a parameter of shape {tuple(p.shape)} that is frozen or that the loss does not "
+                "reach; skip parameters whose grad is None"
+            )
+
+    def end(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor]) -> Outcome:
+        for what, tensor in (("parameter", p), *slots.items()):
+            if tensor.dtype != torch.float32:
+                raise ProgramError(f"the optimizer {self.name} holds {what} as {tensor.dtype}; vgame trains in float32")
+        results = {"": self._own(key, p), **{slot: self._own(key, tensor) for slot, tensor in slots.items()}}
+        made = {slot: label for slot, label in results.items() if slot and slot not in self.known[key]}
+        names: dict[Label, Label] = {label: ("slot", slot) for slot, label in made.items() if label[0] == "fill"}
+        for argument in (*(a for o in self.operations[key] for a in o.arguments), *results.values()):
+            if _is_fill(argument):  # numbered in the order of this parameter's own step
+                names.setdefault(argument, (*argument[:-1], len(names)))
+        renamed = [
+            Operation(o.function, o.tree, tuple(_renamed(a, names) for a in o.arguments)) for o in self.operations[key]
+        ]
+        return Outcome(
+            Form(tuple(renamed), tuple((slot, _renamed(label, names)) for slot, label in results.items())),
+            array("d", self.numbers[key]).tobytes(),
+            tuple((slot, tuple(tensor.shape)) for slot, tensor in slots.items()),
+            tuple((slot, label[1] if label[0] == "fill" else 0.0) for slot, label in made.items()),
+        )
+
+    def _own(self, key: Any, tensor: torch.Tensor) -> Label:
+        """The label of what a parameter or its slot is after the step."""
+        owner, label = self._label(tensor)
+        if owner is None:  # a fill, of this parameter from now on
+            self._name(tensor, key, label)
+        elif owner != key:
+            raise self._several("its state")
+        return label
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = self._counted(args, kwargs or {})
+        inputs = [t for t in tree_leaves((args, kwargs)) if without_data(t)]
+        before = [_memory(t) for t in inputs]
+        result = func(*args, **kwargs)
+        outputs = [t for t in tree_leaves(result) if without_data(t)]
+        if not outputs and not inputs:
+            return result
+        name = func._schema.name.split("::")[1]
+        if name in ("detach", "alias"):  # the same words by another name
+            return result
+        if [_memory(t) for t in inputs] != before:
+            raise ProgramError(
+                f"the optimizer {self.name} gives a tensor other memory or another shape in place ({func}); make a new tensor"
+            )
+        if name in FILLS:
+            self._fill(outputs[0], FILLS[name](args, kwargs), [self._label(t)[0] for t in inputs])
+        else:
+            self._operation(func, args, kwargs, inputs, outputs)
+        return result
+
+    @staticmethod
+    def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Counters that an optimizer makes on its parameter's device have their value: numbers follow from them."""
+        made = kwargs.get("device") is not None and not any(without_data(t) for t in tree_leaves((args, kwargs)))
+        size = args[0] if args else ()
+        single = not (size.dim() if isinstance(size, torch.Tensor) else isinstance(size, list | tuple) and len(size))
+        return kwargs | {"device": torch.device("cpu")} if made and single else kwargs
+
+    def _fill(self, tensor: torch.Tensor, number: float, owners: list[Any]) -> None:
+        self.fills += 1
+        self._name(
+            tensor, owners[0] if owners else None, ("fill", number, tuple(tensor.shape), tensor.dtype, self.fills)
+        )
+
+    def _operation(
+        self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+    ) -> None:
+        owners = {owner for owner, _ in map(self._label, inputs)} - {None}
+        if not owners:
+            raise ProgramError(
+                f"the optimizer {self.name} computes with tensors that belong to no parameter ({func}); keep them in state[parameter], or "
+                "compute with Python's numbers"
+            )
+        if len(owners) > 1:
+            raise self._several(func)
+        (key,) = owners
+        leaves, tree = tree_flatten((args, kwargs))
+        numeric = _numeric(func, args, kwargs)
+        arguments = tuple(self._argument(key, leaf, free) for leaf, free in zip(leaves, numeric, strict=True))
+        self.operations[key].append(Operation(func, tree, arguments))
+        for k, output in enumerate(outputs):
+            owner, label = self.labels.get(_memory(output), (None, ("out", len(self.operations[key]) - 1, k)))
+            if owner is None:  # new, or a fill that is written to
+                self._name(output, key, label)
+
+    def _several(self, what: Any) -> ProgramError:
+        return ProgramError(
+            f"the optimizer {self.name} computes with several parameters at once ({what}); only what it does to each one by itself can "
+            "be captured"
+        )
+
+    def _argument(self, key: Any, leaf: Any, numeric: bool) -> Any:
+        if without_data(leaf):
+            return self._label(leaf)[1]
+        if isinstance(leaf, torch.Tensor):
+            if leaf.dim():
+                raise ProgramError(
+                    f"the optimizer {self.name} computes with a tensor of its own of shape {tuple(leaf.shape)}"
+                )
+            leaf, numeric = leaf.item(), True
+        if numeric and type(leaf) in (int, float):
+            self.numbers[key].append(float(leaf))
+            return Number(len(self.numbers[key]) - 1)
+        return "device" if isinstance(leaf, torch.device) else leaf
+
+    def _name(self, tensor: torch.Tensor, key: Any, label: Label) -> None:
+        self.alive.append(tensor)
+        self.labels[_memory(tensor)] = (key, label)
+
+    def _label(self, tensor: torch.Tensor) -> tuple[Any, Label]:
+        if (found := self.labels.get(_memory(tensor))) is None:
+            raise ProgramError(
+                f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither a parameter, a gradient "
+                "nor in its state; keep it in state[parameter]"
+            )
+        return found
+
+
+def _is_fill(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and value[0] == "fill"
+
+
+def _renamed(value: Any, names: dict[Label, Label]) -> Any:
+    return names.get(value, value) if _is_fill(value) else value
+
+
+def without_data(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "meta"
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for two tensors that are the same words in the same order (`p` and `p.data`)."""
+    place = tensor.untyped_storage()._cdata, tensor.storage_offset()
+    return *place, tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _numeric(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[bool]:
+    """Of each leaf: may it be a number that changes from step to step? (A dimension or a size may not.)"""
+    types = {a.name: str(a.type).removeprefix("Optional[").rstrip("]") for a in func._schema.arguments}
+    named = [*zip(types.values(), args, strict=False), *((types[k], v) for k, v in kwargs.items())]
+    return [kind in ("number", "Tensor", "float") for kind, value in named for _ in tree_leaves(value)]
