@@ -118,7 +118,7 @@ contract Logged is Operands {
     {
         (uint8 code, uint32[3] memory w) = _arguments(c, p, h, at);
         if (Functions.isElementary(code)) revert Binary32.UnknownFunction(code);
-        word = pointwise.evaluate(code, w[0], w[1], w[2]);
+        word = pointwise.evaluate(code, 0, w[0], w[1], w[2]);
         if (Grid.isWide(code)) return Grid.arithmetic(code, w[0], w[1], word, c.bits);
         if (code == Functions.ITOF || code == Functions.FMOD) return Grid.ofWord(word, c.bits);
     }

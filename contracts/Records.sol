@@ -9,7 +9,7 @@ import {Merkle} from "./Merkle.sol";
 library Records {
     uint256 internal constant HEADER_BYTES = 124;
     uint256 internal constant SOURCE_BYTES = 9;
-    uint32 internal constant VERSION = 1;
+    uint32 internal constant VERSION = 2;
 
     // Kinds of operators.
     uint8 internal constant MAP = 1;
@@ -37,6 +37,7 @@ library Records {
     uint8 internal constant BROADCAST = 0xff;
     uint8 internal constant INTEGER = 1; // flag
     uint8 internal constant FINITE = 2; // flag
+    uint8 internal constant BFLOAT16 = 4; // flag of a MAP or a CONTRACT: the output is rounded to 8 bits, once
     uint256 internal constant BODY = 7; // offset of an operator's body
 
     uint256 internal constant LEAF_TERMS = 1024;

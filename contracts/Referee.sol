@@ -107,7 +107,8 @@ contract Referee is Operands, IReferee {
         returns (uint32)
     {
         (uint8 code, uint32[3] memory w) = _arguments(c, p, h, at);
-        return pointwise.evaluate(code, w[0], w[1], w[2]);
+        uint8 cut = _isNarrow(p.record) ? Binary32.NARROW_CUT : 0;
+        return pointwise.evaluate(code, cut, w[0], w[1], w[2]);
     }
 
     function _copy(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
@@ -143,10 +144,16 @@ contract Referee is Operands, IReferee {
         Cursor memory at,
         uint256 first,
         uint256 count
-    ) private view returns (Partial memory) {
+    ) private view returns (Partial memory result) {
         (Shape memory s, bytes calldata a, bytes calldata b) = _rows(c, p, h, at, first, count);
-        if (s.variant == Records.ONE_HOT) return Accumulator.oneHotSum(a, uint32(s.row), b);
-        return s.variant == Records.SUM ? Accumulator.sum(a) : Accumulator.dot(a, b);
+        if (s.variant == Records.ONE_HOT) result = Accumulator.oneHotSum(a, uint32(s.row), b);
+        else result = s.variant == Records.SUM ? Accumulator.sum(a) : Accumulator.dot(a, b);
+        if (_isNarrow(p.record)) result.class |= Accumulator.NARROW;
+    }
+
+    /// @dev Is the output rounded to bfloat16?
+    function _isNarrow(bytes calldata record) private pure returns (bool) {
+        return record.u8(2) & Records.BFLOAT16 != 0;
     }
 
     function _gather(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)

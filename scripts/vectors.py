@@ -97,15 +97,18 @@ def operand_words(function: Function) -> list[list[int]]:
 
 
 def functions() -> dict[str, Any]:
-    """Per function its code and, for all tuples of the operands' words, the result."""
-    return {
-        f.name: {
+    """Per function its code and, for all tuples of the operands' words, the result, and that of a bfloat16 output."""
+    found = {}
+    for f in Function:
+        tuples = list(product(*operand_words(f)))
+        found[f.name] = {
             "code": f,
             "operands": [hexed(words) for words in operand_words(f)],
-            "results": hexed([reference.evaluate(f, *t) for t in product(*operand_words(f))]),
+            "results": hexed([reference.evaluate(f, *t) for t in tuples]),
         }
-        for f in Function
-    }
+        if not op.yields_integer(f):
+            found[f.name]["bfloat16"] = hexed([reference.evaluate(f, *t, bits=8) for t in tuples])
+    return found
 
 
 def randomness() -> dict[str, Any]:
@@ -139,11 +142,18 @@ def sums() -> list[dict[str, str]]:
         ([one], [one]), ([largest, least], [largest, least]), ([largest, largest | 1 << 31, least], [largest, largest, one]),
         ([largest, largest], [one, one]), ([0x80000000], [one]), ([0x7F800000, one], [one, one]),
         ([0x7F800000, 0xFF800000], [one, one]), ([0x7F800000], [0]), ([0x7FC00000], [one]), ([0x33800000, one], [one, one]),
-        ([0x33800000, one, least], [one, one, least]),
+        ([0x33800000, one, least], [one, one, least]), ([0x3F808000, least], [one, one | 1 << 31]), ([0x3F818000], [one]),
     ]  # fmt: skip
     partials = [(a, b, reference_sums.partial_dot(a, b)) for a, b in rows]
     return [
-        {"a": hexed(a), "b": hexed(b), "partial": p.encode().hex(), "word": f"{p.round():08x}"} for a, b, p in partials
+        {
+            "a": hexed(a),
+            "b": hexed(b),
+            "partial": p.encode().hex(),
+            "word": f"{p.round():08x}",
+            "bfloat16": f"{p.narrow().round():08x}",
+        }
+        for a, b, p in partials
     ]
 
 
@@ -168,10 +178,11 @@ def _maps() -> list[op.Operator]:
         if f is Function.SELECT:
             continue
         words = len(GRID_FLOATS) if ref == floats else len(GRID_INTEGERS)
-        found.append(op.Map(f, *_grid(words, [ref] * arity(f)), op.yields_integer(f)))
+        found.append(op.Map(f, *_grid(words, [ref] * arity(f)), op.yields_integer(f), f is Function.CAST))
     pick = Access(integers, (Dim(6),), ((0, 1),))
     values = [Access(floats, (Dim(8, offset),), ((0, 1),)) for offset in (0, 2)]
-    return [*found, op.Map(Function.SELECT, (6,), (pick, *values), False)]
+    narrow = [op.Map(f, *_grid(8, [floats] * arity(f)), False, True) for f in (Function.MUL, Function.EXP)]
+    return [*found, op.Map(Function.SELECT, (6,), (pick, *values), False), *narrow]
 
 
 def _others(at: int) -> list[op.Operator]:
@@ -186,7 +197,8 @@ def _others(at: int) -> list[op.Operator]:
         op.Shuffle(5, 8), op.Philox(1500), op.Map(Function.ITOF, (1500,), (drawn,), False),
         op.Contract(op.Variant.SUM, 1, 1, 1, 1500, long),
         op.Contract(op.Variant.DOT, 2, 3, 2, 4, matrix, floats, shared_a=True, shared_b=True),
-        op.Contract(op.Variant.SUM, 1, 3, 1, 4, matrix), op.Contract(op.Variant.ONE_HOT, 1, 8, 2, 5, shuffled, Ref(RefClass.CONSTANT, 1)),
+        op.Contract(op.Variant.SUM, 1, 3, 1, 4, matrix), op.Contract(op.Variant.SUM, 1, 1, 1, 1500, long, bfloat16=True),
+        op.Contract(op.Variant.ONE_HOT, 1, 8, 2, 5, shuffled, Ref(RefClass.CONSTANT, 1)),
         op.Gather(5, 1, 8, shuffled, floats, 0, False), op.Gather(6, 2, 4, integers, floats, 0x80000000, False),
         op.Copy((20,), (padded,), False), op.Copy((3, 4), (flipped,), False),
         op.Copy((12,), (Access(integers, (Dim(6),), line), Access(integers, (Dim(6, -6),), line)), True),

@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 import {Binary32} from "./Binary32.sol";
 
 /// @notice An exact partial sum: class 0 finite, 1 +inf, 2 -inf, 3 NaN, and a signed 768-bit value (two's complement, high word
-/// first) in units of 2^-298, zero unless the class is 0.
+/// first) in units of 2^-298, zero unless the class is 0. NARROW is added to the class of a sum that is rounded to 8 bits.
 struct Partial {
     uint8 class;
     uint256 high;
@@ -21,10 +21,12 @@ struct Partial {
 library Accumulator {
     /// @notice The ranges of two operands hold different numbers of words, or no whole number of words.
     error UnequalRanges(uint256 lengthA, uint256 lengthB);
-    /// @notice Not the encoding of a partial sum: 97 bytes, a class up to 3, and a zero value unless the class is 0.
+    /// @notice Not the encoding of a partial sum: 97 bytes, a class up to 3 (or NARROW more), and a zero value unless it is finite.
     error MalformedPartial();
 
     uint256 internal constant ENCODED_BYTES = 97;
+    uint8 internal constant NARROW = 4; // in a class: the sum is rounded to bfloat16
+    uint8 private constant KINDS = 3;
     int256 private constant UNIT_EXPONENT = -298;
 
     // Constants in each of the eight 32-bit lanes of a chunk.
@@ -123,7 +125,7 @@ library Accumulator {
     /// @notice The sum of both, modulo 2^768, which genuine sums (|value| < 2^588) never reach.
     function merge(Partial memory a, Partial memory b) internal pure returns (Partial memory result) {
         result.class = a.class | b.class;
-        if (result.class != 0) return result;
+        if (result.class & KINDS != 0) return result;
         // unchecked: a 768-bit addition; the carries are found by comparison.
         unchecked {
             result.low = a.low + b.low;
@@ -138,9 +140,10 @@ library Accumulator {
 
     /// @notice RN(sum) as a word; a zero result is +0, also where a negative sum underflows.
     function round(Partial memory partialSum) internal pure returns (uint32) {
-        if (partialSum.class == 3) return Binary32.NAN;
-        if (partialSum.class != 0) {
-            return partialSum.class == 1 ? Binary32.POSITIVE_INFINITY : Binary32.NEGATIVE_INFINITY;
+        uint8 kind = partialSum.class & KINDS;
+        if (kind == 3) return Binary32.NAN;
+        if (kind != 0) {
+            return kind == 1 ? Binary32.POSITIVE_INFINITY : Binary32.NEGATIVE_INFINITY;
         }
         uint32 word = _roundFinite(partialSum);
         return word == Binary32.SIGN_BIT ? 0 : word;
@@ -161,7 +164,7 @@ library Accumulator {
             else low = 0;
         }
         if (low != 0) mantissa |= 1;
-        return Binary32.roundToBinary32(sign, mantissa, exponent);
+        return Binary32.roundToBinary32(sign, mantissa, exponent, partialSum.class & NARROW == 0 ? 0 : Binary32.NARROW_CUT);
     }
 
     /// @dev Sign and absolute value.
@@ -187,8 +190,8 @@ library Accumulator {
     function isPartial(bytes calldata data) internal pure returns (bool) {
         if (data.length != ENCODED_BYTES) return false;
         uint8 class = uint8(data[0]);
-        if (class == 0) return true;
-        return class <= 3 && bytes32(data[1:33]) | bytes32(data[33:65]) | bytes32(data[65:97]) == 0;
+        if (class & KINDS == 0) return class <= NARROW;
+        return class <= KINDS | NARROW && bytes32(data[1:33]) | bytes32(data[33:65]) | bytes32(data[65:97]) == 0;
     }
 
     /// @notice The inverse of {encode}.

@@ -19,6 +19,9 @@ library Binary32 {
     uint32 internal constant SIGN_BIT = 0x80000000;
     uint32 internal constant MAGNITUDE = 0x7fffffff;
 
+    /// @notice Low bits that a bfloat16 word does not have: 8 significant bits, the exponents of binary32.
+    uint8 internal constant NARROW_CUT = 16;
+
     /// @dev Exponent of the lowest bit of a subnormal.
     int256 private constant LEAST_EXPONENT = -149;
 
@@ -44,19 +47,20 @@ library Binary32 {
         }
     }
 
-    /// @notice RN((-1)^sign * mantissa * 2^exponent). Overflow gives infinity; a zero mantissa gives the zero of that sign.
+    /// @notice RN((-1)^sign * mantissa * 2^exponent) to 24 - cut bits. Overflow gives infinity; a zero mantissa the zero of that sign.
     /// @dev A caller that cuts off something below its mantissa sets the lowest bit instead: then mantissa >= 2^25 is needed, so that
     /// this bit lies below the last bit that is kept and the one after it. |exponent| < 2^255 - 512.
-    function roundToBinary32(uint256 sign, uint256 mantissa, int256 exponent) internal pure returns (uint32) {
-        return uint32(_round(sign, mantissa, exponent));
+    function roundToBinary32(uint256 sign, uint256 mantissa, int256 exponent, uint256 cut) internal pure returns (uint32) {
+        return uint32(_round(sign, mantissa, exponent, cut));
     }
 
-    function _round(uint256 sign, uint256 mantissa, int256 exponent) private pure returns (uint256) {
+    function _round(uint256 sign, uint256 mantissa, int256 exponent, uint256 cut) private pure returns (uint256) {
         // unchecked: sums of an exponent and small constants; a shift count that wraps is larger than 255, and such a shift
         // gives the zero that is meant (everything lies below the half ulp).
         unchecked {
-            int256 quantum = int256(Math.log2(mantissa)) + exponent - 23;
-            if (quantum < LEAST_EXPONENT) quantum = LEAST_EXPONENT;
+            int256 quantum = int256(Math.log2(mantissa)) + exponent - 23 + int256(cut);
+            int256 least = LEAST_EXPONENT + int256(cut);
+            if (quantum < least) quantum = least;
             uint256 kept;
             if (quantum > exponent) {
                 uint256 shift = uint256(quantum - exponent);
@@ -68,7 +72,7 @@ library Binary32 {
                 kept = mantissa << uint256(exponent - quantum);
             }
             // `kept` carries its leading bit: adding it is the packing, and a carry to 2^24 comes out right.
-            int256 packed = int256(kept) + ((quantum - LEAST_EXPONENT) << 23);
+            int256 packed = int256(kept << cut) + ((quantum - least) << 23);
             if (mantissa == 0) packed = 0;
             else if (packed > int256(uint256(POSITIVE_INFINITY))) packed = int256(uint256(POSITIVE_INFINITY));
             return (sign << 31) | uint256(packed);
@@ -81,39 +85,49 @@ library Binary32 {
 
     // --- dispatch ---
 
-    /// @notice The word that the function `code` gives for its operands (those that it does not take are ignored).
-    function evaluate(uint8 code, uint32 a, uint32 b, uint32 c) internal pure returns (uint32) {
-        if (code < 32) return uint32(_unary(code, a));
-        if (code < 64) return uint32(_binary(code, a, b));
+    /// @notice The word that the function `code` gives for its operands (those that it does not take are ignored), to 24 - cut bits.
+    function evaluate(uint8 code, uint256 cut, uint32 a, uint32 b, uint32 c) internal pure returns (uint32) {
+        if (cut == 0) return _evaluate(code, 0, a, b, c);
+        // Words stay as they are where the function has rounded already; all others have been exact so far.
+        uint256 word = _evaluate(code, cut, a, b, c);
+        if (word & MAGNITUDE >= POSITIVE_INFINITY) return uint32(word & MAGNITUDE > POSITIVE_INFINITY ? NAN : word);
+        (uint256 sign, uint256 mantissa, int256 exponent) = _decode(word);
+        return uint32(_round(sign, mantissa, exponent, cut));
+    }
+
+    function _evaluate(uint8 code, uint256 cut, uint32 a, uint32 b, uint32 c) private pure returns (uint32) {
+        if (code < 32) return uint32(_unary(code, a, cut));
+        if (code < 64) return uint32(_binary(code, a, b, cut));
         if (code < 80) return uint32(_integer(code, a, b));
         if (code < 96) return _integerComparison(code, a, b) ? 1 : 0;
-        if (code == Functions.ITOF) return _integerToBinary32(a);
+        if (code == Functions.ITOF) return _integerToBinary32(a, cut);
         if (code == Functions.FTOI) return uint32(_binary32ToInteger(a));
         if (code == Functions.SELECT) return a != 0 ? b : c;
         revert UnknownFunction(code);
     }
 
-    /// @dev NEG, ABS, SQRT, FLOOR, CEIL, TRUNC, ROUND of a word; NaN gives NaN.
-    function _unary(uint256 code, uint256 a) private pure returns (uint256) {
-        bool integral = code >= Functions.FLOOR && code <= Functions.ROUND;
+    /// @dev NEG, ABS, SQRT, FLOOR, CEIL, TRUNC, ROUND, CAST of a word; NaN gives NaN.
+    function _unary(uint256 code, uint256 a, uint256 cut) private pure returns (uint256) {
+        bool integral = code >= Functions.FLOOR && code <= Functions.CAST;
         if (!integral && (code == 0 || code > Functions.SQRT)) revert UnknownFunction(uint8(code));
         if (a & MAGNITUDE > POSITIVE_INFINITY) return NAN;
+        if (code == Functions.CAST) return a;
         if (integral) return _roundToInteger(code, a);
         if (code == Functions.NEG) return a ^ SIGN_BIT;
         if (code == Functions.ABS) return a & MAGNITUDE;
-        return _squareRoot(a);
+        return _squareRoot(a, cut);
     }
 
     /// @dev ADD, SUB, MUL, DIV, MAX, MIN, FMOD: NaN if an operand is; EQ, NE, LT, LE: false (NE: true) if an operand is.
-    function _binary(uint256 code, uint256 a, uint256 b) private pure returns (uint256) {
+    function _binary(uint256 code, uint256 a, uint256 b, uint256 cut) private pure returns (uint256) {
         bool nan = a & MAGNITUDE > POSITIVE_INFINITY || b & MAGNITUDE > POSITIVE_INFINITY;
         if (code >= Functions.EQ && code <= Functions.LE) return nan ? _bit(code == Functions.NE) : _compare(code, a, b);
         if (code > Functions.FMOD) revert UnknownFunction(uint8(code));
         if (nan) return NAN;
-        if (code == Functions.ADD) return _add(a, b);
-        if (code == Functions.SUB) return _add(a, b ^ SIGN_BIT);
-        if (code == Functions.MUL) return _multiply(a, b);
-        if (code == Functions.DIV) return _divide(a, b);
+        if (code == Functions.ADD) return _add(a, b, cut);
+        if (code == Functions.SUB) return _add(a, b ^ SIGN_BIT, cut);
+        if (code == Functions.MUL) return _multiply(a, b, cut);
+        if (code == Functions.DIV) return _divide(a, b, cut);
         if (code == Functions.FMOD) return _fmod(a, b);
         return _extreme(code, a, b);
     }
@@ -125,7 +139,7 @@ library Binary32 {
     // --- arithmetic ---
 
     /// @dev RN(a + b). Opposite infinities give NaN; x + (-x) = +0; (-0) + (-0) = -0.
-    function _add(uint256 a, uint256 b) private pure returns (uint256) {
+    function _add(uint256 a, uint256 b, uint256 cut) private pure returns (uint256) {
         if (a & MAGNITUDE < b & MAGNITUDE) (a, b) = (b, a);
         if (a & MAGNITUDE == POSITIVE_INFINITY) return a ^ b == SIGN_BIT ? NAN : a;
         (uint256 signA, uint256 mantissaA, int256 exponentA) = _decode(a);
@@ -134,16 +148,16 @@ library Binary32 {
         // mantissas < 2^24 once the first line has returned.
         unchecked {
             uint256 shift = uint256(exponentA - exponentB);
-            // |b| < 2^(24 - 27) of a's unit, less than the quarter ulp that could move a (normal, as its exponent is not the least).
-            if (shift > 26) return a;
+            // |b| < 2^(24 - 27) of a's unit: any number that is as small moves the sum, or breaks its tie, like b.
+            if (shift > 26) (shift, exponentB, mantissaB) = (27, exponentA - 27, mantissaB == 0 ? 0 : 1);
             mantissaA <<= shift;
-            if (signA == signB) return _round(signA, mantissaA + mantissaB, exponentB);
-            return mantissaA == mantissaB ? 0 : _round(signA, mantissaA - mantissaB, exponentB);
+            if (signA == signB) return _round(signA, mantissaA + mantissaB, exponentB, cut);
+            return mantissaA == mantissaB ? 0 : _round(signA, mantissaA - mantissaB, exponentB, cut);
         }
     }
 
     /// @dev RN(a * b). Infinity times zero gives NaN.
-    function _multiply(uint256 a, uint256 b) private pure returns (uint256) {
+    function _multiply(uint256 a, uint256 b, uint256 cut) private pure returns (uint256) {
         uint256 sign = (a ^ b) >> 31;
         if (a & MAGNITUDE < b & MAGNITUDE) (a, b) = (b, a);
         if (a & MAGNITUDE == POSITIVE_INFINITY) return b & MAGNITUDE == 0 ? NAN : (sign << 31) | POSITIVE_INFINITY;
@@ -151,12 +165,12 @@ library Binary32 {
         (, uint256 mantissaB, int256 exponentB) = _decode(b);
         // unchecked: mantissas < 2^24, exponents within -149..104.
         unchecked {
-            return _round(sign, mantissaA * mantissaB, exponentA + exponentB);
+            return _round(sign, mantissaA * mantissaB, exponentA + exponentB, cut);
         }
     }
 
     /// @dev RN(a / b). 0/0 and inf/inf give NaN, x/0 an infinity with the sign of the quotient.
-    function _divide(uint256 a, uint256 b) private pure returns (uint256) {
+    function _divide(uint256 a, uint256 b, uint256 cut) private pure returns (uint256) {
         uint256 sign = (a ^ b) & SIGN_BIT;
         a &= MAGNITUDE;
         b &= MAGNITUDE;
@@ -168,12 +182,12 @@ library Binary32 {
         unchecked {
             uint256 quotient = (mantissaA << 64) / mantissaB;
             if (quotient * mantissaB != mantissaA << 64) quotient |= 1;
-            return _round(sign >> 31, quotient, exponentA - exponentB - 64);
+            return _round(sign >> 31, quotient, exponentA - exponentB - 64, cut);
         }
     }
 
     /// @dev RN(sqrt(a)). sqrt(-0) = -0; a negative number gives NaN.
-    function _squareRoot(uint256 a) private pure returns (uint256) {
+    function _squareRoot(uint256 a, uint256 cut) private pure returns (uint256) {
         if (a & MAGNITUDE == 0 || a == POSITIVE_INFINITY) return a;
         if (a & SIGN_BIT != 0) return NAN;
         (, uint256 mantissa, int256 exponent) = _decode(a);
@@ -189,7 +203,7 @@ library Binary32 {
             for (uint256 i = 0; i < 6; i++) root = (root + radicand / root) >> 1;
             if (root * root > radicand) root -= 1;
             if (root * root != radicand) root |= 1;
-            return _round(a >> 31, root, (exponent - int256(shift)) / 2);
+            return _round(a >> 31, root, (exponent - int256(shift)) / 2, cut);
         }
     }
 
@@ -202,7 +216,7 @@ library Binary32 {
         (, uint256 mantissaB, int256 exponentB) = _decode(b);
         // unchecked: |a| >= |b|, so the exponents are ordered; they differ by at most 253; mulmod takes the whole product.
         unchecked {
-            return _round(sign, mulmod(mantissaA, 1 << uint256(exponentA - exponentB), mantissaB), exponentB);
+            return _round(sign, mulmod(mantissaA, 1 << uint256(exponentA - exponentB), mantissaB), exponentB, 0);
         }
     }
 
@@ -247,7 +261,7 @@ library Binary32 {
             if (code == Functions.ROUND ? rest > half || (rest == half && whole & 1 == 1) : rest != 0 && code == _away(sign)) {
                 whole += 1;
             }
-            return _round(sign, whole << shift, exponent);
+            return _round(sign, whole << shift, exponent, 0);
         }
     }
 
@@ -259,11 +273,11 @@ library Binary32 {
     // --- int32 ---
 
     /// @dev RN of the signed integer; 0 gives +0.
-    function _integerToBinary32(uint32 a) private pure returns (uint32) {
+    function _integerToBinary32(uint32 a, uint256 cut) private pure returns (uint32) {
         // unchecked: 32 bits in 256.
         unchecked {
             int256 value = int32(a);
-            return roundToBinary32(a >> 31, uint256(value < 0 ? -value : value), 0);
+            return roundToBinary32(a >> 31, uint256(value < 0 ? -value : value), 0, cut);
         }
     }
 

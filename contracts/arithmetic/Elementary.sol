@@ -29,6 +29,7 @@ contract Elementary {
     uint256 private constant TWO_OVER_PI_LOW = 0xb7246e3a424dd2e006492eea09d1921cfe1deb1cb129a73ee88235f52ebb4484;
 
     /// @dev Words; they compare like their values.
+    uint32 private constant WORD_SMALL = 0x3a800000; // 2^-10
     uint32 private constant WORD_QUARTER = 0x3e800000;
     uint32 private constant WORD_THREE_QUARTERS = 0x3f400000;
     uint32 private constant WORD_PI_OVER_4 = 0x3f490fdb; // the first word above pi / 4
@@ -39,35 +40,35 @@ contract Elementary {
     uint32 private constant WORD_89 = 0x42b20000;
     uint32 private constant WORD_104 = 0x42d00000;
 
-    /// @notice RN(f(x)) of the function `code`; reverts for the codes of {Binary32}.
-    function evaluate(uint8 code, uint32 x) public pure returns (uint32) {
+    /// @notice RN(f(x)) to 24 - cut bits (cut: 0 or 16) of the function `code`; reverts for the codes of {Binary32}.
+    function evaluate(uint8 code, uint8 cut, uint32 x) public pure returns (uint32) {
         if (code < Functions.EXP || code > Functions.COS) revert Binary32.UnknownFunction(code);
         if (Binary32.isNan(x)) return Binary32.NAN;
-        if (code == Functions.EXP) return _exp(x);
-        if (code == Functions.EXPM1) return _expm1(x);
-        if (code == Functions.LOG) return _log(x);
-        if (code == Functions.LOG1P) return _log1p(x);
-        if (code == Functions.TANH) return _tanh(x);
-        if (code == Functions.ERF) return _erf(x);
-        if (code == Functions.SIGMOID) return _sigmoid(x);
-        return _sinOrCos(code, x);
+        if (code == Functions.EXP) return _exp(x, cut);
+        if (code == Functions.EXPM1) return _expm1(x, cut);
+        if (code == Functions.LOG) return _log(x, cut);
+        if (code == Functions.LOG1P) return _log1p(x, cut);
+        if (code == Functions.TANH) return _tanh(x, cut);
+        if (code == Functions.ERF) return _erf(x, cut);
+        if (code == Functions.SIGMOID) return _sigmoid(x, cut);
+        return _sinOrCos(code, x, cut);
     }
 
     // --- exponentials ---
 
     /// @dev exp(89) > 2^128 overflows; exp(-104) < 2^-150 rounds to zero.
-    function _exp(uint32 x) private pure returns (uint32) {
+    function _exp(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (sign == 0 && magnitude >= WORD_89) return Binary32.POSITIVE_INFINITY;
         if (sign == 1 && magnitude >= WORD_104) return 0;
         (, uint256 mantissa, int256 exponent) = Binary32.decode(x);
         int256 y = int256(_fixed(mantissa, exponent));
         (uint256 power, int256 scale) = _power(sign == 0 ? y : -y);
-        return _decide(Functions.EXP, x, 0, power, scale - 124, 8);
+        return _decide(Functions.EXP, cut, x, 0, power, scale - 124, 8);
     }
 
     /// @dev exp(89) > 2^128 overflows; 1 - |expm1(-89)| < 2^-25. Otherwise x·g(x) for |x| < log(2) / 2, else 2^k·exp(r) - 1.
-    function _expm1(uint32 x) private pure returns (uint32) {
+    function _expm1(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude == 0) return x;
         if (magnitude >= WORD_89) return sign == 0 ? Binary32.POSITIVE_INFINITY : Binary32.SIGN_BIT | WORD_ONE;
@@ -78,19 +79,19 @@ contract Elementary {
             if (sign == 1) y = -y;
             (int256 k, int256 r) = _reduce(y);
             uint256 g = uint256(_exponentialQuotient(r));
-            if (k == 0) return _decide(Functions.EXPM1, x, sign, mantissa * g, exponent - 124, 8 * mantissa);
+            if (k == 0) return _decide(Functions.EXPM1, cut, x, sign, mantissa * g, exponent - 124, 8 * mantissa);
             uint256 power = uint256(ONE + ((r * int256(g)) >> 124));
             if (k > 0) {
                 uint256 shift = uint256(k);
-                return _decide(Functions.EXPM1, x, 0, (power << shift) - uint256(ONE), -124, 8 << shift);
+                return _decide(Functions.EXPM1, cut, x, 0, (power << shift) - uint256(ONE), -124, 8 << shift);
             }
-            return _decide(Functions.EXPM1, x, 1, uint256(ONE) - (power >> uint256(-k)), -124, 16);
+            return _decide(Functions.EXPM1, cut, x, 1, uint256(ONE) - (power >> uint256(-k)), -124, 16);
         }
     }
 
     /// @dev 1 - tanh(32) < 2^-25. Otherwise, with g = (exp(2|x|) - 1) / (2|x|): |x|·g / (1 + |x|·g) for |x| < log(2) / 4, else
     /// (1 - v) / (1 + v) with v = exp(-2|x|).
-    function _tanh(uint32 x) private pure returns (uint32) {
+    function _tanh(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude == 0) return x;
         if (magnitude >= WORD_32) return (x & Binary32.SIGN_BIT) | WORD_ONE;
@@ -102,16 +103,16 @@ contract Elementary {
             if (k == 0) {
                 uint256 g = uint256(_exponentialQuotient(-r));
                 uint256 quotient = (g << 124) / (uint256(ONE) + ((a * g) >> 124));
-                return _decide(Functions.TANH, x, sign, mantissa * quotient, exponent - 124, 16 * mantissa);
+                return _decide(Functions.TANH, cut, x, sign, mantissa * quotient, exponent - 124, 16 * mantissa);
             }
             uint256 v = uint256(ONE + ((r * _exponentialQuotient(r)) >> 124)) >> uint256(-k);
-            return _decide(Functions.TANH, x, sign, ((uint256(ONE) - v) << 124) / (uint256(ONE) + v), -124, 32);
+            return _decide(Functions.TANH, cut, x, sign, ((uint256(ONE) - v) << 124) / (uint256(ONE) + v), -124, 32);
         }
     }
 
     /// @dev sigmoid(-104) < exp(-104) < 2^-150 rounds to zero, and 1 - sigmoid(104) is the same. Otherwise, with v = exp(-|x|),
     /// 1 / (1 + v) for x >= 0 and v / (1 + v) for x < 0.
-    function _sigmoid(uint32 x) private pure returns (uint32) {
+    function _sigmoid(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude >= WORD_104) return sign == 0 ? WORD_ONE : 0;
         (, uint256 mantissa, int256 exponent) = Binary32.decode(x);
@@ -119,8 +120,8 @@ contract Elementary {
         unchecked {
             (uint256 power, int256 k) = _power(-int256(_fixed(mantissa, exponent)));
             uint256 divisor = uint256(ONE) + (power >> uint256(-k));
-            if (sign == 0) return _decide(Functions.SIGMOID, x, 0, (uint256(ONE) << 124) / divisor, -124, 32);
-            return _decide(Functions.SIGMOID, x, 0, (power << 124) / divisor, k - 124, 32);
+            if (sign == 0) return _decide(Functions.SIGMOID, cut, x, 0, (uint256(ONE) << 124) / divisor, -124, 32);
+            return _decide(Functions.SIGMOID, cut, x, 0, (power << 124) / divisor, k - 124, 32);
         }
     }
 
@@ -156,24 +157,24 @@ contract Elementary {
     // --- logarithms ---
 
     /// @dev log(±0) = -inf, log(x < 0) = NaN, log(inf) = inf, log(1) = +0.
-    function _log(uint32 x) private pure returns (uint32) {
+    function _log(uint32 x, uint8 cut) private pure returns (uint32) {
         if (x & Binary32.MAGNITUDE == 0) return Binary32.NEGATIVE_INFINITY;
         if (x & Binary32.SIGN_BIT != 0) return Binary32.NAN;
         if (x == Binary32.POSITIVE_INFINITY) return x;
         if (x == WORD_ONE) return 0;
         (, uint256 mantissa, int256 exponent) = Binary32.decode(x);
-        if (x < WORD_THREE_QUARTERS || x > WORD_FIVE_QUARTERS) return _logFar(Functions.LOG, x, mantissa, exponent);
+        if (x < WORD_THREE_QUARTERS || x > WORD_FIVE_QUARTERS) return _logFar(Functions.LOG, cut, x, mantissa, exponent);
         // unchecked: the exponent is -24 or -23 here, and x - 1 = d * 2^-24 exactly, |d| <= 2^22.
         unchecked {
             int256 d = int256(mantissa << uint256(exponent + 24)) - (1 << 24);
             uint256 quotient = _logQuotient(uint256(ONE + (d << 100)));
             (uint256 sign, uint256 distance) = d < 0 ? (uint256(1), uint256(-d)) : (0, uint256(d));
-            return _decide(Functions.LOG, x, sign, distance * quotient, -148, 8 * distance);
+            return _decide(Functions.LOG, cut, x, sign, distance * quotient, -148, 8 * distance);
         }
     }
 
     /// @dev log1p(±0) = ±0, log1p(inf) = inf, log1p(-1) = -inf, log1p(x < -1) = NaN.
-    function _log1p(uint32 x) private pure returns (uint32) {
+    function _log1p(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude == 0 || x == Binary32.POSITIVE_INFINITY) return x;
         if (sign == 1 && magnitude >= WORD_ONE) return magnitude == WORD_ONE ? Binary32.NEGATIVE_INFINITY : Binary32.NAN;
@@ -183,16 +184,16 @@ contract Elementary {
             if (magnitude < WORD_QUARTER) {
                 uint256 y = _fixed(mantissa, exponent);
                 uint256 quotient = _logQuotient(sign == 0 ? uint256(ONE) + y : uint256(ONE) - y);
-                return _decide(Functions.LOG1P, x, sign, mantissa * quotient, exponent - 124, 8 * mantissa);
+                return _decide(Functions.LOG1P, cut, x, sign, mantissa * quotient, exponent - 124, 8 * mantissa);
             }
-            if (exponent > 0) return _logFar(Functions.LOG1P, x, (mantissa << uint256(exponent)) + 1, 0);
+            if (exponent > 0) return _logFar(Functions.LOG1P, cut, x, (mantissa << uint256(exponent)) + 1, 0);
             uint256 one = 1 << uint256(-exponent);
-            return _logFar(Functions.LOG1P, x, sign == 0 ? one + mantissa : one - mantissa, exponent);
+            return _logFar(Functions.LOG1P, cut, x, sign == 0 ? one + mantissa : one - mantissa, exponent);
         }
     }
 
     /// @dev RN(log(y·2^exponent)) where that is not within (3/4, 5/4): e·log 2 + log m, m = y / 2^t within [sqrt(1/2), sqrt 2].
-    function _logFar(uint8 code, uint32 x, uint256 y, int256 exponent) private pure returns (uint32) {
+    function _logFar(uint8 code, uint8 cut, uint32 x, uint256 y, int256 exponent) private pure returns (uint32) {
         // unchecked: y < 2^129, so all shifts are by less than 125; |e| <= 149.
         unchecked {
             uint256 t = Math.log2(y);
@@ -204,8 +205,8 @@ contract Elementary {
             }
             int256 s = ((int256(m) - ONE) << 124) / (int256(m) + ONE);
             int256 value = e * LN2 + ((s * _atanhQuotient(s)) >> 123);
-            if (value < 0) return _decide(code, x, 1, uint256(-value), -124, 128);
-            return _decide(code, x, 0, uint256(value), -124, 128);
+            if (value < 0) return _decide(code, cut, x, 1, uint256(-value), -124, 128);
+            return _decide(code, cut, x, 0, uint256(value), -124, 128);
         }
     }
 
@@ -231,7 +232,7 @@ contract Elementary {
     // --- error function ---
 
     /// @dev 1 - erf(4) < 2^-25. Otherwise (2 / sqrt(pi))·x·T(x²), T(z) = Σ (-z)^n / (n!·(2n + 1)).
-    function _erf(uint32 x) private pure returns (uint32) {
+    function _erf(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude == 0) return x;
         if (magnitude >= WORD_4) return (x & Binary32.SIGN_BIT) | WORD_ONE;
@@ -241,7 +242,7 @@ contract Elementary {
             uint256 y = _fixed(mantissa, exponent);
             uint256 t = uint256(_erfSeries((y * y) >> 124));
             uint256 quotient = (t * TWO_OVER_SQRT_PI) >> 124;
-            return _decide(Functions.ERF, x, sign, mantissa * quotient, exponent - 124, mantissa << 26);
+            return _decide(Functions.ERF, cut, x, sign, mantissa * quotient, exponent - 124, mantissa << 26);
         }
     }
 
@@ -259,7 +260,7 @@ contract Elementary {
     // --- sine and cosine ---
 
     /// @dev sin(±0) = ±0; infinities give NaN. |x| = (quadrant)·pi / 2 ± r with 0 <= r <= pi / 4, and cos(x) = sin(|x| + pi / 2).
-    function _sinOrCos(uint8 code, uint32 x) private pure returns (uint32) {
+    function _sinOrCos(uint8 code, uint32 x, uint8 cut) private pure returns (uint32) {
         (uint256 sign, uint32 magnitude) = _split(x);
         if (magnitude == Binary32.POSITIVE_INFINITY) return Binary32.NAN;
         if (magnitude == 0 && code == Functions.SIN) return x;
@@ -272,9 +273,9 @@ contract Elementary {
             if (code == Functions.COS) (quadrant, sign) = (quadrant + 1, 0);
             sign ^= (quadrant >> 1) & 1;
             uint256 r = _fixed(mantissa, exponent);
-            if (quadrant & 1 == 1) return _decide(code, x, sign, _alternatingSeries((r * r) >> 124, 0), -124, 16);
+            if (quadrant & 1 == 1) return _decide(code, cut, x, sign, _alternatingSeries((r * r) >> 124, 0), -124, 16);
             uint256 quotient = _alternatingSeries((r * r) >> 124, 1);
-            return _decide(code, x, sign ^ negative, mantissa * quotient, exponent - 124, mantissa << 4);
+            return _decide(code, cut, x, sign ^ negative, mantissa * quotient, exponent - 124, mantissa << 4);
         }
     }
 
@@ -330,18 +331,41 @@ contract Elementary {
         }
     }
 
-    /// @dev The word to which every number within (mantissa ± margin)·2^exponent rounds.
+    /// @dev The word of 24 - cut bits to which every number within (mantissa ± margin)·2^exponent rounds.
     /// INVARIANT In: margin < mantissa. (Virtual so that the tests can look at the intervals.)
-    function _decide(uint8 code, uint32 x, uint256 sign, uint256 mantissa, int256 exponent, uint256 margin)
-        internal
-        pure
-        virtual
-        returns (uint32 word)
-    {
+    function _decide(
+        uint8 code,
+        uint8 cut,
+        uint32 x,
+        uint256 sign,
+        uint256 mantissa,
+        int256 exponent,
+        uint256 margin
+    ) internal pure virtual returns (uint32 word) {
         // unchecked: mantissa < 2^254, margin < mantissa.
         unchecked {
-            word = Binary32.roundToBinary32(sign, mantissa - margin, exponent);
-            if (word != Binary32.roundToBinary32(sign, mantissa + margin, exponent)) revert Undecided(code, x);
+            word = Binary32.roundToBinary32(sign, mantissa - margin, exponent, cut);
+            if (word == Binary32.roundToBinary32(sign, mantissa + margin, exponent, cut)) return word;
+        }
+        if (cut == 0 || !_isNearMidpoint(code, x)) revert Undecided(code, x);
+        return _beside(code, x);
+    }
+
+    /// @dev Is x a midpoint of two bfloat16 numbers that the function hardly moves? Then f(x) lies between x and the neighbour that the next
+    /// term of its series points to, and nearer to x: |f(x) - x| < x² < |x| / 2^10, half a step of the grid is more than |x| / 2^9.
+    function _isNearMidpoint(uint8 code, uint32 x) private pure returns (bool) {
+        bool identity =
+            code == Functions.SIN || code == Functions.TANH || code == Functions.EXPM1 || code == Functions.LOG1P;
+        return identity && x & 0xffff == 0x8000 && x & Binary32.MAGNITUDE < WORD_SMALL;
+    }
+
+    /// @dev sin and tanh: toward zero (-x³/6, -x³/3); expm1: up (+x²/2); log1p: down (-x²/2).
+    function _beside(uint8 code, uint32 x) private pure returns (uint32) {
+        bool positive = x & Binary32.SIGN_BIT == 0;
+        bool away = code == Functions.EXPM1 ? positive : code == Functions.LOG1P && !positive;
+        // unchecked: the magnitude is that of a small number.
+        unchecked {
+            return away ? x + 0x8000 : x - 0x8000;
         }
     }
 }

@@ -22,6 +22,7 @@ library Functions {
     uint8 internal constant CEIL = 14;
     uint8 internal constant TRUNC = 15;
     uint8 internal constant ROUND = 16; // to the nearest integer, ties to even
+    uint8 internal constant CAST = 17; // the operand, rounded to the precision of the output
     // (binary32, binary32) -> binary32
     uint8 internal constant ADD = 32;
     uint8 internal constant SUB = 33;

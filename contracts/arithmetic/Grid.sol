@@ -37,7 +37,7 @@ library Grid {
     /// @notice RN_b(± mantissa·2^exponent); a zero keeps the sign.
     function round(uint256 sign, uint256 mantissa, int256 exponent, uint256 bits) internal pure returns (uint32) {
         (mantissa, exponent) = _round(mantissa, exponent, int256(bits) - 9, -117 - int256(bits));
-        return Binary32.roundToBinary32(sign, mantissa, exponent);
+        return Binary32.roundToBinary32(sign, mantissa, exponent, 0);
     }
 
     /// @dev To nearest, ties to even: to `after` places after the leading bit, but to no multiple of less than 2^least.

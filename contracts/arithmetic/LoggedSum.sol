@@ -140,6 +140,7 @@ library LoggedSum {
     /// @notice The inverse of {encode}.
     function decode(bytes calldata data) internal pure returns (Moments memory m) {
         if (data.length != ENCODED_BYTES || !Accumulator.isPartial(data[:97])) revert MalformedMoments();
+        if (uint8(data[0]) >= Accumulator.NARROW) revert MalformedMoments();
         m.value = Accumulator.decode(data[:97]);
         m.high = uint256(bytes32(data[97:129]));
         m.middle = uint256(bytes32(data[129:161]));
@@ -171,7 +172,7 @@ library LoggedSum {
         bool up = cell.up;
         if (entry != Direction.None && (entry == Direction.Up) != up && _reaches(m, terms, cell)) up = !up;
         uint32 result =
-            Binary32.roundToBinary32(sign, cell.quotient + (up ? 1 : 0), int256(cell.width) + UNIT_EXPONENT);
+            Binary32.roundToBinary32(sign, cell.quotient + (up ? 1 : 0), int256(cell.width) + UNIT_EXPONENT, 0);
         return result == Binary32.SIGN_BIT ? 0 : result;
     }
 

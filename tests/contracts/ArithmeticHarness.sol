@@ -10,7 +10,7 @@ import {Reduction} from "contracts/arithmetic/Reduction.sol";
 contract ArithmeticHarness {
     // --- Binary32 ---
 
-    function evaluateMany(uint8 code, bytes calldata a, bytes calldata b, bytes calldata c)
+    function evaluateMany(uint8 code, uint8 cut, bytes calldata a, bytes calldata b, bytes calldata c)
         external
         pure
         returns (bytes memory results)
@@ -18,14 +18,14 @@ contract ArithmeticHarness {
         results = new bytes(a.length);
         for (uint256 i = 0; i < a.length / 4; i++) {
             uint32 word =
-                Binary32.evaluate(code, Reduction.wordAt(a, i), Reduction.wordAt(b, i), Reduction.wordAt(c, i));
+                Binary32.evaluate(code, cut, Reduction.wordAt(a, i), Reduction.wordAt(b, i), Reduction.wordAt(c, i));
             _store(results, i, word);
         }
     }
 
-    function evaluateGas(uint8 code, uint32 a, uint32 b, uint32 c) external view returns (uint256 gas) {
+    function evaluateGas(uint8 code, uint8 cut, uint32 a, uint32 b, uint32 c) external view returns (uint256 gas) {
         gas = gasleft();
-        Binary32.evaluate(code, a, b, c);
+        Binary32.evaluate(code, cut, a, b, c);
         gas -= gasleft();
     }
 

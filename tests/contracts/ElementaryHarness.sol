@@ -7,7 +7,7 @@ import {Elementary} from "contracts/arithmetic/Elementary.sol";
 contract ElementaryIntervals is Elementary {
     error Interval(uint256 sign, uint256 mantissa, int256 exponent, uint256 margin);
 
-    function _decide(uint8, uint32, uint256 sign, uint256 mantissa, int256 exponent, uint256 margin)
+    function _decide(uint8, uint8, uint32, uint256 sign, uint256 mantissa, int256 exponent, uint256 margin)
         internal
         pure
         override
@@ -19,13 +19,13 @@ contract ElementaryIntervals is Elementary {
 
 /// @notice A damaged twin: its margins are 2^70 times too wide, so that some inputs are undecided.
 contract ElementaryTooWide is Elementary {
-    function _decide(uint8 code, uint32 x, uint256 sign, uint256 mantissa, int256 exponent, uint256 margin)
+    function _decide(uint8 code, uint8 cut, uint32 x, uint256 sign, uint256 mantissa, int256 exponent, uint256 margin)
         internal
         pure
         override
         returns (uint32)
     {
-        return super._decide(code, x, sign, mantissa, exponent, margin << 70);
+        return super._decide(code, cut, x, sign, mantissa, exponent, margin << 70);
     }
 }
 
@@ -34,16 +34,16 @@ contract ElementaryHarness {
     ElementaryIntervals public immutable intervals = new ElementaryIntervals();
     ElementaryTooWide public immutable tooWide = new ElementaryTooWide();
 
-    function evaluate(uint8 code, uint32 word) external view returns (uint32) {
-        return elementary.evaluate(code, word);
+    function evaluate(uint8 code, uint8 cut, uint32 word) external view returns (uint32) {
+        return elementary.evaluate(code, cut, word);
     }
 
     function evaluateTooWide(uint8 code, uint32 word) external view returns (uint32) {
-        return tooWide.evaluate(code, word);
+        return tooWide.evaluate(code, 0, word);
     }
 
     /// @notice f of every word, and the gas of every call; words are packed big-endian.
-    function evaluateMany(uint8 code, bytes calldata words)
+    function evaluateMany(uint8 code, uint8 cut, bytes calldata words)
         external
         view
         returns (uint32[] memory results, uint256[] memory gas)
@@ -53,7 +53,7 @@ contract ElementaryHarness {
         for (uint256 i = 0; i < words.length; i += 4) {
             uint32 word = uint32(bytes4(words[i:i + 4]));
             uint256 before = gasleft();
-            results[i / 4] = elementary.evaluate(code, word);
+            results[i / 4] = elementary.evaluate(code, cut, word);
             gas[i / 4] = before - gasleft();
         }
     }
@@ -62,7 +62,7 @@ contract ElementaryHarness {
     function intervalsOf(uint8 code, bytes calldata words) external view returns (bytes[] memory results) {
         results = new bytes[](words.length / 4);
         for (uint256 i = 0; i < words.length; i += 4) {
-            try intervals.evaluate(code, uint32(bytes4(words[i:i + 4]))) returns (uint32) {}
+            try intervals.evaluate(code, 0, uint32(bytes4(words[i:i + 4]))) returns (uint32) {}
             catch (bytes memory reason) {
                 results[i / 4] = reason;
             }

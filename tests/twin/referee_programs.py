@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from draws import EDGES, draw, draw_pair
 
-from vgame.arithmetic.functions import BINARY_F, COMPARE_F, Function, arity
+from vgame.arithmetic.functions import BINARY_F, COMPARE_F, UNARY_F, Function, arity
 from vgame.commit.store import Store
 from vgame.commit.tensor import from_words
 from vgame.execute.executor import Executor
@@ -100,6 +100,7 @@ def functions() -> Small:
     integers = INTEGERS + [random.getrandbits(32) for _ in range(10)]
     first, second = zip(*(draw_pair(random) for _ in range(500)), strict=True)
     operators = [grid(f, integer, len(floats), len(integers)) for f in Function for integer in types(f)]
+    operators = [replace(o, bfloat16=o.function is Function.CAST) for o in operators]
     pairs = (identity_access(state(2), 500), identity_access(state(3), 500))
     operators += [Map(f, (500,), pairs, yields_integer(f)) for f in sorted(BINARY_F | COMPARE_F)]
     return Small(operators, [tensor(floats), tensor(integers, integer=True), tensor(first), tensor(second)])
@@ -264,4 +265,43 @@ def selections() -> Small:
     return Small(operators, states, [tensor(INTEGERS, integer=True)], data)
 
 
-PROGRAMS = {"functions": functions, "layouts": layouts, "sums": sums, "selections": selections}
+# ---- bfloat16 ----
+
+
+def near_bfloat16() -> tuple[list[int], list[int]]:
+    """Pairs whose sum, product or quotient is a midpoint of bfloat16 numbers, alone or but for a crumb."""
+    random = Random(6)
+    firsts = [random.randrange(1, 0x7F00) << 16 | random.choice((0x8000, 0x8000, 0, 0x7FFF)) for _ in range(400)]
+    crumbs = [
+        random.getrandbits(1) << 31 | random.randrange(1 + (a >> 23)) << 23 | random.getrandbits(23) for a in firsts
+    ]
+    halves = [max((a >> 23) - 8, 0) << 23 for a in firsts]
+    return firsts * 3, [*crumbs, *halves, *[ONE] * 400]
+
+
+def narrow_functions() -> Small:
+    """The functions of binary32 words again, rounded to 8 bits."""
+    first, second = near_bfloat16()
+    small = functions()
+    maps = [replace(o, bfloat16=True) for o in small.operators if not o.integer]
+    pairs = (identity_access(state(4), len(first)), identity_access(state(5), len(first)))
+    maps += [Map(f, (len(first),), pairs, False, True) for f in sorted(BINARY_F)]
+    maps += [Map(f, (len(first),), pairs[:1], False, True) for f in sorted(UNARY_F)]
+    return replace(small, operators=maps, state=[*small.state, tensor(first), tensor(second)])
+
+
+def narrow_sums() -> Small:
+    """The sums again, rounded to 8 bits; and sums of two words that tie but for a crumb."""
+    first, second = near_bfloat16()
+    small, at = sums(), len(sums().state)
+    rows = tensor([w for pair in zip(first, second, strict=True) for w in pair])
+    ties = Contract(Variant.SUM, 1, len(first), 1, 2, state(at), bfloat16=True)
+    operators = [*(replace(o, bfloat16=True) for o in small.operators), ties]
+    one_hot = Contract(Variant.ONE_HOT, 1, 2, len(first), 2, state(at + 1), state(at), bfloat16=True)
+    return replace(small, operators=[*operators, one_hot], state=[*small.state, rows, tensor([1, 1], integer=True)])
+
+
+PROGRAMS = {
+    "functions": functions, "layouts": layouts, "sums": sums, "selections": selections,
+    "narrow functions": narrow_functions, "narrow sums": narrow_sums,
+}  # fmt: skip

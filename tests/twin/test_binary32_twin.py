@@ -31,10 +31,10 @@ def operands(function: Function, random: Random) -> list[tuple[int, int, int]]:
     return triples
 
 
-def on_chain(arithmetic: Contract, function: int, triples: list[tuple[int, int, int]]) -> list[int]:
-    """The contract's results."""
+def on_chain(arithmetic: Contract, function: int, triples: list[tuple[int, int, int]], cut: int = 0) -> list[int]:
+    """The contract's results, to 24 - cut bits."""
     a, b, c = (pack(words) for words in zip(*triples, strict=True))
-    return unpack(arithmetic.call("evaluateMany", function, a, b, c))
+    return unpack(arithmetic.call("evaluateMany", function, cut, a, b, c))
 
 
 @pytest.mark.parametrize("function", SIMPLE, ids=lambda f: f.name)
@@ -68,8 +68,8 @@ def test_unknown_codes_revert(arithmetic: Contract) -> None:
     word = pack([0x3F800000])
     for code in range(256):
         if code in {int(f) for f in SIMPLE}:
-            arithmetic.call("evaluateMany", code, word, word, word)
+            arithmetic.call("evaluateMany", code, 0, word, word, word)
             continue
         with pytest.raises(Reverted) as caught:
-            arithmetic.call("evaluateMany", code, word, word, word)
+            arithmetic.call("evaluateMany", code, 0, word, word, word)
         assert (caught.value.name, caught.value.arguments) == ("UnknownFunction", (code,))

@@ -71,9 +71,9 @@ def draws(function: Function) -> list[int]:
     return words + [draw(random) for _ in range(DRAWS - len(words))]
 
 
-def on_chain(elementary: Contract, function: Function, words: list[int]) -> tuple[list[int], list[int]]:
-    """Results and gas of the contract."""
-    results, gas = elementary.call("evaluateMany", function, struct.pack(f">{len(words)}I", *words))
+def on_chain(elementary: Contract, function: Function, words: list[int], cut: int = 0) -> tuple[list[int], list[int]]:
+    """Results, to 24 - cut bits, and gas of the contract."""
+    results, gas = elementary.call("evaluateMany", function, cut, struct.pack(f">{len(words)}I", *words))
     return list(results), list(gas)
 
 
@@ -161,7 +161,7 @@ def test_wider_margins_are_undecided(elementary: Contract) -> None:
 def test_codes_of_other_functions_revert(elementary: Contract) -> None:
     for code in set(range(256)) - {int(f) for f in ELEMENTARY}:
         with pytest.raises(Reverted) as caught:
-            elementary.call("evaluate", code, 0x3F800000)
+            elementary.call("evaluate", code, 0, 0x3F800000)
         assert (caught.value.name, caught.value.arguments) == ("UnknownFunction", (code,))
 
 

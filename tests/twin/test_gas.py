@@ -51,7 +51,7 @@ def simple(arithmetic: Contract) -> dict[str, list[int]]:
     random = Random(3)
     pairs = [draw_pair(random) for _ in range(100)]
     return {
-        f.name: _spread([arithmetic.call("evaluateGas", f, a, b, 7) for a, b in pairs])
+        f.name: _spread([arithmetic.call("evaluateGas", f, 0, a, b, 7) for a, b in pairs])
         for f in Function
         if f not in ELEMENTARY
     }
@@ -63,7 +63,7 @@ def functions(elementary: Contract) -> dict[str, list[int]]:
     words = [build(random.getrandbits(1), random.randrange(107, 135), random.getrandbits(23)) for _ in range(1_000)]
     words += [build(sign, exponent, 0x49_0FDB) for exponent in range(255) for sign in (0, 1)]
     packed = struct.pack(f">{len(words) + 1}I", words[0], *words)
-    return {f.name: _spread(elementary.call("evaluateMany", f, packed)[1][1:]) for f in ELEMENTARY}
+    return {f.name: _spread(elementary.call("evaluateMany", f, 0, packed)[1][1:]) for f in ELEMENTARY}
 
 
 def _spread(gas: list[int]) -> list[int]:

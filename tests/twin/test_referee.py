@@ -237,7 +237,7 @@ def test_a_missing_or_malformed_partial_sum(steps: dict[str, StepOnChain]) -> No
     assert (
         len({step.referee.call("combine", step.context(0, 0), partials[:j] + partials[j + 1 :]) for j in range(3)}) > 1
     )
-    for bad in (partials[0][:-1], partials[0] + b"\0", b"\4" + bytes(96), b"\1" + bytes(95) + b"\1"):
+    for bad in (partials[0][:-1], partials[0] + b"\0", b"\x08" + bytes(96), b"\1" + bytes(95) + b"\1"):
         with pytest.raises(Reverted) as caught:
             step.referee.call("combine", step.context(0, 0), [partials[1], bad])
         assert caught.value.name == "MalformedPartial"

@@ -31,11 +31,17 @@ def test_functions(arithmetic: Contract, elementary: Contract) -> None:
         columns = list(zip(*product(*map(words, found["operands"])), strict=True))
         if found["code"] in elementary_codes:
             big_endian = b"".join(word.to_bytes(4, "big") for word in columns[0])
-            got = list(elementary.call("evaluateMany", found["code"], big_endian)[0])
+            got = list(elementary.call("evaluateMany", found["code"], 0, big_endian)[0])
         else:
             columns += [columns[0]] * (3 - len(columns))
-            got = unpack(arithmetic.call("evaluateMany", found["code"], *map(pack, columns)))
+            got = unpack(arithmetic.call("evaluateMany", found["code"], 0, *map(pack, columns)))
         assert got == words(found["results"]), name
+        if "bfloat16" in found:
+            if found["code"] in elementary_codes:
+                got = list(elementary.call("evaluateMany", found["code"], 16, big_endian)[0])
+            else:
+                got = unpack(arithmetic.call("evaluateMany", found["code"], 16, *map(pack, columns)))
+            assert got == words(found["bfloat16"]), name
 
 
 def test_sums(arithmetic: Contract) -> None:

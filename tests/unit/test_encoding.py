@@ -65,8 +65,8 @@ def test_source_record_and_header() -> None:
     assert source_record(True, 258, B) == bytes.fromhex("01 00000102 02000005")
     roots = [bytes([i]) * 32 for i in (1, 2, 3)]
     raw = header((1, 2, 3, 4, 5, 6), *roots)
-    assert raw == struct.pack(">7I", 1, 1, 2, 3, 4, 5, 6) + b"".join(roots) and len(raw) == 124
-    assert program_root(raw).hex() == "da946c8af9b92d9ce4806d9d32afb87abe0f4f3e563a45ea6eda467d6cddef67"
+    assert raw == struct.pack(">7I", 2, 1, 2, 3, 4, 5, 6) + b"".join(roots) and len(raw) == 124
+    assert program_root(raw).hex() == "18d3caffae04bf75e1cb5978cb5413fcca1c0b892d77eae6523b99ed6f687ec6"
 
 
 @settings(max_examples=400, deadline=None)

@@ -133,9 +133,12 @@ def test_a_missing_file_and_another_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ProgramError, match="is not a vgame program file"):
         load_program(tmp_path / "text")
-    (tmp_path / "newer").write_bytes(MAGIC + struct.pack(">I", 2) + FILE[len(MAGIC) + 4 :])
-    with pytest.raises(ProgramError, match="has version 2; this vgame reads version 1"):
+    (tmp_path / "newer").write_bytes(MAGIC + struct.pack(">I", 3) + FILE[len(MAGIC) + 4 :])
+    with pytest.raises(ProgramError, match="has version 3; this vgame reads version 2: prepare the job again"):
         load_program(tmp_path / "newer")
+    (tmp_path / "older").write_bytes(b"vgame program 1\n" + FILE[len(MAGIC) :])
+    with pytest.raises(ProgramError, match="has program format 1; this vgame reads format 2: prepare the job again"):
+        load_program(tmp_path / "older")
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

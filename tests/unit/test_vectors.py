@@ -67,9 +67,11 @@ def test_functions(function: Function) -> None:
     assert found["code"] == function
     tuples = list(zip(*product(*map(words, found["operands"])), strict=True))
     assert mapped(function, tuples) == words(found["results"])
+    if "bfloat16" in found:
+        assert mapped(function, tuples, True) == words(found["bfloat16"])
 
 
-def mapped(function: Function, columns: list[tuple[int, ...]]) -> list[int]:
+def mapped(function: Function, columns: list[tuple[int, ...]], bfloat16: bool = False) -> list[int]:
     """The function of each tuple, by the executor."""
     count, line = len(columns[0]), ((0, 1),)
     typed = VECTORS["operand_words"](function)
@@ -80,7 +82,7 @@ def mapped(function: Function, columns: list[tuple[int, ...]]) -> list[int]:
         for i, c in enumerate(columns)
     ]
     accesses = tuple(Access(Ref(RefClass.DATA, i), (Dim(count),), line) for i in range(len(data)))
-    (result,) = executed([Map(function, (count,), accesses, yields_integer(function))], World(data=data))
+    (result,) = executed([Map(function, (count,), accesses, yields_integer(function), bfloat16)], World(data=data))
     return result
 
 

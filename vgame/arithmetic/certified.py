@@ -13,8 +13,8 @@ the same words. Convolutions of 3 x 3 begin with other approximate sums (convolu
 from vgame.arithmetic.acceptance import Counts, counting
 from vgame.arithmetic.convolutions import dot
 from vgame.arithmetic.maxima import argmax, reduce_max
-from vgame.arithmetic.one_hot import one_hot_sum
-from vgame.arithmetic.sums import sum_rows
+from vgame.arithmetic.one_hot import narrow_one_hot_sum, one_hot_sum
+from vgame.arithmetic.sums import narrow_rows, sum_rows
 from vgame.arithmetic.vendor import EmulatedBinary64, Vendor, reversed_order, using
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "argmax",
     "counting",
     "dot",
+    "narrow_one_hot_sum",
+    "narrow_rows",
     "one_hot_sum",
     "reduce_max",
     "reversed_order",

@@ -34,10 +34,10 @@ AT_A_TIME = 1 << 20
 
 
 @torch.no_grad()
-def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
+def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each, bfloat16: bool = False) -> Tensor:
     """As products.dot."""
     if not _pays(a, b):
-        return products.dot(a, b, run)
+        return products.dot(a, b, run, bfloat16)
     patches, rows = b.patches, a.shape[1]
     out = torch.empty(1, rows, b.shape[1], dtype=torch.float32)
     filters = transform_filters(unfolded(a)[0].contiguous(), patches.backwards)
@@ -45,7 +45,7 @@ def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
     words = count * patches.width // 2 * WORDS * max(rows, patches.channels)
     parts = min(count, -(-words // (AT_A_TIME * sharers)) * sharers)
     edges = [count * i // parts for i in range(parts + 1)]
-    run([partial(_fill, a, b, filters, out, *edges[i : i + 2]) for i in range(parts)])
+    run([partial(_fill, a, b, filters, out, bfloat16, *edges[i : i + 2]) for i in range(parts)])
     return out
 
 
@@ -57,10 +57,15 @@ def _pays(a: Tensor | Folded, b: Tensor | Folded) -> bool:
     return rows >= FILTERS and channels >= CHANNELS and b.shape[1] >= PIXELS and WORDS * rows * channels <= WIDEST
 
 
-def _fill(a: Tensor | Folded, b: Folded, filters: tuple[Tensor, Tensor], out: Tensor, first: int, last: int) -> None:
+def _fill(
+    a: Tensor | Folded, b: Folded, filters: tuple[Tensor, Tensor], out: Tensor, bfloat16: bool, first: int, last: int
+) -> None:
     """Rows of tiles first..last-1."""
     pixels = slice(2 * first * b.patches.width, 2 * last * b.patches.width)
-    FilteredTile(a, b.tile(slice(0, 1), pixels), out[:, :, pixels], filters, b, first).run()
+    tile = FilteredTile(a, b.tile(slice(0, 1), pixels), out[:, :, pixels], filters, b, first)
+    tile.run()
+    if bfloat16:
+        tile.narrow()
 
 
 class FilteredTile(Tile):

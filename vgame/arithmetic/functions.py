@@ -28,6 +28,7 @@ class Function(IntEnum):
     CEIL = 14
     TRUNC = 15
     ROUND = 16  # to the nearest integer, ties to even
+    CAST = 17  # the operand, rounded to the precision of the output
     # (binary32, binary32) -> binary32
     ADD = 32
     SUB = 33

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.acceptance import SLACK, canonical_nan, enclose, hard_part, tally, weigh
-from vgame.arithmetic.exact_tier import Bags, exhaust
+from vgame.arithmetic.exact_tier import Bags, Rows, exact_sums, exhaust
 from vgame.arithmetic.gpu import gate
+from vgame.arithmetic.narrow import narrow_sums
 from vgame.arithmetic.row_facts import OF_ZERO, lowest_bit, power_of_two
 from vgame.arithmetic.sums import settle
 from vgame.arithmetic.vendor import NATIVE, vendor
@@ -42,6 +43,22 @@ def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
     out = torch.zeros(max(len(index), len(b)), m, b.shape[1], dtype=torch.float32, device=b.device)
     for i, columns, owners, terms in tiles(index, b, m):
         _sum_owned(owners, terms, out[i].view(-1, b.shape[1])[:, columns])
+    return out
+
+
+def narrow_one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
+    """`one_hot_sum` to bfloat16, rounded once."""
+    out = one_hot_sum(index, b, m)
+
+    def to_odd(places: Tensor) -> Tensor:
+        i, j, n = places // (m * b.shape[1]), places // b.shape[1] % m, places % b.shape[1]
+        chosen = (index[0].expand(len(i), -1) if len(index) == 1 else index[i]) == j.unsqueeze(1)
+        terms = torch.where(chosen, b[i if len(b) > 1 else 0, n], 0.0)
+        bound = terms.double().abs().sum(-1) * SLACK
+        rows = Rows(terms.shape[1], lambda e, k: terms[e, k].double())
+        return exact_sums(rows, torch.arange(len(places), device=b.device), bound)
+
+    narrow_sums(out, to_odd)
     return out
 
 

@@ -30,9 +30,11 @@ BLOCK = 1024
 MOST_DIMENSIONS = 8
 #: The instruction that copies a block of strided words; all others are codes of vgame.arithmetic.functions.
 LOAD = 255
+#: Added to a function whose result is rounded to bfloat16, once.
+NARROW = 128
 
 # The codes of functions.py that a chain may have; tests/unit/test_pointwise.py compares.
-NEG, ABS, SQRT, FLOOR, CEIL, TRUNC, ROUND = 1, 2, 3, 13, 14, 15, 16
+NEG, ABS, SQRT, FLOOR, CEIL, TRUNC, ROUND, CAST = 1, 2, 3, 13, 14, 15, 16, 17
 ADD, SUB, MUL, DIV, MAX, MIN = 32, 33, 34, 35, 36, 37
 EQ, NE, LT, LE = 48, 49, 50, 51
 IADD, ISUB, IMUL, IDIV, IMOD, IAND, IOR, IXOR, ISHL, ISHR, IMAX, IMIN = range(64, 76)
@@ -74,6 +76,8 @@ def _unary(code, x, out):
     elif code == TRUNC:
         for i in range(x.size):
             out[i] = np.trunc(x[i])
+    elif code == CAST:
+        out[:] = x
     else:
         for i in range(x.size):
             out[i] = np.rint(x[i])
@@ -253,6 +257,53 @@ def _apply(code, x, y, z, out):
 
 
 @compile_loop
+def _to_bfloat16(word, rest):
+    """RN8 of an exact value: word = RN32 of it, rest of the sign of what that lacks. Twin: vgame/arithmetic/narrow.py, narrowed."""
+    magnitude, sign = word & 0x7FFFFFFF, word & -0x80000000
+    if ((rest > 0.0) | (rest < 0.0)) & (magnitude & 1 == 0):  # to odd
+        magnitude += 1 if (rest > 0.0) == (word >= 0) else -1
+    rounded = (magnitude + (0x7FFF + (magnitude >> 16 & 1))) & 0x7FFF0000 | sign
+    special = word & 0x7FFFFFFF
+    if special >= 0x7F800000:
+        rounded = word if special == 0x7F800000 else 0x7FC00000
+    return rounded
+
+
+@compile_loop
+def _narrow(code, x, y, words, out):
+    """out = RN8 of what `code` gives, where it holds the binary32 results already; words: the same memory as int32.
+
+    Products of two words are exact in binary64; of sums the error of the rounding to binary64 decides where that is exact in binary32.
+    """
+    if code in (ADD, SUB):
+        for i in range(out.size):
+            a, b = np.float64(x[i]), np.float64(y[i])
+            b = b if code == ADD else -b
+            total = a + b
+            second = total - a
+            error = (a - (total - second)) + (b - second)
+            rest = total - np.float64(out[i])
+            words[i] = _to_bfloat16(words[i], error if rest == 0.0 else rest)
+    elif code == MUL:
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], np.float64(x[i]) * np.float64(y[i]) - np.float64(out[i]))
+    elif code == DIV:
+        for i in range(out.size):
+            rest = np.float64(x[i]) - np.float64(out[i]) * np.float64(y[i])
+            words[i] = _to_bfloat16(words[i], np.copysign(1.0, np.float64(y[i])) * rest)
+    elif code == SQRT:
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], np.float64(x[i]) - np.float64(out[i]) * np.float64(out[i]))
+    elif code == ITOF:
+        integers = x.view(np.int32)
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], np.float64(integers[i]) - np.float64(out[i]))
+    else:
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], 0.0)
+
+
+@compile_loop
 def _finite(x):
     """Whether none of the binary32 words x, int32, is infinite or NaN."""
     found = np.int32(0)
@@ -288,7 +339,9 @@ def _run(code, places, steps, words, layouts, memory, checked, finite, first, la
             x = carray(_pointer(at[code[c, 2]] + start * steps[code[c, 2]]), (size,), np.float32)
             y = carray(_pointer(at[code[c, 3]] + start * steps[code[c, 3]]), (size,), np.float32)
             z = carray(_pointer(at[code[c, 4]] + start * steps[code[c, 4]]), (size,), np.float32)
-            _apply(code[c, 0], x, y, z, out)
+            _apply(code[c, 0] & 127, x, y, z, out)
+            if code[c, 0] & NARROW:
+                _narrow(code[c, 0] & 127, x, y, out.view(np.int32), out)
         for i in range(checked.size):
             finite[i] &= _finite(carray(_pointer(places[checked[i]] + 4 * start), (size,), np.int32))
 

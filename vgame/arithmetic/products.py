@@ -20,6 +20,7 @@ from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, canonical_nan, enclose
 from vgame.arithmetic.exact_tier import Rows, exact_sums
 from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.gpu import gate
+from vgame.arithmetic.narrow import narrow_sums
 from vgame.arithmetic.row_facts import no_facts, row_facts
 from vgame.arithmetic.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.vendor import NATIVE, vendor
@@ -46,8 +47,8 @@ Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
 
 @torch.no_grad()
-def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each) -> Tensor:
-    """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free.
+def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each, bfloat16: bool = False) -> Tensor:
+    """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
 
     a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which is there
     when `run` has run the jobs that it is given.
@@ -58,10 +59,13 @@ def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = 
     batch = max(a.shape[0], b.shape[0])
     out = torch.empty(batch, a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
     if gate.in_use(out.device):
-        return _dot_by_kernels(a, b, out)
+        return _dot_by_kernels(a, b, out, bfloat16)
 
     def fill(i: slice, m: slice, n: slice) -> None:
-        Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n]).run()
+        tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
+        tile.run()
+        if bfloat16:
+            tile.narrow()
 
     jobs = [partial(fill, *place) for place in shared_tiles(out, a.shape[2])]
     if out.device.type == "cpu":
@@ -72,7 +76,7 @@ def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = 
     return out
 
 
-def _dot_by_kernels(a: Tensor | Placed, b: Tensor | Placed, out: Tensor) -> Tensor:
+def _dot_by_kernels(a: Tensor | Placed, b: Tensor | Placed, out: Tensor, bfloat16: bool) -> Tensor:
     """`dot` by the Triton kernels, which are imported only where they run."""
     from vgame.arithmetic.gpu import products as kernels
 
@@ -80,6 +84,10 @@ def _dot_by_kernels(a: Tensor | Placed, b: Tensor | Placed, out: Tensor) -> Tens
     at_a_time = min(-(-a.shape[2] // block), kernels.BLOCKS)
     for i, m, n in tiles(*out.shape, a.shape[2], max(kernels.TILE // at_a_time, TILE // 4)):
         kernels.dot_tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], block)
+        if bfloat16:
+            tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
+            tile.norm_a, tile.norm_b = (unfolded(x).double().norm(dim=-1) * SLACK for x in (tile.a, tile.b))
+            tile.narrow()
     return out
 
 
@@ -300,6 +308,10 @@ class Tile:
 
         bound = pick(self.norm_a, i, m) * pick(self.norm_b, i, n) * SLACK
         return exact_sums(Rows(a.shape[2], products), torch.arange(flat.numel(), device=flat.device), bound)
+
+    def narrow(self) -> None:
+        """The finished tile, rounded to bfloat16 as the exact sums are."""
+        narrow_sums(self.out, self.sums_to_odd)
 
     def _slice_counts(self, facts: tuple) -> tuple[int, int]:
         bits = slice_bits(self.a.shape[2])

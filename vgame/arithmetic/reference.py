@@ -10,7 +10,16 @@ from collections.abc import Callable
 
 from vgame.arithmetic import reference_binary32 as binary32
 from vgame.arithmetic.functions import ELEMENTARY, Function, arity
-from vgame.arithmetic.reference_binary32 import WORD_MASK, compare, decode, round_to_binary32, to_signed
+from vgame.arithmetic.reference_binary32 import (
+    BFLOAT16_BITS,
+    SIGNIFICAND_BITS,
+    WORD_MASK,
+    compare,
+    decode,
+    round_to_binary32,
+    round_word,
+    to_signed,
+)
 from vgame.arithmetic.reference_elementary import elementary
 from vgame.arithmetic.reference_sums import (
     Partial,
@@ -28,6 +37,8 @@ from vgame.arithmetic.reference_sums import (
 )
 
 __all__ = [
+    "BFLOAT16_BITS",
+    "SIGNIFICAND_BITS",
     "Partial",
     "argmax",
     "decode",
@@ -46,8 +57,12 @@ __all__ = [
 ]
 
 
-def evaluate(function: Function, *words: int) -> int:
-    """The word that `function` gives for its operands' words."""
+#: Functions whose value may need more than 24 bits: these are rounded inside, once.
+_INEXACT = (Function.ADD, Function.SUB, Function.MUL, Function.DIV, Function.SQRT, Function.ITOF)
+
+
+def evaluate(function: Function, *words: int, bits: int = SIGNIFICAND_BITS) -> int:
+    """The word that `function` gives for its operands' words; a value that is not an integer is rounded to `bits` bits, once."""
     function = Function(function)
     if len(words) != arity(function):
         raise ValueError(f"{function.name} takes {arity(function)} words, not {len(words)}")
@@ -55,8 +70,11 @@ def evaluate(function: Function, *words: int) -> int:
         if not 0 <= word <= WORD_MASK:
             raise ValueError(f"{word} is not a word: 0..{WORD_MASK}")
     if function in ELEMENTARY:
-        return elementary(function, words[0])
-    return _FUNCTIONS[function](*words)
+        return elementary(function, words[0], bits)
+    if function in _INEXACT:
+        return _FUNCTIONS[function](*words, bits)
+    word = _FUNCTIONS[function](*words)
+    return word if bits == SIGNIFICAND_BITS else round_word(word, bits)
 
 
 def _wrapped(operation: Callable[[int, int], int]) -> Callable[[int, int], int]:
@@ -70,6 +88,7 @@ def _signed(predicate: Callable[[int, int], bool]) -> Callable[[int, int], int]:
 
 
 _FUNCTIONS: dict[Function, Callable[..., int]] = {
+    Function.CAST: lambda a: binary32.NAN if binary32.is_nan(a) else a,
     Function.NEG: binary32.negate,
     Function.ABS: binary32.absolute,
     Function.SQRT: binary32.square_root,

@@ -18,6 +18,8 @@ ONE = 0x3F800000
 #: Exponent of the lowest bit of a subnormal: every finite binary32 is a multiple of 2^-149.
 LEAST_EXPONENT = -149
 SIGNIFICAND_BITS = 24
+#: A bfloat16 value is a binary32 word whose low half is zero: 8 significant bits, the exponents of binary32.
+BFLOAT16_BITS = 8
 
 #: (sign, mantissa, exponent) means (-1)^sign * mantissa * 2^exponent, mantissa >= 0.
 Triple = tuple[int, int, int]
@@ -52,17 +54,18 @@ def to_fraction(word: int) -> Fraction:
     return (-1) ** sign * mantissa * Fraction(2) ** exponent
 
 
-def round_to_binary32(value: Fraction | Triple) -> int:
-    """RN(value), ties to even, subnormals kept, overflow to infinity. A zero keeps the triple's sign; Fraction(0) gives +0."""
+def round_to_binary32(value: Fraction | Triple, bits: int = SIGNIFICAND_BITS) -> int:
+    """RN to `bits` bits, ties to even, subnormals kept, overflow to infinity. A zero keeps the triple's sign; Fraction(0) gives +0."""
     if isinstance(value, Fraction):
         value = _enclose(value)
     sign, mantissa, exponent = value
     if mantissa == 0:
         return sign << 31
-    quantum = max(mantissa.bit_length() + exponent - SIGNIFICAND_BITS, LEAST_EXPONENT)
-    kept = _shift_to_nearest_even(mantissa, quantum - exponent)
+    cut = SIGNIFICAND_BITS - bits
+    quantum = max(mantissa.bit_length() + exponent - bits, LEAST_EXPONENT + cut)
+    kept = _shift_to_nearest_even(mantissa, quantum - exponent) << cut
     # kept carries its leading bit: adding it to the field below is the packing, and a carry to 2^24 comes out right.
-    packed = kept + (quantum - LEAST_EXPONENT << 23)
+    packed = kept + (quantum - LEAST_EXPONENT - cut << 23)
     return sign << 31 | min(packed, POSITIVE_INFINITY)
 
 
@@ -83,6 +86,13 @@ def _shift_to_nearest_even(mantissa: int, shift: int) -> int:
     return kept + (rest > half or (rest == half and kept & 1))
 
 
+def round_word(word: int, bits: int) -> int:
+    """RN of a word's value; infinities stay."""
+    if is_nan(word):
+        return NAN
+    return word if is_infinite(word) else round_to_binary32(decode(word), bits)
+
+
 # --- signs ---
 
 
@@ -97,7 +107,7 @@ def absolute(a: int) -> int:
 # --- arithmetic ---
 
 
-def add(a: int, b: int) -> int:
+def add(a: int, b: int, bits: int = SIGNIFICAND_BITS) -> int:
     """RN(a + b). Opposite infinities give NaN; x + (-x) = +0; (-0) + (-0) = -0."""
     if is_nan(a) or is_nan(b):
         return NAN
@@ -108,15 +118,15 @@ def add(a: int, b: int) -> int:
     exact = to_fraction(a) + to_fraction(b)
     if exact == 0:
         return a & b & SIGN_BIT if is_zero(a) and is_zero(b) else 0
-    return round_to_binary32(exact)
+    return round_to_binary32(exact, bits)
 
 
-def subtract(a: int, b: int) -> int:
+def subtract(a: int, b: int, bits: int = SIGNIFICAND_BITS) -> int:
     """RN(a - b) = RN(a + (-b))."""
-    return add(a, negate(b))
+    return add(a, negate(b), bits)
 
 
-def multiply(a: int, b: int) -> int:
+def multiply(a: int, b: int, bits: int = SIGNIFICAND_BITS) -> int:
     """RN(a * b). Infinity times zero gives NaN."""
     sign = (a ^ b) & SIGN_BIT
     if is_nan(a) or is_nan(b):
@@ -124,10 +134,10 @@ def multiply(a: int, b: int) -> int:
     if is_infinite(a) or is_infinite(b):
         return NAN if is_zero(a) or is_zero(b) else sign | POSITIVE_INFINITY
     (_, mantissa_a, exponent_a), (_, mantissa_b, exponent_b) = decode(a), decode(b)
-    return round_to_binary32((sign >> 31, mantissa_a * mantissa_b, exponent_a + exponent_b))
+    return round_to_binary32((sign >> 31, mantissa_a * mantissa_b, exponent_a + exponent_b), bits)
 
 
-def divide(a: int, b: int) -> int:
+def divide(a: int, b: int, bits: int = SIGNIFICAND_BITS) -> int:
     """RN(a / b). 0/0 and inf/inf give NaN, x/0 an infinity with the sign of the quotient."""
     sign = (a ^ b) & SIGN_BIT
     if is_nan(a) or is_nan(b) or (is_zero(a) and is_zero(b)) or (is_infinite(a) and is_infinite(b)):
@@ -136,10 +146,10 @@ def divide(a: int, b: int) -> int:
         return sign | POSITIVE_INFINITY
     if is_zero(a) or is_infinite(b):
         return sign
-    return sign | round_to_binary32(abs(to_fraction(a) / to_fraction(b)))
+    return sign | round_to_binary32(abs(to_fraction(a) / to_fraction(b)), bits)
 
 
-def square_root(a: int) -> int:
+def square_root(a: int, bits: int = SIGNIFICAND_BITS) -> int:
     """RN(sqrt(a)). sqrt(-0) = -0; a negative number gives NaN."""
     if is_nan(a) or is_zero(a) or a == POSITIVE_INFINITY:
         return NAN if is_nan(a) else a
@@ -149,7 +159,7 @@ def square_root(a: int) -> int:
     shift = 80 + (exponent & 1)  # an even exponent, and more than 26 bits of root
     root = isqrt(mantissa << shift)
     inexact = root * root != mantissa << shift
-    return round_to_binary32((0, root << 1 | inexact, (exponent - shift) // 2 - 1))
+    return round_to_binary32((0, root << 1 | inexact, (exponent - shift) // 2 - 1), bits)
 
 
 def fmod(a: int, b: int) -> int:
@@ -217,9 +227,9 @@ def to_signed(word: int) -> int:
     return word - (1 << 32) if word & SIGN_BIT else word
 
 
-def integer_to_binary32(a: int) -> int:
+def integer_to_binary32(a: int, bits: int = SIGNIFICAND_BITS) -> int:
     """RN of the signed integer; 0 gives +0."""
-    return round_to_binary32(Fraction(to_signed(a)))
+    return round_to_binary32(Fraction(to_signed(a)), bits)
 
 
 def binary32_to_integer(a: int) -> int:

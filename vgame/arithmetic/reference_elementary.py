@@ -21,6 +21,7 @@ from vgame.arithmetic.reference_binary32 import (
     ONE,
     POSITIVE_INFINITY,
     SIGN_BIT,
+    SIGNIFICAND_BITS,
     decode,
     is_nan,
     is_zero,
@@ -36,21 +37,24 @@ GUARD_BITS = 8
 Mpf = tuple[int, int, int, int]
 
 
-def elementary(function: Function, word: int) -> int:
-    """RN(function(x)) for one of the nine elementary functions."""
+def elementary(function: Function, word: int, bits: int = SIGNIFICAND_BITS) -> int:
+    """RN(function(x)) for one of the nine elementary functions.
+
+    No special value depends on `bits` >= 8: those that are not exact lie within 2^-25 of 1, or beyond the exponents.
+    """
     if is_nan(word):
         return NAN
     special = _SPECIAL[function](word)
-    return special if special is not None else _ziv(_APPROXIMATE[function], word)
+    return special if special is not None else _ziv(_APPROXIMATE[function], word, bits)
 
 
-def _ziv(approximate: Callable[[Mpf, int], Mpf], word: int) -> int:
+def _ziv(approximate: Callable[[Mpf, int], Mpf], word: int, bits: int) -> int:
     """RN of the value that `approximate` gives with a relative error below 2^(GUARD_BITS - precision)."""
     sign, mantissa, exponent = decode(word)
     x = libmp.from_man_exp(-mantissa if sign else mantissa, exponent)
     precision = FIRST_PRECISION
     while True:
-        ends = {round_to_binary32(end) for end in _enclose(approximate(x, precision), precision)}
+        ends = {round_to_binary32(end, bits) for end in _enclose(approximate(x, precision), precision)}
         if len(ends) == 1:
             return ends.pop()
         precision *= 2

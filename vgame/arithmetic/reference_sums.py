@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import reduce
 
 from vgame.arithmetic.reference_binary32 import (
+    BFLOAT16_BITS,
     NAN,
     NEGATIVE_INFINITY,
     ONE,
     POSITIVE_INFINITY,
     SIGN_BIT,
+    SIGNIFICAND_BITS,
     decode,
     is_infinite,
     is_nan,
@@ -35,11 +37,12 @@ FINITE = 0
 PLUS_INFINITE = 1
 MINUS_INFINITE = 2
 NOT_A_NUMBER = PLUS_INFINITE | MINUS_INFINITE  # classes combine by OR: both infinities make a NaN
+NARROW = 4  # added to the class of a sum that is rounded to bfloat16
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """An exact partial sum: class, and value in units of 2^-298 (zero unless the class is FINITE)."""
+    """An exact partial sum: class, and value in units of 2^-298 (zero unless the class is FINITE). The class says NARROW, too."""
 
     cls: int
     value: int
@@ -57,20 +60,26 @@ class Partial:
 
     def merge(self, other: Partial) -> Partial:
         """The sum of both. Modulo 2^768, which genuine sums (|value| < 2^588) never reach: the twin cannot grow."""
-        kind = self.cls | other.cls
-        return Partial(kind, 0 if kind else _wrap(self.value + other.value))
+        cls = self.cls | other.cls
+        return Partial(cls, 0 if cls & NOT_A_NUMBER else _wrap(self.value + other.value))
+
+    def narrow(self) -> Partial:
+        """The same sum, to be rounded to bfloat16."""
+        return Partial(self.cls | NARROW, self.value)
 
     def round(self) -> int:
         """RN(sum) as a word; a zero result is +0, also where a negative sum underflows."""
-        if self.cls:
-            return {PLUS_INFINITE: POSITIVE_INFINITY, MINUS_INFINITE: NEGATIVE_INFINITY}.get(self.cls, NAN)
-        word = round_to_binary32((int(self.value < 0), abs(self.value), UNIT_EXPONENT))
+        if kind := self.cls & NOT_A_NUMBER:
+            return {PLUS_INFINITE: POSITIVE_INFINITY, MINUS_INFINITE: NEGATIVE_INFINITY}.get(kind, NAN)
+        bits = BFLOAT16_BITS if self.cls & NARROW else SIGNIFICAND_BITS
+        word = round_to_binary32((int(self.value < 0), abs(self.value), UNIT_EXPONENT), bits)
         return 0 if is_zero(word) else word
 
 
 def is_partial(data: bytes) -> bool:
     """Whether `data` is the encoding of a partial sum."""
-    return len(data) == ENCODED_BYTES and data[0] <= NOT_A_NUMBER and (data[0] == FINITE or not any(data[1:]))
+    known = len(data) == ENCODED_BYTES and data[0] <= NARROW | NOT_A_NUMBER
+    return known and (not data[0] & NOT_A_NUMBER or not any(data[1:]))
 
 
 def _wrap(value: int) -> int:

@@ -19,6 +19,7 @@ from vgame.arithmetic.acceptance import MAX_TERMS, SLACK, enclose, hard_part, ta
 from vgame.arithmetic.exact_tier import Rows, Terms, exact_sums, exhaust
 from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.gpu import gate
+from vgame.arithmetic.narrow import narrow_sums
 from vgame.arithmetic.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
@@ -33,6 +34,19 @@ TRANSPOSED = 8
 LEAST_RUN = 16
 #: Where the only run of a whole row begins.
 AT_ONCE = np.zeros(1, np.int64)
+
+
+def narrow_rows(a: Tensor | Folded | Placed) -> Tensor:
+    """`sum_rows` to bfloat16, rounded once."""
+    out = sum_rows(a)
+    rows = (a if isinstance(a, Tensor) else a.whole()).reshape(-1, a.shape[-1])
+
+    def to_odd(places: Tensor) -> Tensor:
+        bound = rows[places].double().abs().sum(-1) * SLACK
+        return exact_sums(_terms_of(rows[places]), torch.arange(len(places), device=rows.device), bound)
+
+    narrow_sums(out, to_odd)
+    return out
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vgame.arithmetic.reference_sums import Partial, merge, partial_sum
+from vgame.arithmetic.reference_sums import NARROW, Partial, merge, partial_sum
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.history import History
 from vgame.execute.training import State
@@ -76,7 +76,7 @@ class CheatingHistory(History):
         sums = [Partial.decode(p) for p in super().partials(step, operator, element)]
         if merge(sums).round() != claimed:
             wanted = partial_sum([claimed])
-            sums[0] = Partial(wanted.cls, sums[0].value + wanted.value - merge(sums).value)
+            sums[0] = Partial(wanted.cls | sums[0].cls & NARROW, sums[0].value + wanted.value - merge(sums).value)
         return [p.encode() for p in sums]
 
 

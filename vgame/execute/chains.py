@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.pointwise import Chain
+from vgame.arithmetic.pointwise import NARROW, Chain
 from vgame.arithmetic.products import WORTH
 from vgame.execute.layout import plan, row_major
 from vgame.program.operators import Access, Contract, Map, Operator, RefClass, Variant, operand_refs
@@ -24,7 +24,7 @@ FAR = 64
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
 #: The same for the GPU's kernels, which leave to torch what is rare and not one instruction.
 ALONE_ON_GPU = ALONE | {
-    Function.FLOOR, Function.CEIL, Function.TRUNC, Function.ROUND, Function.FTOI, Function.IDIV, Function.IMOD,
+    Function.FLOOR, Function.CEIL, Function.TRUNC, Function.ROUND, Function.CAST, Function.FTOI, Function.IDIV, Function.IMOD,
 }  # fmt: skip
 #: Maps of a chain at most: a thread holds a block per value and constant of it.
 LONGEST = 256
@@ -117,7 +117,7 @@ def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[
     groups: dict[int, list[int]] = {}
     owner: dict[int, int] = {}  # operator: its group, while that is open
     for i, operator in enumerate(operators):
-        fits = isinstance(operator, Map) and operator.function not in alone
+        fits = isinstance(operator, Map) and operator.function not in alone and not _is_narrow(operator, alone)
         reads = [(ref.index, n) for n, (ref, _, _) in enumerate(operand_refs(operator)) if ref.cls is RefClass.OPERATOR]
         touched = {owner[r] for r, _ in reads if r in owner}
         closed = {owner[r] for r, n in reads if r in owner and not (fits and _in_place(operator, n, operators[r]))}
@@ -131,6 +131,11 @@ def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[
             groups[i] = [*joined, i]
             owner.update(dict.fromkeys(groups[i], i))
     return list(groups.values())
+
+
+def _is_narrow(operator: Map, alone: Collection[Function]) -> bool:
+    """Whether it rounds to bfloat16, which the GPU's chains do not."""
+    return operator.bfloat16 and alone is ALONE_ON_GPU
 
 
 def _in_place(operator: Map, operand: int, read: Operator) -> bool:
@@ -195,7 +200,8 @@ class _Slots:
         for read in {a.ref.index for a in operator.accesses if a.ref.cls is RefClass.OPERATOR}:
             if self.last.get(read) == index and read not in self.results:
                 self.unused.append(self.values[read])
-        return [int(operator.function), self.values[index], *operands, *operands[:1] * (3 - len(operands))]
+        code = int(operator.function) | (NARROW if operator.bfloat16 else 0)
+        return [code, self.values[index], *operands, *operands[:1] * (3 - len(operands))]
 
     def _operand(self, access: Access, sizes: tuple[int, ...]) -> int:
         if access.ref.cls is RefClass.IMMEDIATE:

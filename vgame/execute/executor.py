@@ -304,12 +304,14 @@ class _Run:
             case Contract(variant=Variant.SUM):
                 batches = 1 if operator.shared_a else operator.batch
                 rows = self.matrix(operator.a, (1, batches * operator.m, operator.k))
-                return kernels.sum_rows(rows).view(-1, operator.m).expand(operator.batch, -1)
+                sums = kernels.sum_rows(rows, bfloat16=operator.bfloat16)
+                return sums.view(-1, operator.m).expand(operator.batch, -1)
             case Contract():
                 index_shape = (1 if operator.shared_a else operator.batch, operator.k)
                 shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
                 indices, values = self.shaped(operator.a, index_shape), self.shaped(operator.b, shape_b)
-                return kernels.one_hot_sum(indices, values, operator.m).expand(operator.batch, -1, -1)
+                sums = kernels.one_hot_sum(indices, values, operator.m, bfloat16=operator.bfloat16)
+                return sums.expand(operator.batch, -1, -1)
             case Gather():
                 return self._gather(operator)
             case ReduceMax():
@@ -326,7 +328,8 @@ class _Run:
         shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)
         shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
         a, b = self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b)
-        return self.executor.kernels.dot(a, b, run).expand(operator.batch, -1, -1)  # both may be shared
+        out = self.executor.kernels.dot(a, b, run, bfloat16=operator.bfloat16)
+        return out.expand(operator.batch, -1, -1)  # both may be shared
 
     def _begin(self, index: int, operator: Contract) -> None:
         """A product that waits for threads with nothing to do; its operands wait with it, so only a few may."""
@@ -340,7 +343,8 @@ class _Run:
 
         types = operand_types(operator)
         operands = [self.operand(a, operator.sizes, t) for a, t in zip(operator.accesses, types, strict=True)]
-        return self.executor.kernels.map(operator.function, *operands).expand(operator.sizes)
+        out = self.executor.kernels.map(operator.function, *operands, bfloat16=operator.bfloat16)
+        return out.expand(operator.sizes)
 
     def _copy(self, operator: Copy) -> torch.Tensor | Mirrored:
         *front, behind = operator.accesses

@@ -8,11 +8,12 @@ Whitelisted kernels only: + - * / on binary32 are IEEE instructions; never add(a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 
-from vgame.arithmetic import certified, elementary
+from vgame.arithmetic import certified, elementary, narrow
 from vgame.arithmetic.folded import Folded
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.gpu import gate
@@ -26,16 +27,16 @@ class Kernels(Protocol):
     """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
 
     `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. dot may leave its jobs to `run`, and its result
-    is complete when these are done; or it does them itself.
+    is complete when these are done; or it does them itself. bfloat16: the result is rounded to 8 bits, once.
     """
 
     folds: bool
     fuses: bool
 
-    def map(self, function: Function, *operands: Tensor) -> Tensor: ...
-    def dot(self, a: Tensor, b: Tensor, run: Runner = each) -> Tensor: ...
-    def sum_rows(self, a: Tensor) -> Tensor: ...
-    def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor: ...
+    def map(self, function: Function, *operands: Tensor, bfloat16: bool = False) -> Tensor: ...
+    def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False) -> Tensor: ...
+    def sum_rows(self, a: Tensor, bfloat16: bool = False) -> Tensor: ...
+    def one_hot_sum(self, index: Tensor, b: Tensor, m: int, bfloat16: bool = False) -> Tensor: ...
 
 
 def _positive_zero(x: Tensor) -> Tensor:
@@ -108,6 +109,7 @@ FLOAT: dict[Function, Callable[..., Tensor]] = {
     Function.CEIL: torch.ceil,
     Function.TRUNC: torch.trunc,
     Function.ROUND: torch.round,
+    Function.CAST: torch.clone,
     Function.ADD: torch.add,
     Function.SUB: torch.sub,
     Function.MUL: torch.mul,
@@ -172,53 +174,60 @@ class Correct:
 
     folds = fuses = True
 
-    def map(self, function: Function, *operands: Tensor) -> Tensor:
-        if function in ELEMENTARY:
-            return elementary.evaluate(function, *operands)
-        return (FLOAT.get(function) or OTHER[function])(*operands)
+    def map(self, function: Function, *operands: Tensor, bfloat16: bool = False) -> Tensor:
+        kernel = partial(elementary.evaluate, function) if function in ELEMENTARY else FLOAT.get(function)
+        result = (kernel or OTHER[function])(*operands)
+        return narrow.pointwise(function, result, operands) if bfloat16 else result
 
-    def dot(self, a: Tensor | Folded, b: Tensor | Folded, run: Runner = each) -> Tensor:
-        return certified.dot(a, b, run)
+    def dot(self, a: Tensor | Folded, b: Tensor | Folded, run: Runner = each, bfloat16: bool = False) -> Tensor:
+        return certified.dot(a, b, run, bfloat16)
 
-    def sum_rows(self, a: Tensor | Folded) -> Tensor:
-        return certified.sum_rows(a)
+    def sum_rows(self, a: Tensor | Folded, bfloat16: bool = False) -> Tensor:
+        return certified.narrow_rows(a) if bfloat16 else certified.sum_rows(a)
 
-    def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
-        return certified.one_hot_sum(index, b, m)
+    def one_hot_sum(self, index: Tensor, b: Tensor, m: int, bfloat16: bool = False) -> Tensor:
+        return (certified.narrow_one_hot_sum if bfloat16 else certified.one_hot_sum)(index, b, m)
+
+
+def _rounded(x: Tensor, bfloat16: bool) -> Tensor:
+    """As binary32, or as bfloat16 after that."""
+    x = x.to(torch.float32)
+    return narrow.nearest(x) if bfloat16 else x
 
 
 class Plain:
-    """The vendor's arithmetic in one precision, rounded to binary32 after every operator: nearest (binary64) and fp32."""
+    """The vendor's arithmetic in one precision, rounded to binary32 after every operator (and then to bfloat16): nearest, fp32."""
 
     folds = fuses = False
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
-    def map(self, function: Function, *operands: Tensor) -> Tensor:
+    def map(self, function: Function, *operands: Tensor, bfloat16: bool = False) -> Tensor:
         kernel = VENDOR.get(function) or FLOAT.get(function)
         if kernel is None:
-            return OTHER[function](*operands)
-        return kernel(*(x.to(self.dtype) for x in operands)).to(torch.float32)
+            result = OTHER[function](*operands)
+            return narrow.nearest(result) if bfloat16 else result
+        return _rounded(kernel(*(x.to(self.dtype) for x in operands)), bfloat16)
 
-    def dot(self, a: Tensor, b: Tensor, run: Runner = each) -> Tensor:
+    def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False) -> Tensor:
         a, b = a.to(self.dtype), b.to(self.dtype)
         if self.dtype is torch.float64:  # by the kernels that a device of another order replaces
             out = a.new_empty(max(len(a), len(b)), a.shape[1], b.shape[1])
             vendor().product(a, b, out)
-            return out.to(torch.float32)
-        return torch.matmul(a, b.transpose(1, 2)).to(torch.float32)
+            return _rounded(out, bfloat16)
+        return _rounded(torch.matmul(a, b.transpose(1, 2)), bfloat16)
 
-    def sum_rows(self, a: Tensor) -> Tensor:
+    def sum_rows(self, a: Tensor, bfloat16: bool = False) -> Tensor:
         x = a.to(self.dtype)
-        return (vendor().total(x) if self.dtype is torch.float64 else x.sum(-1)).to(torch.float32)
+        return _rounded(vendor().total(x) if self.dtype is torch.float64 else x.sum(-1), bfloat16)
 
-    def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
+    def one_hot_sum(self, index: Tensor, b: Tensor, m: int, bfloat16: bool = False) -> Tensor:
         batch, n, k = max(index.shape[0], b.shape[0]), b.shape[1], b.shape[2]
         target = torch.zeros(batch, n, m + 1, dtype=self.dtype, device=b.device)
         valid = torch.where((index >= 0) & (index < m), index, m).to(torch.int64)
         target.scatter_add_(2, valid[:, None].expand(batch, n, k), b.to(self.dtype).expand(batch, n, k))
-        return target[..., :m].transpose(1, 2).to(torch.float32)
+        return _rounded(target[..., :m].transpose(1, 2), bfloat16)
 
 
 MODES: dict[str, Callable[[], Kernels]] = {

@@ -44,7 +44,8 @@ def evaluate(operator: Operator, at: Position, read: Read) -> int:
     """The word of one output element."""
     match operator:
         case Map():
-            word = reference.evaluate(operator.function, *operands(operator, at.element, read))
+            bits = reference.BFLOAT16_BITS if operator.bfloat16 else reference.SIGNIFICAND_BITS
+            word = reference.evaluate(operator.function, *operands(operator, at.element, read), bits=bits)
             return word if operator.integer else canonical(word)
         case Copy():
             word = _copy(operator, unravel(at.element, operator.sizes), read)
@@ -142,8 +143,11 @@ def partial(operator: Contract, element: int, block: int, read: Read) -> referen
     """Exact partial sum of one block of a contraction."""
     m, a, b = rows(operator, element, block, read)
     if operator.variant is Variant.ONE_HOT:
-        return reference_sums.partial_one_hot_sum(a, m, b)
-    return reference_sums.partial_sum(a) if operator.variant is Variant.SUM else reference_sums.partial_dot(a, b)
+        result = reference_sums.partial_one_hot_sum(a, m, b)
+    else:
+        is_sum = operator.variant is Variant.SUM
+        result = reference_sums.partial_sum(a) if is_sum else reference_sums.partial_dot(a, b)
+    return result.narrow() if operator.bfloat16 else result
 
 
 __all__ = ["Position", "Read", "block_of", "canonical", "evaluate", "operands", "partial", "rows", "unravel"]

@@ -19,7 +19,7 @@ from fractions import Fraction
 from functools import reduce
 
 from vgame.arithmetic.reference_binary32 import ONE, decode, order_key
-from vgame.arithmetic.reference_sums import ENCODED_BYTES, UNIT_EXPONENT, VALUE_BITS, Partial, partial_dot
+from vgame.arithmetic.reference_sums import ENCODED_BYTES, NOT_A_NUMBER, UNIT_EXPONENT, VALUE_BITS, Partial, partial_dot
 from vgame.logged.rounding import Direction, copy_entry, round_fraction, ulp
 
 SIGN = 0x80000000
@@ -100,7 +100,7 @@ class Moments:
         if len(data) != MOMENTS_BYTES:
             raise ValueError(f"not the encoding of moments: {data.hex()}")
         value, rest = Partial.decode(data[:ENCODED_BYTES]), data[ENCODED_BYTES:]
-        if value.cls and any(rest):
+        if value.cls > NOT_A_NUMBER or (value.cls and any(rest)):
             raise ValueError(f"not the encoding of moments: {data.hex()}")
         return cls(value, int.from_bytes(rest[:-2], "big"), int.from_bytes(rest[-2:], "big"))
 

@@ -43,6 +43,9 @@ WIDE: dict[Function, Callable[..., Tensor]] = {
 }
 
 
+NARROW = "validity refuses bfloat16 in this mode"
+
+
 class TamperedLog(VgameError):
     """The log steers a value where the arithmetic leaves no choice. The verdict is "cheated"."""
 
@@ -90,7 +93,8 @@ class Logged(Correct):
         """A new step: to be recorded, or with the entries to follow."""
         self.step, self.given, self.made, self._next = step, given, {}, 0
 
-    def map(self, function: Function, *operands: Tensor) -> Tensor:
+    def map(self, function: Function, *operands: Tensor, bfloat16: bool = False) -> Tensor:
+        assert not bfloat16, NARROW
         if self.bits == 32:  # these functions, rounded from binary64, are correctly rounded: 53 >= 2 * 24 + 2
             return super().map(function, *operands)
         if function in ELEMENTARY:
@@ -115,20 +119,25 @@ class Logged(Correct):
         """The contraction that comes next. Each of its batches has entries of its own, even if all have the same operands."""
         return self.program.operators[self._contractions[self._next]]
 
-    def dot(self, a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each) -> Tensor:
+    def dot(
+        self, a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each, bfloat16: bool = False
+    ) -> Tensor:
         """At once, whatever `run` would do: entries are made in program order."""
+        assert not bfloat16, NARROW
         a, b = (unfolded(x) if isinstance(x, Placed) else x for x in (a, b))
         if max(a.shape[0], b.shape[0]) < self._current.batch:
             a = unfolded(a).expand(self._current.batch, -1, -1)
         return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._enclose_product(a, b, flat))
 
-    def sum_rows(self, a: Tensor | Folded | Placed) -> Tensor:
+    def sum_rows(self, a: Tensor | Folded | Placed, bfloat16: bool = False) -> Tensor:
+        assert not bfloat16, NARROW
         a = unfolded(a)[0]
         if a.shape[0] < self._current.batch * self._current.m:
             a = a.repeat(self._current.batch, 1)
         return self._sum(lambda site: row_sums.sum_rows(a, site), lambda flat: self._enclose(a[flat]))
 
-    def one_hot_sum(self, index: Tensor, b: Tensor, m: int) -> Tensor:
+    def one_hot_sum(self, index: Tensor, b: Tensor, m: int, bfloat16: bool = False) -> Tensor:
+        assert not bfloat16, NARROW
         if max(len(index), len(b)) < self._current.batch:
             index = index.expand(self._current.batch, -1)
 

@@ -28,8 +28,8 @@ from vgame.program.operators import (
     Variant,
 )
 
-VERSION = 1
-INTEGER, FINITE = 1, 2  # flags
+VERSION = 2
+INTEGER, FINITE, BFLOAT16 = 1, 2, 4  # flags
 MAX_INDEX = 1 << 24
 
 
@@ -82,7 +82,7 @@ def _body(operator: Operator) -> bytes:
         case Copy():
             count = struct.pack(">B", len(operator.accesses))
             return _space(operator.sizes) + count + b"".join(map(_access, operator.accesses))
-        case Contract(_, batch, m, n, k, a, b, shared_a, shared_b):
+        case Contract(_, batch, m, n, k, a, b, shared_a, shared_b, _):
             return struct.pack(">4IB", batch, m, n, k, shared_a | shared_b << 1) + _ref(a) + _ref(b)
         case Gather():
             fixed = struct.pack(">4I", operator.count, operator.width, operator.rows, operator.fill)
@@ -100,6 +100,7 @@ def operator_record(operator: Operator, finite: bool) -> bytes:
     """kind ‖ function ‖ flags ‖ elements ‖ body."""
     function = getattr(operator, "function", getattr(operator, "variant", 0))
     flags = (INTEGER if operator.integer else 0) | (FINITE if finite else 0)
+    flags |= BFLOAT16 if getattr(operator, "bfloat16", False) else 0
     return struct.pack(">3BI", CODES[type(operator)], function, flags, operator.elements) + _body(operator)
 
 
@@ -158,7 +159,7 @@ def read_operator(record: bytes, what: str) -> Operator:
     reader = Reader(record, what)
     code, function, flags, elements = reader.take("3BI")
     try:
-        operator = _read_body(reader, Code(code), function, bool(flags & INTEGER), elements)
+        operator = _read_body(reader, Code(code), function, flags, elements)
         again = operator_record(operator, bool(flags & FINITE))
     except (ValueError, ZeroDivisionError, struct.error) as error:
         raise ProgramError(f"{what} is no operator: {error}") from None
@@ -168,12 +169,13 @@ def read_operator(record: bytes, what: str) -> Operator:
     return operator
 
 
-def _read_body(reader: Reader, code: Code, function: int, integer: bool, elements: int) -> Operator:
+def _read_body(reader: Reader, code: Code, function: int, flags: int, elements: int) -> Operator:
+    integer, bfloat16 = bool(flags & INTEGER), bool(flags & BFLOAT16)
     match code:
         case Code.MAP:
             sizes = reader.space()
             f = Function(function)
-            return Map(f, sizes, tuple(reader.access(len(sizes)) for _ in range(arity(f))), integer)
+            return Map(f, sizes, tuple(reader.access(len(sizes)) for _ in range(arity(f))), integer, bfloat16)
         case Code.COPY:
             sizes = reader.space()
             (count,) = reader.take("B")
@@ -181,7 +183,7 @@ def _read_body(reader: Reader, code: Code, function: int, integer: bool, element
         case Code.CONTRACT:
             batch, m, n, k, shared = reader.take("4IB")
             a, b = reader.ref(), reader.ref()
-            return Contract(Variant(function), batch, m, n, k, a, b, bool(shared & 1), bool(shared & 2))
+            return Contract(Variant(function), batch, m, n, k, a, b, bool(shared & 1), bool(shared & 2), bfloat16)
         case Code.GATHER:
             count, width, rows, fill = reader.take("4I")
             return Gather(count, width, rows, reader.ref(), reader.ref(), fill, integer)

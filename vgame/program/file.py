@@ -22,7 +22,7 @@ from vgame.files import parse_json, read_file, write_atomic
 from vgame.program import encoding
 from vgame.program.program import Labels, Program, Source, TensorLabel
 
-MAGIC = b"vgame program 1\n"
+MAGIC, OLD_MAGIC = b"vgame program 2\n", b"vgame program 1\n"
 HEADER_BYTES = 124
 MOST_BYTES = 2**32  # of a program file
 OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # characters that steer how text is shown, or are none
@@ -55,6 +55,8 @@ def load_program(path: Path) -> Program:
 
 def decode_program(data: bytes, what: str) -> Program:
     """The program of a file's content; accepts exactly what `encode_program` gives."""
+    if data.startswith(OLD_MAGIC):
+        raise ProgramError(f"{what} has program format 1; this vgame reads format 2: prepare the job again")
     if not data.startswith(MAGIC):
         raise ProgramError(f"{what} is not a vgame program file (it does not start with {MAGIC!r})")
     try:
@@ -72,7 +74,9 @@ def _parse(reader: encoding.Reader) -> tuple[Program, bytes]:
     (header,) = reader.take(f"{HEADER_BYTES}s")
     version, states, operators, constants, data, scalars, loss = struct.unpack(">7I", header[:28])
     if version != encoding.VERSION:
-        raise ProgramError(f"{reader.what} has version {version}; this vgame reads version {encoding.VERSION}")
+        raise ProgramError(
+            f"{reader.what} has version {version}; this vgame reads version {encoding.VERSION}: prepare the job again"
+        )
     sources = tuple(_source(reader) for _ in range(states))
     records = [reader.take(f"{reader.take('I')[0]}s")[0] for _ in range(operators)]
     parsed = tuple(encoding.read_operator(r, f"operator {i} of {reader.what}") for i, r in enumerate(records))

@@ -93,6 +93,7 @@ class Map:
     sizes: tuple[int, ...]
     accesses: tuple[Access, ...]
     integer: bool
+    bfloat16: bool = False  # the output is rounded to 8 bits, once
 
     @property
     def elements(self) -> int:
@@ -133,6 +134,7 @@ class Contract:
     b: Ref = Ref(RefClass.IMMEDIATE)
     shared_a: bool = False
     shared_b: bool = False
+    bfloat16: bool = False  # the output is rounded to 8 bits, once
     integer = False
 
     @property

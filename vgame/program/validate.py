@@ -95,7 +95,7 @@ def undecidable(program: Program, tensors: Tensors, mode: str = "correct") -> It
     """Every operator that the referee could not decide, and why."""
     for i, operator in enumerate(program.operators):
         problem = _operator_problem(operator, i, tensors) or _witness_problem(operator, tensors, len(program.operators))
-        problem = problem or _gas_problem(operator, mode)
+        problem = problem or _mode_problem(operator, mode)
         if problem:
             yield f"operator {program.operator_name(i)}: {problem}"
 
@@ -130,7 +130,20 @@ def _operator_problem(operator: Operator, index: int, tensors: Tensors) -> str |
             return f"it reads {ref.cls.name} {ref.index} as {elements} elements, it has {known[0]}"
         if integer is not None and integer != known[1]:
             return f"it reads {ref.cls.name} {ref.index} as {'int32' if integer else 'binary32'}, which it is not"
-    return _shape_problem(operator)
+    return _precision_problem(operator) or _shape_problem(operator)
+
+
+def _precision_problem(operator: Operator) -> str | None:
+    """CAST is there to round to bfloat16; int32 words are never rounded."""
+    if not isinstance(operator, Map):
+        return None
+    if operator.bfloat16 and operator.integer:
+        return "its int32 output cannot be bfloat16"
+    return "a CAST whose output is not bfloat16 rounds nothing" if _is_idle(operator) else None
+
+
+def _is_idle(operator: Map) -> bool:
+    return operator.function is Function.CAST and not operator.bfloat16
 
 
 def _shape_problem(operator: Operator) -> str | None:
@@ -256,7 +269,9 @@ def _witness_problem(operator: Operator, tensors: Tensors, operators: int) -> st
     )
 
 
-def _gas_problem(operator: Operator, mode: str) -> str | None:
+def _mode_problem(operator: Operator, mode: str) -> str | None:
+    if mode == "logged" and getattr(operator, "bfloat16", False):
+        return "its output is bfloat16, which mode `logged` does not have; order the job in mode `correct`"
     if mode != "logged" or not isinstance(operator, Contract) or operator.block_length <= MAX_LOGGED_TERMS:
         return None
     most = MAX_BLOCKS * MAX_LOGGED_TERMS
