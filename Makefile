@@ -43,7 +43,7 @@ lint: $(READY) ## style
 fmt: $(READY) ## format
 	@$(BIN)/ruff format vgame tests scripts && $(BIN)/ruff check --fix vgame tests scripts
 
-contracts: $(READY) $(NODE_READY) ## recompile the contracts into vgame/game/artifacts
+contracts: $(READY) $(NODE_READY) ## recompile the contracts into vgame/chain/artifacts
 	@$(BIN)/python scripts/compile.py
 
 check-contracts: $(READY) $(NODE_READY) ## do the artifacts come from the sources?

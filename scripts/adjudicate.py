@@ -29,12 +29,12 @@ sys.path.insert(0, str(ROOT / "tests" / "twin"))
 # ruff: noqa: E402
 from onchain import StepOnChain, deploy_referee
 
-from vgame.commit.store import Store
-from vgame.execute import history as histories
 from vgame.execute.executor import Executor
-from vgame.execute.history import History
+from vgame.job.bundle import Bundle, JobFile, prepare, read_job_file
 from vgame.program.operators import ArgMax, Contract, Operator, ReduceMax, RefClass, operand_refs
-from vgame.spec import Bundle, JobFile, prepare, read_job_file
+from vgame.runs import history as histories
+from vgame.runs.history import History
+from vgame.runs.store import Store
 from vgame.tasks import cifar10
 
 RECORD = ROOT / "docs" / "adjudication.json"

@@ -17,9 +17,10 @@ from unittest.mock import patch
 import torch
 from bench_steps import TASKS, certified_step
 
-from vgame.arithmetic import compiled_rounding, convolutions
-from vgame.arithmetic.products import Tile
-from vgame.arithmetic.vendor import NATIVE, using
+from vgame.arithmetic.numba import rounding_test as compiled_rounding
+from vgame.arithmetic.torch import convolutions
+from vgame.arithmetic.torch.products import Tile
+from vgame.arithmetic.torch.vendor import NATIVE, using
 
 PRODUCTS = "library's products"
 PARTS = [

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.certified import counting, dot, one_hot_sum, reversed_order, sum_rows
-from vgame.arithmetic.perturbed import KINDS, perturbed_products
+from vgame.arithmetic.torch.perturbed import KINDS, perturbed_products
 
 
 def normal(*shape: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Compile contracts/ with the pinned npm compiler through py-solc-x.
 
-In: contracts/**/*.sol. Out: vgame/game/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for what is deployed.
+In: contracts/**/*.sol. Out: vgame/chain/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for what is deployed.
 `--check` compares a fresh compilation with the artifacts that are checked in, and exits with 1 if they differ.
 Test harnesses (tests/contracts/) are compiled on demand by `compile_sources`, never checked in.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import solcx
 
 ROOT = Path(__file__).resolve().parent.parent
-ARTIFACTS = ROOT / "vgame" / "game" / "artifacts"
+ARTIFACTS = ROOT / "vgame" / "chain" / "artifacts"
 DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Logged", "Pointwise")
 CODE_SIZE_LIMIT = 24_576  # EIP-170
 IMPORT = re.compile(r'^import .*?"([^"]+)";', re.MULTILINE | re.DOTALL)

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vgame.arithmetic.philox import shuffle_index
-from vgame.commit.store import Store
-from vgame.game.trees import run_tree
-from vgame.spec import JobFile, load_bundle, make_task, prepare, read_job_file, save_bundle
+from vgame.arithmetic.reference.philox import shuffle_index
+from vgame.dispute.trees import run_tree
+from vgame.job.bundle import JobFile, load_bundle, make_task, prepare, read_job_file, save_bundle
+from vgame.runs.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ("small_resnet", "small_gpt", "small_llama", "small_lstm")

@@ -4,7 +4,7 @@
     python scripts/exhaustive.py --sample 1/4096                     some panels of 4,096 words; records nothing
     python scripts/exhaustive.py --torch                             every word through the torch twin: the same checksums?
 
-Checked: vgame/arithmetic/elementary_kernel.py. Against: exhaustive_panels.py, and where that does not confirm, exhaustive_reference.py.
+Checked: vgame/arithmetic/numba/elementary.py. Against: exhaustive_panels.py, and where that does not confirm, exhaustive_reference.py.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exhaustive_panels import PANEL, unconfirmed
 from exhaustive_reference import NAN, settle
 
-from vgame.arithmetic.elementary_kernel import fill
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.numba.elementary import fill
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "exhaustive.json"
@@ -62,7 +62,7 @@ def torch_twin(function: Function, words: np.ndarray) -> np.ndarray:
     """The result words of the torch twin, NaN canonical."""
     import torch
 
-    from vgame.arithmetic.elementary import evaluate_torch
+    from vgame.arithmetic.torch.elementary import evaluate_torch
 
     result = evaluate_torch(function, torch.from_numpy(words.view(np.float32))).numpy().view(np.uint32)
     result[result & 0x7FFFFFFF > 0x7F800000] = NAN

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vgame.arithmetic import reference
 from vgame.arithmetic.functions import BINARY_F, BINARY_I, COMPARE_F, COMPARE_I, UNARY_F, Function, arity
+from vgame.arithmetic.reference import functions as reference
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
 FIRST, LAST = "<!-- functions: scripts/function_table.py -->\n", "<!-- end of functions -->\n"

@@ -22,17 +22,17 @@ from typing import Any
 import torch
 from web3 import Web3
 
-from vgame.commit.store import Store
-from vgame.execute.attacks import CheatingHistory, Patch, PatchedExecutor
+from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
+from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.chain.embedded import serve
+from vgame.chain.game import Game, JobSpec, Phase, abi_type, full_abi
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
-from vgame.execute.history import History
 from vgame.execute.training import intervals
-from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Wallet, deploy_game
-from vgame.game.embedded import serve
-from vgame.game.game import Game, JobSpec, Phase, abi_type, full_abi
-from vgame.game.trainer import Trainer
-from vgame.spec import Bundle, prepare, read_job_file
+from vgame.job.bundle import Bundle, prepare, read_job_file
+from vgame.runs.history import History
+from vgame.runs.store import Store
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "gas.json"
 MARGIN = 0.02

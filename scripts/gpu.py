@@ -37,7 +37,8 @@ from bench_steps import TASKS, resnet50  # noqa: E402
 from certified_data import FAMILIES, draw  # noqa: E402
 
 from vgame.arithmetic import certified  # noqa: E402
-from vgame.arithmetic.gpu import gate  # noqa: E402
+from vgame.arithmetic.torch.philox import random_words, shuffle_indices  # noqa: E402
+from vgame.arithmetic.triton import gate  # noqa: E402
 from vgame.commit.merkle import Kind  # noqa: E402
 from vgame.commit.tensor import tensors_root, to_words  # noqa: E402
 from vgame.errors import VgameError  # noqa: E402
@@ -45,7 +46,6 @@ from vgame.execute.devices import settle  # noqa: E402
 from vgame.execute.doctor import examine  # noqa: E402
 from vgame.execute.executor import Executor  # noqa: E402
 from vgame.execute.graph import Recorded  # noqa: E402
-from vgame.execute.random import random_words, shuffle_indices  # noqa: E402
 from vgame.program.lower import Lowered, lower_task  # noqa: E402
 from vgame.program.operators import Shuffle  # noqa: E402
 from vgame.program.schedule import Schedule  # noqa: E402

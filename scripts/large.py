@@ -37,7 +37,7 @@ def random_cifar(folder: Path) -> None:
 
 def prepare(name: str, steps: int, args: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the bundle of a workload; what it consists of."""
-    from vgame.spec import prepare, read_job_file, save_bundle
+    from vgame.job.bundle import prepare, read_job_file, save_bundle
 
     job = read_job_file(ROOT / f"vgame/tasks/{name}.toml")
     job = job.model_copy(update={"args": job.args | args, "steps": steps, "interval": 1})
@@ -59,8 +59,8 @@ def run(folder: Path, device: str) -> dict[str, Any]:
     from vgame.commit.merkle import Kind
     from vgame.commit.tensor import tensors_root
     from vgame.execute.devices import settle
-    from vgame.offline import executor_of
-    from vgame.spec import load_bundle
+    from vgame.job.bundle import load_bundle
+    from vgame.runs.local import executor_of
 
     with settle(device) as kind:
         bundle = load_bundle(folder)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compile import reachable
 
-from vgame.files import write_atomic
+from vgame.system.files import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "mutants.json"
@@ -211,7 +211,7 @@ def play(place: Path, mutant: Mutant) -> str | None:
     before = path.read_text()
     if mutant.old not in before:
         raise SystemExit(f"{mutant.file} no longer contains {mutant.old!r}; bring scripts/mutants.py up to date")
-    artifacts = {p: p.read_bytes() for p in (place / "vgame/game/artifacts").glob("*.json")}
+    artifacts = {p: p.read_bytes() for p in (place / "vgame/chain/artifacts").glob("*.json")}
     path.write_text(before.replace(mutant.old, mutant.new, 1))
     try:
         names = [n for n in DEPLOYED if path in reachable(next((place / "contracts").rglob(f"{n}.sol")))]

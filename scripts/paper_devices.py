@@ -34,7 +34,7 @@ def bundle_of(
     name: str, text: Path, steps: int, mode: str = "logged", thresholds: str = "proven", bits: int = 32, seed: int = 0
 ):
     """A shipped job as a bundle with other numbers."""
-    from vgame.spec import LogTerms, prepare
+    from vgame.job.bundle import LogTerms, prepare
 
     job = source_of(name, text)
     log = LogTerms(bits=bits, thresholds=thresholds) if mode == "logged" else None
@@ -44,7 +44,7 @@ def bundle_of(
 
 def source_of(name: str, text: Path):
     """The job file of a shipped job, with its arguments."""
-    from vgame.spec import read_job_file
+    from vgame.job.bundle import read_job_file
 
     file, args, _ = JOBS[name]
     job = read_job_file(ROOT / f"vgame/tasks/{file}.toml")
@@ -82,9 +82,9 @@ class Device:
 
     def __init__(self, order: Order, kind: str) -> None:
         from vgame.execute.executor import Executor
+        from vgame.job.bundle import load_bundle
         from vgame.logged.logfile import LogFile
         from vgame.logged.run import make_executor
-        from vgame.spec import load_bundle
 
         self.order, self.log = order, None
         self.bundle = bundle = load_bundle(Path(order.bundle))

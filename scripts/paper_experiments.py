@@ -64,7 +64,7 @@ def _in_mode(job: str, mode: str, options: argparse.Namespace, folder: Path) -> 
 
 def _saved(folder: Path, job: str, options: argparse.Namespace, mode: str, thresholds: str = "proven", seed: int = 0):
     """The job's bundle, made once."""
-    from vgame.spec import load_bundle, save_bundle
+    from vgame.job.bundle import load_bundle, save_bundle
 
     if not (folder / "spec.json").exists():
         save_bundle(bundle_of(job, options.text, options.steps, mode, thresholds, seed=seed), folder)
@@ -73,7 +73,7 @@ def _saved(folder: Path, job: str, options: argparse.Namespace, mode: str, thres
 
 def corrections(job: str, options: argparse.Namespace) -> dict[str, Any]:
     """By bits: corrections of the second device that follows the first one's log, and how many are to be expected per step."""
-    from vgame.spec import save_bundle
+    from vgame.job.bundle import save_bundle
 
     found = {}
     steps = max(2, options.steps // 10)

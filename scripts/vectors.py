@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from vgame.arithmetic import reference, reference_sums
 from vgame.arithmetic.functions import BINARY_F, COMPARE_F, UNARY_F, Function, arity
-from vgame.arithmetic.philox import philox, random_word, shuffle_index
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.reference import sums as reference_sums
+from vgame.arithmetic.reference.philox import philox, random_word, shuffle_index
 from vgame.commit.merkle import Kind, Tree, leaf_hash, padding
 from vgame.commit.tensor import from_words
 from vgame.commit.words import words_tree

@@ -64,12 +64,12 @@ def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any]) -> None:
     """Build, capture, lower; the bundle goes into the folder, what torch computes beside it."""
     import torch
 
+    from vgame.job.bundle import Bundle, Terms, save_bundle
     from vgame.program import capture as capturing
     from vgame.program.lower import lower_captured
     from vgame.program.operators import Philox
     from vgame.program.schedule import Schedule
     from vgame.program.validate import tensors_of, undecidable
-    from vgame.spec import Bundle, Terms, save_bundle
 
     task = make_task(*zoo.build(name))
     expected = by_torch(task)
@@ -135,8 +135,8 @@ def execute(folder: Path, device: str, kind: str, result: dict[str, Any]) -> Non
     """One step of the bundle; the root of the state after it."""
     from vgame.commit.merkle import Kind
     from vgame.commit.tensor import tensors_root
-    from vgame.offline import executor_of
-    from vgame.spec import load_bundle
+    from vgame.job.bundle import load_bundle
+    from vgame.runs.local import executor_of
 
     bundle = load_bundle(folder / "job")
     executor = executor_of(bundle, kind)

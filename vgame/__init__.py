@@ -23,8 +23,7 @@ if TYPE_CHECKING:
         train,
     )
     from vgame.api_chain import AuditorAgent, Game, Node, Order, TrainerAgent, embedded_chain
-    from vgame.commit.store import Divergence
-    from vgame.differences import Difference
+    from vgame.chain.connection import Chain, Wallet, connect
     from vgame.errors import (
         BundleError,
         Cancelled,
@@ -38,8 +37,9 @@ if TYPE_CHECKING:
         UnsupportedOperators,
         VgameError,
     )
-    from vgame.game.chain import Chain, Wallet, connect
-    from vgame.spec import Bundle, LogTerms, Terms
+    from vgame.job.bundle import Bundle, LogTerms, Terms
+    from vgame.runs.locate import Difference
+    from vgame.runs.store import Divergence
     from vgame.tasks.task import Task
 
 _PLACES = {
@@ -47,14 +47,14 @@ _PLACES = {
         "AuditResult", "Constant", "Cosine", "Job", "Linear", "Run", "StepDecay", "audit", "locate", "prepare", "train",
     ),
     "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "TrainerAgent", "embedded_chain"),
-    "vgame.commit.store": ("Divergence",),
-    "vgame.differences": ("Difference",),
+    "vgame.runs.store": ("Divergence",),
+    "vgame.runs.locate": ("Difference",),
     "vgame.errors": (
         "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError",
         "MissingPackage", "ProgramError", "StoreError", "UnsupportedOperators", "VgameError",
     ),
-    "vgame.game.chain": ("Chain", "Wallet", "connect"),
-    "vgame.spec": ("Bundle", "LogTerms", "Terms"),
+    "vgame.chain.connection": ("Chain", "Wallet", "connect"),
+    "vgame.job.bundle": ("Bundle", "LogTerms", "Terms"),
     "vgame.tasks.task": ("Task",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgame import roles
+from vgame.agents import roles
+from vgame.agents.retry import Patience
+from vgame.chain import game as contract
+from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError
 from vgame.execute.devices import find, settle
-from vgame.game import game as contract
-from vgame.game.chain import Chain, Wallet, deploy_game
-from vgame.game.trainer import Trainer
-from vgame.patience import Patience
-from vgame.report import Reporter
-from vgame.spec import Bundle
+from vgame.job.bundle import Bundle
+from vgame.system.progress import Reporter
 
 log = logging.getLogger("vgame")
 
@@ -38,7 +38,7 @@ class Node:
 @contextmanager
 def embedded_chain() -> Iterator[Node]:
     """The embedded chain on loopback, as long as the block lasts. Time passes with transactions, or by `Chain.advance`."""
-    from vgame.game.embedded import get_default_account_keys, serve
+    from vgame.chain.embedded import get_default_account_keys, serve
 
     server = serve()
     threading.Thread(target=server.serve_forever, daemon=True).start()

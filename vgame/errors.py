@@ -5,7 +5,7 @@ Exit codes of the command line: 0 fine, 1 the environment or the input, 2 the ve
 
 from __future__ import annotations
 
-#: The exit code that a SIGTERM leads to (vgame/cli.py), whatever code of a user runs then.
+#: The exit code that a SIGTERM leads to (vgame/cli/commands.py), whatever code of a user runs then.
 STOPPED = 143
 #: Holds the id of the process that started this one, where this one has to end with it.
 PARENT_VARIABLE = "VGAME_PARENT"

@@ -15,7 +15,7 @@ struct Partial {
 /// @title Accumulator: exact sums of binary32 words, rounded once.
 /// @notice In: ranges of little-endian words (word i at byte 4 * i). Out: a {Partial}, and from it a word.
 /// Every product of two binary32 numbers is a multiple of 2^-298, so a sum is one integer in that unit, whatever the order.
-/// Twin: vgame/arithmetic/reference_sums.py; the encoding is section 4 of docs/formats.md.
+/// Twin: vgame/arithmetic/reference/sums.py; the encoding is section 4 of docs/formats.md.
 /// @dev Infinities and NaN: the sum is NaN if a term is NaN or infinity times zero, or if both infinities occur; else the
 /// infinity; else the exact sum. Hence classes combine by OR.
 library Accumulator {

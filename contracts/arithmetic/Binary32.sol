@@ -6,7 +6,7 @@ import {Functions} from "./Functions.sol";
 
 /// @title Binary32: IEEE-754 binary32 in integers, and every function of a `map` that needs no series.
 /// @notice In: words (binary32, or int32 in two's complement). Out: words, correctly rounded to nearest even, subnormals kept.
-/// A NaN result is always 0x7fc00000. Twin: vgame/arithmetic/reference_binary32.py.
+/// A NaN result is always 0x7fc00000. Twin: vgame/arithmetic/reference/binary32.py.
 /// @dev A finite word is (-1)^sign * mantissa * 2^exponent with mantissa < 2^24 and -149 <= exponent <= 104. Inside the library words
 /// are uint256 below 2^32, and {evaluate} is the only way in: it answers for NaN, so the functions behind it never see one.
 library Binary32 {

@@ -6,7 +6,7 @@ import {Binary32} from "./Binary32.sol";
 import {Functions} from "./Functions.sol";
 
 /// @title Elementary: exp, expm1, log, log1p, tanh, erf, sigmoid, sin and cos of a binary32 word, correctly rounded.
-/// @notice In: a function code and a word. Out: RN(f(x)). Twin: vgame/arithmetic/reference_elementary.py.
+/// @notice In: a function code and a word. Out: RN(f(x)). Twin: vgame/arithmetic/reference/elementary.py.
 /// @dev Each function computes an integer `mantissa` and proves |f(x) - mantissa * 2^exponent| <= margin * 2^exponent. Both ends
 /// of that interval are rounded: rounding is monotone, so where they agree the result is RN(f(x)), and where they differ the call
 /// reverts with {Undecided}. docs/numerics-elementary-onchain.md derives every margin and shows that no binary32 input is undecided.

@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 /// @title Philox: random words and the shuffle.
 /// @notice In: seed, step, operator, element. Out: the word, or the sample index, that section 5 of docs/formats.md fixes.
 /// Philox4x32-10 (Salmon et al., SC 2011) and a swap-or-not permutation (Hoang, Morris, Rogaway 2012).
-/// Twin: vgame/arithmetic/philox.py.
+/// Twin: vgame/arithmetic/reference/philox.py.
 library Philox {
     uint256 private constant WORD_MASK = 0xffffffff;
     uint256 private constant SHUFFLE_ROUNDS = 64;

@@ -6,7 +6,7 @@ import {Elementary} from "./Elementary.sol";
 import {Functions} from "./Functions.sol";
 
 /// @title Pointwise: every function of a `map`, in a contract of its own.
-/// @notice In: a function code and three words. Out: the word. Twin: vgame/arithmetic/reference.py, evaluate.
+/// @notice In: a function code and three words. Out: the word. Twin: vgame/arithmetic/reference/functions.py, evaluate.
 contract Pointwise is Elementary {
     /// @notice The word that the function `code` gives for its operands (those that it does not take are ignored), rounded once, to 24 - cut
     /// bits (cut: 0 or 16).

@@ -5,7 +5,7 @@ import {Binary32} from "./Binary32.sol";
 
 /// @title Reduction: words of a range, and maxima over a row.
 /// @notice In: a range of little-endian words (word i at byte 4 * i). Out: a word or a position.
-/// NaN wins, then the first position; zeros are equal. Twin: vgame/arithmetic/reference_sums.py.
+/// NaN wins, then the first position; zeros are equal. Twin: vgame/arithmetic/reference/sums.py.
 library Reduction {
     /// @notice The range ends before word `index`, or holds no word at all.
     error WordOutOfRange(uint256 index, uint256 count);

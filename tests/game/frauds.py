@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from scene import WIDE, Call, Setup
 from toy import Lies, ToyMachine
 
+from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
+from vgame.chain.game import Dispute, Game, Level
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import View
 from vgame.errors import VgameError
-from vgame.game.adversaries import CheatingTrainer, FalseAccuser
-from vgame.game.auditor import Auditor
-from vgame.game.game import Dispute, Game, Level
-from vgame.game.view import View
 
 JUNK = b"\x5a" * 32
 SETUP = Setup(WIDE, steps=8)

@@ -8,11 +8,11 @@ from frauds import Forcer, Place
 from scene import Play, Scene, Setup
 from toy import Lies, ToyMachine
 
+from vgame.chain.game import Level, Phase
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import padding
-from vgame.game.auditor import Auditor
-from vgame.game.game import Level, Phase
-from vgame.game.trainer import Trainer
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.trainer import Trainer
 
 
 class Forged(ToyMachine):

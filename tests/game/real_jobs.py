@@ -8,18 +8,18 @@ from pathlib import Path
 
 from revm_node import RevmChain, RevmGame, calldata
 
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.attacks.tampered_log import Tampering
+from vgame.chain.connection import Wallet, calldata_floor
+from vgame.chain.game import CAUSES, JobSpec, Level, Phase
 from vgame.commit.merkle import Kind
-from vgame.execute.history import History
+from vgame.dispute.player import Player
+from vgame.dispute.trainer import Trainer
 from vgame.execute.training import train
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.chain import Wallet, calldata_floor
-from vgame.game.game import CAUSES, JobSpec, Level, Phase
-from vgame.game.player import Player
-from vgame.game.trainer import Trainer
-from vgame.logged.attacks import Tampering
+from vgame.job.bundle import Bundle
 from vgame.logged.history import LoggedHistory
 from vgame.logged.run import LoggedStore, make_executor
-from vgame.spec import Bundle
+from vgame.runs.history import History
 
 
 class Scene:

@@ -10,7 +10,7 @@ from frauds import SETUP, SUM, word_lie
 from scene import Call, Play, Scene, due
 from toy import INFINITY, Lies, Special
 
-from vgame.game.game import Game
+from vgame.chain.game import Game
 
 NODE = b"\x77" * 32
 RECORD = (b"", b"", [])

@@ -11,11 +11,11 @@ from refusals import LIE, NODE, Refusal, refuses, struct
 from scene import Call, Scene, due, payee_game
 from toy import Lies
 
+from vgame.chain.game import Level, Phase, Status
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree
-from vgame.game.auditor import Auditor
-from vgame.game.game import Level, Phase, Status
-from vgame.game.view import View
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import View
 
 
 class Other(Auditor):

@@ -17,8 +17,8 @@ from eth_account import Account
 from web3 import Web3
 from web3.providers import JSONBaseProvider
 
-from vgame.game.chain import GAS_CAP, Chain, Wallet
-from vgame.game.game import Event, Game, abi_type, full_abi
+from vgame.chain.connection import GAS_CAP, Chain, Wallet
+from vgame.chain.game import Event, Game, abi_type, full_abi
 
 CHAIN_ID = 1337
 START = 1_700_000_000

@@ -19,12 +19,12 @@ from ghost import Ghost
 from revm_node import PayeeGame, RevmChain, RevmGame, RevmNode
 from toy import Kind, Lies, Operator, Program, State, ToyMachine
 
-from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Wallet, deploy_game
-from vgame.game.embedded import serve
-from vgame.game.game import CAUSES, Dispute, Game, Job, JobSpec, Phase, Status
-from vgame.game.player import Player
-from vgame.game.trainer import Trainer
+from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.chain.embedded import serve
+from vgame.chain.game import CAUSES, Dispute, Game, Job, JobSpec, Phase, Status
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.player import Player
+from vgame.dispute.trainer import Trainer
 
 CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 ETHER = 10**18

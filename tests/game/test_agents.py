@@ -6,13 +6,13 @@ import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from scene import Play, Scene, Setup, due
 
+from vgame.agents.retry import Patience
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import View
 from vgame.errors import Abstain, ChainError, NotYet, TooDear
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.auditor import Auditor
-from vgame.game.game import Level, Phase, Status, Turn
-from vgame.game.view import View
-from vgame.patience import Patience
-from vgame.report import Reporter
+from vgame.system.progress import Reporter
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 

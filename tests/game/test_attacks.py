@@ -13,18 +13,18 @@ from outcomes import share
 from revm_node import RevmChain, RevmGame, RevmNode
 from scene import Play, Scene, watch
 
-from vgame.commit.store import Store
-from vgame.execute import attacks
+from vgame.attacks import computation as attacks
+from vgame.attacks.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
+from vgame.chain.connection import deploy_game
+from vgame.chain.game import JobSpec, Level, Phase
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
-from vgame.execute.history import History
 from vgame.execute.training import train
-from vgame.game.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
-from vgame.game.auditor import Auditor
-from vgame.game.chain import deploy_game
-from vgame.game.game import JobSpec, Level, Phase
-from vgame.game.trainer import Trainer
+from vgame.job.bundle import Bundle, JobFile, load_bundle, prepare, save_bundle
 from vgame.program.schedule import Schedule
-from vgame.spec import Bundle, JobFile, load_bundle, prepare, save_bundle
+from vgame.runs.history import History
+from vgame.runs.store import Store
 
 STEPS, INTERVAL, STRIKE = 6, 2, 4
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from frauds import SETUP, SUM, word_lie
 from scene import Call, Play, Scene, deployed, embedded_chain, payee_game
 
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.game import PAGE, Phase, Status, Turn
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import PAGE, Phase, Status, Turn
 
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]

@@ -13,12 +13,12 @@ from revm_node import ENTRIES, SELECTORS, Reverted, decode_log
 from scene import Call, Play, Scene, due, payee_game
 from wild import Frame, Layout, frame, number, wild
 
+from vgame.chain.game import Game, Level, Phase
 from vgame.commit.merkle import Kind, Tree, leaf_hash
-from vgame.game.auditor import Auditor
-from vgame.game.game import Game, Level, Phase
-from vgame.game.trainer import Trainer
-from vgame.game.trees import reveal_depth
-from vgame.game.view import Openings, View
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import Openings, View
+from vgame.dispute.trainer import Trainer
+from vgame.dispute.trees import reveal_depth
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 PUBLISHING = {"reveal", "openLeaf", "postSegment", "postTrace", "postPartials"}

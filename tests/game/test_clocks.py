@@ -11,10 +11,10 @@ from frauds import SETUP, SUM, Forcer, Mistaken, state_lie, word_lie
 from scene import Call, Play, Scene, due
 from toy import Lies
 
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Game, Level, Phase, Turn
+from vgame.dispute.player import Player
 from vgame.errors import ContractError
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.game import Game, Level, Phase, Turn
-from vgame.game.player import Player
 
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]

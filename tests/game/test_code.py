@@ -9,9 +9,9 @@ from eth.vm.forks.prague.computation import PragueComputation
 from frauds import SETUP
 from scene import Scene, deploy_code, embedded_chain, toy_contracts
 
+from vgame.chain.connection import Wallet, deploy_game
+from vgame.chain.game import Game
 from vgame.errors import ChainError, ContractError
-from vgame.game.chain import Wallet, deploy_game
-from vgame.game.game import Game
 
 
 def test_the_real_parts_are_recognised(scene: Scene) -> None:

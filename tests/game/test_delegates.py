@@ -6,11 +6,11 @@ import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from scene import Call, Play, Scene
 
+from vgame.chain.game import Phase
+from vgame.dispute.delegate import Delegate
+from vgame.dispute.player import Player
+from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, ContractError, Over
-from vgame.game.delegate import Delegate
-from vgame.game.game import Phase
-from vgame.game.player import Player
-from vgame.game.trainer import Trainer
 
 SPEC = SETUP.spec
 ERROR = word_lie(6, SUM, 4, 1)[0]  # an auditor's: it names an element of a long sum

@@ -12,8 +12,8 @@ import refused_moves
 from refusals import CASES, Prepare
 from scene import Scene
 
+from vgame.chain.connection import artifact
 from vgame.errors import ContractError
-from vgame.game.chain import artifact
 
 ROOT = Path(__file__).resolve().parents[2]
 assert refused_jobs and refused_moves and refused_money, "their cases register themselves"

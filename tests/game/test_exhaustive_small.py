@@ -15,10 +15,10 @@ from frauds import Arbitrary
 from scene import Call, Play, Scene, Setup, due
 from toy import Kind, Lies, Operator, Program, State
 
+from vgame.chain.game import Dispute, Level, Phase, Status, Turn
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.player import Player
 from vgame.errors import ContractError
-from vgame.game.auditor import Auditor
-from vgame.game.game import Dispute, Level, Phase, Status, Turn
-from vgame.game.player import Player
 
 #: One operator: all trees below the run have one leaf or two.
 ONE = Setup(Program((Operator(1, Kind.CARRY, finite=True),), (State(1, 0),)), steps=2, interval=1, depth=1)

@@ -13,9 +13,9 @@ from outcomes import caught, check_conviction, check_dismissal, convicted_at, fo
 from scene import WIDE, Scene, Setup
 from toy import Kind, Lies, Operator, Program, State
 
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.auditor import Auditor
-from vgame.game.game import Level, Phase, Status
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Level, Phase, Status
+from vgame.dispute.auditor import Auditor
 
 # ---- the table ----
 

@@ -14,11 +14,11 @@ import pytest
 from scene import ETHER, Setup, embedded_chain
 
 from vgame.arithmetic.functions import Function
+from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.chain.game import Game, Level, Status
 from vgame.commit.merkle import Kind, Tree, leaf_hash, node_hash, padding, tree_height
 from vgame.commit.words import LEAF_WORDS
-from vgame.game.chain import Chain, Wallet, deploy_game
-from vgame.game.game import Game, Level, Status
-from vgame.game.trees import reveal_depth, run_leaf
+from vgame.dispute.trees import reveal_depth, run_leaf
 from vgame.program.operators import Map, Ref, RefClass, identity_access, immediate
 from vgame.program.program import Program, Source
 

@@ -14,12 +14,12 @@ from revm_node import RICH, SELECTORS, Reverted, calldata
 from scene import Call, Scene, Setup, due, payee_game
 from toy import Lies
 
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Game, Level, Phase, Status, Turn
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import View
+from vgame.dispute.player import Player
 from vgame.errors import ContractError, VgameError
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.auditor import Auditor
-from vgame.game.game import Game, Level, Phase, Status, Turn
-from vgame.game.player import Player
-from vgame.game.view import View
 
 HERE = Path(__file__).parent
 SPEC = SETUP.spec

@@ -10,25 +10,25 @@ import pytest
 import torch
 from real_jobs import AtElement, Scene, train_run
 
-from vgame.arithmetic.perturbed import perturbed_products
-from vgame.arithmetic.reference_sums import Partial
-from vgame.commit.store import Divergence, Store
+from vgame.agents.roles import Computation, Seat, off_chain
+from vgame.arithmetic.reference.sums import Partial
+from vgame.arithmetic.torch.perturbed import perturbed_products
+from vgame.attacks.adversaries import CheatingTrainer
+from vgame.attacks.tampered_log import Tampering
+from vgame.chain.game import Level, Phase
+from vgame.dispute.auditor import Auditor
 from vgame.errors import Abstain, ContractError, StoreError
 from vgame.execute.training import train
-from vgame.game.adversaries import CheatingTrainer
-from vgame.game.auditor import Auditor
-from vgame.game.game import Level, Phase
+from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.job.terms import gas_of
 from vgame.logged.admissible import Moments, merge_moments, moments_sum
-from vgame.logged.attacks import Tampering
 from vgame.logged.history import LoggedHistory
 from vgame.logged.kernels import sum_operators
 from vgame.logged.published import FILES, PublishedLog
 from vgame.logged.run import make_executor
 from vgame.program.operators import Contract
-from vgame.report import Reporter
-from vgame.roles import Computation, Seat, off_chain
-from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
-from vgame.terms import gas_of
+from vgame.runs.store import Divergence, Store
+from vgame.system.progress import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,14 +8,14 @@ import pytest
 from real_jobs import AtElement, Scene, train_run
 from revm_node import RevmChain
 
-from vgame.commit.store import Store
-from vgame.execute.history import History
+from vgame.chain.game import Phase
 from vgame.execute.training import train
-from vgame.game.game import Phase
-from vgame.offline import executor_of
+from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.job.terms import gas_of
 from vgame.program.operators import Contract
-from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
-from vgame.terms import gas_of
+from vgame.runs.history import History
+from vgame.runs.local import executor_of
+from vgame.runs.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 

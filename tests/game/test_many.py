@@ -11,10 +11,10 @@ from outcomes import share
 from scene import Play, Scene, Setup, due
 from toy import INFINITY, Lies
 
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.game import Level, Phase, Status, Turn
-from vgame.game.player import Player
-from vgame.game.view import View
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.dispute.claim_view import View
+from vgame.dispute.player import Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 OPENINGS = ("Revealed", "LeafOpened", "SegmentPosted", "TracePosted", "PartialsPosted")

@@ -11,11 +11,11 @@ from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, word_lie
 from refused_money import Other
 from scene import Play, Scene, due, fast_scene
 
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Level, Phase
 from vgame.commit.merkle import Kind, Tree
+from vgame.dispute.auditor import Auditor
 from vgame.errors import ContractError
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.auditor import Auditor
-from vgame.game.game import Level, Phase
 
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]

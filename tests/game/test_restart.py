@@ -14,10 +14,10 @@ from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, state_lie, word_lie
 from scene import Call, Scene, due
 from toy import INFINITY, Lies, Special
 
+from vgame.chain.game import Level, Phase, Status
+from vgame.dispute.player import Player
+from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, ContractError
-from vgame.game.game import Level, Phase, Status
-from vgame.game.player import Player
-from vgame.game.trainer import Trainer
 
 SUM_LIE = word_lie(6, SUM, 4, 1)[0]
 LEFT_ALONE = state_lie(6, 5, 0)[0]

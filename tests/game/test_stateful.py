@@ -25,10 +25,10 @@ from hypothesis.stateful import (
 from scene import Call, Play, Scene, due, fast_scene, watch
 from toy import INFINITY, Lies, ToyMachine
 
+from vgame.chain.game import Level, Phase, Status, Turn, errors
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.player import Player
 from vgame.errors import ContractError, VgameError
-from vgame.game.auditor import Auditor
-from vgame.game.game import Level, Phase, Status, Turn, errors
-from vgame.game.player import Player
 
 CLAIMS = {
     "true": None,

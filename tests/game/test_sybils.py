@@ -9,9 +9,9 @@ from frauds import SETUP, SUM, Forcer, word_lie, wrong_word
 from scene import Play, Scene, Setup, fast_scene
 from toy import Lies
 
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.game import Level, Phase, Status, Turn
-from vgame.game.player import DISPUTE_GAS, RESERVE, Player
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.dispute.player import DISPUTE_GAS, RESERVE, Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 WRONG_TRACE = Lies(shown={(6, 2, 128): wrong_word(6, 2, 128)})

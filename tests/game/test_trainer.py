@@ -13,11 +13,11 @@ import pytest
 from frauds import SETUP
 from scene import Play, Scene
 
-import vgame.roles
+import vgame.agents.roles
+from vgame.agents.roles import Seat, run_delegate, run_trainer
+from vgame.chain.game import Game, JobSpec, Phase
 from vgame.errors import ChainError, NotYet, Over, StoreError
-from vgame.game.game import Game, JobSpec, Phase
-from vgame.report import Reporter
-from vgame.roles import Seat, run_delegate, run_trainer
+from vgame.system.progress import Reporter
 
 SPEC = SETUP.spec
 
@@ -53,11 +53,11 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
             run_root=SETUP.honest.checkpoints[-1],
             hold=hold,
         )
-        monkeypatch.setattr(vgame.roles, "open_game", lambda seat, _: delegate or play.trainer.game)
-        monkeypatch.setattr(vgame.roles, "settle", nullcontext)
-        monkeypatch.setattr(vgame.roles, "hello", lambda *_: None)
-        monkeypatch.setattr(vgame.roles, "find_order", lambda *_: None)
-        monkeypatch.setattr(vgame.roles, "Computation", lambda *_: computation)
+        monkeypatch.setattr(vgame.agents.roles, "open_game", lambda seat, _: delegate or play.trainer.game)
+        monkeypatch.setattr(vgame.agents.roles, "settle", nullcontext)
+        monkeypatch.setattr(vgame.agents.roles, "hello", lambda *_: None)
+        monkeypatch.setattr(vgame.agents.roles, "find_order", lambda *_: None)
+        monkeypatch.setattr(vgame.agents.roles, "Computation", lambda *_: computation)
         play.said = said.events
         seat = Seat("", "", Path(), Path(), poll=0.0)
         if delegate:

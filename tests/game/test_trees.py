@@ -10,10 +10,10 @@ from outcomes import Forged, caught, check_conviction, convicted_at, forced
 from scene import Scene
 from toy import ToyMachine
 
+from vgame.chain.game import Game, Level
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree, padding
-from vgame.game.game import Game, Level
-from vgame.game.trainer import Trainer
+from vgame.dispute.trainer import Trainer
 
 
 class Bare(Trainer):

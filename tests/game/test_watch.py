@@ -11,12 +11,12 @@ from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from scene import Play, Scene, Setup
 from toy import Lies
 
-import vgame.roles
+import vgame.agents.roles
+from vgame.agents.roles import Limits, Watch
+from vgame.chain.game import Level, Phase, Status
 from vgame.errors import ChainError, NotYet
-from vgame.game.game import Level, Phase, Status
-from vgame.report import Reporter
-from vgame.roles import Limits, Watch
-from vgame.terms import Pace
+from vgame.job.terms import Pace
+from vgame.system.progress import Reporter
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 SHOWN = Lies(shown={(6, SUM, 4): 12345})  # the run root is right, only the trace of step 6 is not
@@ -43,7 +43,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
     def set_(too_short: bool) -> None:
         monkeypatch.setattr(
-            vgame.roles, "auditor_shortcomings", lambda *_: ["auditor_budget is 1"] if too_short else []
+            vgame.agents.roles, "auditor_shortcomings", lambda *_: ["auditor_budget is 1"] if too_short else []
         )
 
     set_(False)

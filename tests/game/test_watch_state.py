@@ -10,9 +10,9 @@ import pytest
 from frauds import SETUP, SUM, word_lie
 from scene import Play, Scene
 
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.game import Game, Phase
 from vgame.errors import ChainError
-from vgame.game.adversaries import FalseAccuser
-from vgame.game.game import Game, Phase
 from vgame.watch.differences import LONGEST, apply, difference, shown
 from vgame.watch.money import BURNT, CONTRACT, Flow, balances, flows, owed
 from vgame.watch.reader import Reader

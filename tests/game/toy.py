@@ -1,4 +1,4 @@
-"""A machine that is cheap to compute, implementing vgame.game.machine.Machine. Twin: tests/contracts/ToyReferee.sol.
+"""A machine that is cheap to compute, implementing vgame.commit.machine.Machine. Twin: tests/contracts/ToyReferee.sol.
 
 word(step, operator, element) = (hash of seed, step, operator, element + the word that the operator's kind reads) & FINITE_MASK, unless the
 program lists it as special; for sums the hash is that of each block, and the word their exclusive or. `Lies` makes the machine a cheat's.
@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 from eth_abi import encode
 
+from vgame.commit.machine import ElementProof, PathOf, RecordProof, Stop
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_root, words_tree
-from vgame.game.machine import ElementProof, PathOf, RecordProof, Stop
 
 UNCHANGED = 0xFFFFFFFF
 FINITE_MASK = 0xBFFFFFFF

@@ -16,13 +16,15 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from vgame.arithmetic import certified, elementary, folded
+from vgame.arithmetic import certified
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.gpu import gate, pointwise
-from vgame.arithmetic.gpu.elementary import VALUES
-from vgame.arithmetic.pointwise import Chain
+from vgame.arithmetic.numba.pointwise import Chain
+from vgame.arithmetic.torch import elementary
+from vgame.arithmetic.torch import indexed_matrix as folded
+from vgame.arithmetic.triton import gate, pointwise
+from vgame.arithmetic.triton import philox as gpu_random
+from vgame.arithmetic.triton.elementary import VALUES
 from vgame.commit.gpu_sha import roots
-from vgame.execute import gpu_random
 from vgame.execute.chains import ALONE_ON_GPU
 from vgame.program.operators import Shuffle
 

@@ -12,8 +12,8 @@ from certified_data import FAMILIES, draw
 from small_programs import World, executed
 
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.gpu import gate
-from vgame.arithmetic.pointwise import Chain
+from vgame.arithmetic.numba.pointwise import Chain
+from vgame.arithmetic.triton import gate
 from vgame.execute.chains import ALONE_ON_GPU
 from vgame.execute.executor import Executor
 from vgame.execute.kernels import Correct
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 def single(function: Function, *operands: torch.Tensor) -> torch.Tensor:
     """The function as a chain of one, which is looked at; its mark stands between two others."""
-    from vgame.arithmetic.gpu import pointwise
+    from vgame.arithmetic.triton import pointwise
 
     inputs, marks = len(operands), torch.zeros(3, dtype=torch.int32)
     code = np.array([[function, inputs, *range(inputs), *[0] * (3 - inputs)]], np.int64)

@@ -7,14 +7,14 @@ import pytest
 import torch
 from certified_data import EDGES
 
-from vgame.arithmetic import elementary
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.gpu import gate
-from vgame.arithmetic.philox import random_word, shuffle_index
+from vgame.arithmetic.reference.philox import random_word, shuffle_index
+from vgame.arithmetic.torch import elementary
+from vgame.arithmetic.torch.philox import random_words, shuffle_indices
+from vgame.arithmetic.triton import gate
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.kernels import Correct
-from vgame.execute.random import random_words, shuffle_indices
 from vgame.program.operators import Shuffle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -46,7 +46,7 @@ def test_functions(function: Function) -> None:
 @pytest.mark.parametrize("function", [f for f in ELEMENTARY if EXCEPTIONS[f]], ids=lambda f: f.name)
 def test_exceptions_matter(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red twin: without the table every exceptional input comes out wrong."""
-    from vgame.arithmetic.gpu import elementary as kernels
+    from vgame.arithmetic.triton import elementary as kernels
 
     given, right = (
         from_words(np.array(column, np.uint32), integer=False) for column in zip(*EXCEPTIONS[function], strict=True)

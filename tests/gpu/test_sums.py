@@ -46,7 +46,7 @@ def everything_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound that is so large that the first look decides nothing but exact sums, which there are none of in the test below."""
     from triton import language
 
-    from vgame.arithmetic.gpu import products, sums
+    from vgame.arithmetic.triton import products, sums
 
     for module in (products, sums):
         monkeypatch.setattr(module, "_WEIGHT", language.constexpr(1.0))
@@ -57,7 +57,7 @@ def everything_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_exact_tier_alone(
     family: str, tier: str, everything_is_open: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vgame.arithmetic.gpu import exact
+    from vgame.arithmetic.triton import exact
 
     if tier == "integers":
         monkeypatch.setattr(exact, "_WEIGHT", type(exact._WEIGHT)(2.0**60))
@@ -82,7 +82,7 @@ def test_a_bound_that_is_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     """Red twin: without the bound a sum that binary64 rounds onto a midpoint is rounded the wrong way."""
     from triton import language
 
-    from vgame.arithmetic.gpu import products
+    from vgame.arithmetic.triton import products
 
     a = torch.tensor([[[1.0, 2.0**-24, 2.0**-60]]])
     b = torch.ones(1, 1, 3)
@@ -92,7 +92,7 @@ def test_a_bound_that_is_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_long_rows_in_pieces() -> None:
-    from vgame.arithmetic.gpu.sums import PIECE
+    from vgame.arithmetic.triton.sums import PIECE
 
     a = draw("normal", 1, 2 * PIECE + 5)
     assert words(sum_rows(a)) == sum_words(a)
@@ -111,7 +111,7 @@ def test_products_in_blocks_of_batches(
     batches: tuple[int, int], at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three blocks, the last one shorter; two at a time, the third is added to the first."""
-    from vgame.arithmetic.gpu import products
+    from vgame.arithmetic.triton import products
 
     monkeypatch.setattr(products, "BLOCKS", at_a_time)
     a, b = draw("cancelling", batches[0], 2, 3001), draw("cancelling", batches[1], 5, 3001, seed=1)
@@ -123,7 +123,7 @@ def test_products_in_blocks_of_batches(
 @pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
 def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Patches are read where they lie, as rows and as columns, and no copy of them is made."""
-    from vgame.arithmetic import folded
+    from vgame.arithmetic.torch import indexed_matrix as folded
 
     monkeypatch.setattr(folded, "LEAST", 1)
     pictures = draw(family, 2, 3, 30).view(2, 3, 5, 6)
@@ -142,7 +142,7 @@ def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatc
 @pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
 def test_rows_in_runs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels of a batch of pictures are added where they lie, and so are pictures turned about."""
-    from vgame.arithmetic import folded
+    from vgame.arithmetic.torch import indexed_matrix as folded
 
     monkeypatch.setattr(folded, "LEAST", 1)
     pictures = draw(family, 5, 3, 70)
@@ -154,8 +154,9 @@ def test_rows_in_runs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiles_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vgame.arithmetic import folded, products
-    from vgame.arithmetic.gpu import products as kernels
+    from vgame.arithmetic.torch import indexed_matrix as folded
+    from vgame.arithmetic.torch import products
+    from vgame.arithmetic.triton import products as kernels
 
     monkeypatch.setattr(folded, "LEAST", 1)
     monkeypatch.setattr(products, "TILE", 1 << 9)

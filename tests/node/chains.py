@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from vgame.chain.connection import Chain
 from vgame.errors import ChainError
-from vgame.game.chain import Chain
 
 ANVIL = Path(__file__).resolve().parents[2] / "node_modules" / ".bin" / "anvil"
 

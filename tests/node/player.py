@@ -14,10 +14,10 @@ sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in 
 
 from frauds import SETUP
 
-from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Wallet
-from vgame.game.game import Game, Phase
-from vgame.game.trainer import Trainer
+from vgame.chain.connection import Chain, Wallet
+from vgame.chain.game import Game, Phase
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.trainer import Trainer
 
 
 def main() -> None:

@@ -12,10 +12,10 @@ from frauds import SETUP, SUM, Mistaken, place_of, state_lie, word_lie
 from scene import Scene, due
 from toy import Lies
 
+from vgame.chain import connection as chain_module
+from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.chain.game import Game, Phase
 from vgame.errors import ChainError, ContractError
-from vgame.game import chain as chain_module
-from vgame.game.chain import Chain, Wallet, deploy_game
-from vgame.game.game import Game, Phase
 
 SPEC = SETUP.spec
 

@@ -15,8 +15,8 @@ import pytest
 from chains import wait_until
 from scene import ETHER, Scene
 
-from vgame.game.chain import Wallet
-from vgame.game.game import Game, Phase
+from vgame.chain.connection import Wallet
+from vgame.chain.game import Game, Phase
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """

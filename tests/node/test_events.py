@@ -11,10 +11,10 @@ from frauds import SETUP
 from proxy import LyingProxy, Request, served
 from scene import Play, Scene
 
+from vgame.chain.connection import Chain
+from vgame.chain.events import Events
+from vgame.chain.game import Game
 from vgame.errors import VgameError
-from vgame.game.chain import Chain
-from vgame.game.events import Events
-from vgame.game.game import Game
 
 RANGE = 20
 Truth = Callable[[], Request]

@@ -13,14 +13,14 @@ from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from proxy import DrippingProxy, FaultyProxy, HugeProxy, RedirectingProxy, served
 from scene import Play, Scene
 
-import vgame.game.chain as chain_module
+import vgame.chain.connection as chain_module
+from vgame.agents.retry import Patience
+from vgame.chain.connection import Chain, Wallet
+from vgame.chain.game import Game, Phase, Status
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.player import Player
 from vgame.errors import ChainError
-from vgame.game.auditor import Auditor
-from vgame.game.chain import Chain, Wallet
-from vgame.game.game import Game, Phase, Status
-from vgame.game.player import Player
-from vgame.patience import Patience
-from vgame.report import Reporter
+from vgame.system.progress import Reporter
 
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]

@@ -15,8 +15,8 @@ from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from proxy import DeadlyProxy, served
 from scene import Play, Scene
 
-from vgame.game.chain import Wallet
-from vgame.game.game import Phase, Status
+from vgame.chain.connection import Wallet
+from vgame.chain.game import Phase, Status
 
 PLAYER = Path(__file__).resolve().parent / "player.py"
 SPEC = SETUP.spec

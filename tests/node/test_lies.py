@@ -15,13 +15,13 @@ from proxy import DeepProxy, LyingProxy, Request, served
 from scene import Play, Scene, embedded_chain
 from web3 import Web3
 
-import vgame.game.chain as chain_module
+import vgame.chain.connection as chain_module
+from vgame.chain.connection import FEE_MULTIPLE, FEE_VARIABLE, GWEI, USUAL_TIP, Chain, Wallet
+from vgame.chain.game import Game, Level, Phase, Status, full_abi
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.player import Player
+from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, ContractError, EndpointError, VgameError
-from vgame.game.auditor import Auditor
-from vgame.game.chain import FEE_MULTIPLE, FEE_VARIABLE, GWEI, USUAL_TIP, Chain, Wallet
-from vgame.game.game import Game, Level, Phase, Status, full_abi
-from vgame.game.player import Player
-from vgame.game.trainer import Trainer
 
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]
@@ -414,7 +414,7 @@ def test_an_answer_that_is_nonsense_is_one_sentence(real_scene: Scene, method: s
 ASK = """
 import sys
 from vgame.errors import EndpointError
-from vgame.game.chain import Chain
+from vgame.chain.connection import Chain
 try:
     Chain(sys.argv[1])
 except EndpointError as error:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from chains import wait_until
 
+from vgame.chain.connection import Chain
 from vgame.errors import ChainError
-from vgame.game.chain import Chain
 
 DEMO = """
 import sys, time

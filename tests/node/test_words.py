@@ -12,12 +12,12 @@ from scene import Scene
 from test_lies import Table, Truth, chain_one, refuses, selector, table, topic
 from test_watch import watch
 
+from vgame.agents.roles import Limits, Watch, play
+from vgame.chain.connection import CHAIN_VARIABLE, connect
+from vgame.chain.game import Phase
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError
-from vgame.game.auditor import Auditor
-from vgame.game.chain import CHAIN_VARIABLE, connect
-from vgame.game.game import Phase
-from vgame.game.trainer import Trainer
-from vgame.roles import Limits, Watch, play
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 GET_JOB = selector("getJob", "bytes32")

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from vgame.files import write_atomic
-from vgame.game.chain import calldata_floor
+from vgame.chain.connection import calldata_floor
+from vgame.system.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "contracts"

@@ -16,9 +16,7 @@ from draws import EDGES, draw
 from referee_programs import INTEGERS, STEPS, Small, output, tensor
 
 from vgame.arithmetic.functions import Function, arity
-from vgame.commit.store import Store
 from vgame.execute.executor import Executor
-from vgame.execute.history import History
 from vgame.program.operators import (
     BROADCAST,
     Access,
@@ -40,6 +38,8 @@ from vgame.program.operators import (
     yields_integer,
 )
 from vgame.program.validate import validate
+from vgame.runs.history import History
+from vgame.runs.store import Store
 
 SIZES = (1, 2, 12, 24, 36, 60, 64, 128, 129, 144, 240)
 FILLS = (0, 0x80000000, 0x7FC00000, 0x3F800000, 0x7F800000, 1, 0x7F7FFFFF)  # canonical: any output may have them

@@ -12,11 +12,11 @@ from random import Random
 from deployed import Contract, Reverted
 from eth_abi import decode, encode
 
+from vgame.chain.connection import artifact
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import from_words, tensor_root, to_words
-from vgame.execute.history import PROOF_TYPE, History
-from vgame.game.chain import artifact
 from vgame.program.operators import Contract as Contraction
+from vgame.runs.history import PROOF_TYPE, History
 
 DEPLOYED = ("Pointwise", "Referee", "Logged")
 

@@ -15,10 +15,9 @@ import torch
 from draws import EDGES, draw, draw_pair
 
 from vgame.arithmetic.functions import BINARY_F, COMPARE_F, UNARY_F, Function, arity
-from vgame.commit.store import Store
 from vgame.commit.tensor import from_words
 from vgame.execute.executor import Executor
-from vgame.execute.history import History
+from vgame.job.bundle import Bundle, Terms
 from vgame.program.operators import (
     BROADCAST,
     Access,
@@ -42,7 +41,8 @@ from vgame.program.operators import (
 )
 from vgame.program.program import Program, Source
 from vgame.program.validate import validate
-from vgame.spec import Bundle, Terms
+from vgame.runs.history import History
+from vgame.runs.store import Store
 
 STEP, STEPS = 3, 5
 SEED = 0x0123456789ABCDEF

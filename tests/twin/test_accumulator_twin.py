@@ -1,4 +1,4 @@
-"""contracts/arithmetic/Accumulator.sol and Reduction.sol equal vgame/arithmetic/reference_sums.py, bit for bit."""
+"""contracts/arithmetic/Accumulator.sol and Reduction.sol equal vgame/arithmetic/reference/sums.py, bit for bit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from deployed import Contract, Reverted
 from draws import EDGES, build, draw, draw_pair, pack
 
-from vgame.arithmetic import reference
-from vgame.arithmetic.reference import Partial
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.reference.functions import Partial
 
 pytestmark = pytest.mark.node
 DOT, SUM, ONE_HOT = range(3)

@@ -17,8 +17,8 @@ from test_elementary_twin import BORDERS
 from test_elementary_twin import on_chain as elementary_on_chain
 
 from vgame.arithmetic.functions import BINARY_F, ELEMENTARY, UNARY_F, Function, arity
-from vgame.arithmetic.reference import BFLOAT16_BITS, Partial, evaluate, merge, partial_dot, round_to_binary32
-from vgame.arithmetic.reference_binary32 import is_nan, round_word, to_fraction
+from vgame.arithmetic.reference.binary32 import is_nan, round_word, to_fraction
+from vgame.arithmetic.reference.functions import BFLOAT16_BITS, Partial, evaluate, merge, partial_dot, round_to_binary32
 
 pytestmark = pytest.mark.node
 DRAWS, CUT = 10_000, 16

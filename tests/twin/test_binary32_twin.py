@@ -1,4 +1,4 @@
-"""contracts/arithmetic/Binary32.sol equals vgame/arithmetic/reference.py on 10,000 draws of every function, and on errors."""
+"""contracts/arithmetic/Binary32.sol equals vgame/arithmetic/reference/functions.py on 10,000 draws of every function, and on errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deployed import Contract, Reverted
 from draws import EDGES, draw, draw_pair, draw_square, draw_square_of_midpoint, pack, unpack
 
 from vgame.arithmetic.functions import ELEMENTARY, Function, arity
-from vgame.arithmetic.reference import evaluate
+from vgame.arithmetic.reference.functions import evaluate
 
 pytestmark = pytest.mark.node
 DRAWS = 10_000

@@ -14,7 +14,8 @@ from drawn_programs import drawn
 from onchain import StepOnChain, deploy_referee
 from referee_programs import STEP
 
-from vgame.arithmetic import convolutions, folded, products, workspace
+from vgame.arithmetic.torch import convolutions, products, workspace
+from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.commit.tensor import to_words
 from vgame.execute import chains, executor, layout
 from vgame.execute.executor import Executor
@@ -39,7 +40,7 @@ def every_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     for module in (products, chains):
         monkeypatch.setattr(module, "WORTH", 1)
     monkeypatch.setattr(chains, "FAR", 3)
-    monkeypatch.setattr("vgame.threads.WORTH", 64)
+    monkeypatch.setattr("vgame.system.threads.WORTH", 64)
     for sizes in (workspace.PRODUCTS, workspace.SUMS, workspace.GATHER):
         monkeypatch.setitem(sizes, "cpu", 256)
     ways: Counter = Counter()

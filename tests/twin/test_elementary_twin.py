@@ -16,7 +16,7 @@ from deployed import Contract, Reverted
 from draws import EDGES, build, draw
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.reference import evaluate, round_to_binary32
+from vgame.arithmetic.reference.functions import evaluate, round_to_binary32
 
 pytestmark = pytest.mark.node
 DRAWS = 10_000
@@ -121,7 +121,7 @@ def test_intervals_contain_the_value_and_are_narrow(elementary: Contract, functi
 def to_mpf(word: int) -> object:
     from mpmath import mpf
 
-    from vgame.arithmetic.reference import decode
+    from vgame.arithmetic.reference.functions import decode
 
     sign, mantissa, exponent = decode(word)
     return (-1) ** sign * mpf(mantissa) * mpf(2) ** exponent

@@ -16,9 +16,8 @@ from referee_programs import STEP, STEPS, Small, functions, selections, sums
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.commit.merkle import Kind, leaf_hash, path_root
-from vgame.commit.store import Store
-from vgame.execute.history import PROOF_TYPE
 from vgame.execute.reference import Position
+from vgame.job.bundle import LogSpec
 from vgame.logged.history import LoggedHistory
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
 from vgame.logged.reference import evaluate, reads_log
@@ -28,7 +27,8 @@ from vgame.logged.tree import interval_root, place
 from vgame.program.operators import Contract as Contraction
 from vgame.program.operators import Map
 from vgame.program.program import Program
-from vgame.spec import LogSpec
+from vgame.runs.history import PROOF_TYPE
+from vgame.runs.store import Store
 
 PROGRAMS = {"sums": sums, "functions": functions, "selections": selections}
 

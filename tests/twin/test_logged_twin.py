@@ -14,8 +14,8 @@ from deployed import Contract, Reverted
 from draws import EDGES, draw, draw_pair
 
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.reference import evaluate
-from vgame.arithmetic.reference_sums import Partial
+from vgame.arithmetic.reference.functions import evaluate
+from vgame.arithmetic.reference.sums import Partial
 from vgame.logged.admissible import Moments, moments_dot, moments_sum
 from vgame.logged.kernels import WIDE
 from vgame.logged.reference import arithmetic

@@ -11,10 +11,10 @@ from onchain import StepOnChain, deploy_logged, deploy_referee
 from referee_programs import STEP, Small, state, tensor
 from test_logged_referee import step_of
 
-from vgame.game.chain import GAS_CAP
+from vgame.chain.connection import GAS_CAP
+from vgame.job.terms import gas_of
 from vgame.program.operators import MAX_BLOCKS, ArgMax, Contract, Operator, ReduceMax, Variant
 from vgame.program.validate import MAX_LOGGED_TERMS, longest_run
-from vgame.terms import gas_of
 
 LENGTH = 8_000  # of a row, or of a block of one
 INDEX, TERMS, PRODUCTS = state(0), state(1), state(2)

@@ -1,4 +1,4 @@
-"""contracts/arithmetic/Philox.sol equals vgame/arithmetic/philox.py."""
+"""contracts/arithmetic/Philox.sol equals vgame/arithmetic/reference/philox.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from deployed import Contract
 
-from vgame.arithmetic.philox import philox, random_word, shuffle_index, split_key
+from vgame.arithmetic.reference.philox import philox, random_word, shuffle_index, split_key
 
 pytestmark = pytest.mark.node
 WORDS = [0, 1, 3, 4, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]

@@ -19,13 +19,13 @@ from onchain import StepOnChain, deploy_referee
 from referee_programs import PROGRAMS, STEP, STEPS, state
 
 from vgame.arithmetic.functions import Function
+from vgame.chain.connection import artifact
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.words import LEAF_BYTES
-from vgame.execute.history import PROOF_TYPE
-from vgame.game.chain import artifact
 from vgame.program import encoding
 from vgame.program.operators import ArgMax, Copy, Gather, Map, Operator, Philox, ReduceMax, RefClass, Shuffle
 from vgame.program.operators import Contract as Contraction
+from vgame.runs.history import PROOF_TYPE
 
 KINDS = {Map, Copy, Contraction, Gather, ReduceMax, ArgMax, Philox, Shuffle}
 #: Errors of the libraries inside the referee that no argument provokes.

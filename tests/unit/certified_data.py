@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vgame.arithmetic import reference
+from vgame.arithmetic.reference import functions as reference
 
 NAN, INF = float("nan"), float("inf")
 LARGEST = 2.0**128 - 2.0**104

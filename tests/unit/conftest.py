@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from vgame.game.chain import MOST_CALLS
+from vgame.chain.connection import MOST_CALLS
 
 
 @pytest.fixture(scope="module")

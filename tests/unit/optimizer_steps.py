@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from vgame.arithmetic.philox import shuffle_index
+from vgame.arithmetic.reference.philox import shuffle_index
 from vgame.execute.executor import Executor
 from vgame.program.lower import Lowered, lower_task
 from vgame.program.schedule import Schedule

@@ -16,15 +16,15 @@ import torch
 from job_files import write
 from safetensors.torch import load_file, save_file
 
-import vgame.commit.store
-from vgame.commit.store import Divergence, Store
-from vgame.differences import locate
+import vgame.runs.store
 from vgame.errors import BundleError, JobFileError, StoreError, VgameError
 from vgame.execute.training import train
-from vgame.offline import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
+from vgame.job.bundle import differences, load_bundle, prepare, read_job_file, save_bundle
 from vgame.program.file import load_program
-from vgame.report import Reporter
-from vgame.spec import differences, load_bundle, prepare, read_job_file, save_bundle
+from vgame.runs.local import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
+from vgame.runs.locate import locate
+from vgame.runs.store import Divergence, Store
+from vgame.system.progress import Reporter
 
 QUIET = Reporter(json_lines=True)
 STEPS, INTERVAL = 6, 2
@@ -155,10 +155,10 @@ def test_nothing_is_committed_that_cannot_be_read_back(begun: Path, monkeypatch:
     def damaged(path: Path, data: bytes) -> None:
         whole(path, data[:-1] + bytes([data[-1] ^ 1]) if path.suffix == ".safetensors" else data)
 
-    whole, roots = vgame.commit.store.write_atomic, (begun / "roots.bin").read_bytes()
+    whole, roots = vgame.runs.store.write_atomic, (begun / "roots.bin").read_bytes()
     store = Store(begun, load_bundle(begun / "job"))
     with monkeypatch.context() as patch:
-        patch.setattr("vgame.commit.store.write_atomic", damaged)
+        patch.setattr("vgame.runs.store.write_atomic", damaged)
         with pytest.raises(StoreError, match="does not hold what was written: its root is"):
             train(store, executor_of(store.bundle, "cpu"))
     assert (begun / "roots.bin").read_bytes() == roots

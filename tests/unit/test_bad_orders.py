@@ -9,12 +9,12 @@ import pytest
 import torch
 from job_files import write
 
-from vgame import cli
+from vgame.cli import commands as cli
 from vgame.errors import ContractError, JobFileError, ProgramError, VgameError
+from vgame.job.bundle import JobFile, make_task, read_job_file
 from vgame.program.lower import lower_task
 from vgame.program.optimizers import check_groups
 from vgame.program.schedule import Schedule
-from vgame.spec import JobFile, make_task, read_job_file
 from vgame.tasks.task import Task
 
 # ---- job files ----

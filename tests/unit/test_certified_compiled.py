@@ -12,19 +12,14 @@ import pytest
 import torch
 from certified_data import FAMILIES, LEAST, draw, words
 
-from vgame.arithmetic import (
-    compiled_exact,
-    compiled_operands,
-    compiled_rounding,
-    folded,
-    products,
-    reference,
-    row_facts,
-    sums,
-    workspace,
-)
 from vgame.arithmetic.certified import counting, dot, reversed_order, sum_rows
-from vgame.arithmetic.compiled import compiled as compiled_loops
+from vgame.arithmetic.numba import exact as compiled_exact
+from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.numba import rounding_test as compiled_rounding
+from vgame.arithmetic.numba.compiled import compiled as compiled_loops
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.torch import indexed_matrix as folded
+from vgame.arithmetic.torch import products, row_facts, sums, workspace
 
 families = pytest.mark.parametrize("family", FAMILIES)
 
@@ -153,7 +148,7 @@ def test_row_facts_are_the_passes(family):
 def test_threads_do_not_show(monkeypatch, threads_come_back):
     a, b = draw("bf16", 3, 31, 200), draw("cancelling", 3, 37, 200, seed=1)
     expected = both(a, b)[1]
-    monkeypatch.setattr("vgame.threads.WORTH", 1)
+    monkeypatch.setattr("vgame.system.threads.WORTH", 1)
     monkeypatch.setattr(products, "WORTH", 1)
     for threads in (1, 2, 5):
         torch.set_num_threads(threads)

@@ -14,9 +14,11 @@ import pytest
 import torch
 from certified_data import FAMILIES, dot_words, draw, sum_words, words
 
-from vgame.arithmetic import acceptance, exact_tier, one_hot, products, row_facts, sums
 from vgame.arithmetic.certified import counting, dot, one_hot_sum, reversed_order, sum_rows
-from vgame.arithmetic.perturbed import KINDS, perturbed_products
+from vgame.arithmetic.torch import exact as exact_tier
+from vgame.arithmetic.torch import one_hot, products, row_facts, sums
+from vgame.arithmetic.torch import rounding_test as acceptance
+from vgame.arithmetic.torch.perturbed import KINDS, perturbed_products
 
 families = pytest.mark.parametrize("family", FAMILIES)
 

@@ -10,11 +10,13 @@ import torch
 from certified_data import FAMILIES, draw
 from torch import Tensor
 
-from vgame.arithmetic import compiled_filtering, convolutions, folded, products
-from vgame.arithmetic.convolutions import FilteredTile, dot
-from vgame.arithmetic.folded import Folded, Mirrored, fold
-from vgame.arithmetic.products import Tile
-from vgame.threads import ours
+from vgame.arithmetic.numba import filtering as compiled_filtering
+from vgame.arithmetic.torch import convolutions, products
+from vgame.arithmetic.torch import indexed_matrix as folded
+from vgame.arithmetic.torch.convolutions import FilteredTile, dot
+from vgame.arithmetic.torch.indexed_matrix import Folded, Mirrored, fold
+from vgame.arithmetic.torch.products import Tile
+from vgame.system.threads import ours
 
 families = pytest.mark.parametrize("family", sorted(FAMILIES))
 

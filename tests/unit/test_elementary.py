@@ -13,10 +13,12 @@ import pytest
 import torch
 from mpmath import mp
 
-from vgame.arithmetic import elementary, elementary_kernel, reference
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.numba import elementary as elementary_kernel
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.torch import elementary
 
 NAN = 0x7FC00000
 CLOSEST = json.loads((Path(__file__).parents[1] / "vectors" / "elementary_closest.json").read_text())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from small_programs import World, check, executed
 
 from vgame.arithmetic.functions import Function, arity
-from vgame.arithmetic.philox import random_word, shuffle_index
+from vgame.arithmetic.reference.philox import random_word, shuffle_index
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.chains import FAR, units_of
 from vgame.execute.executor import MOST_PENDING, Executor
@@ -39,7 +39,7 @@ from vgame.program.operators import (
     yields_integer,
 )
 from vgame.program.program import Program, Source
-from vgame.threads import Later
+from vgame.system.threads import Later
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAN, ONE, INFINITY = 0x7FC00000, 0x3F800000, 0x7F800000
@@ -430,7 +430,7 @@ def keeping_everything(operators: list[Operator], world: World) -> Executor:
 def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
     """More than may wait at a time; some are nobody's but the state's, in the end."""
     torch.set_num_threads(3)
-    monkeypatch.setattr("vgame.arithmetic.products.WORTH", 1)
+    monkeypatch.setattr("vgame.arithmetic.torch.products.WORTH", 1)
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     operators, world = products_read_late()
     expected = executed(operators, world)

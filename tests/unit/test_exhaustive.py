@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from mpmath import iv, mp
 
-from vgame.arithmetic import reference
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.reference import functions as reference
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from vgame.files import remove_halves, write_atomic
+from vgame.system.files import remove_halves, write_atomic
 
 WRITER = """
 import os, sys, time
 from pathlib import Path
-from vgame.files import write_atomic
+from vgame.system.files import write_atomic
 os.fsync = lambda _: (print("writing", flush=True), time.sleep(600))
 write_atomic(Path(sys.argv[1]), b"new")
 """

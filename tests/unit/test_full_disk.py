@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from logged_runs import job
 
-from vgame.commit.store import Divergence, Store
+from vgame.agents.retry import Patience
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.execute.training import train
+from vgame.job.bundle import Bundle, load_bundle, prepare, save_bundle
 from vgame.logged.run import LoggedStore, make_executor
-from vgame.offline import audit_offline
-from vgame.patience import Patience
-from vgame.report import Reporter
-from vgame.spec import Bundle, load_bundle, prepare, save_bundle
+from vgame.runs.local import audit_offline
+from vgame.runs.store import Divergence, Store
+from vgame.system.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STOP = Divergence(3, 0, 0)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from small_programs import World
 
-from vgame.arithmetic.acceptance import at_worst
 from vgame.arithmetic.certified import dot, one_hot_sum, sum_rows
 from vgame.arithmetic.functions import Function
+from vgame.arithmetic.torch.rounding_test import at_worst
 from vgame.execute.executor import Executor
-from vgame.offline import executor_of
+from vgame.job.bundle import Bundle, JobFile, LogTerms, Terms, prepare, with_log
+from vgame.job.terms import KEPT_OUT, Prices, auditor_shortcomings, measure, safe_terms, trainer_shortcomings
 from vgame.program.operators import Contract, Gather, Map, Operator, Ref, RefClass, Variant, identity_access
-from vgame.spec import Bundle, JobFile, LogTerms, Terms, prepare, with_log
-from vgame.terms import KEPT_OUT, Prices, auditor_shortcomings, measure, safe_terms, trainer_shortcomings
+from vgame.runs.local import executor_of
 
 SIZE, TERMS, HARD = 256, 512, 6  # from step HARD on every product cancels to the last bit
 
@@ -74,8 +74,8 @@ def test_a_long_step_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     bundle = order()
     executor = executor_of(bundle, "cpu")
     whole = measure(bundle, executor)
-    monkeypatch.setattr("vgame.terms.MEASURED", 1e-9)
-    monkeypatch.setattr("vgame.terms.HARDEST", 4e-9 / whole.step)  # a quarter of the sums, about
+    monkeypatch.setattr("vgame.job.terms.MEASURED", 1e-9)
+    monkeypatch.setattr("vgame.job.terms.HARDEST", 4e-9 / whole.step)  # a quarter of the sums, about
     part = measure(bundle, executor)
     assert whole.worst / 4 < part.worst < 4 * whole.worst
 

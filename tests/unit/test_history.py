@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from vgame.commit.store import Store
-from vgame.execute import history as module
 from vgame.execute.executor import Executor
-from vgame.execute.history import History
-from vgame.offline import executor_of
-from vgame.spec import JobFile, prepare
+from vgame.job.bundle import JobFile, prepare
+from vgame.runs import history as module
+from vgame.runs.history import History
+from vgame.runs.local import executor_of
+from vgame.runs.store import Store
 
 
 def test_outputs_are_kept_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,13 +38,13 @@ WORDS = 1 << 25
 CHILD = r"""
 import re, sys, tempfile, torch
 from pathlib import Path
-from vgame.commit.store import Store
-from vgame.execute import history
-from vgame.offline import executor_of
+from vgame.runs.store import Store
+from vgame.runs import history
+from vgame.runs.local import executor_of
 from vgame.program.operators import *
 from vgame.arithmetic.functions import Function
 from vgame.program.program import Program
-from vgame.spec import Bundle, Terms
+from vgame.job.bundle import Bundle, Terms
 history.CACHE_BYTES = 2**20
 words = int(sys.argv[2])
 read = [Ref(RefClass.OPERATOR, i) for i in range(4)]

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 from test_jobs import ROOT, SHIPPED, USER, job
 
-from vgame.arithmetic.perturbed import perturbed_products
+from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.executor import Executor
-from vgame.spec import Bundle, prepare
+from vgame.job.bundle import Bundle, prepare
 
 
 @pytest.fixture(scope="module")

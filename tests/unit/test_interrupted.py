@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from vgame.errors import StoreError
-from vgame.offline import open_run
-from vgame.spec import JobFile, prepare, save_bundle
+from vgame.job.bundle import JobFile, prepare, save_bundle
+from vgame.runs.local import open_run
 
 STEPS, INTERVAL = 40, 4
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vgame.commit.store import Store
 from vgame.errors import VgameError
-from vgame.offline import train_offline
-from vgame.report import Reporter
-from vgame.spec import JobFile, load_bundle, prepare, read_job_file, save_bundle
+from vgame.job.bundle import JobFile, load_bundle, prepare, read_job_file, save_bundle
+from vgame.runs.local import train_offline
+from vgame.runs.store import Store
+from vgame.system.progress import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("digits", "small_resnet", "small_gpt", "small_llama", "small_lstm", "gpt2")
@@ -51,8 +51,8 @@ import json, sys
 from pathlib import Path
 from vgame.execute.devices import prepare_environment
 prepare_environment("compatible")
-from vgame.offline import audit_offline
-from vgame.report import Reporter
+from vgame.runs.local import audit_offline
+from vgame.system.progress import Reporter
 for run in sys.argv[1:]:
     print(json.dumps([Path(run).name, audit_offline(Path(run), "compatible", None, None, 0, Reporter())]), file=sys.stderr)
 """

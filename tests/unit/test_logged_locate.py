@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from logged_runs import job, tampered, trained_on
 
-from vgame.arithmetic.perturbed import perturbed_products as perturbed
-from vgame.differences import locate
+from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
+from vgame.job.bundle import load_bundle, prepare, save_bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog
 from vgame.logged.thresholds import LEAST
-from vgame.offline import audit_offline
-from vgame.report import Reporter
-from vgame.spec import load_bundle, prepare, save_bundle
+from vgame.runs.local import audit_offline
+from vgame.runs.locate import locate
+from vgame.system.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUIET = Reporter(json_lines=True)

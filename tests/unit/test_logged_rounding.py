@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.reference_binary32 import round_to_binary32
+from vgame.arithmetic.reference.binary32 import round_to_binary32
 from vgame.logged import rounding
 from vgame.logged.kernels import Logged
 from vgame.logged.rounding import BITS, Direction

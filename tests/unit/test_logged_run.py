@@ -15,14 +15,14 @@ from logged_runs import ROOT, job, tampered
 
 from vgame.errors import VgameError
 from vgame.execute.training import train
+from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog, sum_operators
 from vgame.logged.logfile import LogFile
 from vgame.logged.run import LoggedStore, make_executor
 from vgame.logged.thresholds import LEAST, calibrate, is_safe, search
-from vgame.offline import audit_offline, open_run, train_offline
-from vgame.report import Reporter
-from vgame.spec import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.runs.local import audit_offline, open_run, train_offline
+from vgame.system.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUIET = Reporter(json_lines=True)

@@ -71,11 +71,11 @@ def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "caller_loop.py").write_text(
-        "from called_loop import f\nfrom vgame.loops import compiled_loop\ng = compiled_loop()(lambda x: f(x))\n"
+        "from called_loop import f\nfrom vgame.system.jit import compiled_loop\ng = compiled_loop()(lambda x: f(x))\n"
     )
     for factor in (10, 20):
         (tmp_path / "called_loop.py").write_text(
-            f"from vgame.loops import compiled_loop\nf = compiled_loop()(lambda x: {factor} * x)\n"
+            f"from vgame.system.jit import compiled_loop\nf = compiled_loop()(lambda x: {factor} * x)\n"
         )
         (tmp_path / ".#called_loop.py").unlink(missing_ok=True)
         (tmp_path / ".#called_loop.py").symlink_to(f"{factor}")  # as an editor locks a file

@@ -11,7 +11,7 @@ from optimizer_steps import BATCH, SEED, STEPS, compare, data, loss, lowered, ne
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from vgame.arithmetic.philox import shuffle_index
+from vgame.arithmetic.reference.philox import shuffle_index
 from vgame.errors import ProgramError, VgameError
 from vgame.execute.executor import Executor
 from vgame.program.schedule import Schedule

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from vgame.agents.retry import Deferred, Patience
+from vgame.chain.connection import calldata_floor
 from vgame.errors import ChainError, Over, VgameError
-from vgame.game.chain import calldata_floor
-from vgame.patience import Deferred, Patience
-from vgame.report import Reporter
+from vgame.system.progress import Reporter
 
 
 def test_what_nobody_foresaw_is_said_with_its_place_and_borne(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +20,7 @@ def test_what_nobody_foresaw_is_said_with_its_place_and_borne(capsys: pytest.Cap
             calldata_floor(None)  # type: ignore[arg-type]
     out = capsys.readouterr().out
     assert out.count("unforeseen") == 1
-    assert re.search(r"unforeseen AttributeError at vgame/game/chain\.py:\d+: .* \(trying again\)", out)
+    assert re.search(r"unforeseen AttributeError at vgame/chain/connection\.py:\d+: .* \(trying again\)", out)
 
 
 def test_what_computes_does_not_try_for_ever() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgame.arithmetic.philox import philox, random_word, shuffle_index, split_key
+from vgame.arithmetic.reference.philox import philox, random_word, shuffle_index, split_key
 
 ALL_ONES = 0xFFFFFFFF
 

@@ -11,8 +11,8 @@ import torch
 from certified_data import FAMILIES, draw
 from small_programs import World, executed
 
-from vgame.arithmetic import pointwise
 from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
+from vgame.arithmetic.numba import pointwise
 from vgame.commit.tensor import to_words
 from vgame.execute.chains import ALONE, is_identity, units_of
 from vgame.execute.executor import Executor
@@ -101,7 +101,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_layout(layout, threads, monkeypatch, threads_come_back):
     torch.set_num_threads(threads)
-    monkeypatch.setattr("vgame.threads.WORTH", 64)
+    monkeypatch.setattr("vgame.system.threads.WORTH", 64)
     x, y = draw("any bits", 1800), draw("normal", 1800, seed=1)
     left = layout(x)
     right = y[: left.numel()].view(left.shape)
@@ -124,7 +124,7 @@ def test_a_product_and_a_sum_are_not_contracted():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_word_that_is_not_finite_is_found(word, threads, monkeypatch, threads_come_back):
     torch.set_num_threads(threads)
-    monkeypatch.setattr("vgame.threads.WORTH", 64)
+    monkeypatch.setattr("vgame.system.threads.WORTH", 64)
     x = torch.full((1000,), torch.finfo(torch.float32).max)
     x[::2] = -x[::2]
     x[::3] = 2.0**-149

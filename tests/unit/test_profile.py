@@ -12,8 +12,8 @@ import vgame.tasks
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.profile import Profile
-from vgame.offline import executor_of
-from vgame.spec import Bundle, prepare, read_job_file
+from vgame.job.bundle import Bundle, prepare, read_job_file
+from vgame.runs.local import executor_of
 
 
 @cache

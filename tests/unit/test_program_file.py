@@ -149,7 +149,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkey
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vgame.files.os.fsync", refuse)
+    monkeypatch.setattr("vgame.system.files.os.fsync", refuse)
     with pytest.raises(Exception, match=r"p\.vgp cannot be written: No space left on device; nothing was changed"):
         save_program(copy, path)
     assert path.read_bytes() == FILE and [f.name for f in tmp_path.iterdir()] == ["p.vgp"]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from binary32_words import EDGES, INF, LARGEST, MINUS_ZERO, ONE, canonical, floats, pairs, to_float, words
 
-from vgame.arithmetic import reference
 from vgame.arithmetic.functions import Function, arity
-from vgame.arithmetic.reference import evaluate, round_to_binary32
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.reference.functions import evaluate, round_to_binary32
 
 # --- rounding ---
 

@@ -24,7 +24,7 @@ from binary32_words import (
 )
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.reference import evaluate, round_to_binary32
+from vgame.arithmetic.reference.functions import evaluate, round_to_binary32
 
 CLOSEST = Path(__file__).resolve().parents[1] / "vectors" / "elementary_closest.json"
 

@@ -24,9 +24,9 @@ from binary32_words import (
     words,
 )
 
-from vgame.arithmetic import reference
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.reference import Partial, evaluate, round_to_binary32
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.reference.functions import Partial, evaluate, round_to_binary32
 
 
 def test_dot_of_integers() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from vgame.chain.connection import artifact
 from vgame.demo.dossier import Dossier, Move, Tree, with_value
 from vgame.demo.picture import descent
 from vgame.demo.report import MOVES, TITLES, exact_ether, write_report
 from vgame.demo.story import Result
-from vgame.game.chain import artifact
 
 ETHER = 10**18
 ONE = Dossier(

@@ -17,8 +17,8 @@ def say(who: str, json_lines: bool, stdout: int) -> subprocess.CompletedProcess[
     """A process that reports `MANY` events and long work to `stdout`, then exit code 0 as a role's end."""
     body = f"""
 import sys
-from vgame import cli
-from vgame.report import Reporter
+from vgame.cli import commands as cli
+from vgame.system.progress import Reporter
 
 @cli.app.command()
 def talk():

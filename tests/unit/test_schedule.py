@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from vgame.arithmetic.reference_binary32 import round_to_binary32
+from vgame.arithmetic.reference.binary32 import round_to_binary32
 from vgame.errors import ProgramError
 from vgame.program.optimizers import Adam
 from vgame.program.schedule import Real, Schedule, ends, power, to_binary32

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from vgame.agents.roles import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
+from vgame.chain.connection import MOST_VALUES, Chain, _Provider, without_secrets
+from vgame.chain.embedded import serve
 from vgame.demo import processes
 from vgame.errors import ChainError
-from vgame.game.chain import MOST_VALUES, Chain, _Provider, without_secrets
-from vgame.game.embedded import serve
-from vgame.report import Reporter, fail, plain
-from vgame.roles import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
+from vgame.system.progress import Reporter, fail, plain
 
 NAME = "https://user:word@node.example:8545/v3/0123456789abcdef?key=sesame"
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from vgame.arithmetic.workspace import copy_shared
-from vgame.threads import Later, _helpers, _offer, _patient, each, ours, share, threads
+from vgame.arithmetic.torch.workspace import copy_shared
+from vgame.system.threads import Later, _helpers, _offer, _patient, each, ours, share, threads
 
 CALLER = threading.current_thread()
 MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
@@ -76,7 +76,7 @@ def test_helpers_see_the_callers_context() -> None:
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 100), (40, 2, 3), (0, 7), (2, 3, 2)])
 def test_threads_copy_every_word(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vgame.threads.WORTH", 1)
+    monkeypatch.setattr("vgame.system.threads.WORTH", 1)
     source = torch.randn(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
     assert torch.equal(copy_shared(torch.empty(shape), source), source)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from job_files import write
 
-from vgame.commit.store import Store
 from vgame.errors import VgameError
-from vgame.execute.history import History
-from vgame.offline import executor_of, train_offline
-from vgame.report import Reporter
-from vgame.spec import load_bundle
-from vgame.trace import trace
+from vgame.job.bundle import load_bundle
+from vgame.runs.history import History
+from vgame.runs.local import executor_of, train_offline
+from vgame.runs.store import Store
+from vgame.runs.trace import trace
+from vgame.system.progress import Reporter
 
 QUIET = Reporter(json_lines=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vgame.arithmetic.philox import shuffle_index
+from vgame.arithmetic.reference.philox import shuffle_index
 from vgame.execute.executor import Executor
 from vgame.program import lower
 from vgame.program.lower import Lowered, lower_task

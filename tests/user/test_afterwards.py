@@ -17,7 +17,7 @@ import vgame
 from vgame.cli import app
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.weights import check_weights
+from vgame.job.weights import check_weights
 
 
 class Net(nn.Module):

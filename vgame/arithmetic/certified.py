@@ -1,7 +1,7 @@
 """Correctly rounded products and sums, on any device: the face of this part.
 
 In: binary32 and int32 tensors. Out: tensors whose every bit is a mathematical function of the operands, independent of kernel,
-order, thread count, device and vendor. Each function has a twin on words in vgame/arithmetic/reference.py.
+order, thread count, device and vendor. Each function has a twin on words in vgame/arithmetic/reference/functions.py.
 
 The way of an element (docs/numerics-products.md proves each step):
 vendor's binary64 sum -> rounding test (acceptance) -> exactness test (row_facts) -> exact tier (exact_tier, slices).
@@ -10,12 +10,12 @@ Each step is torch passes on any device; on a CPU compiled loops (compiled.py), 
 the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
 """
 
-from vgame.arithmetic.acceptance import Counts, counting
-from vgame.arithmetic.convolutions import dot
-from vgame.arithmetic.maxima import argmax, reduce_max
-from vgame.arithmetic.one_hot import narrow_one_hot_sum, one_hot_sum
-from vgame.arithmetic.sums import narrow_rows, sum_rows
-from vgame.arithmetic.vendor import EmulatedBinary64, Vendor, reversed_order, using
+from vgame.arithmetic.torch.convolutions import dot
+from vgame.arithmetic.torch.maxima import argmax, reduce_max
+from vgame.arithmetic.torch.one_hot import narrow_one_hot_sum, one_hot_sum
+from vgame.arithmetic.torch.rounding_test import Counts, counting
+from vgame.arithmetic.torch.sums import narrow_rows, sum_rows
+from vgame.arithmetic.torch.vendor import EmulatedBinary64, Vendor, reversed_order, using
 
 __all__ = [
     "Counts",

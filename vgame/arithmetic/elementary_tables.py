@@ -1,6 +1,6 @@
 """Constants of the elementary functions. Written by scripts/elementary_tables.py; do not edit.
 
-In: nothing. Out: binary64 constants shared by elementary.py (torch) and elementary_kernel.py (numba).
+In: nothing. Out: binary64 constants shared by elementary.py (torch) and numba/elementary.py (numba).
 """
 
 _H = float.fromhex

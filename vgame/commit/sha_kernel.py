@@ -12,8 +12,8 @@ from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic
 
-from vgame.loops import compiled_loop
-from vgame.threads import share
+from vgame.system.jit import compiled_loop
+from vgame.system.threads import share
 
 LEAF = 512  # bytes of a leaf
 DIGEST = 32

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from vgame.chain.game import CAUSES, Dispute, Event, Game, Job, Level, Phase
 from vgame.commit.words import LEAF_WORDS, leaf_count
-from vgame.game.game import CAUSES, Dispute, Event, Game, Job, Level, Phase
 from vgame.program.program import Program
 
 Names = Mapping[str, str]  # address -> who that is

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from vgame.agents.roles import Computation, Seat, hello, open_game
+from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG, CheatingTrainer, FalseAccuser
+from vgame.chain.game import Game, Phase
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
-from vgame.game.adversaries import ATTACKS, TAMPERED_LOG, CheatingTrainer, FalseAccuser
-from vgame.game.game import Game, Phase
-from vgame.report import Reporter
-from vgame.roles import Computation, Seat, hello, open_game
-from vgame.spec import load_bundle
+from vgame.job.bundle import load_bundle
+from vgame.system.progress import Reporter
 
 
 def run_adversary(seat: Seat, reporter: Reporter) -> None:

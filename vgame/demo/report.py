@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
+from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.demo import picture
-from vgame.files import write_atomic
-from vgame.game.adversaries import ATTACKS, TAMPERED_LOG
+from vgame.system.files import write_atomic
 
 if TYPE_CHECKING:
     from vgame.demo.story import Result
@@ -61,7 +61,7 @@ def write_report(result: Result, path: Path) -> None:
     from vgame.demo.story import DEVICE_A, DEVICE_B
 
     environment = Environment(
-        loader=PackageLoader("vgame", "templates"),
+        loader=PackageLoader("vgame.demo", "templates"),
         autoescape=select_autoescape(default=True),
         trim_blocks=True,
         lstrip_blocks=True,

@@ -18,13 +18,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
+from vgame.chain.connection import Wallet, connect, deploy_game
+from vgame.chain.game import Event, Game, Level, Phase, Status, Turn
 from vgame.demo.dossier import Dossier, holdings, investigate, paid_in
 from vgame.demo.processes import Role, start_embedded_chain
 from vgame.demo.screen import Screen
 from vgame.errors import ContractError, VgameError
-from vgame.game.adversaries import ATTACKS, TAMPERED_LOG
-from vgame.game.chain import Wallet, connect, deploy_game
-from vgame.game.game import Event, Game, Level, Phase, Status, Turn
 
 DEVICE_A, DEVICE_B = "default", "compatible"
 DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
@@ -64,7 +64,7 @@ class Result:
 def run_demo(json_output: bool, attack: str | None, rpc: str | None, report: Path, job_file: Path | None) -> int:
     """Play it; 0 if everything ended as it must, else 2."""
     from vgame.demo.report import write_report
-    from vgame.spec import read_job_file
+    from vgame.job.bundle import read_job_file
 
     known = [*ATTACKS, TAMPERED_LOG.name]
     if attack is not None and attack not in known:
@@ -138,7 +138,7 @@ class Story:
         return Game(self.chain, address, self.wallets["client"])
 
     def _prepare(self, job_file: Path | None):
-        from vgame.spec import prepare, read_job_file, save_bundle
+        from vgame.job.bundle import prepare, read_job_file, save_bundle
 
         job = self._with_clocks(read_job_file(job_file or DIGITS))
         bundle = prepare(job)
@@ -152,7 +152,7 @@ class Story:
 
     def _prepare_logged(self):
         """A small job in mode `logged`."""
-        from vgame.spec import LogTerms, prepare, read_job_file, save_bundle
+        from vgame.job.bundle import LogTerms, prepare, read_job_file, save_bundle
 
         job = self._with_clocks(read_job_file(DIGITS))
         small = {"steps": 4, "interval": 2, "mode": "logged", "log": LogTerms(thresholds="proven")}
@@ -183,7 +183,7 @@ class Story:
 
     def post(self, bundle=None) -> bytes:
         """The client orders the job once more, or another one."""
-        from vgame.roles import post_job
+        from vgame.agents.roles import post_job
 
         self.nonce += 1
         return post_job(self.game, bundle or self.bundle, self.nonce)
@@ -262,7 +262,7 @@ class Story:
 
     def _learn(self) -> None:
         """Loss curve and accuracy of the trained network, from the trainer's store."""
-        from vgame.commit.store import Store
+        from vgame.runs.store import Store
         from vgame.tasks import digits
 
         store = Store(self._store_of("trainer"), self.bundle)

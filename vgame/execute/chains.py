@@ -1,4 +1,4 @@
-"""Which maps of a program are computed together, block by block (vgame/arithmetic/pointwise.py), and when values are let go.
+"""Which maps of a program are computed together, block by block (vgame/arithmetic/numba/pointwise.py), and when values are let go.
 
 In: the operators of a step, and which outputs are kept to its end. Out: units in the order in which they run: single operators, and
 chains of maps over equally many words of which each reads another's output in place. A chain runs where its last map stands, and
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.pointwise import NARROW, Chain
-from vgame.arithmetic.products import WORTH
+from vgame.arithmetic.numba.pointwise import NARROW, Chain
+from vgame.arithmetic.torch.products import WORTH
 from vgame.execute.layout import plan, row_major
 from vgame.program.operators import Access, Contract, Map, Operator, RefClass, Variant, operand_refs
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vgame.arithmetic import certified, reference, reference_sums
+from vgame.arithmetic import certified
 from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.reference import sums as reference_sums
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.devices import fingerprint
 from vgame.execute.kernels import Correct

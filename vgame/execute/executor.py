@@ -15,15 +15,16 @@ from functools import partial
 
 import torch
 
-from vgame.arithmetic import certified, pointwise
-from vgame.arithmetic.folded import LEAST, Folded, Mirrored, Placed, fold
-from vgame.arithmetic.gpu import gate
-from vgame.arithmetic.workspace import copy_shared, keep_pages
+from vgame.arithmetic import certified
+from vgame.arithmetic.numba import pointwise
+from vgame.arithmetic.torch.indexed_matrix import LEAST, Folded, Mirrored, Placed, fold
+from vgame.arithmetic.torch.philox import random_words, shuffle_indices
+from vgame.arithmetic.torch.workspace import copy_shared, keep_pages
+from vgame.arithmetic.triton import gate
 from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
 from vgame.execute.memory import refuse_too_large
-from vgame.execute.random import random_words, shuffle_indices
 from vgame.execute.work import refuse_too_long
 from vgame.program.operators import (
     Access,
@@ -41,7 +42,7 @@ from vgame.program.operators import (
     Variant,
 )
 from vgame.program.program import Program
-from vgame.threads import Later, Runner, each, ours
+from vgame.system.threads import Later, Runner, each, ours
 
 #: So many products may wait at a time.
 MOST_PENDING = 4
@@ -255,7 +256,7 @@ class _Run:
             return
         fused, inputs = unit.fused, [self.words(access, sizes) for access, sizes in unit.fused.sources]
         if self.never_waits:
-            from vgame.arithmetic.gpu import pointwise as by_kernel  # imported only where it runs
+            from vgame.arithmetic.triton import pointwise as by_kernel  # imported only where it runs
 
             first = self.mark_of[fused.checked[0]] if fused.checked else 0
             results = by_kernel.run(fused.chain, fused.elements, inputs, self.marks, first)
@@ -269,7 +270,7 @@ class _Run:
     def are_finite(self, checked: tuple[int, ...]) -> torch.Tensor:
         """Whether every word of each of these outputs is finite; where a chain made it, that is known."""
         if self.never_waits:
-            from vgame.arithmetic.gpu import pointwise as by_kernel  # imported only where it runs
+            from vgame.arithmetic.triton import pointwise as by_kernel  # imported only where it runs
 
             for index in checked:
                 if index not in self.found:

@@ -13,12 +13,13 @@ from typing import Protocol
 
 import torch
 
-from vgame.arithmetic import certified, elementary, narrow
-from vgame.arithmetic.folded import Folded
+from vgame.arithmetic import certified
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.gpu import gate
-from vgame.arithmetic.vendor import vendor
-from vgame.threads import Runner, each
+from vgame.arithmetic.torch import elementary, narrow
+from vgame.arithmetic.torch.indexed_matrix import Folded
+from vgame.arithmetic.torch.vendor import vendor
+from vgame.arithmetic.triton import gate
+from vgame.system.threads import Runner, each
 
 Tensor = torch.Tensor
 
@@ -91,7 +92,7 @@ def _fmod(x: Tensor, y: Tensor) -> Tensor:
 
 def _sqrt(x: Tensor) -> Tensor:
     if gate.in_use(x.device):
-        from vgame.arithmetic.gpu import elementary as by_kernel  # imported only where it runs
+        from vgame.arithmetic.triton import elementary as by_kernel  # imported only where it runs
 
         return by_kernel.evaluate(Function.SQRT, x)
     return x.to(torch.float64).sqrt_().to(torch.float32)

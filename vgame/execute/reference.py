@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vgame.arithmetic import reference, reference_sums
-from vgame.arithmetic.philox import random_word, shuffle_index
+from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.reference import sums as reference_sums
+from vgame.arithmetic.reference.philox import random_word, shuffle_index
 from vgame.program.operators import (
     Access,
     ArgMax,

@@ -12,11 +12,11 @@ from typing import Protocol
 import torch
 
 from vgame.commit.merkle import Kind
-from vgame.commit.store import Divergence, Store
 from vgame.commit.tensor import tensors_root
 from vgame.errors import StoreError
 from vgame.execute.executor import StepResult, Tap
-from vgame.spec import Bundle
+from vgame.job.bundle import Bundle
+from vgame.runs.store import Divergence, Store
 
 State = Sequence[torch.Tensor]
 Progress = Callable[[int, float], None]  # (step, loss)

@@ -2,7 +2,7 @@
 
 In: the words of one sum's operands, its log entry. Out: its word, and which entries a trainer can have. With v the exact sum and
 e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program (e = 0 where all terms are multiples of some q
-and sum |terms| <= 2^53 q, because then no order of summation rounds; promises `classical` and `exact` of vgame/arithmetic/vendor.py):
+and sum |terms| <= 2^53 q, because then no order of summation rounds; promises `classical` and `exact` of vgame/arithmetic/torch/vendor.py):
 
     no entry       RN_b(v)
     up, down       the named end c of the cell of v, if RN_b(v - e) <= c <= RN_b(v + e); else RN_b(v): such a log was tampered with
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
-from vgame.arithmetic.reference_binary32 import ONE, decode, order_key
-from vgame.arithmetic.reference_sums import ENCODED_BYTES, NOT_A_NUMBER, UNIT_EXPONENT, VALUE_BITS, Partial, partial_dot
+from vgame.arithmetic.reference.binary32 import ONE, decode, order_key
+from vgame.arithmetic.reference.sums import ENCODED_BYTES, NOT_A_NUMBER, UNIT_EXPONENT, VALUE_BITS, Partial, partial_dot
 from vgame.logged.rounding import Direction, copy_entry, round_fraction, ulp
 
 SIGN = 0x80000000

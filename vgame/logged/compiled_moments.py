@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.reference_sums import Partial
+from vgame.arithmetic.reference.sums import Partial
 from vgame.logged.admissible import NO_TERM, Moments
 from vgame.logged.rounding import compile_loop
 

@@ -1,4 +1,4 @@
-"""A run in mode `logged` as the game's agents see it: vgame.execute.history with the committed log beside it."""
+"""A run in mode `logged` as the game's agents see it: vgame.runs.history with the committed log beside it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
-from vgame.commit.store import Store
-from vgame.execute.history import History, OpeningTuple
 from vgame.execute.reference import Position, Read
 from vgame.execute.training import Stepper
 from vgame.logged import reference
 from vgame.logged.kernels import StepEntries
 from vgame.logged.rounding import Direction
 from vgame.logged.tree import Opening, direction_of, open_entry
+from vgame.runs.history import History, OpeningTuple
+from vgame.runs.store import Store
 
 
 class CommittedLog(Protocol):
@@ -26,7 +26,7 @@ class CommittedLog(Protocol):
 
 
 class LoggedHistory(History):
-    """Implements vgame.game.machine.Machine for a stored run in mode `logged`."""
+    """Implements vgame.commit.machine.Machine for a stored run in mode `logged`."""
 
     def __init__(self, store: Store, stepper: Stepper, log: CommittedLog) -> None:
         super().__init__(store, stepper)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vgame.arithmetic import elementary
-from vgame.arithmetic.folded import Folded, Placed
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.products import unfolded
+from vgame.arithmetic.torch import elementary
+from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
+from vgame.arithmetic.torch.products import unfolded
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.kernels import Correct
@@ -28,7 +28,7 @@ from vgame.logged.rounding import Direction, round_tensor
 from vgame.logged.sums import PROVEN, Entries, Site
 from vgame.program.operators import Contract
 from vgame.program.program import Program
-from vgame.threads import Runner, each
+from vgame.system.threads import Runner, each
 
 StepEntries = Mapping[int, Entries]  # by operator
 Enclose = Callable[[int], Enclosure | None]  # by flat position
@@ -108,7 +108,7 @@ class Logged(Correct):
         flat = x.contiguous().view(-1)
         if x.device.type != "cpu":
             return round_tensor(elementary.evaluate_wide(function, flat), self.bits).view(x.shape)
-        from vgame.arithmetic import elementary_kernel
+        from vgame.arithmetic.numba import elementary as elementary_kernel
 
         wide = torch.empty(flat.shape, dtype=torch.float64)
         elementary_kernel.fill(function, flat.numpy(), wide.numpy())

@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgame.files import cut, no_link, open_file
 from vgame.logged.encoding import Encoding, LogError, decode, encode, read_varint, varint
 from vgame.logged.kernels import StepEntries, sum_operators
 from vgame.logged.sums import Entries
 from vgame.logged.tree import interval_root
 from vgame.program.program import Program
+from vgame.system.files import cut, no_link, open_file
 
 MAGIC, VERSION = b"VGLOG", 1
 HEADER = 8 + 32 + 4

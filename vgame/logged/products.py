@@ -1,4 +1,4 @@
-"""Products in the mode `logged`: the tiles of vgame/arithmetic/products.py, rounded as sums.py says.
+"""Products in the mode `logged`: the tiles of vgame/arithmetic/torch/products.py, rounded as sums.py says.
 
 In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries made or followed.
 """
@@ -11,15 +11,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.acceptance import SLACK, weigh
-from vgame.arithmetic.compiled_operands import gather_rows
-from vgame.arithmetic.folded import Folded
-from vgame.arithmetic.products import Tile, part_of, pick, shared_tiles
-from vgame.arithmetic.row_facts import row_facts
-from vgame.arithmetic.workspace import TILE, spans
+from vgame.arithmetic.numba.operands import gather_rows
+from vgame.arithmetic.torch.indexed_matrix import Folded
+from vgame.arithmetic.torch.products import Tile, part_of, pick, shared_tiles
+from vgame.arithmetic.torch.rounding_test import SLACK, weigh
+from vgame.arithmetic.torch.row_facts import row_facts
+from vgame.arithmetic.torch.workspace import TILE, spans
 from vgame.logged.rounding import round_tensor
 from vgame.logged.sums import EXACT, Site, follow, given_entries, record, round_pass, sort_found, without_entry
-from vgame.threads import each
+from vgame.system.threads import each
 
 #: Sums whose rows' bits are looked at first.
 SAMPLE = 64

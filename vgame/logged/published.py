@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from vgame.commit.store import MOST_HEADER, ROOT_BYTES
+from vgame.dispute.trees import run_tree
 from vgame.errors import Abstain, StoreError
-from vgame.files import open_file
-from vgame.game.trees import run_tree
+from vgame.job.bundle import Bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
 from vgame.logged.logfile import FRAME, most_of_a_step
 from vgame.logged.run import LoggedStore
-from vgame.spec import Bundle
+from vgame.runs.store import MOST_HEADER, ROOT_BYTES
+from vgame.system.files import open_file
 
 #: In the order in which they are copied: what comes later holds at least what the earlier ones need.
 FILES = ("run.json", "roots.bin", "logs.bin", "rounding.vglog")

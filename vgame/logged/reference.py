@@ -9,9 +9,9 @@ from __future__ import annotations
 from fractions import Fraction
 from math import isqrt
 
-from vgame.arithmetic import reference as pointwise
 from vgame.arithmetic.functions import ELEMENTARY, Function
-from vgame.arithmetic.reference_binary32 import NAN, is_infinite, is_nan, is_zero, to_fraction
+from vgame.arithmetic.reference import functions as pointwise
+from vgame.arithmetic.reference.binary32 import NAN, is_infinite, is_nan, is_zero, to_fraction
 from vgame.execute import reference
 from vgame.execute.reference import Position, Read
 from vgame.logged.admissible import Moments, merge_moments, moments_dot, moments_sum

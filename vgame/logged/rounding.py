@@ -20,9 +20,9 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from vgame.arithmetic.reference_binary32 import LEAST_EXPONENT, NAN, round_to_binary32
-from vgame.loops import compiled_loop
-from vgame.threads import share
+from vgame.arithmetic.reference.binary32 import LEAST_EXPONENT, NAN, round_to_binary32
+from vgame.system.jit import compiled_loop
+from vgame.system.threads import share
 
 BITS = range(26, 33)
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-from vgame.commit.store import ROOT_BYTES, Divergence, Store
 from vgame.errors import StoreError
-from vgame.files import cut
+from vgame.job.bundle import Bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
 from vgame.logged.logfile import LogFile
 from vgame.logged.tree import interval_root
-from vgame.spec import Bundle
+from vgame.runs.store import ROOT_BYTES, Divergence, Store
+from vgame.system.files import cut
 
 
 def make_executor(bundle: Bundle, kind: str) -> LoggedExecutor:

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.compiled import flat as memory
-from vgame.arithmetic.compiled import in_use
-from vgame.arithmetic.workspace import scratch
+from vgame.arithmetic.numba.compiled import flat as memory
+from vgame.arithmetic.numba.compiled import in_use
+from vgame.arithmetic.torch.workspace import scratch
 from vgame.logged.rounding import Direction, cells, compile_loop, copy_entries, nearest, round_tensor
-from vgame.threads import share
+from vgame.system.threads import share
 
 #: Window that replicates for certain, in bounds e: each side may be off by one.
 PROVEN = 2.0

@@ -68,7 +68,7 @@ def calibrate(bundle, steps: int, devices: tuple[str, ...] = DEVICES) -> Calibra
 @contextmanager
 def observed_differences(bundle, steps: int, devices: tuple[str, ...]) -> Iterator[Callable[[list[int]], Differences]]:
     """Run the first steps on the devices, each a process of its own; yields what tells how far apart sums of some operators are."""
-    from vgame.spec import save_bundle
+    from vgame.job.bundle import save_bundle
 
     steps = min(steps, bundle.steps)
     with tempfile.TemporaryDirectory(prefix="vgame-calibrate-") as name:
@@ -118,9 +118,9 @@ def is_safe(window: float, apart: np.ndarray, bounds: np.ndarray) -> bool:
 
 def observe(folder: Path, device: str, steps: int, out: Path) -> None:
     """The sums and bounds of a device's first steps, to OUT/DEVICE.npz; all devices follow the first one's log, so the states agree."""
+    from vgame.job.bundle import load_bundle
     from vgame.logged.logfile import LogFile
     from vgame.logged.run import make_executor
-    from vgame.spec import load_bundle
 
     seen: dict[str, np.ndarray] = {}
     with settle(device) as kind:

@@ -15,7 +15,7 @@ from vgame.errors import ProgramError
 from vgame.program.capture import Captured
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.operators import Shuffle
-from vgame.program.repeated import output_of
+from vgame.program.retrace import output_of
 from vgame.tasks.task import Task
 
 POSITION = "data.position"  # state: how many samples (of each stream) were read, modulo their number

@@ -25,10 +25,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError, VgameError
-from vgame.program.known import is_random, written_by
-from vgame.program.lowering import HANDLERS
-from vgame.program.opened import Opened
-from vgame.program.outside import (
+from vgame.program.constants import is_random, written_by
+from vgame.program.decompositions import Opened
+from vgame.program.hidden_state import (
     Held,
     attributes_change,
     containers,
@@ -37,7 +36,8 @@ from vgame.program.outside import (
     refuse_shared_memory,
     same_parts,
 )
-from vgame.program.repeated import is_repeated, output_of, source, without_repetition
+from vgame.program.lowering import HANDLERS
+from vgame.program.retrace import is_repeated, output_of, source, without_repetition
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten

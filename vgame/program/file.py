@@ -18,9 +18,9 @@ import torch
 
 from vgame.commit.tensor import from_words, to_words
 from vgame.errors import ProgramError
-from vgame.files import parse_json, read_file, write_atomic
 from vgame.program import encoding
 from vgame.program.program import Labels, Program, Source, TensorLabel
+from vgame.system.files import parse_json, read_file, write_atomic
 
 MAGIC, OLD_MAGIC = b"vgame program 2\n", b"vgame program 1\n"
 HEADER_BYTES = 124

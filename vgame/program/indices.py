@@ -15,8 +15,8 @@ from torch.fx import GraphModule, Node
 
 from vgame.errors import DataError, ProgramError, VgameError
 from vgame.program.capture import Captured
-from vgame.program.known import ancestors, is_random
-from vgame.program.opened import ONE_HOT
+from vgame.program.constants import ancestors, is_random
+from vgame.program.decompositions import ONE_HOT
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten

@@ -44,7 +44,7 @@ from vgame.program.play import Played
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
 from vgame.program.schedule import Schedule, to_binary32
-from vgame.report import SILENCE, Silence
+from vgame.system.progress import SILENCE, Silence
 from vgame.tasks.task import Task
 
 PART = 1_000  # steps of a table of scalars between two words about how far it is

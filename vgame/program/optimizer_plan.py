@@ -15,7 +15,7 @@ from vgame.program.optimizers import check_groups, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
 from vgame.program.schedule import Rate, Schedule
-from vgame.report import SILENCE, Silence
+from vgame.system.progress import SILENCE, Silence
 from vgame.tasks.task import Task
 
 RateAt = Callable[[int], Rate]  # step -> exact learning rate

@@ -20,9 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from vgame.errors import ProgramError
 from vgame.program.functions_held import unchanged_outside
-from vgame.program.outside import line_of
+from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
-from vgame.report import SILENCE, Silence
+from vgame.system.progress import SILENCE, Silence
 
 MOST_FORMS = 4  # kinds of steps of one optimizer: the first one, those before and after a threshold
 EVERY = 200  # steps between two words about how far playing is

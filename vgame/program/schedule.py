@@ -16,7 +16,7 @@ import mpmath
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from vgame.arithmetic.reference_binary32 import POSITIVE_INFINITY, round_to_binary32
+from vgame.arithmetic.reference.binary32 import POSITIVE_INFINITY, round_to_binary32
 from vgame.errors import ProgramError
 
 BITS = 128  # of the first enclosure, which decides nearly every entry

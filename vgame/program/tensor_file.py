@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save
 
 from vgame.errors import BundleError
-from vgame.files import open_file, parse_json
 from vgame.program.program import TensorLabel
+from vgame.system.files import open_file, parse_json
 
 TYPES = {torch.float32: "F32", torch.int32: "I32"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgame.game.chain import Chain
-from vgame.game.game import Game
-from vgame.report import Reporter
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.system.progress import Reporter
 from vgame.watch.programs import Programs
 from vgame.watch.reader import Reader
 from vgame.watch.server import Hub, PageServer

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from vgame.chain.game import Dispute, Job, Level
 from vgame.commit.words import LEAF_WORDS, leaf_count
-from vgame.game.game import Dispute, Job, Level
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vgame.report import plain
+from vgame.system.progress import plain
 
 State = dict[str, Any]  # "job/ID", "dispute/ID/N", "move/ID/NNNNNN", ... -> a record of plain JSON
 

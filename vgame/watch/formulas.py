@@ -15,7 +15,6 @@ from eth_abi import decode
 from vgame.commit.words import LEAF_WORDS
 from vgame.errors import VgameError
 from vgame.execute import reference
-from vgame.execute.history import PROOF_TYPE
 from vgame.program.operators import (
     ArgMax,
     Contract,
@@ -31,6 +30,7 @@ from vgame.program.operators import (
     Variant,
 )
 from vgame.program.program import Program
+from vgame.runs.history import PROOF_TYPE
 
 SYMBOLS = {
     "NEG": "−a", "ABS": "|a|", "SQRT": "√a", "EXP": "exp(a)", "EXPM1": "exp(a) − 1", "LOG": "ln(a)", "LOG1P": "ln(1 + a)",

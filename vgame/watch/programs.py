@@ -7,8 +7,8 @@ from typing import Any
 
 from vgame.errors import VgameError
 from vgame.execute.reference import Position
+from vgame.job.bundle import Bundle, load_bundle
 from vgame.program.program import Program
-from vgame.spec import Bundle, load_bundle
 from vgame.watch.differences import shown
 from vgame.watch.formulas import formula, terms
 

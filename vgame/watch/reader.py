@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vgame.chain.game import Event, Game, Job, Phase
 from vgame.errors import ChainError, VgameError
-from vgame.game.game import Event, Game, Job, Phase
 from vgame.watch.differences import State
 from vgame.watch.money import flows, owed
 from vgame.watch.moves import Transaction

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from vgame.chain.game import CAUSES, Dispute, Event, Job, Level, Phase, Standing, Status, Verdict
 from vgame.execute.reference import Position
-from vgame.game.game import CAUSES, Dispute, Event, Job, Level, Phase, Standing, Status, Verdict
 from vgame.watch.descent import Tree, descent, place
 from vgame.watch.differences import State
 from vgame.watch.money import Flow, balances, flows

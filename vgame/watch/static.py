@@ -7,7 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from vgame.files import write_atomic
+from vgame.system.files import write_atomic
 from vgame.watch.differences import State
 from vgame.watch.server import PAGE, SCRIPTS
 

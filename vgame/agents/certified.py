@@ -1,0 +1,36 @@
+"""Is a file of weights what a final claim certifies? In: a file, a game and a job. Out: how many tensors, and the state's root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vgame.agents.roles import find_order
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game, Phase
+from vgame.errors import ChainError, VgameError
+from vgame.job.bundle import load_bundle
+from vgame.job.weights import check_weights
+
+
+def final_state(game: Game, job: bytes) -> bytes:
+    """Root of the state that a final claim ends with: the contract has checked that it is the run root's last checkpoint."""
+    state, name = game.job(job), f"job {job.hex()[:16]}"
+    if state.phase is not Phase.FINAL:
+        raise VgameError(f"{name} is {state.phase.name.lower()}: only a final claim certifies weights")
+    if state.diverged_at:
+        raise VgameError(f"{name} diverged at step {state.diverged_at}: its claim certifies no weights")
+    for event in game.events("ClaimPosted", job):
+        if event.args["runRoot"] == state.run_root:
+            return event.args["finalState"]
+    raise ChainError(f"{game.chain.url} shows no claim of {name}; ask another endpoint")
+
+
+def check_claim(weights: Path, rpc: str, address: str, job: bytes, folder: Path | None) -> tuple[int, bytes]:
+    """VgameError says what is not so."""
+    game = Game(Chain(rpc), address)
+    game.check_machine()
+    bundle = None if folder is None else load_bundle(folder)
+    if bundle is not None:
+        find_order(game, bundle, job)
+    root = final_state(game, job)
+    return len(check_weights(weights, root, bundle)), root

@@ -1,0 +1,95 @@
+"""How long a loop goes on when the world does not answer: for ever, except where nothing can be done any more."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from vgame.errors import Abstain, Over, TooDear, VgameError
+from vgame.system.progress import Reporter
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Temporary failures are reported and retried after ever longer pauses. They are reported again once in a while, with what is left
+    of clocks that run meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it does this for; whatever an endpoint shows
+    can raise any."""
+
+    AGAIN = 300.0  # seconds until a problem that stays is said again
+    LOOKS = 3  # in a row that must say that all is over: one altered reply ends no agent
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        poll: float,
+        longest: float = 15.0,
+        hurry: Callable[[], str] = lambda: "",
+        bears: type[Exception] = Exception,
+    ) -> None:
+        self.reporter, self.poll, self.longest, self.hurry, self.bears = reporter, poll, longest, hurry, bears
+        self.delay, self.said, self.since, self.over = poll, "", 0.0, 0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, problem: BaseException | None, trace: object) -> bool:
+        self.over = self.over + 1 if isinstance(problem, Over) else 0
+        if problem is None:
+            self.delay, self.said = self.poll, ""
+        if not isinstance(problem, self.bears) or self.over >= self.LOOKS:
+            return False
+        if not self.over:
+            self.say(problem)
+        self.wait()
+        self.delay = min(2 * self.delay, self.longest)
+        return True
+
+    def say(self, problem: Exception) -> None:
+        """Once, and again where it stays."""
+        text = sentence(problem)
+        what = TooDear.__name__ if isinstance(problem, TooDear) else text  # a fee is another in every block
+        if what == self.said and time.monotonic() - self.since <= self.AGAIN:
+            return
+        self.said, self.since, clock = what, time.monotonic(), ""
+        with suppress(Exception):
+            clock = self.hurry()
+        again = "" if isinstance(problem, Abstain) else " (trying again)"
+        self.reporter.emit("problem", f"{text}{again}{clock and f'; {clock}'}", message=text, clock=clock)
+
+    def wait(self) -> None:
+        """Until the next try."""
+        time.sleep(self.delay)
+
+    def insist(self, duty: Callable[[], T]) -> T:
+        """Do it, however often it takes."""
+        while True:
+            with self:
+                return duty()
+
+
+class Deferred(Patience):
+    """What failed is left out until its time comes: nothing else has to wait for it."""
+
+    until = 0.0
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def wait(self) -> None:
+        self.until = time.monotonic() + self.delay
+
+
+def sentence(problem: BaseException) -> str:
+    """What went wrong; where nobody foresaw it, with its kind and the line of vgame that it came from."""
+    if isinstance(problem, VgameError):
+        return str(problem)
+    root = Path(__file__).parents[1]
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(root)]
+    place = f" at {Path(frames[-1].filename).relative_to(root.parent)}:{frames[-1].lineno}" if frames else ""
+    return f"unforeseen {type(problem).__name__}{place}: {' '.join(str(problem).split())[:200]}"

@@ -1,0 +1,260 @@
+"""What stands on chain, for people and programs: jobs, claims, disputes, clocks, money; and what should alarm one of the players.
+
+In: a game (read only). Out: plain data; only what the chain says, except where an own run is given to compare with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from vgame.agents.retry import Patience
+from vgame.chain.game import Dispute, Game, Job, Phase, Standing, Turn
+from vgame.dispute.player import DISPUTE_GAS
+from vgame.errors import ChainError
+from vgame.system.progress import Reporter
+
+WINDOWS = {Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window"}
+ETHER = 10**18
+
+
+@dataclass(frozen=True)
+class DisputeState:
+    """One dispute: who moves, until when, and where it stands."""
+
+    number: int
+    auditor: str
+    status: str
+    level: str
+    step: int | None
+    turn: str | None = None
+    seconds_left: int | None = None
+    seconds_waiting: int | None = None
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job. Money in wei, times in seconds."""
+
+    job: str
+    phase: str
+    client: str
+    trainer: str | None
+    run_root: str | None
+    diverged_at: int | None
+    steps: int
+    seconds_left: int | None
+    reward: int
+    trainer_bond: int
+    auditor_bond: int
+    disputes: list[DisputeState]
+
+
+def read_job(game: Game, job: bytes, now: int) -> JobState:
+    """A job and its disputes at one time."""
+    state = game.job(job)
+    window = WINDOWS.get(state.phase)
+    left = state.since + getattr(state.spec, window) - now if window else None
+    claimed = state.phase >= Phase.CLAIMED and any(state.run_root)
+    return JobState(
+        job.hex(), state.phase.name.lower(), state.client, state.trainer if int(state.trainer, 16) else None,
+        state.run_root.hex() if claimed else None, state.diverged_at or None, state.spec.steps, left,
+        state.spec.reward, state.spec.trainer_bond, state.spec.auditor_bond,
+        [_dispute(s, now) for s in game.all_disputes(job)],
+    )  # fmt: skip
+
+
+def _dispute(standing: Standing, now: int) -> DisputeState:
+    d, turn, deadline = standing.dispute, standing.turn, standing.deadline
+    place = (standing.number, d.auditor, d.status.name.lower(), d.level.name.lower(), d.step or None)
+    if turn is None:
+        return DisputeState(*place)
+    begin = deadline - _left(turn, d)
+    return DisputeState(*place, turn.name.lower().replace("_", " "), deadline - now, max(0, now - begin))
+
+
+def _left(turn: Turn, d: Dispute) -> int:
+    return d.trainer_left if turn in (Turn.TRAINER, Turn.TRAINER_EXPIRED) else d.auditor_left
+
+
+def read_game(game: Game, only: bytes | None = None) -> list[JobState]:
+    """All jobs of a game, oldest first, or one; ChainError if there is no such job."""
+    now = game.chain.now()
+    if only and game.job(only).phase is Phase.NONE:
+        raise ChainError(f"there is no job {only.hex()} at {game.address}; check the job and the chain")
+    jobs = [only] if only else [e.args["job"] for e in game.events("JobCreated")]
+    return [read_job(game, job, now) for job in jobs]
+
+
+# ---- status ----
+
+
+def show_status(game: Game, reporter: Reporter, only: bytes | None, account: str | None, follow: float | None) -> None:
+    """Print the state, once or whenever it changes; who follows it waits for an endpoint that is away."""
+    if follow is None:
+        _print_status(game, reporter, only, account, None)
+        return
+    before, patience = None, Patience(reporter, follow)
+    while True:
+        with patience:
+            before = _print_status(game, reporter, only, account, before)
+            time.sleep(follow)
+
+
+def _print_status(game: Game, reporter: Reporter, only: bytes | None, account: str | None, before: Any) -> Any:
+    """Print the state if it is another than before; what was seen."""
+    jobs = read_game(game, only)
+    facts: dict[str, Any] = {"jobs": [asdict(j) for j in jobs], "burnt": game.burnt()}
+    if account:
+        facts["account"] = {
+            "address": account, "balance": game.chain.balance(account), "credits": game.credits(account)
+        }  # fmt: skip
+    if (seen := _without_times(facts)) != before:
+        reporter.emit("status", "", **facts)
+        if not reporter.json_lines:
+            reporter.console.print(_table(jobs))
+            _say_money(reporter, facts)
+    return seen
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_times(v) for k, v in value.items() if not k.startswith("seconds")}
+    return [_without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def _say_money(reporter: Reporter, facts: dict[str, Any]) -> None:
+    if account := facts.get("account"):
+        reporter.emit(
+            "money",
+            f"{account['address']}: {account['balance'] / ETHER:.6f} ether, {account['credits'] / ETHER:.6f} to withdraw",
+        )
+    reporter.emit("money", f"burnt so far: {facts['burnt'] / ETHER:.6f} ether")
+
+
+def _table(jobs: list[JobState]) -> Table:
+    table = Table("job", "phase", "left", "dispute", "stands at", "to move", "left")
+    for job in jobs:
+        table.add_row(job.job[:16], job.phase, _duration(job.seconds_left))
+        for d in job.disputes:
+            place = d.level if d.step is None else f"{d.level}, step {d.step}"
+            table.add_row("", "", "", f"{d.number} {d.status}", place, d.turn or "", _duration(d.seconds_left))
+    return table
+
+
+def _duration(seconds: int | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return "over"
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+# ---- monitor ----
+
+
+Place = tuple[str, str | None, int | None]  # an alarm's kind, job and dispute
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that a player should look at now."""
+
+    kind: str  # clock, timeout, stuck, claim, forecast, bond, balance
+    text: str
+    job: str | None = None
+    dispute: int | None = None
+
+
+def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> Iterator[Alarm]:
+    """Everything alarming for `account`; `forecast`: own run root per job, hex."""
+    cost = DISPUTE_GAS * sum(game.chain.fees())
+    need, engaged = cost, 0
+    for event in game.events("JobCreated"):
+        now = game.chain.now()
+        job, state = event.args["job"], game.job(event.args["job"])
+        told = read_job(game, job, now)
+        if state.phase in WINDOWS:
+            yield from _about_bonds(told, cost)
+            need = max(need, cost + state.spec.auditor_bond)
+        engaged += sum(d.turn is not None and account in (state.trainer, d.auditor) for d in told.disputes)
+        if (
+            state.phase is Phase.ACCEPTED
+            and state.trainer == account
+            and told.seconds_left < state.spec.claim_window // 10
+        ):
+            text = f"job {told.job[:16]}: the claim is due in {_duration(told.seconds_left)}"
+            yield Alarm("claim", text, told.job)
+        mine = (forecast or {}).get(told.job)
+        if state.phase is Phase.CLAIMED and mine and mine != told.run_root:
+            text = f"job {told.job[:16]}: the claim is {told.run_root[:16]}, the own run says {mine[:16]}"
+            yield Alarm("forecast", text, told.job)
+        for d in told.disputes:
+            yield from _about_clocks(told, state, d, account)
+    if (owned := game.chain.balance(account)) < (need := max(need, cost * engaged)):
+        text = f"{account} has {owned / ETHER:.6f} ether; {max(engaged, 1)} disputes need up to {need / ETHER:.6f}"
+        if credit := game.credits(account):
+            text += f"; {credit / ETHER:.6f} ether are owed to it and can be withdrawn"
+        yield Alarm("balance", text)
+
+
+def _about_bonds(job: JobState, cost: int) -> Iterator[Alarm]:
+    for who, bond in (("auditor", job.auditor_bond), ("trainer", job.trainer_bond)):
+        if bond // 2 < cost:
+            text = (
+                f"job {job.job[:16]}: half of the {who}'s bond is {bond / 2 / ETHER:.6f} ether, a dispute costs the other side up to "
+                f"{cost / ETHER:.6f} in gas"
+            )
+            yield Alarm("bond", text, job.job)
+
+
+def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> Iterator[Alarm]:
+    if d.turn is None:
+        return
+    name = f"job {job.job[:16]}, dispute {d.number}"
+    if d.turn.endswith("expired"):
+        yield Alarm("timeout", f"{name}: the clock of the {d.turn}; anybody may send timeout", job.job, d.number)
+        return
+    mine = account == (state.trainer if d.turn == "trainer" else d.auditor)
+    budget = state.spec.trainer_budget if d.turn == "trainer" else state.spec.auditor_budget
+    if mine and d.seconds_left < budget // 4:
+        text = f"{name}: the own clock runs out in {_duration(d.seconds_left)}"
+        yield Alarm("clock", text, job.job, d.number)
+    if mine and d.seconds_waiting > max(state.spec.slot, 60):
+        text = f"{name}: no move for {_duration(d.seconds_waiting)} although it is this account's turn: is the agent alive?"
+        yield Alarm("stuck", text, job.job, d.number)
+
+
+def watch(
+    game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, every: float, once: bool
+) -> int:
+    """Report alarms as they appear and end, and wait for an endpoint that is away; `once`: how many there are, and that there are none."""
+    if once:
+        found, jobs = _report_alarms(game, reporter, account, forecast, set()), len(game.events("JobCreated"))
+        if not found:
+            reporter.emit("calm", f"nothing alarming in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
+        return len(found)
+    standing: set[Place] = set()
+    patience = Patience(reporter, every)
+    while True:
+        with patience:
+            standing = _report_alarms(game, reporter, account, forecast, standing)
+            time.sleep(every)
+
+
+def _report_alarms(
+    game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, standing: set[Place]
+) -> set[Place]:
+    """Say which alarms are new since `standing`, and which are over; those that sound now."""
+    found = {(a.kind, a.job, a.dispute): a for a in alarms(game, account, forecast)}
+    for key, alarm in found.items():
+        if key not in standing:
+            place = {"job": alarm.job, "dispute": alarm.dispute}
+            reporter.emit("alarm", f"{alarm.kind}: {alarm.text}", kind=alarm.kind, message=alarm.text, **place)
+    for kind, job, dispute in standing - set(found):
+        reporter.emit("over", f"{kind}: over", kind=kind, job=job, dispute=dispute)
+    return set(found)

@@ -1,0 +1,1 @@
+"""The arithmetic as compiled loops, on a CPU. Files with the same name in torch/ and triton/ are their twins."""

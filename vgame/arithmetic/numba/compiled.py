@@ -1,0 +1,62 @@
+"""Compiled loops on a CPU: the switch, memory as arrays. The loops themselves: numba/operands.py, numba/rounding_test.py,
+numba/exact.py, numba/filtering.py.
+
+In: the storage of tensors as flat arrays, with strides. Out: the words that the torch passes give, by the same tests
+(docs/numerics-products.md, sections 3 to 5).
+
+Large loops are shared by threads (vgame/system/threads.py); none of them holds the interpreter's lock.
+`fastmath` is on for `add` only, and there only `reassoc`: sums that any order gives exactly, or whose bound holds in any order.
+A loop takes nothing from beyond this folder and the one above, so the compiler's cache notices every change (vgame/system/jit.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.triton import gate
+from vgame.system.jit import compiled_loop
+
+compile_loop = compiled_loop(error_model="numpy")
+add = compiled_loop(fastmath={"reassoc"})(lambda x, y: x + y)
+
+_allowed: ContextVar[bool] = ContextVar("compiled", default=True)
+
+
+@contextmanager
+def compiled(allowed: bool) -> Iterator[None]:
+    """Within the block, whether these loops or the torch passes compute on a CPU. The bits are the same."""
+    token = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def in_use(device: torch.device) -> bool:
+    """Whether tensors of this device go through the compiled loops."""
+    return device.type == "cpu" and _allowed.get() and not gate.in_use(device)
+
+
+# --- tensors as arrays ---
+
+
+def flat_tensor(x: Tensor) -> Tensor:
+    """The memory from a tensor's first element to its last, as a flat tensor; the tensor's strides lead through it."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.detach().as_strided((extent,), (1,))
+
+
+def flat(x: Tensor) -> np.ndarray:
+    """The same as an array."""
+    return flat_tensor(x).numpy()
+
+
+def batch_stride(x: Tensor) -> int:
+    """Stride of the batch, 0 if one batch serves all."""
+    return x.stride(0) if x.shape[0] > 1 else 0

@@ -1,0 +1,257 @@
+"""Compiled loops of the exact tier of products. Twin: torch/exact.py; what stays open ends in an integer instead of further sweeps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+from vgame.arithmetic.numba.compiled import add, compile_loop, flat
+from vgame.arithmetic.numba.operands import run_of
+from vgame.system.threads import share
+
+#: Elements and terms that are collected at a time where rows are not contiguous: the second cache holds them twice.
+LANES, TERMS = 256, 256
+#: Collected rows lie so many words further apart, or they would all fall into few sets of a cache.
+APART = 16
+#: 32-bit limbs of a sum of products, from 2^-298 up to 2^342.
+LIMBS = 20
+#: Terms after which limbs pass on what they cannot hold for ever.
+CARRY = 1 << 24
+assert math.log2(CARRY) + 34 < 63, "limbs hold what CARRY terms add"
+
+_ZERO = np.float32(0.0)
+
+
+@compile_loop
+def _round_to_odd(head, tail):
+    """Twin: exact_tier.round_to_odd."""
+    bits = np.float64(head).view(np.int64)
+    if tail != 0.0 and bits & 1 == 0:
+        bits += 1 if (head < 0.0) == (tail < 0.0) else -1
+    return np.int64(bits).view(np.float64)
+
+
+@compile_loop
+def _two_sum(x, y):
+    """(RN(x + y), what that leaves out)."""
+    total = x + y
+    rounded = total - x
+    return total, (x - (total - rounded)) + (y - rounded)
+
+
+@compile_loop
+def _settle(digit, second, rest, left, sigma, finer, error_per_left):
+    """(value, whether it is certain) of one or two digits (no second: finer = 0), a rounded rest, and its terms' sum of magnitudes."""
+    if finer > 0.0:
+        grid = 0.75 * finer
+        carry = (rest + grid) - grid
+        rest -= carry
+        second += carry
+    else:
+        second, rest = rest, 0.0
+    grid = 0.75 * sigma
+    carry = (second + grid) - grid
+    second -= carry
+    head, tail = _two_sum(digit + carry, second)
+    if tail == 0.0:
+        head, tail = _two_sum(head, rest)
+    error = error_per_left * left
+    no_midpoint = np.float64(head).view(np.int64) & ((1 << 28) - 1) != 0
+    certain = error == 0.0 or abs(tail) > 4.0 * error
+    certain = certain or (no_midpoint and tail == 0.0 and error < abs(head) * 2.0**-54)
+    return _round_to_odd(head, tail), certain
+
+
+@compile_loop
+def _power_above(x):
+    """Twin: exact_tier.power_above."""
+    return np.int64((np.float64(x).view(np.int64) >> 52) + 1 << 52).view(np.float64)
+
+
+@compile_loop
+def _sum_terms(x, y, sigma):
+    """(digit, rest, left) of the products of two rows: one level of extraction."""
+    digit = rest = left = 0.0
+    for k in range(x.size):
+        term = np.float64(x[k]) * np.float64(y[k])
+        high = (term + sigma) - sigma
+        low = term - high
+        digit, rest, left = add(digit, high), add(rest, low), add(left, abs(low))
+    return digit, rest, left
+
+
+@compile_loop
+def _sum_terms_twice(x, y, sigma, finer):
+    """(digit, second digit, rest, left): two levels."""
+    digit = second = rest = left = 0.0
+    for k in range(x.size):
+        term = np.float64(x[k]) * np.float64(y[k])
+        high = (term + sigma) - sigma
+        low = term - high
+        middle = (low + finer) - finer
+        low -= middle
+        digit, second, rest, left = add(digit, high), add(second, middle), add(rest, low), add(left, abs(low))
+    return digit, second, rest, left
+
+
+@compile_loop
+def _pass_on(limbs):
+    """Every limb but the last into 0..2^32-1; the last keeps the sign."""
+    for l in range(LIMBS - 1):
+        limbs[l + 1] += limbs[l] >> 32
+        limbs[l] &= 0xFFFFFFFF
+
+
+@compile_loop
+def _integer_sum(x, i, x_columns, y, j, y_columns, limbs):
+    """The exact sum of products as a multiple of 2^-298, rounded to odd to between 33 and 53 bits (or exact)."""
+    limbs[:] = 0
+    for k in range(x_columns.size):
+        a = np.int64(np.float32(x[i + x_columns[k]]).view(np.int32))
+        b = np.int64(np.float32(y[j + y_columns[k]]).view(np.int32))
+        e, f = (a >> 23) & 255, (b >> 23) & 255
+        p = ((a & 0x7FFFFF) | (np.int64(e > 0) << 23)) * ((b & 0x7FFFFF) | (np.int64(f > 0) << 23))
+        shift = max(e, 1) + max(f, 1) - 2
+        l, r = shift >> 5, shift & 31
+        low, high = (p & 0xFFFFFFFF) << r, (p >> 32) << r
+        sign = -1 if a ^ b < 0 else 1
+        limbs[l] += sign * (low & 0xFFFFFFFF)
+        limbs[l + 1] += sign * ((low >> 32) + (high & 0xFFFFFFFF))
+        limbs[l + 2] += sign * (high >> 32)
+        if k % CARRY == CARRY - 1:
+            _pass_on(limbs)
+    _pass_on(limbs)
+    sign = -1.0 if limbs[LIMBS - 1] < 0 else 1.0
+    if sign < 0:
+        for l in range(LIMBS):
+            limbs[l] = -limbs[l]
+        _pass_on(limbs)
+    top = LIMBS - 1
+    while top > 1 and limbs[top] == 0:
+        top -= 1
+    value, exponent = np.uint64(limbs[top]) << np.uint64(32) | np.uint64(limbs[top - 1]), 32 * (top - 1) - 298
+    sticky = np.uint64(0)
+    for l in range(top - 1):
+        sticky |= np.uint64(limbs[l] != 0)
+    if value >> np.uint64(53):
+        sticky |= np.uint64(value & np.uint64(0x7FF) != 0)
+        value >>= np.uint64(11)
+        exponent += 11
+    return sign * np.float64(np.int64(value | sticky)) * np.int64(exponent + 1023 << 52).view(np.float64)
+
+
+@compile_loop
+def _collect(x, begins, columns, out):
+    """out[e, k] = x[begins[e] + columns[k]]: term by term, for neighbouring rows often lie beside each other."""
+    for k in range(columns.size):
+        source = x[columns[k] :]
+        for e in range(begins.size):
+            out[e, k] = source[begins[e]]
+
+
+@compile_loop
+def _once(begins, places):
+    """Of rows at `begins` every one that is not the one before it; places: which of them each row is."""
+    distinct, number = np.empty_like(begins), 0
+    for e in range(begins.size):
+        if e == 0 or begins[e] != begins[e - 1]:
+            distinct[number] = begins[e]
+            number += 1
+        places[e] = number - 1
+    return distinct[:number]
+
+
+@compile_loop
+def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums, memory, places):
+    """sums [4, e] = (digit, second digit, rest, left) of the products of the rows at left[e], right[e]; ratio: of finer to sigma, or 0."""
+    length = x_columns.size
+    step = length if in_line[0] and in_line[1] else TERMS
+    lefts, rights = _once(left, places[0]), _once(right, places[1])
+    sums[:] = 0.0
+    for k in range(0, length, step):
+        size = min(step, length - k)
+        if not in_line[0]:
+            _collect(x, lefts, x_columns[k : k + size], memory[0])
+        if not in_line[1]:
+            _collect(y, rights, y_columns[k : k + size], memory[1])
+        for e in range(left.size):
+            i, j = np.int64(left[e]) + k, np.int64(right[e]) + k
+            a = x[i : i + size] if in_line[0] else memory[0, places[0, e], :size]
+            b = y[j : j + size] if in_line[1] else memory[1, places[1, e], :size]
+            if ratio > 0.0:
+                part = _sum_terms_twice(a, b, sigma[e], ratio * sigma[e])
+            else:
+                digit, rest, remains = _sum_terms(a, b, sigma[e])
+                part = digit, 0.0, rest, remains
+            for l in range(4):
+                sums[l, e] += part[l]
+
+
+@compile_loop
+def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, first, last):
+    """out = RN32 of the exact sums at positions first..last-1. a, b: (memory, rows, columns, bounds of the rows' norms).
+
+    Term k of row i lies at memory[rows[i] + columns[k]]; shared: whether one batch of a, of b serves all.
+    in_line: whether the terms of every row of x, of y lie one behind the other; other rows are collected, some terms at a time.
+    What one digit leaves open gets two, with scales of that ratio; the rest ends in integers.
+    """
+    rows, columns = shape
+    x, x_rows, x_columns, bound_a = a
+    y, y_rows, y_columns, bound_b = b
+    limbs, sums = np.empty(LIMBS, np.int64), np.empty((4, LANES))
+    memory = np.empty((2, LANES, TERMS + APART), np.float32)
+    left, right = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)  # not signed: no index counts from the end
+    places = np.empty((2, LANES), np.int64)
+    sigma, place = np.empty(LANES), np.empty(LANES, np.int64)
+    for start in range(first, last, LANES):
+        still_open = min(LANES, last - start)
+        for e in range(still_open):
+            u, n = positions[start + e] // columns, positions[start + e] % columns
+            batch, m = u // rows, u % rows
+            i, j = m if shared[0] else u, n if shared[1] else batch * columns + n
+            left[e], right[e], bound = x_rows[i], y_rows[j], bound_a[i] * bound_b[j]
+            sigma[e], place[e] = 2.0 * _power_above(bound), batch * strides[0] + m * strides[1] + n
+        for scale in (0.0, ratio):
+            count, still_open = still_open, 0
+            _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, sigma, scale, sums, memory, places)
+            for e in range(count):
+                digit, second, rest, remains = sums[0, e], sums[1, e], sums[2, e], sums[3, e]
+                value, certain = _settle(digit, second, rest, remains, sigma[e], scale * sigma[e], error)
+                if certain:
+                    out[place[e]] = np.float32(value) + _ZERO
+                else:
+                    left[still_open], right[still_open] = left[e], right[e]
+                    sigma[still_open], place[still_open] = sigma[e], place[e]
+                    still_open += 1
+        for e in range(still_open):
+            value = _integer_sum(x, np.int64(left[e]), x_columns, y, np.int64(right[e]), y_columns, limbs)
+            out[place[e]] = np.float32(value) + _ZERO
+
+
+def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
+    """(memory, where each row of x [B, R, K] begins, step from term to term)."""
+    batch, rows = (np.arange(x.shape[d]) * x.stride(d) for d in range(2))
+    return flat(x), (batch[:, None] + rows).reshape(-1), x.stride(2)
+
+
+def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
+    """out [B, M, N] = RN32 of the exact products at the flat positions (int32). Twin: products.Tile._sum_gathered.
+
+    a, b: (memory, where the Ba * M and Bb * N rows begin, where their terms lie from there); bounds: at least their norms, binary64
+    [Ba, M], [Bb, N]; error: bound of a rounded sum, per sum of magnitudes.
+    """
+    target, given, to = flat(out), positions.numpy(), out.stride()[:2]
+    norms = [bound.reshape(-1).numpy() for bound in bounds]
+    shape, shared = tuple(out.shape[1:]), tuple(bound.shape[0] == 1 for bound in bounds)
+    ratio = 2.0 ** (1 + (a[2].size - 1).bit_length() - 53)
+    in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
+    if in_line == (True, False):  # rows that have to be collected come one after the other, and each once
+        batch, column = given // (shape[0] * shape[1]), given % shape[1]
+        given = given[np.lexsort((column, batch))]
+
+    def run(first: int, last: int) -> None:
+        _exact(given, shape, (*a, norms[0]), (*b, norms[1]), shared, in_line, ratio, error, target, to, first, last)
+
+    share(given.size, a[2].size, run)

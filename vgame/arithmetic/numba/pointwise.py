@@ -1,0 +1,424 @@
+"""Chains of pointwise functions as one compiled pass. Twin: vgame/execute/kernels.py, one function at a time.
+
+In: instructions over slots, and where the words of the slots lie. Out: the words of every slot that lies in memory; what a chain
+computes on the way lives in blocks that fit the first cache and is never written further.
+
+Every instruction is a loop of its own over a block, so no product can be contracted with a sum, and the bits are those of the single
+IEEE instructions. Nothing is fast-math.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from vgame.arithmetic.numba.compiled import compile_loop, in_use
+from vgame.system.threads import share
+
+__all__ = ["Chain", "all_finite", "in_use", "run"]
+
+#: Words of a block.
+BLOCK = 1024
+#: Dimensions of a strided operand after those that lie in one line have been joined.
+MOST_DIMENSIONS = 8
+#: The instruction that copies a block of strided words; all others are codes of vgame.arithmetic.functions.
+LOAD = 255
+#: Added to a function whose result is rounded to bfloat16, once.
+NARROW = 128
+
+# The codes of functions.py that a chain may have; tests/unit/test_pointwise.py compares.
+NEG, ABS, SQRT, FLOOR, CEIL, TRUNC, ROUND, CAST = 1, 2, 3, 13, 14, 15, 16, 17
+ADD, SUB, MUL, DIV, MAX, MIN = 32, 33, 34, 35, 36, 37
+EQ, NE, LT, LE = 48, 49, 50, 51
+IADD, ISUB, IMUL, IDIV, IMOD, IAND, IOR, IXOR, ISHL, ISHR, IMAX, IMIN = range(64, 76)
+IEQ, INE, ILT, ILE, ULT = range(80, 85)
+ITOF, FTOI, SELECT = 96, 97, 112
+
+_ZERO, _NOT_FINITE = np.float32(0.0), np.int32(0x7F800000)
+_LEAST, _LARGEST = -(2.0**31), 2.0**31 - 1.0
+
+
+@intrinsic
+def _pointer(_context, address):
+    """The address as a pointer."""
+
+    def generate(_, builder, __, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
+@compile_loop
+def _unary(code, x, out):
+    """out = f(x), binary32."""
+    if code == NEG:
+        for i in range(x.size):
+            out[i] = -x[i]
+    elif code == ABS:
+        for i in range(x.size):
+            out[i] = abs(x[i])
+    elif code == SQRT:  # rounded once from binary64: 53 >= 2 * 24 + 2
+        for i in range(x.size):
+            out[i] = np.float32(np.sqrt(np.float64(x[i])))
+    elif code == FLOOR:
+        for i in range(x.size):
+            out[i] = np.floor(x[i])
+    elif code == CEIL:
+        for i in range(x.size):
+            out[i] = np.ceil(x[i])
+    elif code == TRUNC:
+        for i in range(x.size):
+            out[i] = np.trunc(x[i])
+    elif code == CAST:
+        out[:] = x
+    else:
+        for i in range(x.size):
+            out[i] = np.rint(x[i])
+
+
+@compile_loop
+def _binary(code, x, y, out):
+    """out = f(x, y), binary32."""
+    if code == ADD:
+        for i in range(x.size):
+            out[i] = x[i] + y[i]
+    elif code == SUB:
+        for i in range(x.size):
+            out[i] = x[i] - y[i]
+    elif code == MUL:
+        for i in range(x.size):
+            out[i] = x[i] * y[i]
+    elif code == DIV:
+        for i in range(x.size):
+            out[i] = x[i] / y[i]
+    elif code == MAX:
+        for i in range(x.size):
+            out[i] = (x[i] if (x[i] > y[i]) | (x[i] != x[i]) else y[i]) + _ZERO
+    else:
+        for i in range(x.size):
+            out[i] = (x[i] if (x[i] < y[i]) | (x[i] != x[i]) else y[i]) + _ZERO
+
+
+@compile_loop
+def _compare(code, x, y, out):
+    """out = 1 or 0, int32, of two binary32 or two int32 arrays."""
+    if code == EQ:
+        for i in range(x.size):
+            out[i] = x[i] == y[i]
+    elif code == NE:
+        for i in range(x.size):
+            out[i] = x[i] != y[i]
+    elif code == LT:
+        for i in range(x.size):
+            out[i] = x[i] < y[i]
+    else:
+        for i in range(x.size):
+            out[i] = x[i] <= y[i]
+
+
+@compile_loop
+def _integer(code, x, y, out):
+    """out = f(x, y), int32 modulo 2^32."""
+    if code == IADD:
+        for i in range(x.size):
+            out[i] = x[i] + y[i]
+    elif code == ISUB:
+        for i in range(x.size):
+            out[i] = x[i] - y[i]
+    elif code == IMUL:
+        for i in range(x.size):
+            out[i] = x[i] * y[i]
+    elif code == IDIV:
+        for i in range(x.size):
+            out[i] = np.int64(x[i]) // np.int64(y[i]) if y[i] != 0 else 0
+    elif code == IMOD:
+        for i in range(x.size):
+            out[i] = np.int64(x[i]) % np.int64(y[i]) if y[i] != 0 else 0
+    elif code == IMAX:
+        for i in range(x.size):
+            out[i] = max(x[i], y[i])
+    else:
+        for i in range(x.size):
+            out[i] = min(x[i], y[i])
+
+
+@compile_loop
+def _bitwise(code, x, y, out):
+    """out = f(x, y), words."""
+    if code == IAND:
+        for i in range(x.size):
+            out[i] = x[i] & y[i]
+    elif code == IOR:
+        for i in range(x.size):
+            out[i] = x[i] | y[i]
+    elif code == IXOR:
+        for i in range(x.size):
+            out[i] = x[i] ^ y[i]
+    elif code == ISHL:
+        for i in range(x.size):
+            out[i] = x[i] << (y[i] & 31)
+    elif code == ISHR:
+        for i in range(x.size):
+            out[i] = x[i] >> (y[i] & 31)
+    else:  # ULT
+        for i in range(x.size):
+            out[i] = x[i] < y[i]
+
+
+@compile_loop
+def _to_integer(x, out):
+    """Toward zero, saturating; NaN gives 0."""
+    for i in range(x.size):
+        wide = np.float64(x[i])
+        wide = wide if wide > _LEAST else _LEAST
+        wide = wide if wide < _LARGEST else _LARGEST
+        out[i] = 0 if x[i] != x[i] else np.int32(wide)
+
+
+@compile_loop
+def _to_float(x, out):
+    """int32 -> binary32, to nearest even."""
+    for i in range(x.size):
+        out[i] = np.float32(x[i])
+
+
+@compile_loop
+def _select(condition, x, y, out):
+    """out = x where the condition is not 0, else y; words."""
+    for i in range(x.size):
+        a, b = x[i], y[i]  # both are read, so that the loop can use vectors
+        out[i] = a if condition[i] != 0 else b
+
+
+@compile_loop
+def _load(source, layout, start, out):
+    """out = words start.. of an operand in lines. layout: its rank, sizes and strides, int64; the last stride is 0 or 1."""
+    rank = layout[0]
+    sizes, strides = layout[1 : 1 + rank], layout[1 + rank : 1 + 2 * rank]
+    index, rest, at = np.zeros(MOST_DIMENSIONS, np.int64), start, 0
+    for d in range(rank - 1, -1, -1):
+        index[d] = rest % sizes[d]
+        rest //= sizes[d]
+        at += index[d] * strides[d]
+    inner, step, done = sizes[rank - 1], strides[rank - 1], 0
+    while done < out.size:
+        count = min(inner - index[rank - 1], out.size - done)
+        target = out[done : done + count]
+        if step == 1:
+            line = source[at : at + count]  # a slice, which lets the compiler use vectors
+            for i in range(count):
+                target[i] = line[i]
+        else:
+            word = source[at]
+            for i in range(count):
+                target[i] = word
+        done += count
+        at -= index[rank - 1] * step
+        index[rank - 1] = 0
+        d = rank - 2
+        while d >= 0:
+            index[d] += 1
+            at += strides[d]
+            if index[d] < sizes[d]:
+                break
+            at -= sizes[d] * strides[d]
+            index[d] = 0
+            d -= 1
+
+
+@compile_loop
+def _apply(code, x, y, z, out):
+    """One instruction on blocks of binary32 words (int32 where the function says so)."""
+    if code < ADD:
+        _unary(code, x, out)
+    elif code < EQ:
+        _binary(code, x, y, out)
+    elif code < IADD:
+        _compare(code, x, y, out.view(np.int32))
+    elif code <= IMOD or code in (IMAX, IMIN):
+        _integer(code, x.view(np.int32), y.view(np.int32), out.view(np.int32))
+    elif code < IMAX or code == ULT:
+        _bitwise(code, x.view(np.uint32), y.view(np.uint32), out.view(np.uint32))
+    elif code < ITOF:
+        _compare(code - IEQ + EQ, x.view(np.int32), y.view(np.int32), out.view(np.int32))
+    elif code == ITOF:
+        _to_float(x.view(np.int32), out)
+    elif code == FTOI:
+        _to_integer(x, out.view(np.int32))
+    else:
+        _select(x.view(np.int32), y.view(np.int32), z.view(np.int32), out.view(np.int32))
+
+
+@compile_loop
+def _to_bfloat16(word, rest):
+    """RN8 of an exact value: word = RN32 of it, rest of the sign of what that lacks. Twin: vgame/arithmetic/torch/narrow.py, narrowed."""
+    magnitude, sign = word & 0x7FFFFFFF, word & -0x80000000
+    if ((rest > 0.0) | (rest < 0.0)) & (magnitude & 1 == 0):  # to odd
+        magnitude += 1 if (rest > 0.0) == (word >= 0) else -1
+    rounded = (magnitude + (0x7FFF + (magnitude >> 16 & 1))) & 0x7FFF0000 | sign
+    special = word & 0x7FFFFFFF
+    if special >= 0x7F800000:
+        rounded = word if special == 0x7F800000 else 0x7FC00000
+    return rounded
+
+
+@compile_loop
+def _narrow(code, x, y, words, out):
+    """out = RN8 of what `code` gives, where it holds the binary32 results already; words: the same memory as int32.
+
+    Products of two words are exact in binary64; of sums the error of the rounding to binary64 decides where that is exact in binary32.
+    """
+    if code in (ADD, SUB):
+        for i in range(out.size):
+            a, b = np.float64(x[i]), np.float64(y[i])
+            b = b if code == ADD else -b
+            total = a + b
+            second = total - a
+            error = (a - (total - second)) + (b - second)
+            rest = total - np.float64(out[i])
+            words[i] = _to_bfloat16(words[i], error if rest == 0.0 else rest)
+    elif code == MUL:
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], np.float64(x[i]) * np.float64(y[i]) - np.float64(out[i]))
+    elif code == DIV:
+        for i in range(out.size):
+            rest = np.float64(x[i]) - np.float64(out[i]) * np.float64(y[i])
+            words[i] = _to_bfloat16(words[i], np.copysign(1.0, np.float64(y[i])) * rest)
+    elif code == SQRT:
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], np.float64(x[i]) - np.float64(out[i]) * np.float64(out[i]))
+    elif code == ITOF:
+        integers = x.view(np.int32)
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], np.float64(integers[i]) - np.float64(out[i]))
+    else:
+        for i in range(out.size):
+            words[i] = _to_bfloat16(words[i], 0.0)
+
+
+@compile_loop
+def _finite(x):
+    """Whether none of the binary32 words x, int32, is infinite or NaN."""
+    found = np.int32(0)
+    for i in range(x.size):
+        found |= np.int32((x[i] & _NOT_FINITE) == _NOT_FINITE)
+    return found == 0
+
+
+@compile_loop
+def _run(code, places, steps, words, layouts, memory, checked, finite, first, last):
+    """The instructions on words first..last-1, block by block; finite[i] &= whether every word of slot checked[i] is finite.
+
+    code: (function, slot of the result, three slots of operands) each. places: where the slots' words begin, 0 for a block of our own,
+    which holds the slot's word of `words`. steps: 4 where a slot's words are read in order. layouts: of what is loaded.
+    memory: the blocks, which the caller holds (here they would be let go after their last mention, not after their last use).
+    """
+    at, block = places.copy(), 0
+    for slot in range(places.size):
+        if places[slot] == 0:
+            constant = memory[block].view(np.uint32)
+            for i in range(BLOCK):
+                constant[i] = words[slot]
+            at[slot] = memory.ctypes.data + 4 * BLOCK * block
+            block += 1
+    for start in range(first, last, BLOCK):
+        size = min(BLOCK, last - start)
+        for c in range(code.shape[0]):
+            out = carray(_pointer(at[code[c, 1]] + start * steps[code[c, 1]]), (size,), np.float32)
+            if code[c, 0] == LOAD:
+                source = carray(_pointer(places[code[c, 2]]), (1 << 48,), np.float32)
+                _load(source.view(np.uint32), layouts[code[c, 3]], start, out.view(np.uint32))
+                continue
+            x = carray(_pointer(at[code[c, 2]] + start * steps[code[c, 2]]), (size,), np.float32)
+            y = carray(_pointer(at[code[c, 3]] + start * steps[code[c, 3]]), (size,), np.float32)
+            z = carray(_pointer(at[code[c, 4]] + start * steps[code[c, 4]]), (size,), np.float32)
+            _apply(code[c, 0] & 127, x, y, z, out)
+            if code[c, 0] & NARROW:
+                _narrow(code[c, 0] & 127, x, y, out.view(np.int32), out)
+        for i in range(checked.size):
+            finite[i] &= _finite(carray(_pointer(places[checked[i]] + 4 * start), (size,), np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Instructions over slots: first the inputs, then the results that are kept, then constants and blocks of our own.
+
+    code: int64 [n, 5], rows as in _run. words: uint32, per slot its constant, or anything. results: which are int32.
+    checked: int64, the slots of the results that are looked at for infinities and NaN while they are at hand.
+    """
+
+    code: np.ndarray
+    words: np.ndarray
+    inputs: int
+    results: tuple[bool, ...]
+    checked: np.ndarray
+
+
+def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Tensor], np.ndarray]:
+    """The results, flat, of `elements` words each; whether the checked ones are finite.
+
+    inputs: strided views of so many words on a CPU, read in row-major order.
+
+    SAFETY: the addresses stay good because whoever computes a part holds the tensors.
+    """
+    results = [torch.empty(elements, dtype=torch.int32 if integer else torch.float32) for integer in chain.results]
+    places, steps, words = [0] * chain.words.size, [0] * chain.words.size, chain.words.copy()
+    sources, layouts, loads = [], [], []
+    inputs = [x if x.is_contiguous() or _is_in_lines(x) else x.contiguous() for x in inputs]
+    for slot, x in enumerate(inputs):
+        sizes, strides = joined(x)
+        if x.is_contiguous():
+            places[slot], steps[slot] = x.data_ptr(), 4
+            continue
+        if not any(strides):
+            words[slot] = x.view(torch.int32)[(0,) * x.dim()].item() & 0xFFFFFFFF
+            continue
+        loads.append((LOAD, slot, chain.words.size + len(sources), len(sources), 0))
+        sources.append(x.data_ptr())
+        layouts.append([len(sizes), *sizes, *strides] + [0] * (2 * MOST_DIMENSIONS - 2 * len(sizes)))
+    for slot, result in enumerate(results, chain.inputs):
+        places[slot], steps[slot] = result.data_ptr(), 4
+    code = np.concatenate([np.array(loads, np.int64), chain.code]) if loads else chain.code
+    at, moves = (np.array(x + y, np.int64) for x, y in ((places, sources), (steps, [0] * len(sources))))
+    layout = np.array(layouts, np.int64).reshape(-1, 1 + 2 * MOST_DIMENSIONS)
+
+    def part(first: int, last: int, _held: tuple = (inputs, results)) -> np.ndarray:
+        memory, finite = np.empty((places.count(0), BLOCK), np.float32), np.ones(chain.checked.size, np.bool_)
+        _run(code, at, moves, words, layout, memory, chain.checked, finite, first * BLOCK, min(last * BLOCK, elements))
+        return finite
+
+    return results, np.all(share(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4), part), axis=0)
+
+
+def _is_in_lines(x: Tensor) -> bool:
+    """Whether `_load` can read it."""
+    sizes, strides = joined(x)
+    return len(sizes) <= MOST_DIMENSIONS and strides[-1] <= 1
+
+
+def joined(x: Tensor) -> tuple[list[int], list[int]]:
+    """Sizes and strides with the dimensions joined that lie in one line."""
+    sizes, strides = [], []
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        if size == 1:
+            continue
+        if sizes and strides[-1] == size * stride:
+            sizes[-1], strides[-1] = sizes[-1] * size, stride
+        else:
+            sizes, strides = [*sizes, size], [*strides, stride]
+    return sizes or [1], strides or [0]
+
+
+def all_finite(x: Tensor) -> Tensor:
+    """Whether every word of a binary32 tensor is finite: one truth value, on its device."""
+    if not in_use(x.device):
+        return torch.isfinite(x).all()
+    words = x.detach().reshape(-1).view(torch.int32).numpy()
+    return torch.tensor(all(share(words.size, 1, lambda first, last: _finite(words[first:last]))))

@@ -1,0 +1,243 @@
+"""Compiled loops of the rounding test: over a product's sums, again where it was open, and over sums of rows, which are added up here too.
+
+Twins: the torch passes of products.py and sums.py. One pass over memory each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.numba.compiled import add, compile_loop, flat
+from vgame.system.threads import share
+
+#: Words of short runs that are added side by side, and stay in the first cache.
+BESIDE = 512
+#: Elements between two looks at the mark that says whether one of them is open.
+SPAN = 256
+
+_ZERO = np.float32(0.0)
+_MAGNITUDE, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
+
+
+@compile_loop
+def _round(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
+    """out = RN32(s + e) + 0 with e = left * right, in rows first..last-1 of B * M; found: where RN32(s - e) is less.
+
+    The mark compares bits: it may be set without need (zeros of both signs), never the other way round.
+    """
+    rows, columns = shape
+    number = 0
+    for u in range(first, last):
+        scale, side, to = left[u], u // rows * right_stride, u // rows * strides[0] + u % rows * strides[1]
+        for start in range(0, columns, SPAN):
+            stop = min(start + SPAN, columns)
+            sums, bounds = s[u * columns + start : u * columns + stop], right[side + start : side + stop]
+            target = out[to + start : to + stop]
+            mark = np.int32(0)
+            for j in range(sums.size):
+                bound = scale * bounds[j]
+                upper, lower = np.float32(sums[j] + bound), np.float32(sums[j] - bound)
+                target[j] = upper + _ZERO
+                mark |= upper.view(np.int32) ^ lower.view(np.int32)
+            if mark:
+                for j in range(sums.size):
+                    bound = scale * bounds[j]
+                    if np.float32(sums[j] - bound) < np.float32(sums[j] + bound):
+                        found[number] = u * columns + start + j
+                        number += 1
+        if number > limit:
+            break
+    return number
+
+
+def round_pass(s: Tensor, left: Tensor, right: Tensor, out: Tensor, found: Tensor, limit: int) -> Tensor | None:
+    """RN32(s + left * right) into out [B, M, N]; flat positions (int32, in `found`) still open, None if more than `limit`.
+
+    s: binary64 [B, M, N], contiguous; left [B, M, 1] and right [1 or B, 1, N]: binary64. found: int32 [B * M * N].
+    Where the answer is None, some of `out` is not written. Twin: products._round_pass.
+    """
+    batch, rows, columns = s.shape
+    left = left.expand(batch, rows, 1).reshape(-1).numpy()
+    sums, bounds, target, positions = s.view(-1).numpy(), right.reshape(-1).numpy(), flat(out), found.numpy()
+    right_stride = columns if right.shape[0] > 1 else 0
+    assert columns == 1 or out.stride(2) == 1, "rows of a result are contiguous"
+
+    def run(first: int, last: int) -> tuple[int, int]:
+        part = positions[first * columns :]
+        strides = out.stride()[:2]
+        return first, _round(
+            sums, (rows, columns), left, bounds, right_stride, target, strides, part, limit, first, last
+        )
+
+    parts = share(batch * rows, columns, run)
+    if sum(number for _, number in parts) > limit:
+        return None
+    return torch.cat([found[first * columns :][:number] for first, number in parts])
+
+
+@compile_loop
+def _look(given, keep, shape, s, facts_a, facts_b, shared, terms, unit, slack, out, strides, first, last):
+    """The rounding test with the rows' facts at positions first..last-1: those still open come first in `keep`."""
+    rows, columns = shape
+    norm_a, count_a, quantum_a = facts_a
+    norm_b, count_b, quantum_b = facts_b
+    open_ones = exact_ones = 0
+    for e in range(first, last):
+        position = given[e]
+        u, n = position // columns, position % columns
+        b, m = u // rows, u % rows
+        i = m if shared[0] else u
+        j = n if shared[1] else b * columns + n
+        size = norm_a[i] * norm_b[j]
+        number = min(count_a[i], count_b[j], terms)
+        bound = number * unit * size if number > 1 else 0.0
+        if size * slack <= 2.0**53 * (quantum_a[i] * quantum_b[j]):
+            bound = 0.0
+            exact_ones += 1
+        upper = np.float32(s[position] + bound)
+        out[b * strides[0] + m * strides[1] + n] = upper + _ZERO
+        if np.float32(s[position] - bound) < upper:
+            keep[first + open_ones] = position
+            open_ones += 1
+    return open_ones, exact_ones
+
+
+def look_again(
+    positions: Tensor, s: Tensor, facts: tuple, weights: tuple[int, float, float], out: Tensor
+) -> tuple[Tensor, int]:
+    """(positions still open, number decided by exactness). Twin: products.Tile._look_again.
+
+    facts: (norm, non-zeros, quantum) of a and of b; weights: most terms of a sum, e / S per term, slack of a bound.
+    """
+    given, keep = positions.numpy(), torch.empty_like(positions)
+    kept, sums, target, strides = keep.numpy(), s.view(-1).numpy(), flat(out), out.stride()[:2]
+    known = [tuple(x.reshape(-1).numpy() for x in side) for side in facts]
+    shared = tuple(side[0].shape[0] == 1 for side in facts)
+
+    def run(first: int, last: int) -> tuple[int, int, int]:
+        found = _look(given, kept, tuple(s.shape[1:]), sums, *known, shared, *weights, target, strides, first, last)
+        return first, *found
+
+    parts = share(given.size, 8, run)
+    return torch.cat([keep[first : first + number] for first, number, _ in parts]), sum(part[2] for part in parts)
+
+
+# --- sums of rows ---
+
+
+@compile_loop
+def _sum_block(x):
+    """(sum, sum of the magnitudes, least magnitude) of contiguous binary32 values, in some order."""
+    total, magnitude, least, words = 0.0, 0.0, _INFINITY, x.view(np.uint32)
+    for k in range(x.size):
+        value = np.float64(x[k])
+        total, magnitude = add(total, value), add(magnitude, abs(value))
+        least = np.uint32(min(np.uint32(words[k] & _MAGNITUDE), least))
+    return total, magnitude, np.float64(np.uint32(least).view(np.float32))
+
+
+@compile_loop
+def _add_run(x, at, run, step, block, memory, total, magnitude, least):
+    """The same three of a run at x[at], x[at + step], .. in blocks, added to what there is."""
+    for start in range(0, run, block):
+        size, begin = min(block, run - start), at + start * step
+        if step == 1:
+            part = _sum_block(x[begin : begin + size])
+        else:
+            for k in range(size):
+                memory[k] = x[begin + k * step]
+            part = _sum_block(memory[:size])
+        total, magnitude, least = total + part[0], magnitude + part[1], min(least, part[2])
+    return total, magnitude, least
+
+
+@compile_loop
+def _add_beside(x, begin, starts, block, totals, magnitudes, leasts, total, magnitude):
+    """Word i of each of the runs at x[begin + starts], added up in totals[i] and so on: blocks of runs first, in total[i], then these."""
+    totals[:], magnitudes[:], leasts[:] = 0.0, 0.0, _INFINITY
+    for first in range(0, starts.size, block):
+        total[:], magnitude[:] = 0.0, 0.0
+        for j in range(first, min(first + block, starts.size)):
+            at = begin + starts[j]
+            source = x[at : at + leasts.size]
+            words = source.view(np.uint32)
+            for i in range(source.size):
+                value = np.float64(source[i])
+                total[i] += value
+                magnitude[i] += abs(value)
+                leasts[i] = np.uint32(min(np.uint32(words[i] & _MAGNITUDE), leasts[i]))
+        for i in range(totals.size):
+            totals[i] += total[i]
+            magnitudes[i] += magnitude[i]
+
+
+@compile_loop
+def _collect(totals, magnitudes, leasts):
+    """The three of one row from the words of its runs."""
+    total, magnitude, least = 0.0, 0.0, _INFINITY
+    for i in range(totals.size):
+        total, magnitude = add(total, totals[i]), add(magnitude, magnitudes[i])
+        least = np.uint32(min(leasts[i], least))
+    return total, magnitude, np.float64(np.uint32(least).view(np.float32))
+
+
+@compile_loop
+def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
+    """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows.
+
+    Short runs of rows that each begin where the one before ends are read at once, and their words kept apart until the last run.
+    """
+    number, together = 0, BESIDE // run if step == 1 and starts.size > 1 else 0
+    memory = np.empty(block if step != 1 else 0, np.float32)
+    totals, magnitudes = np.empty(together * run), np.empty(together * run)
+    total_of_block, magnitude_of_block = np.empty(together * run), np.empty(together * run)
+    leasts = np.empty(together * run, np.uint32)
+    for begin in range(first, last, max(together, 1)):
+        end = min(begin + max(together, 1), last)
+        beside = together > 0
+        for u in range(begin + 1, end):
+            beside = beside and rows[u] - rows[u - 1] == run
+        if beside:
+            words = (end - begin) * run
+            block_of = total_of_block[:words], magnitude_of_block[:words]
+            _add_beside(x, rows[begin], starts, block, totals[:words], magnitudes[:words], leasts[:words], *block_of)
+        for u in range(begin, end):
+            total, magnitude, least = 0.0, 0.0, np.inf
+            if beside:
+                low, high = (u - begin) * run, (u - begin + 1) * run
+                total, magnitude, least = _collect(totals[low:high], magnitudes[low:high], leasts[low:high])
+            else:
+                for j in range(starts.size):
+                    at = rows[u] + starts[j]
+                    total, magnitude, least = _add_run(x, at, run, step, block, memory, total, magnitude, least)
+            sums[u], sizes[u] = total, magnitude
+            bound = weight * magnitude if magnitude < np.inf and magnitude > spread * least else 0.0
+            upper = np.float32(total + bound)
+            if np.float32(total - bound) < upper:
+                found[first + number] = u
+                number += 1
+            out[u] = upper + _ZERO if upper == upper else np.float32(np.nan)
+    return number
+
+
+def sum_rows(source: tuple, block: int, weight: float, spread: float, out: Tensor) -> tuple:
+    """out [R] = RN32(s + e) of the rows' sums; (rows still open int64, s, sums of magnitudes S binary64). Twin: sums._sum_tile.
+
+    source: (memory, beginnings of the rows, of their runs, length of a run, step): word k of run j of row r is
+    memory[rows[r] + runs[j] + k * step]. Sums are of blocks of runs first, then of these; e = weight * S, and 0 where S <= spread * the
+    least magnitude. Or the runs' words side by side first, in blocks of runs, then the words of a row (docs/numerics-products.md,
+    section 10).
+    """
+    x, begins, starts, run, step = source
+    rows = begins.size
+    sums, sizes = torch.empty(2, rows, dtype=torch.float64).unbind()
+    found = torch.empty(rows, dtype=torch.int64)
+    arrays = out.numpy(), sums.numpy(), sizes.numpy(), found.numpy()
+
+    def run_rows(first: int, last: int) -> Tensor:
+        number = _sum_rows(x, begins, starts, run, step, block, weight, spread, *arrays, first, last)
+        return found[first : first + number]
+
+    return torch.cat(share(rows, starts.size * run, run_rows)), sums, sizes

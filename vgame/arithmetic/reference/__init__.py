@@ -1,0 +1,1 @@
+"""The exact meaning of all arithmetic, in plain Python: the truth that the fast paths and the contract follow."""

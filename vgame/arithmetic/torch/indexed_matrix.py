@@ -1,0 +1,220 @@
+"""Matrices that are read where they lie: the patches of a convolution as rows, without a copy of every patch.
+
+In: a strided view of any rank. Out: a matrix [B, R, K] whose element is memory[rows[b, r] + columns[k]], for products.dot; strides
+separate, so two short tables say where every word is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.numba import compiled
+from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.triton import gate
+
+Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
+
+#: Words of a matrix from which on its tables cost less than a copy.
+LEAST = 1 << 17
+#: Words of the largest tables that are kept: 256 of them are a GiB.
+MOST_KEPT = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """Rows of a matrix that are the patches of 3 x 3 words around all pixels of pictures, an even number of lines and of words each.
+
+    Row (picture, line, word), column (channel, 3, 3); word after word in memory. strides: of picture, channel, line.
+    backwards: whether a patch's last word comes first.
+    """
+
+    channels: int
+    lines: int
+    width: int
+    strides: tuple[int, int, int]
+    backwards: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K].
+
+    patches: where the whole of it are patches of pictures.
+    """
+
+    memory: Tensor
+    rows: np.ndarray
+    columns: np.ndarray
+    patches: Patches | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.rows.shape, self.columns.size)
+
+    @property
+    def device(self) -> torch.device:
+        return self.memory.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.memory.dtype
+
+    def tile(self, batch: slice, rows: slice) -> Folded:
+        """Some batches (or the one that serves all) and rows."""
+        chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
+        return Folded(self.memory, np.ascontiguousarray(chosen[:, rows]), self.columns)
+
+    def block(self, k: slice) -> Folded:
+        """Some columns."""
+        return Folded(self.memory, self.rows, self.columns[k])
+
+    def some(self, rows: np.ndarray) -> Tensor:
+        """Copies of some rows of [B * R], contiguous."""
+        return compiled_operands.gather_rows(self.memory, self.rows.reshape(-1)[rows], self.columns)
+
+    def whole(self) -> Tensor:
+        """The same as a contiguous tensor."""
+        return self.some(np.arange(self.rows.size)).view(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A view some of whose dimensions run backwards, which a tensor's strides cannot say; `tensor` makes the copy."""
+
+    view: Tensor
+    backwards: tuple[int, ...]
+
+    def tensor(self) -> Tensor:
+        return self.view.flip(self.backwards) if self.backwards else self.view
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A folded matrix for the GPU's kernels, its tables (int64) beside the words: element [b, r, k] = memory[rows[b, r] + columns[k]].
+
+    mirrored: whether neighbouring words belong to neighbouring rows rather than to neighbouring columns.
+    """
+
+    memory: Tensor
+    rows: Tensor
+    columns: Tensor
+    mirrored: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.rows.shape, self.columns.numel())
+
+    @property
+    def device(self) -> torch.device:
+        return self.memory.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.memory.dtype
+
+    def tile(self, batch: slice, rows: slice) -> Placed:
+        """Some batches (or the one that serves all) and rows."""
+        chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
+        return Placed(self.memory, chosen[:, rows], self.columns, self.mirrored)
+
+    def whole(self) -> Tensor:
+        """The same as a contiguous tensor."""
+        return self.memory[self.rows.unsqueeze(2) + self.columns]
+
+
+def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Folded | Placed:
+    """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
+    mirrored = source if isinstance(source, Mirrored) else Mirrored(source, ())
+    view = mirrored.view
+    if not mirrored.backwards and _is_view(tuple(view.shape), view.stride(), shape):
+        return view.view(shape)
+    ends = _ends(tuple(view.shape), shape)
+    by_kernels = gate.in_use(view.device)
+    usable = by_kernels or (compiled.in_use(view.device) and vendor().norm is NATIVE.norm)
+    usable = usable and view.dtype == torch.float32
+    if ends is None or not usable or view.numel() < LEAST:
+        return mirrored.tensor().reshape(shape)
+    backwards = (d in mirrored.backwards for d in range(view.dim()))
+    dims = tuple(zip(view.shape, view.stride(), backwards, strict=True))
+    if by_kernels:
+        return Placed(compiled.flat_tensor(view), *_placed(dims, tuple(ends), view.device))
+    return Folded(compiled.flat_tensor(view), *_tables(dims, tuple(ends)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_view(sizes: tuple[int, ...], strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether strides can say a tensor in another shape. Asked again in every step, where a refusal of torch's costs time."""
+    try:
+        torch.empty_strided(sizes, strides, device="meta").view(shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int, int]] | None:
+    """Which dimensions make up the batch, the rows and the columns; None if one would have to be cut."""
+    starts, product, wanted = [0], 1, [shape[0], shape[0] * shape[1]]
+    for dimension, size in enumerate([*sizes, 0]):
+        while len(starts) < 3 and product == wanted[len(starts) - 1]:
+            starts.append(dimension)
+        product *= size
+    return list(zip(starts, [*starts[1:], len(sizes)], strict=True)) if len(starts) == 3 else None
+
+
+def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
+    """(rows, columns, patches) of a Folded; large ones are made anew, in little of the time that their product takes."""
+    batch, rows, columns = (prod(size for size, *_ in dimensions[first:last]) for first, last in ends)
+    return (_kept if batch * rows + columns <= MOST_KEPT else _made)(dimensions, ends)
+
+
+def _made(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
+    batch, rows, columns = (_offsets(dimensions[first:last]) for first, last in ends)
+    return batch[:, None] + rows, columns, _patches(*(dimensions[first:last] for first, last in ends))
+
+
+_kept = lru_cache(maxsize=256)(_made)
+
+
+@cache  # for ever: a recorded step goes on reading them
+def _placed(
+    dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...], device: torch.device
+) -> tuple[Tensor, Tensor, bool]:
+    """(rows, columns, mirrored) of a Placed; on the device before a step is recorded there."""
+    rows, columns, _ = _tables(dimensions, ends)
+    tables = (torch.from_numpy(table).to(device) for table in (rows, columns))
+    return (*tables, _evenly(rows.reshape(-1)) > _evenly(columns))
+
+
+def _evenly(places: np.ndarray) -> int:
+    """How many of the first places follow each other."""
+    return int(np.argmin(np.append(np.diff(places) == 1, False)))
+
+
+def _patches(
+    batch: tuple[Dimension, ...], rows: tuple[Dimension, ...], columns: tuple[Dimension, ...]
+) -> Patches | None:
+    """What the dimensions of batch, rows and columns say, if they say pictures and patches."""
+    if len(rows) < 3 or len(columns) != 3 or any(size != 1 for size, *_ in (*batch, *rows[:-3])):
+        return None
+    (_, picture, _), (lines, line, _), (width, word, _) = rows[-3:]
+    (channels, channel, _), (*high, upwards), (*wide, backwards) = columns
+    fits = high == [3, line] and wide == [3, word] and word == 1 and lines % 2 == width % 2 == 0
+    if not fits or upwards != backwards or any(reverse for *_, reverse in (*rows, columns[0])):
+        return None
+    return Patches(channels, lines, width, (picture, channel, line), backwards)
+
+
+def _offsets(dimensions: tuple[Dimension, ...]) -> np.ndarray:
+    """int64: where the words of dimensions lie, relative to the first word of the memory."""
+    total = np.zeros(1, np.int64)
+    for size, stride, backwards in dimensions:
+        places = np.arange(size) * stride
+        total = (total[:, None] + (places[::-1] if backwards else places)).reshape(-1)
+    return total

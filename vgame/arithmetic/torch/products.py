@@ -1,0 +1,379 @@
+"""dot: correctly rounded products of binary32 matrices.
+
+In: two binary32 tensors whose rows are the vectors. Out: binary32 RN(sum_k a*b) for every pair of rows.
+Method: the vendor's binary64 product in K-blocks; a proven bound certifies nearly all elements, an exactness test low-bit
+and sparse data; the exact tier settles the rest. Proofs: docs/numerics-products.md.
+Reference: vgame/arithmetic/reference/functions.py, dot.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.numba import compiled
+from vgame.arithmetic.numba import exact as compiled_exact
+from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.numba import rounding_test as compiled_rounding
+from vgame.arithmetic.torch.exact import Rows, exact_sums
+from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
+from vgame.arithmetic.torch.narrow import narrow_sums
+from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, canonical_nan, enclose, hard_part, tally, weigh
+from vgame.arithmetic.torch.row_facts import no_facts, row_facts
+from vgame.arithmetic.torch.slices import slice_bits, slices_needed, sum_slices
+from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.torch.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
+from vgame.arithmetic.triton import gate
+from vgame.system.threads import Runner, each, threads
+
+#: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
+BLOCK = 1024
+#: Elements whose maximum is looked at first when open ones are searched.
+GROUP = 64
+#: Elements of operands from which on a look at their first rows pays.
+LARGE = 1 << 20
+#: Tiles end at multiples of so many rows, where the runs of folded rows do.
+ALIGNED = 64
+#: Terms of a product that are worth a thread.
+WORTH = 1 << 22
+#: What gathering costs per term next to a vendor product: torch passes, compiled loops.
+GATHERING, GATHERING_COMPILED = 250, 40
+
+#: An error that leaves no sum certain before the last digit.
+NEVER_CERTAIN = math.inf
+
+Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
+
+
+@torch.no_grad()
+def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each, bfloat16: bool = False) -> Tensor:
+    """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
+
+    a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which is there
+    when `run` has run the jobs that it is given.
+    """
+    assert a.dtype == b.dtype == torch.float32 and len(a.shape) == len(b.shape) == 3, "two binary32 matrices of rank 3"
+    assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
+    assert len({a.shape[0], b.shape[0], 1}) <= 2, "equal batches, or one that serves all"
+    batch = max(a.shape[0], b.shape[0])
+    out = torch.empty(batch, a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
+    if gate.in_use(out.device):
+        return _dot_by_kernels(a, b, out, bfloat16)
+
+    def fill(i: slice, m: slice, n: slice) -> None:
+        tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
+        tile.run()
+        if bfloat16:
+            tile.narrow()
+
+    jobs = [partial(fill, *place) for place in shared_tiles(out, a.shape[2])]
+    if out.device.type == "cpu":
+        run(jobs)
+    else:
+        for job in jobs:
+            job()
+    return out
+
+
+def _dot_by_kernels(a: Tensor | Placed, b: Tensor | Placed, out: Tensor, bfloat16: bool) -> Tensor:
+    """`dot` by the Triton kernels, which are imported only where they run."""
+    from vgame.arithmetic.triton import products as kernels
+
+    block = _block_length(a.shape[2])
+    at_a_time = min(-(-a.shape[2] // block), kernels.BLOCKS)
+    for i, m, n in tiles(*out.shape, a.shape[2], max(kernels.TILE // at_a_time, TILE // 4)):
+        kernels.dot_tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], block)
+        if bfloat16:
+            tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
+            tile.norm_a, tile.norm_b = (unfolded(x).double().norm(dim=-1) * SLACK for x in (tile.a, tile.b))
+            tile.narrow()
+    return out
+
+
+def shared_tiles(out: Tensor, k: int) -> list[Place]:
+    """The tiles of a product `out` of K terms; on a CPU as many for each thread as for any other."""
+    sharers = threads() if out.device.type == "cpu" else 1
+    return tiles(*out.shape, k, product_size(out.device), max(1, min(sharers, out.numel() * k // WORTH)))
+
+
+def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
+    """Tiles of about equal size which, like the K-blocks of their operands, fit into `limit`; a multiple of `parts`, where that can be."""
+    block = _block_length(k)
+    width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
+    height = min(rows, max(1, limit // max(block, width)))
+    width, height = (x - x % ALIGNED if ALIGNED < x < whole else x for x, whole in ((width, columns), (height, rows)))
+    whole = (height, width) == (rows, columns)
+    group = max(1, limit // max(height * width, height * block, width * block)) if whole else 1
+    extents = batch, rows, columns
+    counts = [-(-extent // size) for extent, size in zip(extents, (group, height, width), strict=True)]
+    if math.prod(counts) % parts:
+        longest = 0 if batch >= parts else 2 if columns >= rows else 1
+        counts[longest] = -(-counts[longest] // parts) * parts
+    aligned = (1, ALIGNED, ALIGNED)
+    groups, heights, widths = (spans(e, _fair(e, c, a)) for e, c, a in zip(extents, counts, aligned, strict=True))
+    return [(i, m, n) for i in groups for n in widths for m in heights]
+
+
+def _fair(extent: int, count: int, aligned: int) -> int:
+    """The size of `count` equal pieces of `extent`, rounded up to a multiple of `aligned` if it is more than that."""
+    size = -(-extent // count)
+    return -(-size // aligned) * aligned if size > aligned else size
+
+
+def _block_length(k: int) -> int:
+    """K is cut into round(K / BLOCK) equal blocks, rounded up to a multiple of 16."""
+    count = max(1, round(k / BLOCK))
+    return k if count == 1 else -(-k // (16 * count)) * 16
+
+
+def part_of(x: Tensor | Folded | Placed, batch: slice, rows: slice) -> Tensor | Folded | Placed:
+    """Some rows of some batches, or of the one batch that serves all."""
+    return batch_of(x, batch)[:, rows] if isinstance(x, Tensor) else x.tile(batch, rows)
+
+
+class Tile:
+    """One tile of a product: a [Ba, M, K], b [Bb, N, K] -> out [B, M, N], a view of the result."""
+
+    def __init__(self, a: Tensor | Folded, b: Tensor | Folded, out: Tensor):
+        self.compiled = compiled.in_use(out.device)
+        self.fused = self.compiled and vendor().norm is NATIVE.norm
+        self.a, self.b = (x if self.fused else unfolded(x) for x in (a, b))
+        self.out, self.facts = out, None
+        block = _block_length(a.shape[2])
+        self.blocks = spans(a.shape[2], block)
+        self.terms = block + len(self.blocks) - 1
+
+    def run(self) -> None:
+        """Fill `out`."""
+        self._add_blocks()
+        finite = bool(torch.isfinite(self.norm_a).all() & torch.isfinite(self.norm_b).all())
+        if not finite:  # every sum of such a row is its own answer: bound 0
+            for norm in (self.norm_a, self.norm_b):
+                norm.nan_to_num_(nan=0.0, posinf=0.0)
+        hard = hard_part(self.out.numel(), self.out.device)
+        if hard.numel() and self.compiled:
+            self._facts()  # a look at the rows' bits comes first
+            self._sum_compiled(hard, NEVER_CERTAIN)
+        self.settle()
+        if not finite:
+            canonical_nan(self.out)
+
+    def settle(self) -> None:
+        """out = the finite sums, rounded. Mode `logged` rounds them in another way."""
+        rest, exact = self._certify_compiled() if self.compiled else self._certify_by_passes()
+        if rest.numel():
+            self.sum_exactly(rest)
+        tally(self.out.numel(), exact, rest.numel())
+
+    def _add_blocks(self) -> None:
+        """sums = the blocks' products, each made in a buffer of its own; norm_a, norm_b: the rows' norms, on the way."""
+        shape, device = tuple(self.out.shape), self.out.device
+        self.sums = scratch("sums", shape, torch.float64, device)
+        self.norm_a, self.norm_b = (
+            torch.zeros(x.shape[:2], dtype=torch.float64, device=device) for x in (self.a, self.b)
+        )
+        if self.fused and self._looks_exact():
+            self.facts = tuple(no_facts(x) for x in (self.a, self.b))
+        for k in self.blocks:
+            a, b = (self._widen(side, k) for side in ("a", "b"))
+            product = self.sums if k.start == 0 else scratch("product", shape, torch.float64, device)
+            vendor().product(a, b, product)
+            if k.start:
+                self.sums += product
+        self.norm_a.sqrt_(), self.norm_b.sqrt_()
+
+    def _widen(self, side: str, k: slice) -> Tensor:
+        """An operand's block in binary64; its rows' sums of squares are added to their norms, which are no norms yet."""
+        x, squares = (self.a, self.norm_a) if side == "a" else (self.b, self.norm_b)
+        if isinstance(x, Folded):
+            x = x.block(k)
+            return compiled_operands.widen_folded(x.memory, x.rows, x.columns, side, squares)
+        x = x[..., k]
+        if self.fused:
+            facts = self.facts and self.facts["ab".index(side)]
+            return compiled_operands.widen(x, wide_memory(x, side), squares, facts)
+        wide = widen(x, side)
+        squares += vendor().norm(wide).square_()
+        return wide
+
+    def _looks_exact(self) -> bool:
+        """Whether the exactness test holds for the first rows of large operands: then all rows' facts are taken on the way."""
+        if isinstance(self.a, Folded) or isinstance(self.b, Folded):
+            return False
+        if self.a.numel() + self.b.numel() < LARGE or not self.a.stride(2) == self.b.stride(2) == 1:
+            return False
+        rows = [x[:1, :1] for x in (self.a, self.b)]
+        worst = [row.double().norm() / row_facts(row, self.blocks)[1] for row in rows]
+        return bool(worst[0] * worst[1] * SLACK <= 2.0**53)
+
+    def _certify_compiled(self) -> tuple[Tensor, int]:
+        """Twin of _certify_by_passes; where the exactness test holds for the whole tile, it counts every element."""
+        left, right = (self.norm_a * weigh(self.terms)).unsqueeze(2), self.norm_b.unsqueeze(1)
+        found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
+        few = self.out.shape[0] * sum(self.out.shape[1:])
+        if self.facts is None:
+            rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, few)
+            if rest is not None:
+                return rest, 0
+        if self._all_exact():
+            compiled_rounding.round_pass(self.sums, left * 0.0, right, self.out, found, 0)
+            return found[:0], self.out.numel()
+        rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, self.out.numel())
+        norms, weights = (self.norm_a, self.norm_b), (self.terms, weigh(2) / 2, SLACK)
+        facts = [(norm, *fact) for norm, fact in zip(norms, self._facts(), strict=True)]
+        return compiled_rounding.look_again(rest, self.sums, facts, weights, self.out)
+
+    def _certify_by_passes(self) -> tuple[Tensor, int]:
+        """out = RN32(sums) where that is certain; (flat positions where it is not, number decided by the exactness test)."""
+        rest = self._certify()
+        if rest.numel() <= self.out.shape[0] * sum(self.out.shape[1:]):  # the rows' facts cost more than they save
+            return rest, 0
+        if self._all_exact():
+            self.out.copy_(self.sums).add_(0.0)
+            return rest[:0], rest.numel()
+        found = [self._look_again(part, self._facts()) for part in rest.split(TILE // 16)]
+        return torch.cat([flat for flat, _ in found]), sum(int(exact) for _, exact in found)
+
+    def _facts(self) -> tuple:
+        """(non-zeros, quantum) of the rows of a and of b; computed once."""
+        if self.facts is None:
+            self.a, self.b = unfolded(self.a), unfolded(self.b)
+            self.facts = row_facts(self.a, self.blocks), row_facts(self.b, self.blocks)
+        return self.facts
+
+    def _certify(self) -> Tensor:
+        """out = RN32(sums + e) everywhere; the flat positions (int64) that this does not decide."""
+        bound_a, bound_b = self.norm_a.unsqueeze(2) * weigh(self.terms), self.norm_b.unsqueeze(1)
+        batch, rows, columns = self.out.shape
+        step = max(1, pass_size(self.out.device) // columns)
+        found = []
+        for i in spans(batch, max(1, step // rows)):
+            left, right = batch_of(bound_a, i), batch_of(bound_b, i)
+            for m in spans(rows, step):
+                still_open = _round_pass(self.sums[i, m], left[:, m], right, self.out[i, m])
+                found.append(still_open + (i.start * rows + m.start) * columns)
+        return torch.cat(found)
+
+    def sum_exactly(self, rest: Tensor) -> None:
+        """The exact tier for the elements at the flat positions `rest`."""
+        if self.facts is not None:
+            counts = self._slice_counts(self.facts)
+            cost = GATHERING_COMPILED if self.compiled else GATHERING
+            if _slicing_pays(counts[0] * counts[1], self.out.numel(), self.a.shape[2], rest.numel(), cost):
+                return self._sum_sliced(rest, counts)
+        if self.compiled:
+            return self._sum_compiled(rest, weigh(self.a.shape[2]))
+        for part in rest.split(TILE // 16):
+            self._sum_gathered(part)
+
+    def _sum_compiled(self, rest: Tensor, error: float) -> None:
+        """The exact tier in compiled loops; error: bound of a rounded sum, per sum of magnitudes."""
+        bounds = self.norm_a * SLACK, self.norm_b
+        compiled_exact.exact_products(rest, _places(self.a), _places(self.b), bounds, error, self.out)
+
+    def _all_exact(self) -> bool:
+        """Whether the exactness test holds for every pair of rows at once, as it does for integers and other low-bit data."""
+        norms = zip((self.norm_a, self.norm_b), self._facts(), strict=True)
+        worst = [(norm / quantum).max() for norm, (_, quantum) in norms]
+        return bool(worst[0] * worst[1] * SLACK <= 2.0**53)
+
+    def unravel(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, columns = self.out.shape[1:]
+        return flat // (rows * columns), flat // columns % rows, flat % columns
+
+    def _look_again(self, flat: Tensor, facts: tuple) -> tuple[Tensor, Tensor]:
+        """The rounding test with what the rows' bits tell; (positions still open, number decided by exactness)."""
+        (count_a, quantum_a), (count_b, quantum_b) = facts
+        i, m, n = self.unravel(flat)
+        size = pick(self.norm_a, i, m) * pick(self.norm_b, i, n)
+        exact = size * SLACK <= 2.0**53 * (pick(quantum_a, i, m) * pick(quantum_b, i, n))
+        terms = torch.minimum(pick(count_a, i, m), pick(count_b, i, n)).clamp_max_(self.terms)
+        bound = torch.where(exact, 0.0, weigh(terms) * size)
+        self.out[i, m, n], still_open = enclose(self.sums[i, m, n], bound)
+        return flat[still_open], exact.sum()
+
+    def _sum_gathered(self, flat: Tensor) -> None:
+        """The exact tier on gathered products: any few elements."""
+        self.out[self.unravel(flat)] = self.sums_to_odd(flat).float().add_(0.0)
+
+    def sums_to_odd(self, flat: Tensor) -> Tensor:
+        """The exact sums at a few flat positions, rounded to odd in binary64."""
+        a, b = unfolded(self.a), unfolded(self.b)
+        i, m, n = self.unravel(flat)
+
+        def products(e: Tensor, k: slice) -> Tensor:
+            left = widen(pick(a[..., k], i[e], m[e]), "left")
+            return left.mul_(widen(pick(b[..., k], i[e], n[e]), "right"))
+
+        bound = pick(self.norm_a, i, m) * pick(self.norm_b, i, n) * SLACK
+        return exact_sums(Rows(a.shape[2], products), torch.arange(flat.numel(), device=flat.device), bound)
+
+    def narrow(self) -> None:
+        """The finished tile, rounded to bfloat16 as the exact sums are."""
+        narrow_sums(self.out, self.sums_to_odd)
+
+    def _slice_counts(self, facts: tuple) -> tuple[int, int]:
+        bits = slice_bits(self.a.shape[2])
+        pairs = zip((self.norm_a, self.norm_b), facts, strict=True)
+        return tuple(slices_needed(norm * SLACK, quantum, bits) for norm, (_, quantum) in pairs)
+
+    def _sum_sliced(self, flat: Tensor, counts: tuple[int, int]) -> None:
+        """The exact tier on slices of the operands: many elements."""
+        still_open = torch.zeros(self.out.numel(), dtype=torch.bool, device=flat.device)
+        still_open[flat.long()] = True
+        still_open = still_open.view(self.out.shape)
+        limit = min(TILE // 8, TILE // (counts[0] * counts[1]))
+        for i, m, n in tiles(*self.out.shape, self.a.shape[2], limit):
+            at = still_open[i, m, n].nonzero(as_tuple=True)
+            if at[0].numel():
+                a, b = batch_of(self.a, i)[:, m], batch_of(self.b, i)[:, n]
+                bounds = batch_of(self.norm_a, i)[:, m] * SLACK, batch_of(self.norm_b, i)[:, n] * SLACK
+                value = sum_slices(a, b, at, bounds, counts, self.blocks)
+                self.out[i, m, n][at] = value.float().add_(0.0)
+
+
+def _places(x: Tensor | Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(memory, where the rows begin, where their terms lie from there) of an operand [B, R, K]."""
+    if isinstance(x, Folded):
+        return x.memory.numpy(), x.rows.reshape(-1), x.columns
+    memory, begins, step = compiled_exact.rows_of(x)
+    return memory, begins, np.arange(x.shape[2]) * step
+
+
+def unfolded(x: Tensor | Folded | Placed) -> Tensor:
+    return x if isinstance(x, Tensor) else x.whole()
+
+
+def _slicing_pays(pairs: int, elements: int, k: int, still_open: int, gathering: int) -> bool:
+    """A vendor product costs about 1/gathering of gathering per term; the exact tier then sums `pairs` terms per element."""
+    return pairs <= 64 and pairs * (elements * (k + 100) / gathering + 2 * still_open) < still_open * k
+
+
+def pick(x: Tensor, i: Tensor, r: Tensor) -> Tensor:
+    """x[i, r], or x[0, r] if one batch serves all."""
+    return x[0].index_select(0, r) if x.shape[0] == 1 else x[i, r]
+
+
+def _round_pass(s: Tensor, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """`enclose` with e = left * right, into `out`; flat positions (int64) still open. If addcmul fuses, SLACK covers it."""
+    size = s.numel()
+    wide = scratch("wide", tuple(s.shape), torch.float64, s.device)
+    lower = scratch("lower", (-(-size // GROUP) * GROUP,), torch.float32, s.device)
+    lower[size:] = 0.0
+    gap = lower[:size].view(s.shape)
+    gap.copy_(torch.addcmul(s, left, right, value=-1, out=wide))
+    out.copy_(torch.addcmul(s, left, right, out=wide))
+    torch.sub(out, gap, out=gap)
+    out.add_(0.0)
+    return _positive(lower.view(-1, GROUP))
+
+
+def _positive(x: Tensor) -> Tensor:
+    """Flat positions (int64) of the elements of x [groups, GROUP] above 0, which are rare; NaN is not."""
+    group = (x.amax(-1) != 0).nonzero().squeeze(-1)
+    position = group.unsqueeze(1) * GROUP + torch.arange(GROUP, device=x.device)
+    return position[x[group] > 0]

@@ -1,0 +1,113 @@
+"""The rounding test: which approximate sums already determine the correctly rounded binary32 result.
+
+In: s binary64 and a bound e on its error. Out: RN32(s + e), and where it differs from RN32(s - e): those stay open.
+Source: A. Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded last bit", TOMS 17 (1991).
+Proof: docs/numerics-products.md, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+#: Unit roundoff of binary64, rounding to nearest.
+UNIT = 2.0**-53
+#: Covers every rounding in the computation of a bound, for up to 2^31 terms.
+SLACK = 1 + 2.0**-19
+#: Longest sum for which SLACK is proved.
+MAX_TERMS = 1 << 31
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many elements each tier settled: the bound (non-finite results too), the exactness test, the exact tier."""
+
+    bound: int = 0
+    exact: int = 0
+    tier: int = 0
+
+    @property
+    def elements(self) -> int:
+        return self.bound + self.exact + self.tier
+
+
+_counts: ContextVar[Counts | None] = ContextVar("counts", default=None)
+_one_at_a_time = Lock()
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """`with counting() as counts:` adds up what the certified sums of this thread and of those that share its work did."""
+    counts = Counts()
+    token = _counts.set(counts)
+    try:
+        yield counts
+    finally:
+        _counts.reset(token)
+
+
+def is_counted() -> bool:
+    """Whether somebody asks for the numbers; on a GPU they cost a wait for the device."""
+    return _counts.get() is not None
+
+
+def tally(elements: int, tested_exact: int, tier: int) -> None:
+    """Record one finished group of elements; those not named are settled by the bound."""
+    counts = _counts.get()
+    if counts is not None:
+        with _one_at_a_time:
+            counts.bound += elements - tested_exact - tier
+            counts.exact += tested_exact
+            counts.tier += tier
+
+
+#: The share of all sums that the exact tier computes besides, for nobody but a clock.
+_hard: ContextVar[float] = ContextVar("hard", default=0.0)
+
+
+@contextmanager
+def at_worst(part: float) -> Iterator[None]:
+    """`with at_worst(1.0):` on a CPU every sum takes the longest way that any data could lead it; the words are the same.
+
+    `part`, above 0: the share of the sums that do. Who sets the clocks of a job that a stranger ordered measures this
+    (vgame/job/terms.py): from some step on all of its sums may cancel.
+    """
+    token = _hard.set(part)
+    try:
+        yield
+    finally:
+        _hard.reset(token)
+
+
+def hard_part(count: int, device: torch.device) -> Tensor:
+    """Which of `count` sums take the longest way (int32); mostly none."""
+    part = _hard.get()
+    return torch.arange(math.ceil(part * count) if part else 0, dtype=torch.int32, device=device)
+
+
+def weigh(terms: Tensor | int) -> Tensor | float:
+    """e / S for sums in which no term meets `terms` or more inexact additions: terms * u * SLACK; 0 for one term.
+
+    The one in `terms` that is no addition pays for the rounding of s - e and s + e.
+    """
+    several = terms > 1
+    return (several.double() if isinstance(several, Tensor) else float(several)) * terms * (UNIT * SLACK)
+
+
+def enclose(s: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """(RN32(s + e) with zero as +0, whether RN32(s - e) is less). With e = 0 nothing is open, NaN included."""
+    upper = (s + e).float()
+    still_open = (s - e).float() < upper
+    return canonical_nan(upper.add_(0.0)), still_open
+
+
+def canonical_nan(out: Tensor) -> Tensor:
+    """NaN words become 0x7fc00000. In place."""
+    return torch.nan_to_num(out, nan=float("nan"), posinf=float("inf"), neginf=float("-inf"), out=out)

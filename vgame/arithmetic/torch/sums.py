@@ -1,0 +1,161 @@
+"""sum_rows: correctly rounded sums of binary32 rows.
+
+In: binary32 rows. Out: binary32 RN(exact sum) of each.
+Method: as in products.py, with the sum of the magnitudes itself instead of Cauchy and Schwarz's bound on it.
+Reference: vgame/arithmetic/reference/functions.py, sum_words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.numba import compiled
+from vgame.arithmetic.numba import exact as compiled_exact
+from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.numba import rounding_test as compiled_rounding
+from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums, exhaust
+from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
+from vgame.arithmetic.torch.narrow import narrow_sums
+from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, enclose, hard_part, tally, weigh
+from vgame.arithmetic.torch.row_facts import row_facts
+from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.torch.workspace import TILE, spans, sum_size, widen
+from vgame.arithmetic.triton import gate
+
+#: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in blocks.
+SHORT, TWO_STAGES = 64, 1024
+#: Blocks of compiled loops: a longer one costs less time, and its bound leaves more sums open.
+COMPILED_BLOCK = 1024
+#: Rows of at most so many terms are laid side by side: reductions are slow along a short contiguous dimension.
+TRANSPOSED = 8
+#: Runs of folded rows from which on they are added where they lie; shorter ones are copied first.
+LEAST_RUN = 16
+#: Where the only run of a whole row begins.
+AT_ONCE = np.zeros(1, np.int64)
+
+
+def narrow_rows(a: Tensor | Folded | Placed) -> Tensor:
+    """`sum_rows` to bfloat16, rounded once."""
+    out = sum_rows(a)
+    rows = (a if isinstance(a, Tensor) else a.whole()).reshape(-1, a.shape[-1])
+
+    def to_odd(places: Tensor) -> Tensor:
+        bound = rows[places].double().abs().sum(-1) * SLACK
+        return exact_sums(_terms_of(rows[places]), torch.arange(len(places), device=rows.device), bound)
+
+    narrow_sums(out, to_odd)
+    return out
+
+
+@torch.no_grad()
+def sum_rows(a: Tensor | Folded | Placed) -> Tensor:
+    """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides."""
+    if isinstance(a, Folded):
+        if vendor().total is not NATIVE.total:
+            return sum_rows(a.whole())
+        run = compiled_operands.run_of(a.columns)
+        if run < LEAST_RUN:
+            return sum_rows(a.whole())
+        source = a.memory.numpy(), a.rows.reshape(-1), a.columns[::run], run, 1
+        return _sum_compiled(source, a.shape, lambda r: a.some(r.numpy()))
+    assert a.dtype == torch.float32 and 1 <= a.shape[-1] <= MAX_TERMS, "a binary32 tensor, rows of 1 to 2^31 terms"
+    if gate.in_use(a.device) and vendor().total is NATIVE.total:
+        from vgame.arithmetic.triton import sums  # imported only where it runs
+
+        return sums.sum_rows(a)
+    if isinstance(a, Placed):
+        return sum_rows(a.whole())
+    rows = a.reshape(-1, a.shape[-1])
+    if compiled.in_use(a.device) and vendor().total is NATIVE.total:
+        memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
+        if rows.stride(0) == 1 and step != 1:  # the rows lie beside each other: runs of one word
+            source = memory, begins, np.arange(a.shape[-1]) * step, 1, 1
+        else:
+            source = memory, begins, AT_ONCE, a.shape[-1], step
+        return _sum_compiled(source, a.shape, lambda r: rows[r])
+    out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
+    for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1])):
+        _sum_tile(rows[r], out[r])
+    return out.view(a.shape[:-1])
+
+
+def block_length(length: int) -> int:
+    """Rows are added in blocks of this many terms, about the square root of many."""
+    return length if length < TWO_STAGES else 1 << length.bit_length() // 2
+
+
+def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tensor], Tensor]) -> Tensor:
+    """Twin of _sum_tile; rows_at: some rows of [R, K] as a tensor."""
+    count, length = math.prod(shape[:-1]), shape[-1]
+    out = torch.empty(count, dtype=torch.float32)
+    spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
+    weight = weigh(_depth(source[2].size, source[3]))
+    rest, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, weight, spread, out)
+    exact, at_a_time = 0, max(1, TILE // length)
+    hard = hard_part(count, rest.device)
+    for some in (hard[r] for r in spans(hard.numel(), at_a_time)):
+        rows = rows_at(some)
+        row_facts(rows.unsqueeze(0), spans(length, TILE))
+        exhaust(_terms_of(rows), torch.arange(len(rows)), magnitude[some] * SLACK)
+    for some in (rest[r] for r in spans(rest.numel(), at_a_time)):
+        rows = rows_at(some)
+        quantum = row_facts(rows.unsqueeze(0), spans(length, TILE))[1][0]
+        out[some], number = settle(_terms_of(rows), sums[some], magnitude[some], quantum)
+        exact += number
+    tally(count, exact, rest.numel() - exact)
+    return out.view(shape[:-1])
+
+
+def _terms_of(rows: Tensor) -> Rows:
+    return Rows(rows.shape[1], lambda e, k: widen(rows[:, k].index_select(0, e), "left"))
+
+
+def _depth(runs: int, run: int) -> int:
+    """Theorem 2's t of the compiled loops: with runs of one word only side by side, else that or run by run, whichever is more."""
+    beside = min(COMPILED_BLOCK, runs) + -(-runs // COMPILED_BLOCK) - 1 + run - 1
+    in_runs = min(COMPILED_BLOCK, run) + runs * -(-run // COMPILED_BLOCK) - 1
+    return beside if run == 1 and runs > 1 else max(beside, in_runs)
+
+
+def _sum_tile(rows: Tensor, out: Tensor) -> None:
+    """rows [R, K] -> out [R]."""
+    length = rows.shape[1]
+    block = block_length(length)
+    sums, magnitude = torch.zeros(2, rows.shape[0], dtype=torch.float64, device=rows.device)
+    for k in spans(length, TILE // block * block):
+        x = widen(rows[:, k], "rows") if length > TRANSPOSED else widen(rows.mT.contiguous(), "rows").mT
+        sums += two_stages(x, block)
+        magnitude += two_stages(x.abs_(), block)
+    bound = magnitude.nan_to_num(nan=0.0, posinf=0.0) * weigh(block + -(-length // block) - 1)
+    if length < SHORT:
+        bound[magnitude * SLACK <= 2.0**29 * x.amin(-1)] = 0.0
+    upper, still_open = enclose(sums, bound)
+    out.copy_(upper)
+    rest = still_open.nonzero().squeeze(-1)
+    exact = 0
+    if rest.numel():
+        _, quantum = row_facts(rows[rest].unsqueeze(0), spans(length, TILE))
+        terms = Rows(length, lambda e, k: widen(rows[:, k].index_select(0, rest[e]), "left"))
+        out[rest], exact = settle(terms, sums[rest], magnitude[rest], quantum[0])
+    tally(out.numel(), exact, rest.numel() - exact)
+
+
+def settle(terms: Terms, sums: Tensor, magnitude: Tensor, quantum: Tensor) -> tuple[Tensor, int]:
+    """(RN32 of the sums, how many of them the vendor's sum gives exactly), with the exact tier for the others."""
+    value = sums.float()
+    rest = (magnitude * SLACK > 2.0**53 * quantum).nonzero().squeeze(-1)
+    value[rest] = exact_sums(terms, rest, magnitude[rest] * SLACK).float()
+    return value.add_(0.0), value.numel() - rest.numel()
+
+
+def two_stages(x: Tensor, block: int) -> Tensor:
+    """Sums of x [R, K]: of whole blocks, of these, and of what is left over."""
+    whole = x.shape[1] // block * block
+    stage = vendor().total(x[:, :whole].mT.unflatten(0, (-1, block)).transpose(1, 2))  # [whole / block, R]
+    sums = vendor().total(stage.mT) if len(stage) > 1 else stage[0]
+    return sums + vendor().total(x[:, whole:]) if whole < x.shape[1] else sums

@@ -1,0 +1,135 @@
+"""What the certificates assume of a library, and the only calls through which they use it.
+
+In: binary64 tensors whose values are binary32 numbers or products of two. Out: binary64 sums with a promised error.
+Whoever wants another device (a perturbed one, a reversed one, a compiled one) installs another `Vendor` with `using`.
+
+Promises (u = 2^-53, n = number of non-zero terms of a sum, S = sum of their magnitudes; docs/numerics-products.md, section 2):
+
+* classical   |result - exact| <= ((1 + u)^(n-1) - 1) * S, for any order of summation, with or without FMA;
+* exact       the result is exact if all terms are multiples of some q > 0 and S <= 2^53 q;
+* total       a sum with an infinite or NaN term is NaN or the infinity by IEEE's rules: no term is skipped.
+
+They hold for every kernel that adds each term once with IEEE-754 binary64 additions or FMAs rounded to nearest. They are
+void for Strassen and Winograd forms, for FFTs, and for binary64 emulated on narrower units (`refuse_emulation`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.torch.workspace import widen
+from vgame.errors import VgameError
+
+#: The switch by which cuBLAS (13.0u2 and later) replaces binary64 products by emulated ones; off unless set.
+EMULATION_SWITCH = "CUBLAS_EMULATE_DOUBLE_PRECISION"
+
+
+class EmulatedBinary64(VgameError):
+    """The library was told to emulate binary64 products, whose error bound is unknown to us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """Four binary64 kernels that keep the promises above (the norm: its own promise).
+
+    product(a [Ba, M, K], b [Bb, N, K], out [B, M, N]): out = sum_k a*b; Ba, Bb: B or 1; never reads out.
+    total(x [.., K]) -> [..]: sum_k x.
+    scatter(x [T, n], owner int64 [T], out [size, n]): out[j], zero so far, = sum of the rows t with owner[t] = j.
+    norm(x [.., K]) -> [..]: Euclidean, at least (1 - 2^-22) times the norm; not finite if and only if a term is not.
+    """
+
+    product: Callable[[Tensor, Tensor, Tensor], None]
+    total: Callable[[Tensor], Tensor]
+    scatter: Callable[[Tensor, Tensor, Tensor], None]
+    norm: Callable[[Tensor], Tensor]
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Whitelisted: mm and bmm with beta = 0 into a buffer of their own; never addmm_ or baddbmm_ over K-blocks."""
+    refuse_emulation(out)
+    batch = out.shape[0]
+    if batch == 1:
+        torch.mm(a[0], b[0].mT, out=out[0])
+    elif b.shape[0] == 1 and a.is_contiguous() and out.is_contiguous():
+        torch.mm(a.flatten(0, 1), b[0].mT, out=out.flatten(0, 1))
+    else:
+        torch.bmm(a.expand(batch, -1, -1), b.mT.expand(batch, -1, -1), out=out)
+
+
+def _total(x: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+def _scatter(x: Tensor, owner: Tensor, out: Tensor) -> None:
+    """A column of its own is fast as a vector only."""
+    if x.shape[1] == 1:
+        x, out = x[:, 0], out[:, 0]
+    out.index_add_(0, owner, x)
+
+
+def _norm(x: Tensor) -> Tensor:
+    """vector_norm is fast along contiguous rows only."""
+    if x.stride(-1) == 1:
+        return torch.linalg.vector_norm(x, dim=-1)
+    return widen(x, "squares").square_().sum(-1).sqrt_()
+
+
+def refuse_emulation(like: Tensor) -> None:
+    """Raise EmulatedBinary64 where the environment lets the library of `like`'s device emulate binary64."""
+    if like.device.type == "cpu":
+        return
+    if os.environ.get(EMULATION_SWITCH, "0") not in ("", "0"):
+        raise EmulatedBinary64(f"{EMULATION_SWITCH} is set: emulated binary64 products have no proven bound; unset it")
+
+
+NATIVE = Vendor(_product, _total, _scatter, _norm)
+_current: ContextVar[Vendor] = ContextVar("vendor", default=NATIVE)
+
+
+def vendor() -> Vendor:
+    """The kernels in use."""
+    return _current.get()
+
+
+@contextmanager
+def using(replacement: Vendor) -> Iterator[Vendor]:
+    """Within the block every approximate sum comes from `replacement`. Results must not change by one bit."""
+    token = _current.set(replacement)
+    try:
+        yield replacement
+    finally:
+        _current.reset(token)
+
+
+def _in_three(k: int) -> list[slice]:
+    """Uneven thirds of 0..k-1, last first; empty ones left out."""
+    cuts = [0, k // 5, k // 2, k]
+    return [slice(i, j) for i, j in zip(cuts[-2::-1], cuts[:0:-1], strict=True) if i < j]
+
+
+def _reversed_product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    parts = []
+    for k in _in_three(a.shape[-1]):
+        parts.append(torch.empty_like(out))
+        _product(a[..., k].flip(-1), b[..., k].flip(-1), parts[-1])
+    out.copy_(torch.stack(parts).sum(0))
+
+
+def _reversed_total(x: Tensor) -> Tensor:
+    return torch.stack([x[..., k].flip(-1).sum(-1) for k in _in_three(x.shape[-1])]).sum(0)
+
+
+def _reversed_scatter(x: Tensor, owner: Tensor, out: Tensor) -> None:
+    _scatter(x.flip(0), owner.flip(0), out)
+
+
+def reversed_order():
+    """A further device inside this process: every sum runs backwards and in three parts. A context manager."""
+    return using(Vendor(_reversed_product, _reversed_total, _reversed_scatter, _norm))

@@ -1,0 +1,118 @@
+"""Memory for intermediate results: bounded, and on a CPU kept between calls.
+
+Fresh pages cost a CPU several times the arithmetic that is done on them. A CUDA allocator keeps its blocks by itself and has to
+know their uses, stream by stream; there every buffer is a new tensor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+
+import torch
+from torch import Tensor
+
+from vgame.system.threads import share
+
+#: Elements of one tile of a result or operand block (binary64: 32 MiB). A thread has at most about seven such buffers at a time.
+TILE = 1 << 22
+#: On a CPU, in the order of its caches: elements that one pointwise pass works on, terms that the exact tier gathers at a time,
+#: elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a tile.
+PASS, GATHER, SUMS, PRODUCTS = ({"cpu": 1 << size} for size in (16, 17, 18, 20))
+
+#: Lines of a multiple of so many binary64 words fall into few sets of a cache, unless they lie so many words further apart.
+FALLS_TOGETHER, APART = 64, 8
+
+#: Threads that share a copy cut the outermost dimension that is at least so long.
+SHARERS = 16
+
+#: Options of GNU's mallopt (malloc.h).
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+
+_kept = threading.local()
+
+
+def keep_pages() -> None:
+    """Let this process keep what it frees: fresh pages for every result cost a step a tenth of its time. Where the C library is GNU's."""
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library, another system
+        return
+    for option, value in ((TRIM_THRESHOLD, 2**31 - 1), (MMAP_THRESHOLD, 2**25)):  # the most that each may be
+        set_option(option, value)
+
+
+def pass_size(device: torch.device) -> int:
+    """Elements per pointwise pass on `device`."""
+    return PASS.get(device.type, TILE)
+
+
+def sum_size(device: torch.device) -> int:
+    """Elements per tile of sums on `device`."""
+    return SUMS.get(device.type, TILE)
+
+
+def product_size(device: torch.device) -> int:
+    """Elements per tile of a product on `device`, and of its operands' blocks."""
+    return PRODUCTS.get(device.type, TILE)
+
+
+def gather_size(device: torch.device) -> int:
+    """Terms per step of the exact tier on `device`."""
+    return GATHER.get(device.type, TILE)
+
+
+def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An uninitialised contiguous tensor; on a CPU it is this thread's memory of that slot, valid until taken again."""
+    size = math.prod(shape)
+    if device.type != "cpu" or size > TILE:
+        return torch.empty(shape, dtype=dtype, device=device)
+    key = f"{slot}/{dtype}"
+    buffer = _kept.__dict__.get(key)
+    if buffer is None or buffer.numel() < size:
+        buffer = _kept.__dict__[key] = torch.empty(size, dtype=dtype)
+    return buffer[:size].view(shape)
+
+
+def wide_memory(x: Tensor, slot: str) -> Tensor:
+    """Scratch memory for a binary64 copy of x [.., R, K], in x's own order; one row, or one for all, lies in order."""
+    if x.shape[-2] > 1 and x.stride(-1) > max(1, x.stride(-2)):
+        return lines(slot, (*x.shape[:-2], x.shape[-1], x.shape[-2]), x.device).mT
+    return lines(slot, tuple(x.shape), x.device)
+
+
+def lines(slot: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Binary64 scratch memory whose lines (the last dimension) do not all meet in the same sets of a cache."""
+    length = shape[-1]
+    apart = length + APART if device.type == "cpu" and length % FALLS_TOGETHER == 0 else length
+    return scratch(slot, (*shape[:-1], apart), torch.float64, device)[..., :length]
+
+
+def widen(x: Tensor, slot: str) -> Tensor:
+    """binary64 copy of x [.., R, K] in scratch memory, in x's own order of rows and columns."""
+    return wide_memory(x, slot).copy_(x)
+
+
+def copy_shared(target: Tensor, source: Tensor) -> Tensor:
+    """target.copy_(source), of one shape; on a CPU by as many threads as it is worth."""
+    if target.device.type != "cpu" or not target.dim():
+        return target.copy_(source)
+    outermost = next((d for d, size in enumerate(target.shape) if size >= SHARERS), 0)
+    size = target.shape[outermost]
+
+    def run(first: int, last: int) -> None:
+        target.narrow(outermost, first, last - first).copy_(source.narrow(outermost, first, last - first))
+
+    share(size, target.numel() // max(size, 1), run)
+    return target
+
+
+def spans(extent: int, step: int) -> list[slice]:
+    """0..extent-1 in slices of at most `step`."""
+    return [slice(i, min(i + step, extent)) for i in range(0, extent, step)]
+
+
+def batch_of(x: Tensor, i: slice) -> Tensor:
+    """x[i], or the one batch that serves all."""
+    return x if x.shape[0] == 1 else x[i]

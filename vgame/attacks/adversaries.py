@@ -1,0 +1,132 @@
+"""Adversaries: each an honest player plus one named patch. The demo, the drills and the tests play the same ones.
+
+A cheat's computation is a patch from computation.py (by name, so that this module needs no torch); its conduct in the game is here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from vgame.chain.game import Dispute, Game, Level
+from vgame.commit.machine import Machine
+from vgame.commit.merkle import Kind
+from vgame.commit.words import LEAF_WORDS
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import Node, View
+from vgame.dispute.trainer import Trainer
+from vgame.errors import ContractError
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """A named way to cheat: the patch of the computation, and the moves that the trainer never makes."""
+
+    name: str
+    title: str
+    patch: str
+    silent: frozenset[str] = field(default_factory=lambda: frozenset({"prove"}))
+    forced: bool = False  # another challenger forces the trace that gives it away
+
+
+ATTACKS = {
+    attack.name: attack
+    for attack in (
+        Attack("poisoned-sample", "one training sample replaced", "poisoned_sample"),
+        Attack("backdoor-trigger", "a trigger stamped on some images, their labels changed", "backdoor_trigger"),
+        Attack("wrong-order", "one batch not shuffled as ordered", "wrong_order"),
+        Attack("wrong-learning-rate", "the learning rate of one step doubled", "wrong_learning_rate"),
+        Attack("skipped-steps", "three steps skipped, the state copied", "skipped_steps"),
+        Attack("flipped-bit", "one bit of one weight flipped", "flipped_bit"),
+        Attack("wrong-activation", "one activation inside a step halved", "wrong_activation"),
+        Attack("inconsistent-trace", "a state that its own trace does not end in", "inconsistent_trace"),
+        Attack("wrong-trace", "right states, one wrong element in a posted trace", "wrong_trace", forced=True),
+        Attack("other-initial-state", "training started from other weights", "other_initial_state"),
+        Attack(
+            "silent-before-leaf",
+            "falls silent before it opens the leaf",
+            "wrong_activation",
+            frozenset({"openLeaf", "prove"}),
+        ),
+        Attack("silent-after-leaf", "falls silent after it opened the leaf", "wrong_activation"),
+        Attack("false-divergence", "claims that the job diverged", "false_divergence"),
+    )
+}
+
+
+#: Played over a job in mode `logged`; its patch is vgame.attacks.tampered_log.Tampering.
+TAMPERED_LOG = Attack("tampered log", "values steered by directions of rounding far from any midpoint", "tampered_log")
+
+
+class CheatingTrainer(Trainer):
+    """A trainer that never makes some moves."""
+
+    def __init__(self, game: Game, job: bytes, machine: Machine, silent: frozenset[str]) -> None:
+        super().__init__(game, job, machine)
+        self.silent = silent
+
+    def attempt(self, name: str, *args: object, value: int = 0) -> bool:
+        return False if name in self.silent else super().attempt(name, *args, value=value)
+
+    def step(self) -> bool:
+        """It answers as long as it can, and stops for good when a move of its own convicts it."""
+        try:
+            return super().step()
+        except ContractError:
+            return False
+
+
+class FalseAccuser(Auditor):
+    """Disputes an honest claim along a path of its own choice; `step_wanted` leads it to one training step.
+
+    It knows nothing but what is revealed, and the program.
+    """
+
+    def __init__(self, game: Game, job: bytes, machine: Machine, *, idle: bool = False, step_wanted: int = 0) -> None:
+        super().__init__(game, job, machine)
+        self.idle, self.step_wanted = idle, step_wanted
+        self.dice = random.Random(f"{job.hex()} {idle} {step_wanted}")
+        self.accused = False
+
+    def challenge(self, view: View) -> bool:
+        if self.accused or self.game.chain.now() > view.job.since + view.job.spec.challenge_window:
+            return False
+        bond = view.job.spec.auditor_bond
+        self.game.send("challenge", self.id, int(Level.RUN), 0, view.job.run_root, self.dice.randbytes(32), value=bond)
+        self.accused = True
+        return True
+
+    def play(self, view: View) -> bool:
+        return False if self.idle else super().play(view)
+
+    def move(self, view: View, number: int, d: Dispute) -> bool:
+        """Any legal move; the contract says what cannot be contested."""
+        if d.level is Level.TENSOR and d.height == 0:
+            element = min(d.index * LEAF_WORDS + self.dice.randrange(LEAF_WORDS), d.elements - 1)
+            return self.name("selectElement", number, d, element, view.leaf(d.node))
+        if d.level is Level.ELEMENT:
+            partials = view.partials(d)
+            return self.select_block(number, d, partials, self.dice.randrange(len(partials)))
+        node = view.base(d)
+        for index in self.order(node):
+            try:
+                return self.select(number, d, node, index)
+            except ContractError as error:
+                if error.name != "NothingToContest":
+                    raise
+        return False
+
+    def order(self, node: Node) -> Sequence[int]:
+        """Children in the order in which they are tried: the one above the wanted step first, then at random."""
+        count = len(node.children)
+        indices = self.dice.sample(range(count), count)
+        if self.step_wanted and node.kind in (Kind.RUN, Kind.SEGMENT):
+            checkpoint = (self.step_wanted - 1) // self.machine.interval
+            leaf = checkpoint if node.kind is Kind.RUN else self.step_wanted - checkpoint * self.machine.interval
+            indices = [(leaf >> node.base) - node.first, *indices]
+        return indices
+
+    def prove(self, view: View, number: int, d: Dispute) -> bool:
+        """Proving would only show that the trainer is right."""
+        return False

@@ -1,0 +1,155 @@
+"""The events of one contract, from the block that made it on, in ranges that the endpoint takes.
+
+In: a chain, an address. Out: logs in order, as they stand now. What is older than a settled block is read once: as long as the chain
+has that block, nothing before it changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from web3 import Web3
+from web3.utils.address import get_create_address
+
+from vgame.chain.connection import Chain, RefusedError, quantity
+from vgame.errors import ChainError, EndpointError
+
+Topics = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block's header: number, hash, Unix time."""
+
+    number: int
+    digest: bytes
+    time: int
+
+
+@dataclass(slots=True)
+class Past:
+    """What a query has found in blocks before `end`."""
+
+    end: int
+    events: list[Any] = field(default_factory=list)
+
+
+class Events:
+    """`decode` makes an event of a log, or None."""
+
+    RANGE = 10_000  # blocks that are asked for at once, at most
+    MARGIN = 64  # blocks, and at least so many
+    SETTLED = 900  # seconds of the chain's time, that are read again at every look: nodes lag, also with their logs
+    CHECKED = 64  # ranges between two looks whether the last block is there
+    TRUSTED = 3_600  # seconds for which what was read is remembered
+
+    def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Any]) -> None:
+        self.chain, self.address, self.decode = chain, address, decode
+        self.range = self.RANGE
+        self._forget()
+
+    def read(self, topics: Topics) -> list[Any]:
+        """Every event with these topics (None: any)."""
+        newest = self._look()
+        settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
+        past = self._past.setdefault(topics, Past(start))
+        for end, events in self._ranges(topics, past.end, settled):
+            past.events += events
+            past.end = end
+        return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
+
+    def _forget(self) -> None:
+        self._past: dict[Topics, Past] = {}
+        self._settled: Block | None = None
+        self._start, self._since = 0, time.monotonic()
+
+    def _look(self) -> int:
+        """The newest block's number; what is remembered holds on the chain that it ends."""
+        newest, settled = self._block("latest"), self._settled
+        if settled and not (newest.number >= settled.number and self._block(settled.number) == settled and self._fresh):
+            self._forget()
+            settled = None
+        if newest.number - (settled.number if settled else 0) > self.range:
+            self._block(newest.number)  # a number that was made up would have ranges asked for without end
+            found = self._old(newest)
+            if settled is None:
+                self._start = min(self._birth(newest.number), found.number + 1)
+            if settled is None or found.number > settled.number:
+                self._settled = found
+        return newest.number
+
+    @property
+    def _fresh(self) -> bool:
+        return time.monotonic() - self._since < self.TRUSTED
+
+    def _old(self, newest: Block) -> Block:
+        """A block that is old enough to be settled."""
+        back = self.MARGIN
+        while True:
+            block = self._block(max(newest.number - back, 0))
+            if block.time <= newest.time - self.SETTLED or block.number == 0:
+                return block
+            back *= 2
+
+    def _birth(self, newest: int) -> int:
+        """The block that made the contract, 0 if the endpoint does not show it.
+
+        INVARIANT: no event lies before it, whatever a pruned node says of old states: an address is made once, by one transaction of its
+        sender, and that stands in this block.
+        """
+        before, after = -1, newest
+        while after - before > 1:
+            middle = (before + after) // 2
+            if self._known(lambda n=middle: not bytes(self.chain.web3.eth.get_code(self.address, n))):
+                before = middle
+            else:
+                after = middle
+        return after if self._known(lambda: self._made_in(after)) else 0
+
+    def _made_in(self, number: int) -> bool:
+        made = self.chain.web3.eth.get_block(number, full_transactions=True)["transactions"]
+        return any(not t.get("to") and get_create_address(t["from"], t["nonce"]) == self.address for t in made)
+
+    def _known(self, question: Callable[[], bool]) -> bool:
+        """Is it so, as far as the endpoint can tell? Many keep no old states."""
+        try:
+            return bool(self.chain.ask(question))
+        except (RefusedError, EndpointError):
+            return False
+
+    def _block(self, which: int | str) -> Block:
+        def read() -> Block:
+            block = self.chain.web3.eth.get_block(which)
+            return Block(quantity(block["number"]), bytes(block["hash"]), quantity(block["timestamp"]))
+
+        return self.chain.ask(read)
+
+    def _ranges(self, topics: Topics, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
+        """(next block, events) of range after range; smaller ones where the endpoint refuses so many blocks, or takes too long. Once in a
+        while it has to show that the last block is there."""
+        asked = 0
+        while first <= last:
+            asked += 1
+            if asked % self.CHECKED == 0:
+                self._block(last)
+            count = min(self.range, last - first + 1)
+            try:
+                events = self._logs(topics, first, first + count - 1)
+            except ChainError as problem:
+                self.range = max(1, count // 2)
+                if count == 1 or not isinstance(problem, (RefusedError, EndpointError)):
+                    raise
+                continue
+            if count == self.range:
+                self.range = min(self.RANGE, count + count // 4 + 1)
+            first += count
+            yield first, events
+
+    def _logs(self, topics: Topics, first: int, last: int) -> list[Any]:
+        query = {"address": self.address, "topics": list(topics)}
+        query |= {"fromBlock": Web3.to_hex(first), "toBlock": Web3.to_hex(last)}
+        logs = self.chain.web3.eth.get_logs
+        return self.chain.ask(lambda: [event for log in logs(query) if (event := self.decode(log)) is not None])

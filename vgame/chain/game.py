@@ -1,0 +1,442 @@
+"""The typed face of the game contract: its records, calls, moves, errors and events.
+
+In: a connection and a wallet. Out: typed views and receipts; a revert is a `ContractError` that carries the contract's own error name and
+arguments. Twin: IVerificationGame.sol.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, fields
+from enum import IntEnum
+from functools import cache, cached_property
+from typing import Any
+
+from web3 import Web3
+from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
+
+from vgame.chain.connection import Chain, Wallet, artifact, checksum_address, quantity
+from vgame.chain.events import Events
+from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
+from vgame.errors import ChainError, ContractError, EndpointError
+
+
+class Phase(IntEnum):
+    NONE = 0
+    CREATED = 1
+    ACCEPTED = 2
+    CLAIMED = 3
+    FINAL = 4
+    CONVICTED = 5
+    EXPIRED = 6
+
+
+class Status(IntEnum):
+    NONE = 0
+    OPEN = 1
+    DISMISSED = 2
+    WON = 3
+    VOID = 4
+
+
+class Level(IntEnum):
+    NONE = 0
+    RUN = 1
+    SEGMENT = 2
+    STATE = 3
+    TRACE = 4
+    TENSOR = 5
+    ELEMENT = 6
+    BLOCK = 7
+
+
+class Turn(IntEnum):
+    TRAINER = 0
+    AUDITOR = 1
+    TRAINER_EXPIRED = 2
+    AUDITOR_EXPIRED = 3
+
+
+#: Contracts behind the game's interface to what it decides about.
+MACHINES = ("Referee", "Logged", "Pointwise")
+PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
+LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
+CAUSES = ("element", "opening", "timeout")
+#: IGame.Field: what of an order is refused.
+FIELDS = (
+    "program", "steps", "interval", "depth", "mode", "budget", "slot", "divergedPay", "trainerBond", "auditorBond",
+    "window", "step",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """IGame.JobSpec, in the contract's order."""
+
+    program_root: bytes
+    data_root: bytes
+    initial_root: bytes
+    scalar_root: bytes
+    seed: int
+    steps: int
+    interval: int
+    depth: int
+    mode: int
+    trainer_budget: int
+    auditor_budget: int
+    slot: int
+    reward: int
+    diverged_pay: int
+    trainer_bond: int
+    auditor_bond: int
+    accept_window: int
+    claim_window: int
+    challenge_window: int
+    reward_window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """IGame.Job."""
+
+    phase: Phase
+    states: int
+    operators: int
+    checkpoints: int
+    diverged_at: int
+    since: int
+    disputes: int
+    open: int
+    depth: int
+    slot: int
+    client: str
+    trainer: str
+    run_root: bytes
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """IGame.Dispute."""
+
+    node: bytes
+    level: Level
+    height: int
+    index: int
+    step: int
+    operator: int
+    turn_at: int
+    trainer_left: int
+    auditor_left: int
+    others: int
+    moves: int
+    price: int
+    auditor: str
+    status: Status
+    entry: Level
+    finite: bool
+    blocks: int
+    elements: int
+    word: int
+    commitment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """IGame.Standing and the dispute's number; of a closed dispute turn is None and deadline 0."""
+
+    number: int
+    dispute: Dispute
+    turn: Turn | None
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """IGame.Verdict."""
+
+    level: Level
+    height: int
+    index: int
+    step: int
+    operator: int
+    dispute: int
+    best: int
+    paid: bool
+    cause: str
+    pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A log of the game, decoded."""
+
+    name: str
+    args: dict[str, Any]
+    block: int
+    transaction: str
+
+
+@cache
+def full_abi() -> list[dict[str, Any]]:
+    """One interface for both pieces of the game, and the errors that come through from the machine and its libraries."""
+    entries: dict[str, dict[str, Any]] = {}
+    for name in ("VerificationGame", "Settlement", *MACHINES):
+        for entry in artifact(name)["abi"]:
+            foreign = name in MACHINES and entry["type"] != "error"
+            if entry["type"] in ("constructor", "fallback") or foreign:
+                continue
+            entries[json.dumps([entry["type"], entry.get("name"), entry["inputs"]])] = entry
+    return list(entries.values())
+
+
+@cache
+def errors() -> dict[bytes, tuple[str, list[str]]]:
+    """Selector -> name and argument types of every custom error."""
+    found = [(e["name"], [abi_type(i) for i in e["inputs"]]) for e in full_abi() if e["type"] == "error"]
+    return {bytes(Web3.keccak(text=f"{name}({','.join(types)})")[:4]): (name, types) for name, types in found}
+
+
+class Game:
+    """The contract at one address, for one wallet (None: read only)."""
+
+    def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
+        self.chain, self.wallet = chain, wallet
+        self.address = checksum_address(address)
+        self.contract = chain.web3.eth.contract(address=self.address, abi=full_abi())
+        self._events = Events(chain, self.address, self._decode_log)
+        self._check_code()
+        chain.checks.append(self._check_code)
+
+    def _check_code(self, name: str = "VerificationGame", address: str | None = None) -> None:
+        """Is it this version's contract, byte for byte, except for what its constructor put in?"""
+        address = address or self.address
+        code = self.chain.ask(lambda: bytearray(bytes(self.chain.web3.eth.get_code(address))))
+        compiled = artifact(name)
+        for start in compiled["immutables"]:
+            code[start : start + 32] = bytes(len(code[start : start + 32]))
+        if bytes(code).hex() != compiled["runtime"]:
+            raise ChainError(
+                f"the code at {address} on chain {self.chain.chain_id} ({len(code)} bytes) is not the {name} of this vgame; check the "
+                f"address, or use the version of vgame that deployed it"
+            )
+
+    def check_machine(self) -> None:
+        """Whoever deployed the game chose its other parts too: are they this version's?"""
+        referee, settlement = str(self._call("referee")), str(self._call("settlement"))
+        machine = self.chain.web3.eth.contract(
+            address=Web3.to_checksum_address(referee), abi=artifact("Referee")["abi"]
+        )
+        self._check_code("Settlement", settlement)
+        part = self.chain.web3.eth.contract(
+            address=Web3.to_checksum_address(settlement), abi=artifact("Settlement")["abi"]
+        )
+        if (other := str(self._decoded(lambda: part.functions.referee().call()))) != referee:
+            raise ChainError(
+                f"the game at {self.address} decides by {referee} and settles by {other}: do not play there"
+            )
+        self._check_code("Referee", referee)
+        pointwise = str(self._decoded(lambda: machine.functions.pointwise().call()))
+        self._check_code("Pointwise", pointwise)
+        self._check_logged([referee, pointwise])
+
+    def _check_logged(self, expected: list[str]) -> None:
+        """The machine of mode `logged` stands on the same referee and functions."""
+        address = str(self._call("logged"))
+        self._check_code("Logged", address)
+        machine = self.chain.web3.eth.contract(address=Web3.to_checksum_address(address), abi=artifact("Logged")["abi"])
+        parts = [str(self._decoded(f().call)) for f in (machine.functions.referee, machine.functions.pointwise)]
+        if parts != expected:
+            raise ChainError(
+                f"the game at {self.address} decides by {expected[0]}, in mode logged by {parts[0]}: do not play there"
+            )
+
+    # ---- calls ----
+
+    def _call(self, name: str, *args: Any) -> Any:
+        function = getattr(self.contract.functions, name)(*args)
+        return self._decoded(lambda: function.call())
+
+    def _record(self, make: Callable[[Any], Any], name: str, *args: Any) -> Any:
+        """What `make` makes of an answer; EndpointError where it cannot."""
+        answer = self._call(name, *args)
+        return self.chain.ask(lambda: make(answer))
+
+    def _decoded(self, question: Callable[[], Any]) -> Any:
+        try:
+            return self.chain.ask(question)
+        except ContractCustomError as error:
+            data = error.data
+            raise self.chain.ask(lambda: self.contract_error(data)) from None
+        except ContractLogicError as error:
+            raise ContractError(str(error), ()) from None
+
+    def contract_error(self, data: Any) -> ContractError:
+        """Revert data as the contract's own error."""
+        raw = bytes.fromhex(data[2:]) if isinstance(data, str) else bytes(data or b"")
+        name, types = errors().get(raw[:4], (f"unknown error 0x{raw[:4].hex()}", []))
+        args = tuple(self.chain.web3.codec.decode(types, raw[4:])) if types else ()
+        return ContractError(name, (FIELDS[args[0]],) if name == "BadSpec" else args)
+
+    def send(self, name: str, *args: Any, value: int = 0) -> Any:
+        """A transaction; a call that would revert is not sent and raises ContractError."""
+        assert self.wallet is not None, "a read-only Game cannot send"
+        function = getattr(self.contract.functions, name)(*args)
+        tx = {"from": self.wallet.address, "value": value}
+        self._check_funds(name, value)
+        gas = self._decoded(lambda: quantity(function.estimate_gas(tx)))
+        data = bytes.fromhex(function._encode_transaction_data()[2:])
+        receipt = self.wallet.send(self.address, data, value, gas)
+        if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
+            self._decoded(lambda: function.call(tx))
+            raise ContractError("reverted", (name,))
+        if not any(self._visible(name, args) for _ in range(LOOKS)):
+            raise EndpointError(
+                f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or lies; "
+                "the move counts as not made, use another endpoint if this goes on"
+            )
+        return receipt
+
+    def _visible(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Has the state seen the call? Most calls cannot be made twice; the others leave a mark."""
+        match name:
+            case "createJob":
+                return self.job(self.job_id(JobSpec(*args[0]), self.wallet.address, args[1])).phase is not Phase.NONE
+            case "acceptJob":
+                return self.job(args[0]).phase > Phase.CREATED
+            case "challenge":
+                last = self.disputes(args[0], max(0, self.job(args[0]).disputes - PAGE))
+                return any(s.dispute.commitment == args[-1] for s in last)
+            case "reveal":
+                node = fold(Kind(args[1]), args[3], tree_height(len(args[3])))
+                return self.opened(args[0], args[1], args[2], node) > 0
+            case "openLeaf":
+                return self.opened(args[0], Level.TENSOR, 0, leaf_hash(Kind.TENSOR, args[1])) > 0
+            case "setDelegate":
+                return self.is_delegate(args[0], args[1]) is bool(args[2])
+            case "timeoutMany":  # others of the list may have run out of time since
+                return any(self.dispute(args[0], n).status is not Status.OPEN for n in args[1])
+            case "proveKnowledge":
+                return 0 < self.verdict(args[0]).best <= args[1] + 1
+        function = getattr(self.contract.functions, name)(*args)
+        try:
+            self._decoded(lambda: function.call({"from": self.wallet.address}))
+        except ContractError:
+            return True
+        return False
+
+    def _check_funds(self, name: str, value: int) -> None:
+        owned = self.chain.balance(self.wallet.address) if value else 0
+        if value > owned:
+            raise ChainError(f"{name} needs {value} wei, {self.wallet.address} has {owned}; send it some ether")
+
+    # ---- views ----
+
+    def job(self, job: bytes) -> Job:
+        return self._record(lambda a: Job(Phase(a[0]), *a[1:-1], JobSpec(*a[-1])), "getJob", job)
+
+    def dispute(self, job: bytes, number: int) -> Dispute:
+        return self._record(_dispute, "getDispute", job, number)
+
+    def called(self, data: bytes) -> tuple[str, int | None]:
+        """Name of a call, and number of the dispute that it names. Nothing else is read: there are many encodings of one call."""
+        try:
+            function = self.contract.get_function_by_selector(data[:4])
+        except Web3Exception:  # a call of another contract, which made this one
+            return "other", None
+        inputs = [i["name"] for i in function.abi["inputs"]]
+        return function.fn_name, int.from_bytes(data[36:68]) if inputs[1:2] == ["n"] else None
+
+    def disputes(self, job: bytes, first: int = 0, count: int = PAGE) -> list[Standing]:
+        """Disputes from `first` on, at most `count` of them, with turn and deadline, in one request."""
+        return self._record(
+            lambda a: [_standing(first + i, s) for i, s in enumerate(a)], "getDisputes", job, first, count
+        )
+
+    def all_disputes(self, job: bytes) -> Iterator[Standing]:
+        """Every dispute of a job, page by page; not more than the job has, whatever an endpoint shows."""
+        for first in range(0, self.job(job).disputes, PAGE):
+            yield from self.disputes(job, first)
+
+    def verdict(self, job: bytes) -> Verdict:
+        return self._record(lambda a: Verdict(Level(a[0]), *a[1:8], CAUSES[a[8]], a[9]), "getVerdict", job)
+
+    def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
+        return self._record(lambda a: (Turn(a[0]), a[1]), "turn", job, number)
+
+    def is_delegate(self, job: bytes, account: str) -> bool:
+        """May the account answer for the job's trainer?"""
+        return bool(self._call("isDelegate", job, account))
+
+    def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
+        root = self._call("segmentRoot", job, checkpoint)
+        return root if any(root) else None
+
+    def log_root(self, job: bytes, checkpoint: int) -> bytes | None:
+        root = self._call("logRoot", job, checkpoint)
+        return root if any(root) else None
+
+    def trace_root(self, job: bytes, step: int) -> bytes | None:
+        root = self._call("traceRoot", job, step)
+        return root if any(root) else None
+
+    def opened(self, job: bytes, level: Level, height: int, node: bytes) -> int:
+        return int(self._call("opened", job, level, height, node))
+
+    def credits(self, address: str) -> int:
+        return int(self._call("credits", address))
+
+    def burnt(self) -> int:
+        return int(self._call("burnt"))
+
+    def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
+        """The identity that the contract gives to an order."""
+        inputs = next(e for e in full_abi() if e.get("name") == "createJob")["inputs"]
+        types = [abi_type(inputs[0]), "uint256", "address", "address", "uint256"]
+        encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
+        return bytes(Web3.keccak(encoded))
+
+    def events(self, name: str | None = None, job: bytes | None = None, node: bytes | None = None) -> list[Event]:
+        """Events in order: of one name, one job, one node (Revealed, LeafOpened) if given."""
+        topics = [Web3.to_hex(self._topic(name)) if name else None]
+        topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
+        return self._events.read(tuple(topics))
+
+    @cached_property
+    def _topics(self) -> dict[bytes, Any]:
+        entries = [e for e in full_abi() if e["type"] == "event"]
+        return {
+            bytes(Web3.keccak(text=f"{e['name']}({','.join(abi_type(i) for i in e['inputs'])})")): getattr(
+                self.contract.events, e["name"]
+            )()
+            for e in entries
+        }
+
+    def _topic(self, name: str) -> bytes:
+        return next(topic for topic, event in self._topics.items() if event.event_name == name)
+
+    def _decode_log(self, log: Any) -> Event | None:
+        event = self._topics.get(bytes(log["topics"][0]))
+        if event is None:
+            return None
+        args = dict(event.process_log(log)["args"])
+        return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())
+
+
+def _dispute(answer: Any) -> Dispute:
+    values = dict(zip((f.name for f in fields(Dispute)), answer, strict=True))
+    enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
+    return Dispute(**(values | enums))
+
+
+def _standing(number: int, answer: Any) -> Standing:
+    dispute, turn, deadline = answer
+    return Standing(number, _dispute(dispute), Turn(turn) if deadline else None, deadline)
+
+
+def abi_type(item: dict[str, Any]) -> str:
+    """Canonical ABI type of an input, tuples written out."""
+    if not item["type"].startswith("tuple"):
+        return str(item["type"])
+    return f"({','.join(abi_type(c) for c in item['components'])}){item['type'][5:]}"

@@ -1,0 +1,281 @@
+"""The auditor: re-execute, compare with everything that is posted, dispute the first difference, play to the end.
+
+It only ever names what differs from its own computation; where its own data does not suffice it abstains and says so.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+
+from web3 import Web3
+
+from vgame.chain.game import CAUSES, Dispute, Job, Level, Phase, Status, Turn
+from vgame.commit.merkle import Kind, Tree, leaf_hash
+from vgame.dispute.claim_view import Entry, Node, Openings, View
+from vgame.dispute.player import Player, each, is_open, one_of
+from vgame.dispute.trees import subtree_path
+from vgame.errors import Abstain, ContractError, NotYet
+
+log = logging.getLogger(__name__)
+
+EMPTY = bytes(32)
+DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
+LATE = 2  # disputes about one claim that may be lost by time; after these nothing more is staked on it
+
+
+class Auditor(Player):
+    """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may."""
+
+    side = Turn.AUDITOR
+    windows = {  # noqa: RUF012
+        Phase.CLAIMED: [("challenge_window", "the time to challenge")],
+        Phase.CONVICTED: [("reward_window", "the time to show what was known")],
+    }
+    refusal: Callable[[Job], str] | None = None
+
+    @cached_property
+    def checked(self) -> dict[tuple[Level, int, bytes], bool]:
+        """Whether my run contradicts a posted root."""
+        return {}
+
+    @cached_property
+    def confirmed(self) -> set[tuple[str, int, bytes]]:
+        """Events of posted roots that the contract's views confirmed: a root is written once (I5), so each is asked for once."""
+        return set()
+
+    @cached_property
+    def openings(self) -> Openings:
+        return Openings(self.game, self.id)
+
+    # ---- rounds ----
+
+    def step(self) -> bool:
+        """One round of duties; True if anything was done."""
+        job = self.look()
+        match job.phase:
+            case Phase.CLAIMED:
+                view = View(self, job)
+                return each([lambda: self.refill() or self.play(view) or self.challenge(view), view.complain])
+            case Phase.CONVICTED:
+                return self.collect(View(self, job))
+        return self.withdraw()
+
+    # ---- what to dispute ----
+
+    def challenge(self, view: View) -> bool:
+        """Open a dispute where the claim differs from my run, unless I already have one there."""
+        job = view.job
+        if self.game.chain.now() > job.since + job.spec.challenge_window:
+            return False
+        self.check_refuted(view)
+        taken = {(d.entry, view.where(d)) for _, d in view.mine if d.status is not Status.DISMISSED}
+        entry = next((e for e in self.differences(view) if (e.level, e.where) not in taken), None)
+        if entry is None or self.convict(view):  # what ends it without a stake comes first
+            return entry is not None
+        self.check_stake(view)
+        root, commitment = view.claimed_root(entry), self.commitment(view.own_tree(entry.level, entry.where).root)
+        place = (int(entry.level), entry.where, root, commitment)
+        return self.attempt("challenge", self.id, *place, value=job.spec.auditor_bond)
+
+    def check_refuted(self, view: View) -> None:
+        """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed says that my own run
+        is wrong."""
+        lost = [n for n, d in view.mine if d.status is Status.DISMISSED]
+        causes = {a["dispute"]: CAUSES[a["cause"]] for a in view.args("Dismissed")} if lost else {}
+        for number in lost:
+            if number not in causes:
+                raise NotYet(f"dispute {number} was dismissed, but its event is not shown")
+            if causes[number] != "timeout":
+                raise Abstain(
+                    f"dispute {number} was dismissed by {causes[number]}: this auditor's own run is wrong; run `vgame doctor`"
+                )
+
+    def check_stake(self, view: View) -> None:
+        """A bond is risked only within the limits, and not for ever where disputes (by now all that were lost) were lost by time."""
+        if self.refusal and (why := self.refusal(view.job)):
+            raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
+        late = sum(d.status is Status.DISMISSED for _, d in view.mine)
+        if late >= LATE:
+            raise Abstain(
+                f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by time, and their bonds; "
+                "it is too slow, or its moves do not arrive"
+            )
+
+    def differences(self, view: View) -> Iterator[Entry]:
+        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. Strangers can have the trainer
+        post as much as they like, and each piece costs a re-execution: none is begun while an own turn is due."""
+        if view.checkpoints and view.own_run.root != view.job.run_root:
+            yield Entry(Level.RUN)
+            return
+        found = False
+        for level, posted in ((Level.SEGMENT, view.segments), (Level.TRACE, view.traces)):
+            for where, root in () if found else posted.items():
+                if (level, where, root) not in self.checked and self.engaged(view):
+                    return
+                if self.contradicts(view, level, where, root):
+                    found = True
+                    yield Entry(level, where)
+
+    def contradicts(self, view: View, level: Level, where: int, root: bytes) -> bool:
+        if (level, where, root) not in self.checked:
+            compare = view.contradicts_segment if level is Level.SEGMENT else view.contradicts_trace
+            self.checked[level, where, root] = compare(where, root)
+        return self.checked[level, where, root]
+
+    def engaged(self, view: View) -> bool:
+        """An own turn is due by now, or too little is left of an own clock for anything else."""
+        mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
+        return bool(mine) and (not self.spare(view.job, mine) or any(self.turn_of(s.number) in DUE for s in mine))
+
+    def agrees(self) -> bool:
+        """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see `differences`."""
+        view = View(self, self.game.job(self.id))
+        if view.checkpoints and view.own_run.root != view.job.run_root:
+            return False
+        if not (stop := view.job.diverged_at):
+            return True
+        last = (stop - 1) // self.machine.interval + 1
+        return not (
+            view.contradicts_segment(last, view.segments[last]) or view.contradicts_trace(stop, view.traces[stop])
+        )
+
+    # ---- playing ----
+
+    def play(self, view: View) -> bool:
+        """Make the own move whose clock ends first; where none is due end disputes of others, of which one may convict."""
+        mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
+        if not mine:
+            return False
+        mine.sort(key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
+        moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
+        return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])
+
+    def convict(self, view: View) -> bool:
+        """Where the trainer's time is over in a dispute of somebody else, that convicts it as well."""
+        over = [s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED]
+        return bool(over) and self.attempt("timeout", self.id, over[0])
+
+    def turn(self, job: Job, number: int, d: Dispute) -> bool:
+        """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just now."""
+        turn, view = self.turn_of(number), View(self, job)
+        try:
+            match turn:
+                case Turn.AUDITOR:
+                    return self.move(view, number, d)
+                case Turn.TRAINER_EXPIRED:
+                    return self.attempt("timeout", self.id, number)
+                case Turn.TRAINER if d.level in (Level.ELEMENT, Level.BLOCK):
+                    return self.prove(view, number, d)
+        except NotYet as behind:
+            log.info("dispute %d waits: %s", number, behind)
+        return False
+
+    def name(self, move: str, number: int, d: Dispute, *args: object) -> bool:
+        """Send a move of mine; if another instance of me was faster, it is not needed any more."""
+        try:
+            return self.attempt(move, self.id, number, *args)
+        except ContractError:
+            if self.game.dispute(self.id, number) == d:
+                raise
+            return False
+
+    def move(self, view: View, number: int, d: Dispute) -> bool:
+        """Name the first difference among what was opened."""
+        view.check_place(d)
+        if d.level is Level.TENSOR and d.height == 0:
+            words = view.leaf(d.node)
+            return self.name("selectElement", number, d, view.first_word(d, words), words)
+        if d.level is Level.ELEMENT:
+            theirs, own = view.partials(d), self.machine.partials(d.step, d.operator, d.index)
+            return self.select_block(number, d, theirs, first(a != b for a, b in zip(theirs, own, strict=True)))
+        if d.level is Level.SEGMENT and d.height == 0 and not view.contests_trace(d):
+            return self.name("selectState", number, d)
+        node = view.base(d)
+        return self.select(number, d, node, view.first_difference(d, node))
+
+    def select(self, number: int, d: Dispute, node: Node, index: int) -> bool:
+        """Name child `index` of the contested node."""
+        path = subtree_path(node.kind, node.children, index, node.base)
+        arguments = (number, d, node.children[index], index, path)
+        if node.kind is Kind.TRACE and node.base == 0:
+            operator = min(node.first + index, self.machine.operators - 1)  # any record, where only padding is named
+            return self.name("selectOperator", *arguments, self.machine.operator_record(operator).as_tuple())
+        return self.name("select", *arguments)
+
+    def select_block(self, number: int, d: Dispute, partials: Sequence[bytes], index: int) -> bool:
+        """Name partial sum `index`."""
+        tree = Tree(Kind.PARTIALS, [leaf_hash(Kind.PARTIALS, p) for p in partials])
+        return self.name("selectBlock", number, d, tree.node(0, index), index, tree.path(0, index))
+
+    def prove(self, view: View, number: int, d: Dispute) -> bool:
+        """Do not wait for the trainer: my operands are its own, for they lie left of the first difference."""
+        if d.level is Level.ELEMENT and d.blocks > 1:
+            return False
+        element, block = d.index & 0xFFFFFFFF, (d.index >> 32 if d.level is Level.BLOCK else None)
+        trace = view.claimed_trace(d.step)
+        proof = self.machine.prove(d.step, d.operator, element, block, lambda operator: trace.path(0, operator))
+        prior, path = (EMPTY, [])
+        if proof.reads_state:
+            segment = view.claimed_segment((d.step - 1) // self.machine.interval + 1)
+            index = (d.step - 1) % self.machine.interval
+            prior, path = segment.node(0, index), segment.path(0, index)
+        return self.attempt("prove", self.id, number, prior, path, proof.proof)
+
+    # ---- money ----
+
+    def secret(self, what: bytes) -> bytes:
+        """Nobody else can know it, and a lost store does not lose it."""
+        assert self.game.wallet is not None
+        return hmac.digest(self.game.wallet.key, what + self.id, "sha256")
+
+    def salt(self, root: bytes) -> bytes:
+        """Secret of a commitment."""
+        return self.secret(b"vgame commitment" + root)
+
+    def commitment(self, root: bytes) -> bytes:
+        """keccak256(abi.encode(job, auditor, salt, own root))."""
+        types = ["bytes32", "address", "bytes32", "bytes32"]
+        values = [self.id, self.address, self.salt(root), root]
+        return bytes(Web3.keccak(self.game.chain.web3.codec.encode(types, values)))
+
+    def collect(self, view: View) -> bool:
+        """After a conviction: bonds back, knowledge shown in time, reward paid, credits withdrawn."""
+        for number, dispute in view.mine:
+            if dispute.status is Status.OPEN:
+                return self.attempt("refund", self.id, number)
+        now, job = self.game.chain.now(), view.job
+        verdict = self.game.verdict(self.id)
+        if now <= job.since + job.spec.reward_window:
+            if any(self.show(view, n, d) for n, d in view.mine if not verdict.best or n + 1 < verdict.best):
+                return True
+        elif not verdict.paid and verdict.best:
+            return self.attempt("payReward", self.id)
+        return self.withdraw()
+
+    def show(self, view: View, number: int, d: Dispute) -> bool:
+        """Prove what I knew, if the conviction lies where my run differs."""
+        if d.status not in (Status.WON, Status.VOID):
+            return False
+        knowledge = view.knowledge(d)
+        if knowledge is None:
+            return False
+        try:
+            self.game.send("proveKnowledge", self.id, number, knowledge)
+        except ContractError as error:
+            log.info("no reward for dispute %d: %s", number, error)
+            return False
+        return True
+
+
+def first(flags: Iterable[bool]) -> int:
+    """Index of the first true one."""
+    for index, flag in enumerate(flags):
+        if flag:
+            return index
+    raise Abstain("the posted partial sums are my own: none of them can be named")
+
+
+__all__ = ["Auditor", "Entry", "Node", "View"]

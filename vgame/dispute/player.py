@@ -1,0 +1,193 @@
+"""What trainer and auditor share: a wallet, a job, moves that may already have been made by somebody else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+
+from vgame.chain.game import PAGE, Dispute, Game, Job, JobSpec, Phase, Standing, Status, Turn
+from vgame.commit.machine import Machine
+from vgame.errors import ContractError, EndpointError, VgameError
+
+log = logging.getLogger(__name__)
+
+#: The contract's way of saying that the move is already made, or that the dispute or the job ended meanwhile: success for an honest player.
+HARMLESS = frozenset(
+    {
+        "AlreadyPaid",
+        "DisputeClosed",
+        "NoneExpired",
+        "NotExpired",
+        "NotYourTurn",
+        "NothingToWithdraw",
+        "WrongLevel",
+        "WrongPhase",
+    }
+)
+#: Disputes that one transaction ends, at most: some 4 million gas.
+BATCH = 100
+#: Part of each own clock that is kept for own moves: what is left of it is not spent on anything that strangers can multiply.
+RESERVE = 4
+
+#: More than either side needs for a descent and a leaf, and for what a withdrawal costs (docs/gas.json).
+DISPUTE_GAS = 2_000_000
+WITHDRAW_GAS = 35_000
+
+
+class Player:
+    """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash the job is.
+
+    INVARIANT: a round sends one transaction at most, so every own turn is looked at again before the next one (docs/protocol.md section 3).
+    """
+
+    terms: JobSpec | None = None
+    side: Turn
+    #: Windows of the spec in which this side may act, by phase.
+    windows: Mapping[Phase, Sequence[tuple[str, str]]]
+
+    def __init__(self, game: Game, job: bytes, machine: Machine) -> None:
+        self.game, self.id, self.machine = game, job, machine
+        self.closed: list[Standing] = []
+        self.withdrawn = 0  # wei, by this object
+
+    def look(self) -> Job:
+        """The job as the chain shows it now; its terms are what was ordered, whatever an endpoint says."""
+        job = self.game.job(self.id)
+        if self.terms is not None and job.phase is not Phase.NONE and job.spec != self.terms:
+            raise EndpointError(
+                f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to it: nothing is done "
+                "on its word; use another endpoint"
+            )
+        self.check_shape(job)
+        return job
+
+    def check_shape(self, job: Job) -> None:
+        """INVARIANT: trees are made in the shape of the claim, so what an endpoint says of it must follow from the order."""
+        if job.phase is not Phase.CLAIMED:
+            return
+        steps, interval, stop = self.machine.steps, self.machine.interval, job.diverged_at
+        shape = ((stop - 1) // interval if stop else -(-steps // interval), self.machine.operators)
+        if stop > steps or (job.checkpoints, job.operators) != shape:
+            raise EndpointError(
+                f"{self.game.chain.url} shows a claim of {job.checkpoints} checkpoints, {job.operators} operators, end {stop}, where "
+                f"the order gives {shape[0]} and {shape[1]}: nothing is done on its word; use another endpoint"
+            )
+
+    @property
+    def address(self) -> str:
+        assert self.game.wallet is not None
+        return self.game.wallet.address
+
+    def attempt(self, name: str, *args: object, value: int = 0) -> bool:
+        """Send a move; True if it was made, False if it was not needed any more."""
+        try:
+            self.game.send(name, *args, value=value)
+        except ContractError as error:
+            if error.name not in HARMLESS:
+                raise
+            log.info("%s was not needed any more: %s", name, error)
+            return False
+        return True
+
+    def standings(self, job: Job) -> list[Standing]:
+        """All disputes in order. The first ones that are closed are remembered, unless the job says that a reorganisation opened one."""
+        found = self._read(job, self.closed)
+        if sum(is_open(s) for s in found) != job.open:
+            found = self._read(job, [])
+        self.closed = list(takewhile(lambda s: not is_open(s), found))
+        return found
+
+    def _read(self, job: Job, known: Sequence[Standing]) -> list[Standing]:
+        pages = (self.game.disputes(self.id, first) for first in range(len(known), job.disputes, PAGE))
+        return [*known, *(standing for page in pages for standing in page)]
+
+    def plays(self, job: Job, d: Dispute) -> bool:
+        """Is it a dispute of this player's?"""
+        return self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor)
+
+    def spare(self, job: Job, standings: Iterable[Standing]) -> bool:
+        """May time be spent on what is no own duty? Only while each own clock has more left than its reserve."""
+        trainer = self.side is Turn.TRAINER
+        budget = job.spec.trainer_budget if trainer else job.spec.auditor_budget
+        own = (s.dispute for s in standings if s.turn in (Turn.TRAINER, Turn.AUDITOR) and self.plays(job, s.dispute))
+        return all(RESERVE * (d.trainer_left if trainer else d.auditor_left) > budget for d in own)
+
+    def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
+        """End disputes of others whose time is over."""
+        if not self.spare(job, standings):
+            return False
+        over = [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED]
+        return bool(over) and self.attempt("timeoutMany", self.id, over[:BATCH])
+
+    def turn_of(self, number: int) -> Turn | None:
+        """Whose turn it is; None if the dispute has just ended."""
+        try:
+            return self.game.turn(self.id, number)[0]
+        except ContractError as error:
+            if error.name not in HARMLESS:
+                raise
+            return None
+
+    def hurry(self) -> str:
+        """Which of the own clocks ends first, and how much of it is left; empty if none runs, or if the endpoint is away."""
+        if self.game.chain.lost:
+            return ""
+        job, now = self.look(), self.game.chain.now()
+        ends = [(job.since + getattr(job.spec, window), what) for window, what in self.windows.get(job.phase, ())]
+        standings = self.standings(job) if job.phase is Phase.CLAIMED else []
+        mine = [s for s in standings if s.turn is self.side and self.plays(job, s.dispute)]
+        ends += [(s.deadline, f"the own clock of dispute {s.number}") for s in mine]
+        left = [(end - now, what) for end, what in ends if end >= now]
+        return f"{min(left)[0]} s are left of {min(left)[1]}" if left else ""
+
+    def refill(self) -> bool:
+        """Take what the contract owes before money for gas runs short: disputes that are won pay for those that are open still."""
+        try:
+            price = sum(self.game.chain.fees())
+            if self.game.chain.balance(self.address) >= 2 * DISPUTE_GAS * price:
+                return False
+            return self.game.credits(self.address) > 10 * WITHDRAW_GAS * price and self.withdraw()
+        except VgameError as problem:  # an account that takes no ether keeps nobody from a move
+            log.warning("credits cannot be withdrawn: %s", problem)
+            return False
+
+    def withdraw(self) -> bool:
+        """Take what the contract owes."""
+        owed = self.game.credits(self.address)
+        if not owed or not self.attempt("withdraw", self.address):
+            return False
+        self.withdrawn += owed
+        return True
+
+
+def each(duties: Iterable[Callable[[], bool]]) -> bool:
+    """Do all duties, whatever becomes of one of them; True if any did something. The first error is raised when all are through."""
+    acted, problems = False, []
+    for duty in duties:
+        try:
+            acted |= duty()
+        except Exception as problem:  # what an endpoint shows can raise anything
+            problems.append(problem)
+    if problems:
+        raise problems[0]
+    return acted
+
+
+def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
+    """Do the first duty that does something, whatever becomes of those before it; True if there is one. Else the first error is raised."""
+    problems = []
+    for duty in duties:
+        try:
+            if duty():
+                return True
+        except Exception as problem:
+            problems.append(problem)
+            log.info("a duty failed: %s", problem)
+    if problems:
+        raise problems[0]
+    return False
+
+
+def is_open(standing: Standing) -> bool:
+    return standing.dispute.status is Status.OPEN

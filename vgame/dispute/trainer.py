@@ -1,0 +1,240 @@
+"""The trainer: accept, train, claim, defend, finalize, withdraw.
+
+All decisions follow from the chain's state and the trainer's own run, so it can be killed at any moment and started again. An adversary is
+this class with one method changed (vgame/attacks/adversaries.py).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from vgame.chain.game import Dispute, Job, Level, Phase, Turn
+from vgame.commit.merkle import Kind, Tree, leaf_hash
+from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
+from vgame.dispute.player import Player, one_of
+from vgame.dispute.trees import reveal_depth, run_tree
+from vgame.errors import Abstain, NotYet, Over
+
+
+class Trainer(Player):
+    """The side that claims."""
+
+    side = Turn.TRAINER
+    windows = {  # noqa: RUF012
+        Phase.CREATED: [("accept_window", "the time to accept")],
+        Phase.ACCEPTED: [("claim_window", "the time to claim")],
+    }
+
+    # ---- life of the job ----
+
+    def accept(self) -> None:
+        """Put down the bond."""
+        job = self.look()
+        if job.phase is Phase.CREATED:
+            if (late := self.game.chain.now() - job.since - job.spec.accept_window) > 0:
+                raise Over(f"job {self.id.hex()[:16]} could be accepted until {late} s ago: nothing is staked on it")
+            self.attempt("acceptJob", self.id, value=job.spec.trainer_bond)
+            job = self.look()
+        self.check(job)
+
+    def check(self, job: Job) -> None:
+        """The job is this trainer's, and there is a claim or still time for one; else nothing is left to do."""
+        name, bond = f"job {self.id.hex()[:16]}", f"the bond of {job.spec.trainer_bond} wei"
+        if job.phase is Phase.CREATED:
+            raise NotYet(f"{self.game.chain.url} does not show yet who accepted {name}")
+        if job.trainer != self.address:
+            raise Over(f"the job is not this trainer's: it is {job.phase.name.lower()}, its trainer is {job.trainer}")
+        if job.phase is Phase.EXPIRED:
+            raise Over(f"{name} expired before it had a claim: {bond} is lost, half of it is burnt, half the client's")
+        if job.phase is Phase.ACCEPTED and (late := self.game.chain.now() - job.since - job.spec.claim_window) > 0:
+            raise Over(
+                f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half of it is burnt, half "
+                "goes to the client"
+            )
+
+    def claim(self) -> None:
+        """Post the result: trained, or diverged."""
+        if self.game.job(self.id).phase is not Phase.ACCEPTED:
+            return
+        if self.machine.stop is None:
+            final, path = self.checkpoint(len(self.machine.checkpoints))
+            self.attempt("postClaim", self.id, self.run_tree().root, final, path)
+        else:
+            self.attempt("postDiverged", self.id, self.diverged_post())
+
+    def step(self) -> bool:
+        """One round of duties; True if anything was done."""
+        job = self.look()
+        if job.phase is Phase.NONE:  # a reorganisation undid the order too
+            return False
+        if job.phase is Phase.CREATED:  # it undid the acceptance
+            self.accept()
+            return True
+        self.check(job)
+        match job.phase:
+            case Phase.ACCEPTED:
+                self.claim()
+                return True
+            case Phase.CLAIMED:
+                return self.refill() or self.defend(job) or self.finish(job)
+        return self.withdraw()
+
+    def finish(self, job: Job) -> bool:
+        """Finalize when the window has passed."""
+        if job.open or self.game.chain.now() <= job.since + job.spec.challenge_window:
+            return False
+        return self.attempt("finalize", self.id)
+
+    # ---- defence ----
+
+    def defend(self, job: Job) -> bool:
+        """Answer the dispute that has waited longest; where none waits end those whose auditor is out of time."""
+        standings = self.standings(job)
+        waiting = [(s.dispute.turn_at, s.number, s.dispute) for s in standings if s.turn is Turn.TRAINER]
+        waiting.sort(key=lambda w: w[:2])
+        answers = [partial(self.serve, job, number, d) for _, number, d in waiting]
+        return one_of([*answers, partial(self.sweep, job, standings)])
+
+    def serve(self, job: Job, number: int, d: Dispute) -> bool:
+        """Answer, unless an answer to another dispute has just served this one too: a node is paid for once."""
+        return self.turn_of(number) is Turn.TRAINER and self.answer(job, number, d)
+
+    def answer(self, job: Job, number: int, d: Dispute) -> bool:
+        """The one move that the dispute's node asks for."""
+        match d.level:
+            case Level.RUN if d.height == 0:
+                return self.attempt("postSegment", self.id, number, self.segment_post(job, d.index + 1))
+            case Level.SEGMENT if d.height == 0:
+                return self.post_trace(job, number, d)
+            case Level.STATE if d.height == 0:
+                return self.tie(number, d)
+            case Level.TENSOR if d.height == 0:
+                return self.open_leaf(d)
+            case Level.ELEMENT if d.blocks > 1:
+                place = (d.step, d.operator, d.index)
+                partials = [*self.machine.partials(*place), *self.machine.witness(*place)]
+                return self.attempt("postPartials", self.id, number, partials)
+            case Level.ELEMENT | Level.BLOCK:
+                return self.prove(number, d)
+        tree = self.tree_of(d)
+        self.check_own(tree.node(d.height, d.index), d)
+        children = tree.descendants(d.height, d.index, reveal_depth(d.height, job.spec.depth))
+        return self.attempt("reveal", self.id, int(d.level), d.height, children)
+
+    def check_own(self, node: bytes, d: Dispute) -> None:
+        """The contract only lets nodes of our own claim be contested; if ours differ, our data is not what we claimed."""
+        if node != d.node:
+            raise Abstain(
+                f"the contested {d.level.name} node is not the one that this store gives; the store of the claim is needed"
+            )
+
+    def open_leaf(self, d: Dispute) -> bool:
+        leaf = leaf_bytes(self.machine.words(d.step, d.operator), d.index)
+        self.check_own(leaf_hash(Kind.TENSOR, leaf), d)
+        return self.attempt("openLeaf", self.id, leaf)
+
+    def post_trace(self, job: Job, number: int, d: Dispute) -> bool:
+        """Commit to what the step computed. A trace is posted once: never one of other data."""
+        self.check_own(self.segment_tree(d.step // self.machine.interval + 1).node(0, d.index), d)
+        trace = self.trace_tree(d.step + d.index)
+        children = trace.descendants(trace.height, 0, reveal_depth(trace.height, job.spec.depth))
+        return self.attempt("postTrace", self.id, number, children)
+
+    def tie(self, number: int, d: Dispute) -> bool:
+        """Show where the contested state tensor comes from."""
+        self.check_own(self.machine.state(d.step)[d.index], d)
+        source = self.machine.source(d.index)
+        record = self.machine.source_record(d.index).as_tuple()
+        if source is None:
+            prior, path = self.prior(d.step)
+            state = Tree(Kind.STATE, self.machine.state(d.step - 1))
+            leaf, below = state.node(0, d.index), state.path(0, d.index)
+            return self.attempt("tieUnchanged", self.id, number, record, prior, path, leaf, below)
+        trace = self.trace_tree(d.step)
+        return self.attempt("tie", self.id, number, record, trace.node(0, source), trace.path(0, source))
+
+    def prove(self, number: int, d: Dispute) -> bool:
+        """Make the contract compute the element that was named."""
+        element, block = d.index & 0xFFFFFFFF, (d.index >> 32 if d.level is Level.BLOCK else None)
+        trace = self.trace_tree(d.step)
+        proof = self.machine.prove(d.step, d.operator, element, block, lambda operator: trace.path(0, operator))
+        prior, path = self.prior(d.step) if proof.reads_state else (bytes(32), [])
+        return self.attempt("prove", self.id, number, prior, path, proof.proof)
+
+    # ---- trees of the claim ----
+
+    def run_tree(self) -> Tree:
+        stop = self.machine.stop
+        count = (stop.step - 1) // self.machine.interval if stop else len(self.machine.checkpoints)
+        return run_tree(self.machine.checkpoints, count, self.machine.logs)
+
+    def segment_tree(self, checkpoint: int) -> Tree:
+        return Tree(Kind.SEGMENT, self.machine.segment(checkpoint))
+
+    def trace_tree(self, step: int) -> Tree:
+        return Tree(Kind.TRACE, self.machine.trace(step))
+
+    def tensor_tree(self, step: int, operator: int) -> Tree:
+        return words_tree(self.machine.words(step, operator))
+
+    def tree_of(self, d: Dispute) -> Tree:
+        """The tree that the dispute is in."""
+        interval = self.machine.interval
+        match d.level:
+            case Level.RUN:
+                return self.run_tree()
+            case Level.SEGMENT:
+                return self.segment_tree(d.step // interval + 1)
+            case Level.STATE:
+                return Tree(Kind.STATE, self.machine.state(d.step))
+            case Level.TRACE:
+                return self.trace_tree(d.step)
+        return self.tensor_tree(d.step, d.operator)
+
+    def prior(self, step: int) -> tuple[bytes, list[bytes]]:
+        """The state before a step and its path in the segment."""
+        tree = self.segment_tree((step - 1) // self.machine.interval + 1)
+        index = (step - 1) % self.machine.interval
+        return tree.node(0, index), tree.path(0, index)
+
+    # ---- posts ----
+
+    def checkpoint(self, c: int) -> tuple[bytes, list[bytes]]:
+        """State root of a checkpoint and its path in the run tree, with the root of its log in front (none for the initial state)."""
+        if c == 0:
+            return self.machine.segment(1)[0], []
+        path = self.run_tree().path(0, c - 1)
+        return self.machine.checkpoints[c - 1], [self.log_root(c), *path] if self.machine.logs is not None else path
+
+    def log_root(self, c: int) -> bytes:
+        """Root of the log of a checkpoint's interval; zero in a mode without logs."""
+        return bytes(32) if self.machine.logs is None else self.machine.logs[c - 1]
+
+    def segment_post(self, job: Job, c: int) -> tuple[object, ...]:
+        """struct SegmentPost."""
+        tree = self.segment_tree(c)
+        down = reveal_depth(tree.height, job.spec.depth)
+        base = tree.height - down
+        prior, prior_path = self.checkpoint(c - 1)
+        last = tree.count - 1
+        children = tree.descendants(tree.height, 0, down)[: (last >> base) + 1]
+        return (
+            self.machine.checkpoints[c - 1], prior, prior_path, children, tree.path(0, 0, base), tree.path(0, last, base),
+            self.log_root(c),
+        )  # fmt: skip
+
+    def diverged_post(self) -> tuple[object, ...]:
+        """struct DivergedPost."""
+        stop = self.machine.stop
+        assert stop is not None
+        full = (stop.step - 1) // self.machine.interval
+        prior, prior_path = self.checkpoint(full)
+        segment, trace = self.segment_tree(full + 1), self.trace_tree(stop.step)
+        tensor = self.tensor_tree(stop.step, stop.operator)
+        leaf = stop.element // LEAF_WORDS
+        words = leaf_bytes(self.machine.words(stop.step, stop.operator), leaf)
+        return (
+            stop.step, self.run_tree().root, segment.root, prior, prior_path, segment.path(0, 0), trace.root,
+            stop.operator, self.machine.operator_record(stop.operator).as_tuple(), trace.path(0, stop.operator),
+            stop.element, words, tensor.path(0, leaf), self.log_root(full + 1),
+        )  # fmt: skip

@@ -1,0 +1,125 @@
+"""What a job starts from, where that is not the module as its author made it: a finished run, or weights from elsewhere.
+
+In: a run's store, a file, or a state_dict. Out: the module with these weights, and the optimizer's slots of a run that is continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vgame.errors import JobFileError, VgameError
+from vgame.job.weights import read_weights
+from vgame.program.lower import Lowered, as_words
+from vgame.program.schedule import Rate, Schedule
+
+MOST_TOLD = 4
+
+
+@dataclass(frozen=True)
+class Start:
+    """`state`: by name, of a run that is continued, which had `before` steps; else empty."""
+
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    before: int = 0
+
+    def schedule(self, schedule: Schedule | None) -> Schedule | Later | None:
+        """The job's schedule, which counts the job's own steps."""
+        return Later(schedule, self.before) if schedule is not None and self.before else schedule
+
+    def lowered(self, lowered: Lowered) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """The initial state and the scalars of the job's own steps."""
+        scalars = lowered.scalars[self.before :].clone() if self.before else lowered.scalars
+        if not self.state:
+            return lowered.state, scalars
+        labels = lowered.program.labels.state
+        found = {label.name: tuple(label.shape) for label in labels}
+        other = sorted({*found} ^ {*self.state} | {n for n, t in self.state.items() if found.get(n) != tuple(t.shape)})
+        if other:
+            raise VgameError(
+                f"the run cannot be continued by this job: {_few(other)} are not the same tensors in both; take the same model and "
+                "optimizer, or only its weights: initial=run.state_dict()"
+            )
+        return tuple(as_words(label.name, self.state[label.name]) for label in labels), scalars
+
+
+@dataclass(frozen=True)
+class Later:
+    """A schedule that begins after `before` steps."""
+
+    own: Schedule
+    before: int
+
+    def rate(self, step: int, steps: int) -> Rate:
+        return self.own.rate(max(step - self.before, 1), steps - self.before)
+
+
+def start_from(initial: Any, model: nn.Module) -> Start:
+    """Load what a job starts from into the module. `initial`: a run, the path of one or of a file of weights, a state_dict, or None."""
+    if initial is None:
+        return Start()
+    if isinstance(initial, Mapping):
+        load_weights(model, initial, "initial")
+        return Start()
+    if isinstance(initial, str | Path):
+        if not Path(initial).is_dir():
+            load_weights(model, read_checkpoint(Path(initial)), str(initial))
+            return Start()
+        from vgame.api import Run
+
+        initial = Run.open(initial)
+    if not hasattr(initial, "start"):
+        raise JobFileError(
+            f"initial = {type(initial).__name__}: a run, the path of one or of a file of weights, or a state_dict is expected"
+        )
+    start = initial.start()
+    _load_named(model, start.state)
+    return start
+
+
+def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file of safetensors, or of `torch.save(module.state_dict(), path)`. No code in it is run."""
+    if path.suffix == ".safetensors":
+        return read_weights(path)[0]
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise VgameError(f"{path} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # a file can hold anything, so reading it can raise anything
+        told = " ".join(str(error).split())[:200]
+        raise VgameError(f"{path} is no file of weights ({told}); save module.state_dict() alone") from None
+    if not (isinstance(found, Mapping) and all(isinstance(t, torch.Tensor) for t in found.values())):
+        raise VgameError(f"{path} holds more than weights, or none; save module.state_dict() alone")
+    return dict(found)
+
+
+def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str) -> None:
+    """`model.load_state_dict`, whose problems become one sentence."""
+    own = model.state_dict()
+    missing, unknown = [k for k in own if k not in given], [k for k in given if k not in own]
+    shapes = [k for k in own if k in given and getattr(given[k], "shape", None) != own[k].shape]
+    parts = (("has no", missing), ("has", unknown), ("has another shape of", shapes))
+    if told := [f"{what} {_few(names)}" for what, names in parts if names]:
+        raise VgameError(f"{where} does not fit the model: it {', '.join(told)}")
+    try:
+        model.load_state_dict(given)
+    except Exception as error:  # a module may load in its own way
+        raise VgameError(f"{where} cannot be loaded into the model: {' '.join(str(error).split())[:300]}") from None
+
+
+def _load_named(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """What the module holds itself of a state; whether all of it fits is seen when the job's program is there."""
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name in state and state[name].shape == tensor.shape:
+                tensor.copy_(state[name])
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+    return ", ".join(names[:MOST_TOLD]) + more

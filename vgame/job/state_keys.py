@@ -1,0 +1,70 @@
+"""Which key of a module's state_dict is which tensor of the state: tied weights have many keys, integers have types of their own.
+
+    BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]}, "before": steps of the run that the job continues}
+
+Like all names this is in no root. INVARIANT: a key that is the name of a state tensor means that tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from vgame.errors import BundleError
+from vgame.program.program import TensorLabel
+from vgame.system.files import parse_json, read_file, write_atomic
+
+FILE = "module.json"
+MOST_BYTES = 2**24
+MOST_BEFORE = 2**40
+TYPES = {str(t).removeprefix("torch."): t for t in (
+    torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+)}  # fmt: skip
+
+Keys = Mapping[str, tuple[str, str]]
+
+
+def module_keys(model: torch.nn.Module) -> Keys:
+    """The keys of the module's state_dict."""
+    names = {id(t): name for name, t in (*model.named_buffers(), *model.named_parameters())}
+    tensors = {k: t for k, t in model.state_dict(keep_vars=True).items() if id(t) in names}
+    return {key: (names[id(t)], str(t.dtype).removeprefix("torch.")) for key, t in tensors.items()}
+
+
+def save_keys(folder: Path, keys: Keys, before: int) -> None:
+    write_atomic(folder / FILE, (json.dumps({"keys": keys, "before": before}, indent=1) + "\n").encode())
+
+
+def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
+    """The keys of a bundle, and the steps before its first; none where an older version wrote it.
+    BundleError where they do not fit the state."""
+    path, names = folder / FILE, {label.name for label in labels}
+    try:
+        found = parse_json(read_file(path, MOST_BYTES))
+        keys = {str(key): (str(name), str(kind)) for key, (name, kind) in found["keys"].items()}
+        before = found.get("before", 0)
+        if type(before) is not int or not 0 <= before < MOST_BEFORE:
+            raise ValueError(f"it counts {str(before)[:40]} steps before the first")
+    except FileNotFoundError:
+        return {}, 0
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BundleError(f"{path} cannot be read: {error}; get the bundle again from the client") from None
+    for key, (name, kind) in keys.items():
+        if name not in names or kind not in TYPES or (key in names and key != name):
+            raise BundleError(f"{path}: the key {key!r} is {name!r} of {kind!r}; a tensor of the state is expected")
+    return keys, before
+
+
+def state_dict(
+    keys: Keys, labels: Sequence[TensorLabel], state: Sequence[torch.Tensor], slots: bool
+) -> dict[str, torch.Tensor]:
+    """The state as a module loads it; with `slots` also every tensor that is not the module's, by its own name."""
+    tensors = {l.name: t.detach().cpu().reshape(l.shape).clone() for l, t in zip(labels, state, strict=True)}
+    if not keys:
+        return tensors
+    named = {key: tensors[name].to(TYPES[kind]) for key, (name, kind) in keys.items()}
+    mine = {name for name, _ in keys.values()}
+    return named | {n: t for n, t in tensors.items() if slots and n not in mine}

@@ -1,0 +1,303 @@
+"""The smallest safe terms of a job: clocks that an honest player can keep, bonds that make griefing and cheating a loss.
+
+In: a bundle, the pace of a device, prices. Out: counted moves, gas of either side, terms. Derivation: docs/security.md section 3.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from vgame.arithmetic.torch.rounding_test import at_worst
+from vgame.commit.merkle import tree_height
+from vgame.commit.tensor import tensor_root
+from vgame.commit.words import leaf_count
+from vgame.errors import VgameError
+from vgame.execute.devices import settle
+from vgame.execute.training import Stepper
+from vgame.execute.work import operations
+from vgame.job.bundle import Bundle, Terms, load_bundle, problems
+from vgame.program.operators import LEAF_TERMS, Contract
+from vgame.program.validate import longest_run
+from vgame.runs.local import executor_of
+from vgame.system.progress import SILENCE, Reporter, Silence
+
+GWEI = 10**9
+KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
+WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
+HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
+MEASURED = 60  # seconds that measuring such a step may take, about; a longer one is measured in part
+LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
+
+#: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
+#: the dearest leaf of rows of LEAF_TERMS words at most.
+GAS = {
+    "acceptJob": 60_000, "challenge": 133_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
+    "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 89_000,
+    "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "withdraw": 35_000,
+}  # fmt: skip
+#: What differs in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
+LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
+#: More of `postPartials` for each block behind the third.
+BLOCK_GAS = {"correct": 6_000, "logged": 10_000}
+#: More for each child that a call shows behind the 32 of depth 5: its bytes (EIP-7623).
+CHILD_GAS = 32 * 40
+#: More of `prove` for each term behind LEAF_TERMS: of products, the dearest.
+TERM_GAS = {"correct": 330, "logged": 765}
+
+
+def gas_of(bundle: Bundle) -> dict[str, int]:
+    """Gas of each call at most in a dispute about this job."""
+    operators, mode = bundle.program.operators, bundle.mode
+    blocks = max((op.blocks for op in operators if isinstance(op, Contract)), default=1)
+    terms = max(map(longest_run, operators))
+    gas = GAS | (LOGGED_GAS if mode == "logged" else {})
+    children = CHILD_GAS * max(0, 2**bundle.depth - 32)
+    return gas | {
+        **{name: gas[name] + children for name in ("reveal", "postSegment", "postTrace")},
+        "postPartials": gas["postPartials"] + BLOCK_GAS[mode] * max(0, blocks - 3),
+        "prove": gas["prove"] + TERM_GAS[mode] * max(0, terms - LEAF_TERMS),
+    }
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the world costs. Money in wei, times in seconds."""
+
+    gas: int = 20 * GWEI
+    compute_hour: int = 10**15  # an hour of the device that trains
+    audited: float = 0.5  # how likely a claim is audited
+    inclusion: int = 60  # until a transaction is in a block, as a rule
+    censorship: int = 86_400  # for how long a player can be kept out, at most
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a device needs for a step, for one whose every output is hashed, for the slowest that any data could make of it, and
+    for hashing a state."""
+
+    step: float
+    trace: float
+    worst: float = 0.0
+    state: float = 0.0
+
+    def take(self, steps: int, margin: float) -> float:
+        """Seconds for so many steps: what was seen, `margin` times; or all of them as slow as can be, where that is more."""
+        return steps * max(margin * self.step, WORST_MARGIN * self.worst)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Moves of a whole dispute on either side, and their gas."""
+
+    trainer: int
+    auditor: int
+    trainer_gas: int
+    auditor_gas: int
+
+
+def count_moves(bundle: Bundle) -> Moves:
+    """The longest dispute that the program allows."""
+    program, depth, gas = bundle.program, bundle.depth, gas_of(bundle)
+    largest = max(op.elements for op in program.operators)
+    checkpoints = ceil(bundle.steps / bundle.interval)
+    run = _turns(tree_height(checkpoints), depth)
+    segment = max(1, _turns(tree_height(min(bundle.interval, bundle.steps) + 1), depth))
+    state = _turns(tree_height(len(program.sources)), depth)
+    trace = max(1, _turns(tree_height(len(program.operators)), depth))
+    tensor = _turns(tree_height(leaf_count(largest)), depth)
+    below = max(trace - 1 + tensor, state)  # the trace is contested, or the state that is to follow from it
+    reveals = run + (segment - 1) + below
+    once = ("postSegment", "postTrace", "openLeaf", "postPartials", "prove")  # a false accuser does not prove
+    selects = run + segment + 1 + below
+    named = (
+        "challenge",
+        "selectOperator",
+        "selectElement",
+        "selectBlock",
+        "prove",
+        "proveKnowledge",
+        "payReward",
+        "withdraw",
+    )
+    return Moves(
+        reveals + len(once), selects + 4,
+        reveals * gas["reveal"] + sum(gas[name] for name in once),
+        (selects - 1) * gas["select"] + sum(gas[name] for name in named),
+    )  # fmt: skip
+
+
+def _turns(height: int, depth: int) -> int:
+    return ceil(height / depth)
+
+
+def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
+    """One duty from cold: re-execute a segment, hash its states (`postSegment` shows them) and one step's trace, be included. Three times
+    what it takes when all goes well, or the time of the slowest steps."""
+    hashing = 3 * (bundle.interval * pace.state + max(0.0, pace.trace - pace.step))
+    return ceil(pace.take(bundle.interval + 1, 3) + hashing) + inclusion
+
+
+def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
+    """Of trainer and auditor, beside the bound on censorship. A transaction for others may be under way when an own turn begins, so each
+    of the trainer's duties and of the auditor's moves counts one inclusion more (docs/protocol.md section 3)."""
+    work = moves.trainer * slot
+    return work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
+
+
+def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
+    """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the bundle's. An auditor
+    stakes at most what the trainer does."""
+    moves, terms, censorship = count_moves(bundle), bundle.terms, max(prices.censorship, KEPT_OUT)
+    slot = needed_slot(bundle, pace, prices.inclusion)
+    trainer_budget, auditor_budget = needed_budgets(moves, slot, prices.inclusion)
+    segment = int(pace.take(bundle.interval, 3) / 3600 * prices.compute_hour)
+    audit = int(pace.take(bundle.steps, 1) / 3600 * prices.compute_hour)
+    deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
+    window = ceil(pace.take(bundle.steps, 2)) + censorship
+    accuser = 2 * (moves.trainer_gas * prices.gas + segment)
+    return terms.model_copy(
+        update={
+            "slot": slot,
+            "trainer_budget": trainer_budget + censorship,
+            "auditor_budget": auditor_budget + censorship,
+            "claim_window": window,
+            "challenge_window": window,
+            "reward_window": censorship,
+            "diverged_pay": max(terms.diverged_pay, terms.reward // 10),
+            "auditor_bond": accuser,
+            "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward, accuser),
+        }
+    )
+
+
+def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = 15) -> list[str]:
+    """Why an honest trainer of that pace should not accept; empty if nothing speaks against it."""
+    moves, terms = count_moves(bundle), bundle.terms
+    slot = needed_slot(bundle, pace, inclusion)
+    found = _below(
+        terms,
+        slot=slot,
+        trainer_budget=needed_budgets(moves, slot, inclusion)[0] + KEPT_OUT,
+        claim_window=ceil(pace.take(bundle.steps, 2)) + KEPT_OUT,
+        auditor_bond=2 * moves.trainer_gas * gas_price,
+        diverged_pay=terms.reward // 10,
+    )
+    return found + _above(terms, challenge_window=LONGEST_WINDOW, auditor_budget=LONGEST_WINDOW)
+
+
+def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = 15) -> list[str]:
+    """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a dispute."""
+    moves, terms = count_moves(bundle), bundle.terms
+    needed = needed_budgets(moves, needed_slot(bundle, pace, 0), inclusion)[1] + KEPT_OUT
+    slot = LONGEST_WINDOW // moves.trainer  # one idle dispute of an accomplice adds as many
+    return _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
+
+
+def _below(terms: Terms, **needed: int) -> list[str]:
+    return [
+        f"{name} is {getattr(terms, name)}, {least} is needed"
+        for name, least in needed.items()
+        if getattr(terms, name) < least
+    ]
+
+
+def _above(terms: Terms, **most: int) -> list[str]:
+    return [
+        f"{name} is {getattr(terms, name)} s, that can lock the bond for very long; {limit} s are the most"
+        for name, limit in most.items()
+        if getattr(terms, name) > limit
+    ]
+
+
+def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pace:
+    """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could make, and the
+    hashing of its state."""
+    count = min(3, bundle.steps)
+    state, times = stepper.initial(bundle.state), []
+    for step in range(1, count + 1):
+        begin = time.monotonic()
+        state = stepper.step(step, state).state
+        times.append(time.monotonic() - begin)
+        listener.progress("measuring", step, count + 2, f"{times[-1]:.3f} s")
+
+    def tap(_: int, output: torch.Tensor) -> torch.Tensor:
+        tensor_root(output)
+        return output
+
+    begin = time.monotonic()
+    for tensor in state:
+        tensor_root(tensor)
+    hashed = time.monotonic()
+    stepper.step(1, stepper.initial(bundle.state), tap)
+    trace, usual = time.monotonic() - hashed, max(times[1:], default=times[0])
+    listener.progress("measuring", count + 1, count + 2, f"{trace:.3f} s")
+    worst = _slowest(bundle, stepper, usual)
+    listener.progress("measuring", count + 2, count + 2, f"{worst:.3f} s at worst")
+    return Pace(usual, trace, worst, hashed - begin)
+
+
+def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:
+    """Seconds of a step all of whose sums go through every tier, as from some step on data of a client's choice could make them."""
+    part, first = min(1.0, MEASURED / (HARDEST * usual)), stepper.initial(bundle.state)
+    with at_worst(1e-9):  # one sum of each tile: compiles what ordinary data may never need
+        stepper.step(1, first)
+    begin = time.monotonic()
+    with at_worst(part):
+        stepper.step(1, first)
+    return usual + max(0.0, time.monotonic() - begin - usual) / part
+
+
+def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: Reporter) -> None:
+    """Print safe terms as TOML, for devices that are `slower` times as slow as this one."""
+    if not 1e-9 <= prices.audited <= 1:
+        raise VgameError(f"--audited is a probability from 1e-9 to 1, got {prices.audited}")
+    if not 0 <= slower <= 1e9:
+        raise VgameError(f"--slower is a number from 0 to 1e9, got {slower}")
+    if prices.censorship < 0:
+        raise VgameError(f"--censorship is a number of seconds, at least 0, got {prices.censorship}")
+    bundle = load_bundle(folder)
+    with settle(device) as kind:
+        reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
+        here = measure(bundle, executor_of(bundle, kind))
+    pace = Pace(slower * here.step, slower * here.trace, slower * here.worst, slower * here.state)
+    moves, safe = count_moves(bundle), replace(bundle, terms=safe_terms(bundle, pace, prices))
+    fields = safe.terms.model_dump()
+    try:
+        Terms.model_validate(fields)
+    except ValidationError as error:
+        raise VgameError(f"no job can have terms for such prices and times: {problems(error)}") from None
+    if short := trainer_shortcomings(safe, pace, prices.gas) + auditor_shortcomings(safe, pace):
+        raise VgameError(
+            f"what this run needs is more than a trainer or an auditor takes: {'; '.join(short)}; order fewer steps or a shorter interval"
+        )
+    trainer_gas, auditor_gas = moves.trainer_gas * prices.gas, moves.auditor_gas * prices.gas
+    text = "\n".join(
+        [
+            f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing, {pace.worst:.3f} s at worst; "
+            f"{prices.gas / GWEI:g} gwei, audited with probability {prices.audited:g}",
+            f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
+            f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
+            f"# gas money beside the bonds, for each dispute open at once: {_ether(trainer_gas)} of the trainer, {_ether(auditor_gas)} "
+            "of the auditor; what is won meanwhile is withdrawn in time",
+            "[terms]",
+            *(f"{name} = {_toml(value)}" for name, value in fields.items()),
+        ]
+    )
+    fields |= {"trainer_gas_reserve": trainer_gas, "auditor_gas_reserve": auditor_gas}
+    money = {k: str(v) if v > 2**53 else v for k, v in fields.items()}
+    reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, worst_seconds=pace.worst, **money)
+
+
+def _ether(wei: int) -> str:
+    return f"{wei / 10**18:.6f} ether"
+
+
+def _toml(value: int) -> str:
+    """TOML integers have 64 bits."""
+    return str(value) if value < 2**63 else f'"{value} wei"'

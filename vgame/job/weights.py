@@ -1,0 +1,131 @@
+"""Weights that leave a run: a file that a module loads, and whether such a file is what a final claim certifies.
+
+In: a run, or a file and the final state root of a claim. Out: a safetensors file with the module's own keys, whose header names the root of
+every tensor of the state; or the sentence that says what the file is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from vgame.commit.merkle import Kind, fold, tree_height
+from vgame.commit.tensor import tensor_root
+from vgame.errors import BundleError, VgameError
+from vgame.system.files import open_file, parse_json, write_atomic
+
+if TYPE_CHECKING:
+    from vgame.job.bundle import Bundle
+
+HEAD = "vgame"  # key in the file's metadata
+ROOT_BYTES = 32
+
+
+def pack_weights(
+    bundle: Bundle, step: int, state: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]
+) -> bytes:
+    """The content of a file of `tensors`, which are the module's, or also the slots. Tied weights are written under each of their keys."""
+    places = [[label.name, tensor_root(t).hex()] for label, t in zip(bundle.program.labels.state, state, strict=True)]
+    names = {key: name for key, (name, _) in bundle.keys.items()}
+    head = {
+        "job": bundle.identity.hex(), "step": step, "state": places, "keys": {key: names.get(key, key) for key in tensors},
+    }  # fmt: skip
+    return save(
+        {key: t.clone(memory_format=torch.contiguous_format) for key, t in tensors.items()},
+        {"format": "pt", HEAD: json.dumps(head)},
+    )
+
+
+def write_weights(path: Path, content: bytes) -> None:
+    if path.is_dir():
+        raise VgameError(
+            f"{path} is a folder; the name of a file is expected, {path / 'model.safetensors'} for example"
+        )
+    write_atomic(path, content)
+
+
+def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any] | None]:
+    """The tensors of a safetensors file and what `vgame export` wrote about them; VgameError where it cannot be read."""
+    try:
+        open_file(path, follow=True).close()
+        with safe_open(path, "pt") as file:
+            head = (file.metadata() or {}).get(HEAD)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        return tensors, None if head is None else parse_json(head.encode())
+    except OSError as error:
+        raise VgameError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise VgameError(f"{path} is not a safetensors file that can be read: {error}") from None
+
+
+def check_weights(path: Path, final_state: bytes, bundle: Bundle | None = None) -> list[str]:
+    """The keys of a file, all of whose words are those of the state with this root; VgameError says what is not so.
+
+    `bundle`: the names too are those of the order, and none is missing. Without it the names are the file's own: no root covers them.
+    """
+    tensors, head = read_weights(path)
+    names, roots, keys = _places(path, tensors, head)
+    found = fold(Kind.STATE, roots, tree_height(len(roots)))
+    if found != final_state:
+        raise VgameError(
+            f"{path} is not what the claim certifies: its state has the root {found.hex()}, the claim's final state is {final_state.hex()}"
+        )
+    if bundle is not None:
+        _check_names(path, bundle, names, keys)
+    for key, tensor in tensors.items():
+        if (root := _root(path, key, tensor)) != roots[names.index(keys[key])]:
+            raise VgameError(
+                f"{path} is not what the claim certifies: the tensor {key} holds other words (root {root.hex()})"
+            )
+    return list(tensors)
+
+
+def _places(
+    path: Path, tensors: Mapping[str, torch.Tensor], head: Any
+) -> tuple[list[str], list[bytes], dict[str, str]]:
+    """Names and roots of the tensors of the whole state, and the state tensor of every key of the file."""
+    if head is None and tensors and all(key[:4].isdigit() and key[4:5] == " " for key in tensors):
+        keys = {key: key[5:] for key in sorted(tensors, key=lambda key: int(key[:4]))}  # a checkpoint of a run
+        return list(keys.values()), [_root(path, key, tensors[key]) for key in keys], keys
+    try:
+        names = [str(name) for name, _ in head["state"]]
+        roots = [bytes.fromhex(root) for _, root in head["state"]]
+        keys = {key: str(head["keys"][key]) for key in tensors}
+        if (
+            len(set(names)) < len(names)
+            or not set(keys.values()) <= set(names)
+            or any(len(r) != ROOT_BYTES for r in roots)
+        ):
+            raise ValueError
+    except (TypeError, KeyError, ValueError):
+        raise VgameError(
+            f"{path} does not say which state it is of; give a file of `vgame export RUN --out FILE`, or a run's states/STEP.safetensors"
+        ) from None
+    if not tensors:
+        raise VgameError(f"{path} holds no tensor")
+    return names, roots, keys
+
+
+def _check_names(path: Path, bundle: Bundle, names: Sequence[str], keys: Mapping[str, str]) -> None:
+    if list(names) != [label.name for label in bundle.program.labels.state]:
+        raise BundleError(f"{path}: the names of the state's tensors are not those of the order")
+    for key, (name, _) in bundle.keys.items():
+        if keys.get(key, keys.get(f"{names.index(name):04d} {name}")) != name:
+            raise BundleError(
+                f"{path}: the order's {key} is the state tensor {name}, the file says {keys.get(key, 'nothing')}"
+            )
+
+
+def _root(path: Path, key: str, tensor: torch.Tensor) -> bytes:
+    if tensor.is_floating_point() and tensor.dtype != torch.float32:
+        raise VgameError(f"{path}: {key} is {tensor.dtype}; what a claim certifies are float32 words")
+    words = tensor if tensor.is_floating_point() else tensor.to(torch.int32)
+    if not torch.equal(words.to(tensor.dtype), tensor) and not bool(tensor.isnan().any()):
+        raise VgameError(f"{path}: {key} holds integers beyond 32 bits, which no run has")
+    return tensor_root(words.reshape(-1))

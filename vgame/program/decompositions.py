@@ -1,0 +1,156 @@
+"""Functions that are opened up before autograd sees them: each becomes ordinary operators, whose gradients then come by themselves.
+
+Active while a training step is traced. What is replaced has no gradient formula in ATen's operators, or one that does not trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
+from torch.overrides import TorchFunctionMode
+
+from vgame.errors import ProgramError
+from vgame.program.constants import Known
+
+
+def grid_sample(
+    x: torch.Tensor,
+    grid: torch.Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> torch.Tensor:
+    """x [B, C, H, W] at the points grid [B, P, Q, 2] in [-1, 1]: [B, C, P, Q]."""
+    if x.dim() != 4 or mode == "bicubic" or padding_mode == "reflection":
+        raise ProgramError("grid_sample works on images, bilinear or nearest, with zeros or the border around them")
+    sizes = (x.shape[3], x.shape[2])
+    points = [
+        _pixels(grid[..., i], size, padding_mode == "border", bool(align_corners)) for i, size in enumerate(sizes)
+    ]
+    if mode == "nearest":
+        return _pixel(x, *(p.round() for p in points))
+    (column, row), result = points, 0.0
+    left, top = column.detach().floor(), row.detach().floor()
+    for i, across in enumerate((1 - (column - left), column - left)):
+        for j, down in enumerate((1 - (row - top), row - top)):
+            result = result + _pixel(x, left + i, top + j) * (across * down).unsqueeze(1)
+    return result
+
+
+def _pixels(coordinate: torch.Tensor, size: int, border: bool, align_corners: bool) -> torch.Tensor:
+    """From [-1, 1] to pixels, 0 the centre of the first."""
+    pixel = (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
+    return pixel.clamp(0, size - 1) if border else pixel
+
+
+def _pixel(x: torch.Tensor, column: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """[B, C, P, Q]: the pixels at whole coordinates, 0 outside."""
+    height, width = x.shape[2:]
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    place = torch.where(inside, row * width + column, 0).long().flatten(1)
+    found = x.flatten(2).gather(2, place.unsqueeze(1).expand(-1, x.shape[1], -1))
+    return found.view(*x.shape[:2], *column.shape[1:]) * inside.unsqueeze(1)
+
+
+def cdist(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, compute_mode: str | None = None) -> torch.Tensor:
+    """[..., M, N] distances of the rows of x [..., M, D] and y [..., N, D]."""
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), ord=p, dim=-1)
+
+
+def grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, *, offs: torch.Tensor, bias: torch.Tensor | None = None, **_: Any
+) -> torch.Tensor:
+    """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows behind the last are 0."""
+    if a.dim() != 2 or b.dim() != 3 or bias is not None:
+        raise ProgramError("grouped_mm multiplies rows by a stack of matrices, without bias")
+    group = (torch.arange(a.shape[0])[:, None] >= offs).sum(1)
+    parts = [torch.where((group == g)[:, None], a, 0.0) @ b[g] for g in range(b.shape[0])]
+    return torch.stack(parts).sum(0)
+
+
+OPENED: Mapping[Any, Callable[..., Any]] = {
+    torch.nn.functional.grid_sample: grid_sample,
+    torch.cdist: cdist,
+    torch._grouped_mm: grouped_mm,
+    torch.nn.functional.grouped_mm: grouped_mm,
+}
+
+
+T = torch.Tensor
+#: Functions whose result is a number of Python's, or has a shape that depends on values.
+DECIDING = frozenset({
+    T.__bool__, T.__int__, T.__float__, T.__index__, T.item, T.tolist, T.equal, torch.equal, T.allclose, torch.allclose, T.nonzero,
+    torch.nonzero, torch.unique, T.unique, torch.bincount, T.bincount, torch.masked_select, T.masked_select,
+})  # fmt: skip
+
+
+class Opened(TorchFunctionMode):
+    """While active, the functions above are computed by their compositions, and decisions by constants are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = Known()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.nn.functional.one_hot:
+            with _marked(ONE_HOT):
+                return function(*args, **kwargs)
+        if function in OPENED:
+            return OPENED[function](*args, **kwargs)
+        if function == T.data.__set__:
+            what = f"{args[0].dtype} {tuple(args[0].shape)}"
+            raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
+        if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
+            args, function = (args[0].shape, args[1] == 1), torch.full  # layers dropped never, or always: a constant
+        if function in DECIDING and (real := self.known.replaced((args, kwargs))) is not None:
+            with unset_fake_temporarily(), disable_proxy_modes_tracing():
+                return function(*real[0], **real[1])
+        if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
+            args = (args[0], _without_masks(real))
+        return function(*args, **kwargs)
+
+
+#: The mark of the nodes that a one-hot tensor is made of: torch demands that its numbers are in range.
+ONE_HOT = "one_hot"
+
+
+@contextmanager
+def _marked(name: str) -> Iterator[None]:
+    """While active, the nodes that are traced carry this mark beside their module."""
+    before = fx_traceback.current_meta.get("custom", {})
+    fx_traceback.current_meta["custom"] = {**before, name: True}
+    try:
+        yield
+    finally:
+        fx_traceback.current_meta["custom"] = before
+
+
+def _is_limit(bound: Any) -> bool:
+    return isinstance(bound, int | float) and bound in (0, 1)
+
+
+def _is_uniform(tensor: Any) -> bool:
+    """A tensor of torch.rand that nothing has used (so not written to) yet."""
+    mode = get_proxy_mode()
+    proxy = None if mode is None or not isinstance(tensor, T) else get_proxy_slot(tensor, mode.tracer, None)
+    node = None if proxy is None else proxy.proxy.node
+    return node is not None and getattr(node.target, "overloadpacket", None) is torch.ops.aten.rand and not node.users
+
+
+def _has_mask(index: Any) -> bool:
+    return any(isinstance(i, T) and i.dtype == torch.bool for i in (index if isinstance(index, tuple) else (index,)))
+
+
+def _without_masks(index: Any) -> tuple:
+    """The index with the positions of each mask's true elements in its place."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+        parts = index if isinstance(index, tuple) else (index,)
+        masks = [i.nonzero(as_tuple=True) if isinstance(i, T) and i.dtype == torch.bool else (i,) for i in parts]
+    return tuple(part for parts in masks for part in parts)

@@ -1,0 +1,94 @@
+"""Is the second forward pass of a model the first? What it reads of the first one, a program would not carry to the next step.
+
+In: the functionalized graph of two passes, each over placeholders of its own. Out: whether both compute the same, the second from its own
+placeholders, constants and random numbers alone; the graph without the second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import count
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from vgame.program.constants import ancestors, is_random
+
+aten = torch.ops.aten
+#: Operators that give the words of their operand.
+SAME = {
+    aten.detach.default,
+    aten.alias.default,
+    aten.clone.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+}
+
+
+def is_repeated(module: GraphModule) -> bool:
+    """Whether the second pass is the first one over again, by the operators that its loss and buffers need."""
+    places = module.graph.find_nodes(op="placeholder")
+    (loss, _, buffers), again = output_of(module).args[0]
+    results = [tree_leaves((loss, buffers)), tree_leaves(again)]
+    needed = [ancestors(each) for each in results]
+    if any(is_random(n) for n in needed[0] & needed[1]) or not needed[1].isdisjoint(places[: len(places) // 2]):
+        return False
+    keys = [_keys(module, each) for each in needed]
+    return [keys[0][n] for n in results[0]] == [keys[1][n] for n in results[1]]
+
+
+def _keys(module: GraphModule, needed: set[Node]) -> dict[Node, bytes]:
+    """A digest of how each of the nodes is computed; random numbers and placeholders by their order."""
+    places = module.graph.find_nodes(op="placeholder")
+    inputs = {node: number % (len(places) // 2) for number, node in enumerate(places)}
+    keys: dict[Node, bytes] = {}
+    drawn = count()
+    for node in module.graph.nodes:
+        if node not in needed:
+            continue
+        if node.target in SAME:
+            keys[node] = keys[node.args[0]]
+            continue
+        given = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: keys[n].hex())
+        what = [str(node.target), repr(given), next(drawn) if is_random(node) else None]
+        if node.op == "placeholder":
+            what = ["input", inputs[node]]
+        elif node.op == "get_attr":
+            what = ["constant", _content(getattr(module, node.target))]
+        keys[node] = hashlib.sha256(repr(what).encode()).digest()
+    return keys
+
+
+def _content(tensor: torch.Tensor) -> str:
+    words = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(words.tobytes()).hexdigest()}"
+
+
+def without_repetition(module: GraphModule) -> GraphModule:
+    """The module, its graph that of the first pass alone."""
+    output = output_of(module)
+    output.args = (output.args[0][0],)
+    needed = ancestors([output])
+    for node in reversed(module.graph.nodes):
+        if node.op == "placeholder" or (node in needed and node is not output):
+            break
+        if node is not output:
+            module.graph.erase_node(node)
+    places = module.graph.find_nodes(op="placeholder")
+    for node in places[len(places) // 2 :]:
+        module.graph.erase_node(node)
+    module.recompile()
+    return module
+
+
+def source(node: Node) -> Node:
+    """The node that computes its words."""
+    while node.target in SAME:
+        node = node.args[0]
+    return node
+
+
+def output_of(module: GraphModule) -> Node:
+    """The graph's last node."""
+    return next(iter(module.graph.find_nodes(op="output")))

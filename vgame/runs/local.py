@@ -1,0 +1,414 @@
+"""Training and auditing without a chain, for people who only want reproducibility.
+
+A run's folder is a store (vgame/runs/store.py) with the job's bundle in `job/`, so it can be given away and audited anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.dispute.trees import run_tree
+from vgame.errors import JobFileError, StoreError, VgameError
+from vgame.execute.devices import settle
+from vgame.execute.executor import Executor
+from vgame.execute.profile import Profile
+from vgame.execute.training import intervals, state_at, train
+from vgame.job.bundle import (
+    Bundle,
+    JobFile,
+    LogTerms,
+    load_bundle,
+    ordered_differences,
+    prepare,
+    prepare_without_log,
+    read_job_file,
+    save_bundle,
+    with_log,
+)
+from vgame.job.differences import order_differences
+from vgame.logged.kernels import LoggedExecutor
+from vgame.logged.run import LoggedStore, make_executor
+from vgame.logged.sums import PROVEN
+from vgame.runs.store import Divergence, Store
+from vgame.system.progress import SILENCE, Reporter, Silence
+
+
+def executor_of(bundle: Bundle, kind: str) -> Executor:
+    """The bundle's executor on a torch device."""
+    if bundle.mode == "logged":
+        return make_executor(bundle, kind)
+    return Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
+
+
+def prepare_run(source: Path | Bundle, run: Path, listener: Silence = SILENCE) -> Bundle:
+    """The bundle of a run: given, captured from a job file, or copied from a bundle folder, into the run's folder; or the one that is
+    there, if it is the same job."""
+    if isinstance(source, Bundle):
+        return _hold_bundle(source, run)
+    if not source.exists():
+        raise JobFileError(f"{source} is not there; a job file (TOML) or the folder of a bundle is expected")
+    if not (run / "job" / "spec.json").exists():
+        bundle = load_bundle(source) if source.is_dir() else prepare(read_job_file(source), listener)
+        save_bundle(bundle, run / "job")
+        return load_bundle(run / "job")
+    held = load_bundle(run / "job")
+    if source.resolve() != (run / "job").resolve():
+        ordered = load_bundle(source) if source.is_dir() else ordered_again(read_job_file(source), held)
+        _refuse_other(ordered, held, run)
+    return held
+
+
+def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
+    """The bundle, in the run's folder."""
+    if (run / "job" / "spec.json").exists():
+        _refuse_other(bundle, load_bundle(run / "job"), run)
+    else:
+        save_bundle(bundle, run / "job")
+    return bundle
+
+
+def link_bundle(source: Path, run: Path) -> None:
+    """A bundle's files in a role's run, which so can be audited and given away as any run; links where the disk has them, else copies."""
+    target = run / "job"
+    if (target / "spec.json").exists():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir(), key=lambda path: path.name == "spec.json"):  # spec.json comes last
+        if path.is_file() and not (target / path.name).exists():
+            try:
+                os.link(path, target / path.name, follow_symlinks=False)
+            except OSError:
+                shutil.copyfile(path, target / path.name)
+
+
+def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
+    if parts := ordered_differences(ordered, held):
+        raise StoreError(
+            f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that it holds: "
+            f"`vgame train {run / 'job'} --out {run}`"
+        )
+
+
+def ordered_again(job: JobFile, held: Bundle) -> Bundle:
+    """The bundle of a job file that may be the one of a run: windows that a device measured are taken from there."""
+    bundle, terms = prepare_without_log(job), job.log or LogTerms()
+    measured = bundle.mode == "logged" and terms.thresholds == "adaptive"
+    if measured and held.log is not None and held.log.bits == terms.bits:
+        return replace(bundle, log=held.log)
+    return bundle if measured else with_log(bundle, job.log)
+
+
+def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> Store:
+    """The bundle's store in a folder: with a log in mode `logged`."""
+    return (LoggedStore if bundle.mode == "logged" else Store)(run, bundle, keep, writable)
+
+
+def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:
+    """Root over `count` checkpoints with these state roots, with the logs that this store has committed."""
+    logs = store.log_roots[: len(roots)] if isinstance(store, LoggedStore) else None
+    return run_tree(roots, count, logs).root.hex()
+
+
+def open_run(run: Path, keep: int = 1, *, writable: bool = False) -> Store:
+    """The store of a run folder, of somebody else unless it is said that it may be written to."""
+    if not (run / "job" / "spec.json").exists():
+        raise StoreError(
+            f"{run} is not the folder of a run: it has no job/spec.json; `vgame train JOB --out {run}` makes one"
+        )
+    return store_of(run, load_bundle(run / "job"), keep, writable)
+
+
+def train_run(
+    source: Path | Bundle,
+    run: Path,
+    device: str,
+    keep: int = 1,
+    listener: Silence = SILENCE,
+    capturing: Silence = SILENCE,
+    with_profile: bool = False,
+) -> tuple[Store, Profile | None]:
+    """Fill the run's folder; resumes where it stands. A step that is not finite ends it: the store's `divergence`."""
+    with settle(device) as kind:
+        listener.stage("reads the job, and hashes its state and data")
+        bundle = prepare_run(source, run, capturing)
+        store = store_of(run, bundle, keep)
+
+        def progress(step: int, loss: float) -> None:
+            listener.progress("training", step, bundle.steps, f"loss {loss:.4f}")
+
+        executor = executor_of(bundle, kind)
+        profile = Profile(bundle.program) if with_profile else None
+        executor.watch = profile.record if profile else None
+        try:
+            if isinstance(store, LoggedStore):
+                store.record(executor)
+            train(store, executor, progress)
+        finally:
+            store.release()
+    return store, profile
+
+
+def train_offline(
+    source: Path, run: Path, device: str, keep: int, reporter: Reporter, with_profile: bool = False
+) -> None:
+    """Train and say what came out. A run that diverges ends with an error that names step and operator."""
+    capturing = SILENCE if reporter.json_lines else reporter
+    store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile)
+    reporter.close()
+    if profile:
+        kinds, modules = ([asdict(row) for row in rows] for rows in (profile.kinds(), profile.modules()))
+        reporter.emit("profile", profile.text(), kinds=kinds, modules=modules)
+    if stop := store.divergence:
+        raise VgameError(
+            f"training diverged at step {stop.step}: element {stop.element} of operator "
+            f"{store.bundle.program.operator_name(stop.operator)} is not finite; {len(store.roots)} checkpoints before it are "
+            'committed, and a trainer on chain can post the claim "diverged"'
+        )
+    root = run_root(store, store.roots, len(store.roots))
+    reporter.emit("trained", f"{store.step} steps, run root {root}", root=root, steps=store.step)
+
+
+# ---- audit ----
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Outcome of an audit: what was compared, and the first checkpoint that differs. `kept`: it is the stored state that is another one;
+    `step`: it is the recorded loss of this step. `theirs`, `mine`: of what differs; if nothing does, the run roots."""
+
+    checked: Sequence[int]
+    differs: int | None
+    theirs: str
+    mine: str
+    kept: bool = False
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A run, the checkpoints that were chosen (none: the whole run), and what came out of re-executing them."""
+
+    store: Store
+    chosen: list[int]
+    finding: Finding
+    executor: Executor
+
+
+def audit_run(
+    run: Path, device: str, segment: str | None, sample: float | None, seed: int, listener: Silence = SILENCE,
+    order: Path | None = None,
+) -> Audit:  # fmt: skip
+    """Re-execute a run, whole or in part, and compare every checkpoint and loss. `order`: the bundle that it must be a run of."""
+    with settle(device) as kind:
+        store = open_run(run)
+        if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
+            raise StoreError(f"{run} is not a run of the order in {order}: other {', '.join(parts)}")
+        if not store.roots and store.divergence is None:
+            raise StoreError(f"{run} has no checkpoint yet; nothing can be audited")
+        executor = executor_of(store.bundle, kind)
+        if isinstance(store, LoggedStore):
+            store.follow(executor)
+        chosen = chosen_checkpoints(store, segment, sample, seed)
+        finding = audit_kept(store, chosen)
+        if finding is None:
+            finding = (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
+    return Audit(store, chosen, finding, executor)
+
+
+def audit_offline(
+    run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
+    order: Path | None = None,
+) -> bool:  # fmt: skip
+    """Audit and say what came out; True if all match."""
+    audit = audit_run(run, device, segment, sample, seed, reporter, order)
+    reporter.close()
+    store, finding = audit.store, audit.finding
+    if isinstance(store, LoggedStore) and not finding.kept:
+        tell_log(store, audit.executor, reporter)
+    match = finding.differs is None
+    tell_job(store.bundle, reporter)
+    reporter.emit(
+        "audited",
+        verdict(store, audit.chosen, finding),
+        match=match,
+        complete=store.done,
+        checked=list(finding.checked),
+        differs=finding.differs,
+        theirs=finding.theirs,
+        mine=finding.mine,
+        step=finding.step,
+    )
+    return match
+
+
+def tell_job(bundle: Bundle, reporter: Reporter) -> None:
+    """What was audited."""
+    told = {
+        "job": bundle.identity.hex(),
+        "data": bundle.data_root.hex(),
+        "initial_state": bundle.initial_root.hex(),
+        "names": bundle.program.labels.root.hex(),
+    }
+    text = ", ".join(f"{what.replace('_', ' ')} {root[:16]}" for what, root in told.items())
+    reporter.emit("audited_job", f"{text} (compare them with your order, or give --bundle)", **told)
+
+
+def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
+    """One sentence: MATCH or NO MATCH, of what."""
+    roots = f"theirs {finding.theirs}, mine {finding.mine}"
+    if finding.kept:
+        return f"NO MATCH at checkpoint {finding.differs}: committed {finding.theirs}, but its file holds a state with root {finding.mine}"
+    if finding.step is not None:
+        return (
+            f"NO MATCH at step {finding.step}: the recorded loss is another one: {roots}{_honest_reason(store.bundle)}"
+        )
+    if finding.differs is not None:
+        return f"NO MATCH at checkpoint {finding.differs}: {roots}{_honest_reason(store.bundle)}"
+    count = f"{len(finding.checked)} of {store.bundle.checkpoints} checkpoints"
+    if chosen:
+        only = " only" if len(chosen) < len(store.roots) else ""
+        rest = "; that it diverged was not checked" if store.divergence else ""
+        return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
+    if store.divergence:
+        return f"MATCH (diverged at step {store.divergence.step}): {roots}"
+    return f"MATCH: {roots}" if store.done else f"MATCH so far: {count}: {roots}"
+
+
+def _honest_reason(bundle: Bundle) -> str:
+    """What else than cheating may be behind another root."""
+    if bundle.mode == "correct" or (bundle.log and min(bundle.log.windows, default=PROVEN) >= PROVEN):
+        return ""
+    thresholds = " with calibrated thresholds" if bundle.log else ""
+    return f"; in mode {bundle.mode!r}{thresholds} an honest run on another device may differ too"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`2, 5..7` for 2, 5, 6, 7; of very many the first."""
+    every = set(numbers)
+    starts = [n for n in numbers if n - 1 not in every]
+    ends = [n for n in numbers if n + 1 not in every]
+    told = [str(a) if a == b else f"{a}..{b}" for a, b in zip(starts, ends, strict=True)]
+    return ", ".join(told[:20]) + (" ..." if len(told) > 20 else "")
+
+
+def tell_log(store: LoggedStore, executor: LoggedExecutor, reporter: Reporter) -> None:
+    """What the auditor did with the log: entries followed, corrections forward and backward."""
+    tally, labels = executor.kernels.tally, store.bundle.program.labels.operators
+    backward = sum(n for i, n in tally.corrections.items() if labels and "backward" in labels[i])
+    corrections, entries = sum(tally.corrections.values()), sum(tally.entries.values())
+    forward, size = corrections - backward, store.log.path.stat().st_size
+    text = f"log: {size:,} bytes, {entries:,} entries followed, {corrections} corrections ({forward} forward, {backward} backward)"
+    reporter.emit("log", text, bytes=size, entries=entries, forward=forward, backward=backward)
+
+
+def chosen_checkpoints(store: Store, segment: str | None, sample: float | None, seed: int) -> list[int]:
+    """The checkpoints to re-execute; none means the whole run."""
+    count = len(store.roots)
+    if segment is not None and sample is not None:
+        raise VgameError("--segment and --sample were both given; choose one of them")
+    if (segment is not None or sample is not None) and not count:
+        raise VgameError("the run diverged before its first checkpoint: there is no part to choose; audit it whole")
+    if segment is not None:
+        ends = re.fullmatch(r"([0-9]{1,10})\.\.([0-9]{1,10})", segment)
+        first, last = map(int, ends.groups()) if ends else (0, 0)
+        if not 1 <= first <= last <= count:
+            raise VgameError(f"--segment {segment!r}: two checkpoints I..J with 1 <= I <= J <= {count} are expected")
+        return list(range(first, last + 1))
+    if sample is None:
+        return []
+    if not 0 < sample <= 1:
+        raise VgameError(f"--sample {sample}: a probability above 0 and up to 1 is expected")
+    dice = random.Random(seed) if seed else random.SystemRandom()
+    return [c for c in range(1, count + 1) if dice.random() < sample] or [dice.randint(1, count)]
+
+
+def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
+    """Do the files of the kept states hold what was committed? Those in scope are read: all, or those of the chosen intervals (both ends);
+    and always the last, which is what a run is for."""
+    ends = {n for c in checkpoints for n in (store.nearest(c - 1), c) if n} or range(1, len(store.roots) + 1)
+    found = store.replaced(ends)
+    if found is None:
+        return None
+    checkpoint, root = found
+    return Finding([checkpoint], checkpoint, store.roots[checkpoint - 1].hex(), root.hex(), kept=True)
+
+
+def audit_whole(store: Store, executor: Executor, _: list[int], listener: Silence) -> Finding:
+    """From the initial state as far as the run says it went; run roots are compared."""
+    bundle = store.bundle
+    end = store.divergence.step if store.divergence else store.step
+
+    def progress(step: int, loss: float) -> None:
+        listener.progress("auditing", step, end, f"loss {loss:.4f}")
+
+    mine, losses, divergence = [], [], None
+    for found in intervals(replace(bundle, steps=end), executor, executor.initial(bundle.state), 1, progress):
+        if isinstance(found, Divergence):
+            divergence = found
+        else:
+            mine.append(tensors_root(Kind.STATE, found[0]))
+            losses += found[1]
+    differs = next((c for c, (a, b) in enumerate(zip(store.roots, mine, strict=False), 1) if a != b), None)
+    if differs is None and (len(store.roots) != len(mine) or store.divergence != divergence):
+        differs = min(len(store.roots), len(mine)) + 1
+    count = max(len(store.roots), len(mine))
+    checked = range(1, count + 1)
+    if differs is not None:
+        theirs = outcome(store.roots, differs, store.divergence)
+        return Finding(checked, differs, theirs, outcome(mine, differs, divergence))
+    roots = [run_root(store, roots, count) for roots in (store.roots, mine)]
+    return audit_losses(store, checked, losses, 1) or Finding(checked, None, *roots)
+
+
+def outcome(roots: Sequence[bytes], checkpoint: int, divergence: Divergence | None) -> str:
+    """The root of a checkpoint, or why there is none."""
+    if checkpoint <= len(roots):
+        return roots[checkpoint - 1].hex()
+    if divergence is None:
+        return "no such checkpoint"
+    return f"diverged at step {divergence.step}, operator {divergence.operator}, element {divergence.element}"
+
+
+def audit_losses(store: Store, checked: Sequence[int], mine: Sequence[float], first: int) -> Finding | None:
+    """The first recorded loss, from step `first` on, that is not the one of this execution, bit for bit."""
+    recorded = store.losses()
+    for step, loss in enumerate(np.asarray(mine, dtype="<f4"), first):
+        theirs = recorded[step - 1 : step]
+        if theirs.tobytes() != loss.tobytes():
+            told = str(theirs[0]) if len(theirs) else "missing"
+            return Finding(checked, -(-step // store.bundle.interval), told, str(loss), step=step)
+    return None
+
+
+def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listener: Silence) -> Finding:
+    """Chosen intervals, each from the checkpoint before it, which must be the one that was committed."""
+    bundle = store.bundle
+    mine = theirs = b""
+    for number, c in enumerate(checkpoints, 1):
+        state = executor.to_device(state_before(store, executor, c))
+        first, last = (c - 1) * bundle.interval + 1, min(c * bundle.interval, bundle.steps)
+        found = next(intervals(replace(bundle, steps=last), executor, state, first))
+        if isinstance(found, Divergence):
+            return Finding(checkpoints[:number], c, store.roots[c - 1].hex(), outcome([], c, found))
+        mine, theirs = tensors_root(Kind.STATE, found[0]), store.roots[c - 1]
+        listener.progress("auditing", number, len(checkpoints), f"checkpoint {c}")
+        if mine != theirs:
+            return Finding(checkpoints[:number], c, theirs.hex(), mine.hex())
+        if other := audit_losses(store, checkpoints[:number], found[1], first):
+            return other
+    return Finding(checkpoints, None, theirs.hex(), mine.hex())
+
+
+def state_before(store: Store, executor: Executor, checkpoint: int):
+    """The committed state that an interval starts from: kept by the run, or re-executed."""
+    return state_at(store, executor, checkpoint - 1)

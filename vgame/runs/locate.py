@@ -1,0 +1,199 @@
+"""Where two runs part: first step, operator and element, with both values, off chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root, to_words
+from vgame.errors import StoreError, VgameError
+from vgame.execute.devices import settle
+from vgame.execute.executor import Executor
+from vgame.execute.training import State, advance, state_at
+from vgame.job.bundle import differences
+from vgame.logged.kernels import TamperedLog
+from vgame.logged.run import LoggedStore
+from vgame.runs.local import executor_of, open_run
+from vgame.runs.store import Store
+from vgame.system.progress import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first word that differs. `operator` is None where only stored states differ, not what this device re-executes."""
+
+    step: int
+    operator: str | None
+    tensor: str | None
+    element: int
+    first: str
+    second: str
+    note: str
+
+
+def find_difference(first: Path, second: Path, device: str) -> tuple[Difference | None, int]:
+    """Compare two runs of the same program and initial state: where they part, or None; and how many checkpoints both have."""
+    with settle(device) as kind:
+        runs = [open_run(first), open_run(second)]
+        _comparable(runs)
+        checkpoint = next(
+            (c for c, (a, b) in enumerate(zip(runs[0].roots, runs[1].roots, strict=False), 1) if a != b), None
+        )
+        executors = [executor_of(r.bundle, kind) for r in runs]
+        for store, executor in zip(runs, executors, strict=True):
+            if isinstance(store, LoggedStore):
+                store.follow(executor)
+        if checkpoint is not None:
+            difference = _inside(runs, checkpoint, executors)
+        else:  # what the roots do not tell
+            difference = _replaced(runs, executors) or _stopped(runs, executors)
+    return difference, min(len(r.roots) for r in runs)
+
+
+def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Difference | None:
+    """Compare two runs and say where they part; None if they are equal as far as both go."""
+    difference, count = find_difference(first, second, device)
+    if difference is None:
+        reporter.emit("located", f"no difference in {count} checkpoints", difference=None, checkpoints=count)
+    else:
+        place = f"operator {difference.operator}" if difference.operator else f"tensor {difference.tensor}"
+        text = (
+            f"step {difference.step}, {place}, element {difference.element}: {difference.first} in {first}, "
+            f"{difference.second} in {second}; {difference.note}"
+        )
+        reporter.emit("located", text, difference=asdict(difference))
+    return difference
+
+
+def _comparable(runs: Sequence[Store]) -> None:
+    """Two rounding modes of one job may be compared."""
+    parts = [p for p in differences(*(r.bundle for r in runs)) if p not in ("mode", "log")]
+    if parts:
+        raise VgameError(
+            f"the two runs are of different jobs (other {', '.join(parts)}); only runs of one job can be compared"
+        )
+
+
+def _inside(runs: Sequence[Store], checkpoint: int, executors: Sequence[Executor]) -> Difference:
+    """Step by step from the last equal checkpoint, each run in its own rounding mode."""
+    bundle = runs[0].bundle
+    states = [list(state_at(r, e, checkpoint - 1)) for r, e in zip(runs, executors, strict=True)]
+    last = min(checkpoint * bundle.interval, bundle.steps)
+    for step in range((checkpoint - 1) * bundle.interval + 1, last + 1):
+        found = _step(runs, executors, states, step)
+        if found:
+            return found
+        states = [list(e.step(step, s).state) for e, s in zip(executors, states, strict=True)]
+    return _stored(runs, states, checkpoint, last)
+
+
+def _step(
+    runs: Sequence[Store], executors: Sequence[Executor], states: Sequence[State], step: int
+) -> Difference | None:
+    """The first operator of a step whose outputs differ between the two executions."""
+    outputs: list[torch.Tensor] = []
+    _follow(runs[0], lambda: executors[0].step(step, states[0], lambda i, o: outputs.append(o.clone()) or o))
+    found: list[Difference] = []
+
+    def compare(index: int, output: torch.Tensor) -> torch.Tensor:
+        if not found:
+            a, b = to_words(outputs[index]), to_words(output)
+            if (a != b).any():
+                element = int((a != b).argmax())
+                name = runs[0].bundle.program.operator_name(index)
+                found.append(
+                    Difference(step, name, None, element, _hex(a[element]), _hex(b[element]), "the executions differ")
+                )
+        return output
+
+    _follow(runs[1], lambda: executors[1].step(step, states[1], compare))
+    return found[0] if found else None
+
+
+def _follow(run: Store, execute: Callable[[], object]) -> None:
+    """Execute a step of a run; where its log steers what the arithmetic decides, say whose log that is."""
+    try:
+        execute()
+    except TamperedLog as error:
+        raise TamperedLog(f"{run.folder}: {error}") from None
+
+
+def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference | None:
+    """All roots are equal: do the files of the kept states hold what was committed?"""
+    common = min(len(r.roots) for r in runs)
+    for this, (run, executor) in enumerate(zip(runs, executors, strict=True)):
+        found = run.replaced(range(1, common + 1))
+        if found is None:
+            continue
+        checkpoint, bundle = found[0], run.bundle
+        before, last = (checkpoint - 1) * bundle.interval, min(checkpoint * bundle.interval, bundle.steps)
+        state = advance(executor, executor.to_device(state_at(run, executor, checkpoint - 1)), before + 1, last)
+        if tensors_root(Kind.STATE, state) != run.roots[checkpoint - 1]:
+            raise StoreError(
+                f"the file of checkpoint {checkpoint} in {run.folder} does not hold what was committed, and re-execution does not "
+                "give it either"
+            )
+        which = ("first", "second")[this]
+        note = f"the file of checkpoint {checkpoint} of the {which} run does not hold what that run committed"
+        for label, stored, right in zip(bundle.program.labels.state, run.stored_state(checkpoint), state, strict=True):
+            a, b = to_words(stored), to_words(right)
+            if (a != b).any():
+                element = int((a != b).argmax())
+                values = [_hex(a[element]), _hex(b[element])]
+                return Difference(last, None, label.name, element, *(values[::-1] if this else values), note)
+    return None
+
+
+def _stopped(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference | None:
+    """All roots are equal: does one run say that it diverged where the other went on, or diverged elsewhere?"""
+    stops = [r.divergence for r in runs]
+    told = [
+        (stop.step, this)
+        for this, (stop, other, run) in enumerate(zip(stops, stops[::-1], runs[::-1], strict=True))
+        if stop and other != stop and (other or run.step >= stop.step)
+    ]
+    if not told:
+        return None
+    step, this = min(told)
+    run, executor, stop, words = runs[this], executors[this], stops[this], []
+
+    def tap(index: int, output: torch.Tensor) -> torch.Tensor:
+        if index == stop.operator:
+            words.append(to_words(output)[stop.element])
+        return output
+
+    checkpoint = min((step - 1) // run.bundle.interval, *(len(r.roots) for r in runs))
+    state = advance(executor, state_at(run, executor, checkpoint), checkpoint * run.bundle.interval + 1, step - 1)
+    _follow(run, lambda: executor.step(step, state, tap))
+    note = f"only the {('first', 'second')[this]} run says that it diverged there; re-execution gives {_hex(words[0])}"
+    values = ["not finite", "finite"][:: -1 if this else 1]
+    return Difference(step, run.bundle.program.operator_name(stop.operator), None, stop.element, *values, note)
+
+
+def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step: int) -> Difference:
+    """Both re-execute to the same state, so at least one stored state is not what its job computes."""
+    if missing := [r.folder for r in runs if r.nearest(checkpoint) != checkpoint]:
+        raise StoreError(
+            f"the roots of checkpoint {checkpoint} differ, but both runs re-execute to one state; what was stored instead is not kept in "
+            f"{' and '.join(map(str, missing))}"
+        )
+    stored = [r.load_state(checkpoint) for r in runs]
+    executed = [to_words(t) for t in state[0]]
+    for t, label in enumerate(runs[0].bundle.program.labels.state):
+        a, b = to_words(stored[0][t]), to_words(stored[1][t])
+        if (a != b).any():
+            element = int((a != b).argmax())
+            wrong = [n for n, words in (("first", a), ("second", b)) if words[element] != executed[t][element]]
+            note = f"re-execution gives {_hex(executed[t][element])}: the {' and the '.join(wrong)} run was not computed as ordered"
+            return Difference(step, None, label.name, element, _hex(a[element]), _hex(b[element]), note)
+    raise VgameError(
+        f"the roots of checkpoint {checkpoint} differ, but the stored states are equal: a store is damaged"
+    )
+
+
+def _hex(word: int) -> str:
+    return f"0x{int(word):08x}"

@@ -1,0 +1,47 @@
+"""A device whose environment must be set before torch is loaded, in a process of its own: the command line with JSON lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from vgame.errors import PARENT_VARIABLE, VgameError
+from vgame.system.progress import Silence
+
+log = logging.getLogger("vgame")
+
+SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")  # as in demo/processes.py: who computes gets no keys
+
+
+def run_apart(command: str, *arguments: object, listener: Silence) -> dict[str, Any]:
+    """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with its sentence where it fails."""
+    line = [sys.executable, "-P", "-m", "vgame.cli", command, *map(str, arguments), "--json"]
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    environment = kept | {"PYTHONPATH": paths, PARENT_VARIABLE: str(os.getpid())}
+    log.info("starts a process of its own: vgame %s", " ".join(line[4:]))
+    event: dict[str, Any] = {}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        try:
+            assert process.stdout is not None
+            for text in process.stdout:
+                event = json.loads(text)
+                if event["event"] == "progress":
+                    listener.progress(event["what"], event["done"], event["total"], event["detail"])
+            code = process.wait()
+        finally:
+            if process.poll() is None:  # cancelled
+                process.terminate()
+                process.wait()
+        errors.seek(0)
+        told = errors.read().strip().splitlines()
+    if code not in (0, 2):
+        raise VgameError(told[-1].removeprefix("vgame: ") if told else f"{' '.join(line)} ended with exit code {code}")
+    return event

@@ -1,0 +1,331 @@
+"""A run on disk: the state root of every checkpoint, the losses, and some of the states themselves.
+
+    RUN/run.json             which run (the identity of its bundle); where it ended if it diverged
+    RUN/roots.bin            32 bytes per checkpoint, appended
+    RUN/checks.bin           32 bytes per checkpoint, appended before the root: SHA-256 of the check before it, the root and its log's
+    RUN/losses.bin           4 bytes per step, appended
+    RUN/lock                 held by the one process that writes
+    RUN/states/STEP.safetensors   kept checkpoints: every `keep`-th and the newest
+
+A kill at any moment loses at most the interval in progress; bytes that were half appended are not read, and cut off before the next ones
+are appended. So a run can be read while it is written, by anybody; a second writer is refused. Disk use is bounded by `keep`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.errors import BundleError, StoreError
+from vgame.job.bundle import Bundle
+from vgame.program.tensor_file import pack_tensors, read_tensors
+from vgame.system.files import cut, no_link, parse_json, read_file, remove_halves, write_atomic
+
+ROOT_BYTES = 32
+MOST_HEADER = 2**20  # bytes of a run.json
+
+
+def _next_check(before: bytes, committed: bytes) -> bytes:
+    return hashlib.sha256(before + committed).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first step that did not end finite, and the operator whose output says so."""
+
+    step: int
+    operator: int
+    element: int
+
+
+class Store:
+    """Checkpoints of one run of one bundle. Not `writable`: a folder of somebody else, in which nothing is made or changed."""
+
+    def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
+        self.folder, self.bundle, self.keep, self.writable = folder, bundle, keep, writable
+        self.roots: list[bytes] = []
+        self._lock: IO[bytes] | None = None
+        self.divergence: Divergence | None = None
+        try:
+            if writable:
+                (folder / "states").mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            raise StoreError(f"{error.filename or folder} cannot be used for a run: {error.strerror}") from None
+
+    def _open(self) -> None:
+        path = self.folder / "run.json"
+        if self.writable and not path.exists():
+            self._write_header()
+        try:
+            header = parse_json(read_file(path, MOST_HEADER))
+            identity, diverged = header["identity"], header["divergence"]
+            names = header.get("labels", self.bundle.program.labels.root.hex())  # an earlier version did not write it
+            self.divergence = Divergence(**diverged) if diverged is not None else None
+            if diverged is not None:
+                self._check_divergence(self.divergence)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StoreError(f"{path} is damaged ({error}); move {self.folder} away and run again") from None
+        if identity != self.bundle.identity.hex():
+            raise StoreError(
+                f"{self.folder} holds another run (identity {str(identity)[:16]}...); choose another folder"
+            )
+        if names != self.bundle.program.labels.root.hex():
+            raise StoreError(
+                f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); go on with the bundle that "
+                "it was begun with"
+            )
+        self.roots = self._read_roots("roots.bin")
+
+    def _read_roots(self, name: str) -> list[bytes]:
+        data = self._read(name)
+        return [data[i : i + ROOT_BYTES] for i in range(0, len(data) - ROOT_BYTES + 1, ROOT_BYTES)]
+
+    def _check_divergence(self, d: Divergence) -> None:
+        numbers, limits = (
+            (d.step - 1, d.operator, d.element),
+            (self.bundle.steps, len(self.bundle.program.operators), 2**31),
+        )
+        within = all(type(n) is int and 0 <= n < limit for n, limit in zip(numbers, limits, strict=True))
+        if not within or d.element >= self.bundle.program.operators[d.operator].elements:
+            raise ValueError(f"there is no {d}")
+
+    def _write_header(self) -> None:
+        diverged = asdict(self.divergence) if self.divergence else None
+        names = self.bundle.program.labels.root.hex()
+        header = {"version": 1, "identity": self.bundle.identity.hex(), "labels": names, "divergence": diverged}
+        write_atomic(self.folder / "run.json", (json.dumps(header, indent=2) + "\n").encode())
+
+    def _read(self, name: str) -> bytes:
+        path = self.folder / name
+        if not os.path.lexists(path):
+            return b""
+        try:
+            return read_file(path, self._most(name))
+        except OSError as error:
+            raise StoreError(f"{path} cannot be used for a run: {error.strerror}") from None
+
+    def _most(self, name: str) -> int:
+        """Bytes that a file of this run can have, with what a kill left."""
+        return 4 * self.bundle.steps + 2**20 if name == "losses.bin" else ROOT_BYTES * self.bundle.checkpoints + 2**20
+
+    def _append(self, name: str, data: bytes, at: int | None = None) -> None:
+        """Bytes to the end of a file; `at`: where the end must be, what lies beyond is left over from a kill."""
+        if at is not None:
+            cut(self.folder / name, at)
+        try:
+            with open(self.folder / name, "ab", opener=no_link) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder / name} cannot be written: {error.strerror}; free space, then resume"
+            ) from None
+
+    # ---- the one who writes ----
+
+    def hold(self) -> None:
+        """From now on only this object writes here, until its process ends; StoreError where another one does, or the roots are damaged."""
+        if self._lock is not None:
+            return
+        if not self.writable:
+            raise StoreError(f"{self.folder} was opened for reading; nothing is written there")
+        try:
+            lock = open(self.folder / "lock", "ab", opener=no_link)  # noqa: SIM115
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{self.folder} is being written by another process; wait until it ends, or choose another folder"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"{self.folder / 'lock'} cannot be locked: {error.strerror}") from None
+        self._lock = lock
+        try:
+            self._settle()
+        except BaseException:
+            self.release()
+            raise
+
+    def _settle(self) -> None:
+        """What a writer begins with: roots that are whole and its own, and no halves of files that a kill left."""
+        if self._read_roots("roots.bin") != self.roots:
+            raise StoreError(f"another process has just written to {self.folder}; start again")
+        self._check_roots()
+        self._renew_checks()
+        for folder in (self.folder, self.folder / "job", self.folder / "states"):
+            remove_halves(folder)
+
+    def _renew_checks(self) -> None:
+        checks = self._checks()
+        self._check = checks[-1] if checks else b""
+        if not self._read("checks.bin").startswith(whole := b"".join(checks)):
+            write_atomic(self.folder / "checks.bin", whole)
+
+    def release(self) -> None:
+        """Let another one write."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def check(self) -> None:
+        """StoreError unless the committed roots, and the newest state that is kept, are what was written."""
+        self._check_roots()
+        self.load_state(self.nearest(len(self.roots)))
+
+    def _check_roots(self) -> None:
+        if not (self.folder / "checks.bin").exists():
+            return  # a run of a version that made none, or without a checkpoint
+        kept = self._read_roots("checks.bin")
+        for c, check in enumerate(self._checks()):
+            if kept[c : c + 1] != [check]:
+                raise StoreError(
+                    f"the roots in {self.folder} are damaged at checkpoint {c + 1}: nothing is claimed or continued from them; restore the "
+                    "folder from a copy, or move it away and run again"
+                )
+
+    def _checks(self) -> list[bytes]:
+        """One per checkpoint, each over all before it."""
+        committed = (self._committed(c, root) for c, root in enumerate(self.roots))
+        return list(accumulate(committed, _next_check, initial=b""))[1:]
+
+    def _committed(self, c: int, root: bytes) -> bytes:
+        """What checkpoint c + 1 commits."""
+        return root
+
+    # ---- progress ----
+
+    @property
+    def step(self) -> int:
+        """Steps that are committed."""
+        return min(len(self.roots) * self.bundle.interval, self.bundle.steps)
+
+    @property
+    def done(self) -> bool:
+        return self.divergence is not None or len(self.roots) >= self.bundle.checkpoints
+
+    def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
+        """Append the next checkpoint; afterwards it survives anything. If it cannot be written, it can be tried again."""
+        self.hold()
+        step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
+        root = self._save_state(step, state)
+        self._append("losses.bin", np.asarray(losses, dtype="<f4").tobytes(), 4 * self.step)
+        end = ROOT_BYTES * len(self.roots)
+        check = _next_check(self._check, self._committed(len(self.roots), root))
+        self._append("checks.bin", check, end)
+        self._append("roots.bin", root, end)
+        self.roots.append(root)
+        self._check = check
+        self._forget(step)
+
+    def diverged(self, divergence: Divergence) -> None:
+        """Record that training stopped; nothing is committed after it."""
+        self.hold()
+        self.divergence = divergence
+        self._write_header()
+
+    def fork(self, folder: Path, checkpoint: int) -> Store:
+        """A new store that shares this one's first checkpoints."""
+        fork = Store(folder, self.bundle, self.keep)
+        checkpoint = min(checkpoint, len(self.roots))
+        if not fork.roots and checkpoint:
+            fork.hold()
+            step = min(checkpoint * self.bundle.interval, self.bundle.steps)
+            fork._save_state(step, self.load_state(checkpoint))
+            (fork.folder / "checks.bin").unlink(missing_ok=True)  # until the roots are whole
+            fork._append("losses.bin", self._read("losses.bin")[: 4 * step], 0)
+            fork.roots = self.roots[:checkpoint]
+            fork._append("roots.bin", b"".join(fork.roots), 0)
+            fork._renew_checks()
+        return fork
+
+    def losses(self) -> np.ndarray:
+        return np.frombuffer(self._read("losses.bin")[: 4 * self.step], "<f4")
+
+    # ---- states ----
+
+    def _path(self, step: int) -> Path:
+        return self.folder / "states" / f"{step:010d}.safetensors"
+
+    def _save_state(self, step: int, state: Sequence[torch.Tensor]) -> bytes:
+        """Keep a state. Its root; StoreError unless what is read back from the file has it too: disputes are answered from it."""
+        path, labels, root = self._path(step), self.bundle.program.labels.state, tensors_root(Kind.STATE, state)
+        write_atomic(path, pack_tensors(labels, state))
+        if (kept := tensors_root(Kind.STATE, read_tensors(path, labels))) != root:
+            raise StoreError(
+                f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing is committed, see to "
+                "the disk and resume"
+            )
+        return root
+
+    def restore(self, state: Sequence[torch.Tensor]) -> None:
+        """Keep the newest state again, whose file is gone."""
+        self.hold()
+        self._save_state(self.step, state)
+
+    def _forget(self, newest: int) -> None:
+        """Drop the checkpoint before the newest one unless it is one to keep."""
+        previous = (
+            newest - self.bundle.interval
+            if newest % self.bundle.interval == 0
+            else newest // self.bundle.interval * self.bundle.interval
+        )
+        number = previous // self.bundle.interval
+        if previous > 0 and number % self.keep:
+            with suppress(OSError):  # one more is kept then
+                self._path(previous).unlink(missing_ok=True)
+
+    def load_state(self, checkpoint: int) -> tuple[torch.Tensor, ...]:
+        """The state of a kept checkpoint (0: the initial one), checked against its root."""
+        if checkpoint == 0:
+            return self.bundle.state
+        step = min(checkpoint * self.bundle.interval, self.bundle.steps)
+        state = self.stored_state(checkpoint)
+        root = tensors_root(Kind.STATE, state)
+        if root != self.roots[checkpoint - 1]:
+            raise StoreError(
+                f"the checkpoint {self._path(step)} is damaged: its root is {root.hex()}, {self.roots[checkpoint - 1].hex()} "
+                "was committed; delete the file and resume from an earlier one"
+            )
+        return state
+
+    def stored_state(self, checkpoint: int) -> tuple[torch.Tensor, ...]:
+        """What the file of a checkpoint holds, whatever was committed."""
+        path = self._path(min(checkpoint * self.bundle.interval, self.bundle.steps))
+        try:
+            return read_tensors(path, self.bundle.program.labels.state)
+        except BundleError as error:
+            raise StoreError(f"checkpoint {checkpoint} is damaged: {error}") from None
+
+    def replaced(self, checkpoints: Iterable[int]) -> tuple[int, bytes] | None:
+        """The first of these checkpoints, and of the newest, whose kept file does not hold what was committed, and the root that it holds.
+
+        The newest must be kept: it is what a run is for. StoreError where a file cannot be read.
+        """
+        newest = len(self.roots)
+        for checkpoint in sorted({*checkpoints, newest} - {0}):
+            step = min(checkpoint * self.bundle.interval, self.bundle.steps)
+            if checkpoint == newest or self._path(step).exists():
+                root = tensors_root(Kind.STATE, self.stored_state(checkpoint))
+                if root != self.roots[checkpoint - 1]:
+                    return checkpoint, root
+        return None
+
+    def nearest(self, checkpoint: int) -> int:
+        """The newest kept checkpoint at or before the given one."""
+        interval, steps = self.bundle.interval, self.bundle.steps
+        kept = (c for c in range(checkpoint, 0, -1) if self._path(min(c * interval, steps)).exists())
+        return next(kept, 0)

@@ -1,0 +1,75 @@
+"""The trace of one step of a run: the root of every operator's output, and any word of it.
+
+In: a run and a step. Out: what a third party compares with its own to find where it differs; what an honest trainer reveals in a dispute.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from vgame.commit.merkle import Kind, fold, tree_height
+from vgame.commit.tensor import tensor_root, to_words
+from vgame.errors import VgameError
+from vgame.execute.devices import settle
+from vgame.execute.executor import Executor
+from vgame.execute.training import State, advance, state_at
+from vgame.logged.run import LoggedStore
+from vgame.runs.local import executor_of, open_run
+from vgame.runs.store import Store
+from vgame.system.progress import Reporter
+
+
+def trace(
+    run: Path, step: int, device: str, reporter: Reporter, operator: int | None = None, element: int | None = None
+) -> bytes:
+    """Re-execute a step and tell every operator's output, or one's, or one word of it. The trace root."""
+    with settle(device) as kind:
+        store = open_run(run)
+        _check(store, step, operator, element)
+        executor = executor_of(store.bundle, kind)
+        if isinstance(store, LoggedStore):
+            store.follow(executor)
+        state, roots, words = state_before(store, executor, step), [], []
+
+        def tap(index: int, output: torch.Tensor) -> torch.Tensor:
+            roots.append(tensor_root(output))
+            if index == operator and element is not None:
+                words.append((int(to_words(output)[element]), output.reshape(-1)[element].item()))
+            return output
+
+        executor.step(step, state, tap)
+    for i, root in enumerate(roots):
+        if operator in (None, i):
+            name = store.bundle.program.operator_name(i)
+            reporter.emit("output", f"{name}: {root.hex()}", step=step, operator=i, name=name, root=root.hex())
+    for word, value in words:
+        reporter.emit("word", f"element {element}: 0x{word:08x} = {value}", element=element, word=f"0x{word:08x}")
+    whole = fold(Kind.TRACE, roots, tree_height(len(roots)))
+    reporter.emit("traced", f"trace root of step {step}: {whole.hex()}", step=step, root=whole.hex())
+    return whole
+
+
+def state_before(store: Store, executor: Executor, step: int) -> State:
+    """The state that a step starts from."""
+    checkpoint = (step - 1) // store.bundle.interval
+    state = state_at(store, executor, checkpoint)
+    return advance(executor, state, checkpoint * store.bundle.interval + 1, step - 1)
+
+
+def _check(store: Store, step: int, operator: int | None, element: int | None) -> None:
+    """VgameError where the run has no such place."""
+    last = store.divergence.step if store.divergence else store.step
+    operators = store.bundle.program.operators
+    if not 1 <= step <= last:
+        raise VgameError(f"--step {step}: the run has the steps 1 to {last}")
+    if operator is not None and not 0 <= operator < len(operators):
+        raise VgameError(f"--operator {operator}: the program has the operators 0 to {len(operators) - 1}")
+    if element is None:
+        return
+    if operator is None:
+        raise VgameError(f"--element {element}: of which operator? add --operator")
+    if not 0 <= element < operators[operator].elements:
+        most = operators[operator].elements - 1
+        raise VgameError(f"--element {element}: the output of operator {operator} has the elements 0 to {most}")

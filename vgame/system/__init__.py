@@ -1,0 +1,1 @@
+"""What has nothing to do with training: threads, compiled loops, whole files, progress."""
