@@ -11,7 +11,8 @@ Arguments that several functions share:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,10 +23,10 @@ from pydantic import ValidationError
 
 from vgame.errors import Cancelled, JobFileError, VgameError
 from vgame.execute.devices import find, settle
-from vgame.execute.training import advance, state_at
+from vgame.execute.training import Committed, advance, state_at
 from vgame.job import bundle as spec
 from vgame.job.bundle import Bundle, LogTerms, Terms
-from vgame.job.start import Start, load_weights
+from vgame.job.start import Start, load_named, load_weights
 from vgame.job.state_keys import state_dict
 from vgame.job.weights import pack_weights, write_weights
 from vgame.logged.run import LoggedStore
@@ -42,6 +43,7 @@ log = logging.getLogger("vgame")
 Folder = Path | str
 Progress = Callable[[str, int, int, str], None]
 Cancel = Callable[[], bool]
+Callback = Callable[[int, torch.nn.Module, list[float]], Any]
 
 
 # ---- schedules ----
@@ -86,9 +88,9 @@ class StepDecay(Constant):
 
 @dataclass(frozen=True, kw_only=True)
 class _Order:
-    steps: int
     interval: int
     seed: int
+    steps: int | None = None
     schedule: Constant | Schedule | None = None
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
     depth: int = 5
@@ -100,6 +102,7 @@ class _Order:
 class Job(_Order):
     """What is ordered: a task, `steps` of it with a commitment every `interval` steps, and the `seed` of order and dropout.
 
+    `epochs` instead of `steps`: passes over the data; the last step may go on into the next.
     `schedule`: None takes the task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on
     a chain. `initial`: a finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule counts the
     job's own steps), or a state_dict or a file of weights; they are loaded into the task's model. JobFileError, when the job is
@@ -107,6 +110,7 @@ class Job(_Order):
     """
 
     task: Task
+    epochs: float | None = field(default=None, kw_only=True)
     initial: Run | Folder | Mapping[str, torch.Tensor] | None = field(default=None, kw_only=True)
 
     @classmethod
@@ -116,8 +120,18 @@ class Job(_Order):
         fields = ("steps", "interval", "seed", "schedule", "mode", "depth", "terms", "log")
         return cls(spec.make_task(job), initial=spec.initial_of(job), **{name: getattr(job, name) for name in fields})
 
+    def _steps(self) -> int:
+        if (self.steps is None) == (self.epochs is None) or (self.epochs is not None and not 0 < self.epochs < 2**24):
+            raise JobFileError(
+                f"steps = {self.steps}, epochs = {self.epochs}: either steps or epochs are expected, more than 0"
+            )
+        if self.steps is not None:
+            return self.steps
+        return math.ceil(self.epochs * self.task.population / (self.task.batch * self.task.accumulate))
+
     def _file(self) -> spec.JobFile:
         fields: dict[str, Any] = {name: getattr(self, name) for name in _Order.__dataclass_fields__}
+        fields["steps"] = self._steps()
         if isinstance(self.schedule, Constant):
             fields["schedule"] = vars(self.schedule) | {"kind": self.schedule.kind}
         try:
@@ -245,15 +259,23 @@ def train(
     keep: int = 1,
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
+    callbacks: Sequence[Callback] = (),
+    model: torch.nn.Module | None = None,
 ) -> Run:
     """Train a bundle, or go on where the run in the folder stands; every `keep`-th checkpoint is kept, and the newest.
 
+    `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class, has the weights of
+    that step. To evaluate, plot, save: what they do to the model changes nothing in the run.
     A run that diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
     """
     source, run = bundle if isinstance(bundle, Bundle) else Path(bundle), Path(folder)
     with _Listener(progress, cancel) as listener:
         if not _apart(device):
-            return Run(train_run(source, run, device, keep, listener, listener)[0])
+            return Run(train_run(source, run, device, keep, listener, listener, committed=_teller(callbacks, model))[0])
+        if callbacks:
+            raise VgameError(
+                f"device {device} runs in a process of its own, where no callback can be called; leave them out"
+            )
         prepare_run(source, run, listener)
         try:
             run_apart("train", run / "job", "--out", run, "--device", device, "--keep", keep, listener=listener)
@@ -261,6 +283,24 @@ def train(
             if isinstance(error, Cancelled) or Run.open(run).divergence is None:
                 raise
     return Run.open(run)
+
+
+def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Committed | None:
+    """Calls the callbacks with a state in the model."""
+    if not callbacks:
+        return None
+    if model is None:
+        raise VgameError(
+            "callbacks get the module with the weights of their step: say which, vgame.train(..., model=model)"
+        )
+
+    def tell(store: Store, state: Any, losses: Sequence[float]) -> None:
+        labels = store.bundle.program.labels.state
+        load_named(model, {l.name: t.cpu().reshape(l.shape) for l, t in zip(labels, state, strict=True)})
+        for callback in callbacks:
+            callback(store.step, model, list(losses))
+
+    return tell
 
 
 # ---- checks ----

@@ -321,3 +321,18 @@ def test_a_job_file_names_what_it_starts_from(file, tmp_path: Path) -> None:
     first = vgame.train(prepared(file("first")), tmp_path / "run")
     second = prepared(file("second", more='initial = "./run"\n'))
     assert second.before == 2 and torch.equal(second.state[0], first.state_dict()["weight"].reshape(-1))
+
+
+def test_callbacks_see_the_module_at_every_checkpoint(tmp_path: Path) -> None:
+    seen, mine = [], task(order="sequential")
+    bundle = vgame.prepare(job(5, task=mine))
+
+    def note(step: int, model: nn.Module, losses: list[float]) -> None:
+        seen.append((step, model.first.bias.detach().clone(), len(losses)))
+        model.first.bias.data.fill_(7)  # changes nothing in the run
+
+    run = vgame.train(bundle, tmp_path / "run", callbacks=[note], model=mine.model)
+    assert [(step, count) for step, _, count in seen] == [(2, 2), (4, 2), (5, 1)] and vgame.audit(run).match
+    assert all(torch.equal(bias, run.state_dict(step)["first.bias"]) for step, bias, _ in seen)
+    with pytest.raises(vgame.VgameError, match=r"say which, vgame.train\(\.\.\., model=model\)"):
+        vgame.train(bundle, tmp_path / "other", callbacks=[note])

@@ -20,6 +20,7 @@ from vgame.runs.store import Divergence, Store
 
 State = Sequence[torch.Tensor]
 Progress = Callable[[int, float], None]  # (step, loss)
+Committed = Callable[[Store, State, Sequence[float]], None]  # (store, state, losses) after a checkpoint
 Insist = Callable[[Callable[[], None]], None]  # does it, once or until it is done
 
 
@@ -32,7 +33,11 @@ class Stepper(Protocol):
 
 
 def train(
-    store: Store, stepper: Stepper, progress: Progress | None = None, insist: Insist = lambda write: write()
+    store: Store,
+    stepper: Stepper,
+    progress: Progress | None = None,
+    insist: Insist = lambda write: write(),
+    committed: Committed | None = None,
 ) -> Store:
     """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a last state that is gone
     is made again. StoreError before what is stored is used, if it is damaged or somebody else writes there. What is written is written by
@@ -46,6 +51,8 @@ def train(
     state = state_at(store, stepper, len(store.roots))
     for end in intervals(store.bundle, stepper, state, store.step + 1, progress):
         insist(partial(store.diverged, end) if isinstance(end, Divergence) else partial(store.commit, *end))
+        if committed and not isinstance(end, Divergence):
+            committed(store, *end)
     return store
 
 

@@ -78,7 +78,7 @@ def start_from(initial: Any, model: nn.Module) -> Start:
             f"initial = {type(initial).__name__}: a run, the path of one or of a file of weights, or a state_dict is expected"
         )
     start = initial.start()
-    _load_named(model, start.state)
+    load_named(model, start.state)
     return start
 
 
@@ -112,7 +112,7 @@ def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str
         raise VgameError(f"{where} cannot be loaded into the model: {' '.join(str(error).split())[:300]}") from None
 
 
-def _load_named(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+def load_named(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     """What the module holds itself of a state; whether all of it fits is seen when the job's program is there."""
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -13,6 +13,7 @@ import torch
 from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.capture import Captured
+from vgame.program.draws import indices_of, weighted, with_replacement
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.operators import Shuffle
 from vgame.program.retrace import output_of
@@ -28,8 +29,15 @@ def rows_of(b: Builder, task: Task, state: MakeState) -> tuple[Value, Value | No
 
     shuffled: the keyed permutation, epoch by epoch. sequential: one sample after the other, again from the first behind the last.
     streams: the samples are cut into `batch` equal stretches; row r of every batch reads on in stretch r.
+    Drawn with replacement or by weights, or given: vgame/program/draws.py.
     """
     count = task.batch * task.accumulate
+    if task.weights is not None:
+        return weighted(b, count, task.weights, task.population), None
+    if task.order is not None and not isinstance(task.order, str):
+        return _given(b, indices_of(task.order, task.population), count, state)
+    if task.order == "replacement":
+        return with_replacement(b, count, task.population), None
     if task.order in (None, "shuffled"):
         return b.emit(Shuffle(count, task.population), (count,)), None
     streams = task.batch if task.order == "streams" else 1
@@ -44,6 +52,16 @@ def rows_of(b: Builder, task: Task, state: MakeState) -> tuple[Value, Value | No
     starts = b.constant(torch.arange(streams, dtype=torch.int32) * length)
     rows = b.map(Function.IADD, within.like(within.layout.unsqueeze(1)), starts.like(starts.layout.unsqueeze(0)))
     return b.reshape(rows, (count,)), after
+
+
+def _given(b: Builder, order: torch.Tensor, count: int, state: MakeState) -> tuple[Value, Value]:
+    """The samples of a list, from its first again behind its last."""
+    position = state(POSITION, torch.zeros((), dtype=torch.int32))
+    if len(order) + count >= 2**31:
+        raise ProgramError(f"order: {len(order):,} indices are too many to count in 32 bits")
+    place = b.map(Function.IMOD, b.map(Function.IADD, position, b.iota(count)), len(order))
+    after = b.map(Function.IMOD, b.map(Function.IADD, position, count), len(order))
+    return b.gather_rows(b.constant(order), place), after
 
 
 def _check(task: Task, length: int, each: int) -> None:

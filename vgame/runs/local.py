@@ -22,7 +22,7 @@ from vgame.errors import JobFileError, StoreError, VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.execute.profile import Profile
-from vgame.execute.training import intervals, state_at, train
+from vgame.execute.training import Committed, intervals, state_at, train
 from vgame.job.bundle import (
     Bundle,
     JobFile,
@@ -136,6 +136,7 @@ def train_run(
     listener: Silence = SILENCE,
     capturing: Silence = SILENCE,
     with_profile: bool = False,
+    committed: Committed | None = None,
 ) -> tuple[Store, Profile | None]:
     """Fill the run's folder; resumes where it stands. A step that is not finite ends it: the store's `divergence`."""
     with settle(device) as kind:
@@ -152,7 +153,7 @@ def train_run(
         try:
             if isinstance(store, LoggedStore):
                 store.record(executor)
-            train(store, executor, progress)
+            train(store, executor, progress, committed=committed)
         finally:
             store.release()
     return store, profile

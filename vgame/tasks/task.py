@@ -9,11 +9,13 @@ from typing import Literal
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset
 
 from vgame.errors import ProgramError
+from vgame.tasks.datasets import collate
 
 MOST_WORDS = 2**31 - 1  # of a tensor
-ORDERS = ("shuffled", "sequential", "streams")
+ORDERS = ("shuffled", "sequential", "streams", "replacement")
 MOST_BATCHES = 1_024  # per step: each is written out in the program
 
 Batch = Mapping[str, torch.Tensor]
@@ -21,7 +23,8 @@ Batch = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """`loss(model, batch)` returns the scalar loss; every tensor of `data` counts samples in its first dimension.
+    """`loss(model, batch)` returns the scalar loss; every tensor of `data` counts samples in its first dimension. Of a Dataset or a
+    DataLoader all samples are read and collated once; the loss gets batches as the collation makes them.
 
     With a `window` the tensors of `data` are streams: sample i is the stretch [i * stride, i * stride + window) of each.
     The learning rates of the optimizer's groups scale the schedule: a group with twice the first group's rate keeps twice its rate.
@@ -30,8 +33,8 @@ class Task:
     model: nn.Module
     loss: Callable[[nn.Module, Batch], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    data: Mapping[str, torch.Tensor]
-    batch: int
+    data: Mapping[str, torch.Tensor] | Dataset | DataLoader
+    batch: int = 0  # needed unless a DataLoader says it
     window: int | None = None
     stride: int = 1
     clip: float | None = None  # largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_
@@ -40,17 +43,25 @@ class Task:
         None  # of the weights, kept beside them: decay of an EMA, or the mean of all steps
     )
     accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
-    order: Literal["shuffled", "sequential", "streams"] | None = None  # of the samples: docs/capture.md; None: shuffled
+    # of the samples: docs/capture.md; None: shuffled; or a list of sample numbers
+    order: Literal["shuffled", "sequential", "streams", "replacement"] | Sequence[int] | torch.Tensor | None = None
     schedulers: Sequence[
         LRScheduler
     ] = ()  # of torch or transformers; each steps once after every step, as in torch's loop
+    weights: Sequence[float] | torch.Tensor | None = None  # one for each sample: drawn with replacement, in proportion
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise ProgramError(f"the task's optimizer is {self.optimizer!r}; a torch.optim.Optimizer is expected")
         if not isinstance(self.schedulers, Sequence):
             raise ProgramError(f"schedulers = {self.schedulers!r}: a list of them is expected, [scheduler] for one")
+        if not isinstance(self.data, Mapping):
+            self._collate()
         for name, tensor in self.data.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise ProgramError(
+                    f"the data {name} is of type {type(tensor).__name__}; a tensor is expected: torch.as_tensor makes one"
+                )
             if not (isinstance(name, str) and name.isprintable() and name != "__metadata__"):
                 raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")
             if tensor.layout is not torch.strided:
@@ -58,8 +69,12 @@ class Task:
         lengths = {name: len(t) if t.dim() else 0 for name, t in self.data.items()}
         if not lengths or len(set(lengths.values())) > 1:
             raise ProgramError(f"every data tensor needs the same number of samples, got {lengths or 'no data'}")
-        if self.order not in (None, *ORDERS):
-            raise ProgramError(f"order = {self.order!r}: one of {', '.join(ORDERS)} is expected")
+        if isinstance(self.order, str) and self.order not in ORDERS:
+            raise ProgramError(
+                f"order = {self.order!r}: one of {', '.join(ORDERS)}, or a list of sample numbers, is expected"
+            )
+        if self.weights is not None and self.order is not None:
+            raise ProgramError("order and weights were both given; samples with weights are drawn, leave the order out")
         for name in ("batch", "stride", "accumulate") + (("window",) if self.window is not None else ()):
             if not isinstance(number := getattr(self, name), int) or number < 1:
                 raise ProgramError(f"{name} = {number!r}: a whole number of at least 1 is expected")
@@ -77,6 +92,25 @@ class Task:
             raise ProgramError(f"clip_value = {self.clip_value}: a positive number is expected")
         if self.average not in (None, "equal") and not (isinstance(self.average, float) and 0 <= self.average < 1):
             raise ProgramError(f'average = {self.average!r}: a decay from 0 to below 1, or "equal", is expected')
+
+    def _collate(self) -> None:
+        """The tensors of a Dataset or a DataLoader, and what a loader says about batches and their order."""
+        if isinstance(self.data, torch.Tensor | tuple):
+            raise ProgramError(
+                f"the data is a {type(self.data).__name__}; a dictionary of tensors, a Dataset or a DataLoader is expected, {{'x': tensor}}"
+            )
+        found = collate(self.data)
+        order = None if self.weights is not None else found.order
+        for name, said in (("batch", found.batch), ("order", order), ("weights", found.weights)):
+            own = getattr(self, name)
+            own = said if own is None or (name == "batch" and own == 0) else own
+            if said is not None and name == "batch" and own != said:
+                raise ProgramError(
+                    f"batch = {self.batch}, but the DataLoader's batch_size is {said}; leave one of them out"
+                )
+            object.__setattr__(self, name, own)
+        object.__setattr__(self, "data", found.tensors)
+        object.__setattr__(self, "loss", found.restored(self.loss))
 
     @property
     def length(self) -> int:

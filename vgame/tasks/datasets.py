@@ -1,0 +1,133 @@
+"""A torch Dataset or DataLoader as a task's data: all its samples as tensors, collated once, and the batch as the loss knows it.
+
+In: what a training loop iterates over. Out: tensors that count samples in their first dimension; the batch size and the order of a loader;
+how a batch is put together again for the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
+
+from vgame.errors import DataError
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Collated:
+    """`tensors` of all samples by name; `shape` is how a batch of them looks, None where it is the mapping itself."""
+
+    tensors: dict[str, torch.Tensor]
+    shape: pytree.TreeSpec | None
+    batch: int | None = None
+    order: str | None = None
+    weights: torch.Tensor | None = None
+
+    def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        """The loss of a batch as the collation made it: a tuple, a list, a dictionary in a dictionary."""
+        if self.shape is None:
+            return loss
+        shape = self.shape
+        return lambda model, batch: loss(model, pytree.tree_unflatten(list(batch.values()), shape))
+
+
+def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> Collated:
+    """All samples of a map-style data set in its own order. DataError where a sample or a batch is not the same each time it is made."""
+    batch = order = weights = None
+    if isinstance(source, DataLoader):
+        order, weights = _order(source)
+        batch, collate_fn, source = source.batch_size, source.collate_fn, source.dataset
+        if batch is None:
+            raise DataError(
+                "the DataLoader has no batch_size, its data set makes the batches; give the data set of samples"
+            )
+    if isinstance(source, IterableDataset) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        raise DataError(
+            f"{type(source).__name__} has no length and no samples by number; a job reads samples in an order that everybody can repeat: "
+            "list(dataset) is a data set that has"
+        )
+    if not len(source):
+        raise DataError(f"{type(source).__name__} has no sample")
+    samples = [source[i] for i in range(len(source))]
+    make = collate_fn or default_collate
+    _refuse_chance(source, samples, make)
+    return replace(_collated(make(samples), len(samples)), batch=batch, order=order, weights=weights)
+
+
+def _collated(whole: Any, count: int) -> Collated:
+    whole = dict(whole) if isinstance(whole, Mapping) else whole  # BatchEncoding of transformers
+    leaves, shape = pytree.tree_flatten_with_path(whole)
+    names = [_name(path) for path, _ in leaves]
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor):
+            raise DataError(
+                f"{name or 'a sample'} is of type {type(leaf).__name__}; samples consist of tensors and numbers: tokenise text, drop the rest"
+            )
+        if not leaf.dim() or len(leaf) != count:
+            raise DataError(
+                f"{name or 'a batch'} has shape {tuple(leaf.shape)} for {count} samples: collate_fn must put samples into the first dimension"
+            )
+    tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+    plain = isinstance(whole, Mapping) and list(tensors) == list(whole)
+    return Collated(tensors, None if plain else shape)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+
+
+def _order(loader: DataLoader) -> tuple[str | None, torch.Tensor | None]:
+    """The order of a loader's sampler, and its weights."""
+    sampler = loader.sampler
+    if isinstance(sampler, SequentialSampler):
+        return "sequential", None
+    if isinstance(sampler, RandomSampler) and sampler._num_samples is None:
+        return "replacement" if sampler.replacement else "shuffled", None
+    if isinstance(sampler, WeightedRandomSampler) and sampler.replacement:
+        return None, sampler.weights
+    raise DataError(
+        f"the DataLoader draws samples by {type(sampler).__name__}, whose order a job cannot repeat; say Task(order=...): docs/capture.md"
+    )
+
+
+def _refuse_chance(source: Any, samples: list[Any], make: Collate) -> None:
+    """What is drawn when samples are loaded or collated would be drawn once, for the whole training."""
+    if not _same(samples[0], source[0]):
+        raise DataError(
+            f"{type(source).__name__} gives another sample each time: its random transform would be drawn once, for all epochs; "
+            "put it into the loss, with torch's random functions on the batch"
+        )
+    few = samples[: min(len(samples), 8)]
+    if not _same(make(few), make(few)):
+        raise DataError(
+            "collate_fn gives another batch each time: what it draws would be drawn once, for all epochs; put it into the loss, "
+            "with torch's random functions on the batch"
+        )
+
+
+def _same(a: Any, b: Any) -> bool:
+    a, b = (dict(x) if isinstance(x, Mapping) else x for x in (a, b))
+    first, second = pytree.tree_leaves(a), pytree.tree_leaves(b)
+    return len(first) == len(second) and all(map(_equal, first, second))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+    if hasattr(a, "__array__"):
+        return hasattr(b, "__array__") and _equal(torch.as_tensor(a), torch.as_tensor(b))
+    return type(a) is not type(b) or not isinstance(a, int | float | str | bytes) or a == b or a != a
