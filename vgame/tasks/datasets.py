@@ -75,11 +75,11 @@ def _collated(whole: Any, count: int) -> Collated:
     for name, (_, leaf) in zip(names, leaves, strict=True):
         if not isinstance(leaf, torch.Tensor):
             raise DataError(
-                f"{name or 'a sample'} is of type {type(leaf).__name__}; samples consist of tensors and numbers: tokenise text, drop the rest"
+                f"{name or 'it'} is of type {type(leaf).__name__}; samples hold tensors and numbers: tokenise text, drop the rest"
             )
         if not leaf.dim() or len(leaf) != count:
             raise DataError(
-                f"{name or 'a batch'} has shape {tuple(leaf.shape)} for {count} samples: collate_fn must put samples into the first dimension"
+                f"{name or 'it'} has shape {tuple(leaf.shape)} for {count} samples: collate_fn must count samples in the first dimension"
             )
     tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
     plain = isinstance(whole, Mapping) and list(tensors) == list(whole)
