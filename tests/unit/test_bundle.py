@@ -99,6 +99,9 @@ def relabel(saved: tuple[Bundle, Path], copy: Path, change) -> None:
 
 def test_labels_cannot_change_a_type(saved: tuple[Bundle, Path], copy: Path) -> None:
     relabel(saved, copy, lambda l: replace(l, integer=True) if l.name == "conv1.bias" else l)
+    with pytest.raises(BundleError, match=r"'conv1.bias' holds integers"):
+        load_bundle(copy)
+    (copy / "module.json").unlink()
     with pytest.raises(BundleError, match=r"initial state conv1.bias is .*int32, the program has .*float32"):
         load_bundle(copy)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vgame
+from vgame.job.state_keys import keys_root, load_keys
 
 
 class Net(nn.Module):
@@ -111,14 +113,29 @@ def test_keys_survive_a_bundle_on_disk_and_a_wrong_one_is_refused(bundle: vgame.
         vgame.Bundle.load(tmp_path)
 
 
+@pytest.mark.parametrize("old, new", [("int64", "float32"), ("float32", "int8")])
+def test_a_type_that_changes_the_words_is_refused(bundle: vgame.Bundle, tmp_path: Path, old: str, new: str) -> None:
+    bundle.save(tmp_path)
+    path = tmp_path / "module.json"
+    path.write_text(path.read_text().replace(f'"{old}"', f'"{new}"', 1))
+    with pytest.raises(vgame.BundleError, match=f"is of '{new}', but .* holds"):
+        vgame.Bundle.load(tmp_path)
+
+
 def test_an_audit_compares_the_keys_with_the_order(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
+    """Another tensor under a tied key: spec.json says so, and if that is altered too, the client's order does."""
     bundle.save(tmp_path / "order")
     other = vgame.train(bundle, tmp_path / "run")
     assert vgame.audit(other, order=tmp_path / "order", segments=(1, 1)).match
-    path = other.folder / "job" / "module.json"
+    path, spec = other.folder / "job" / "module.json", other.folder / "job" / "spec.json"
     tied = '"last.weight": [\n   "first.weight"'
     assert tied in path.read_text()
     path.write_text(path.read_text().replace(tied, '"last.weight": [\n   "norm.weight"'))
+    with pytest.raises(vgame.BundleError, match="the keys root of the files is"):
+        vgame.audit(other, segments=(1, 1))
+    root = keys_root(*load_keys(path.parent, bundle.program.labels.state)).hex()
+    spec.write_text(re.sub(r'(?<="keys_root": ")\w+', root, spec.read_text()))
+    assert vgame.audit(other, segments=(1, 1)).match, "nobody's order is in hand"
     with pytest.raises(vgame.StoreError, match="other names"):
         vgame.audit(other, order=tmp_path / "order", segments=(1, 1))
 

@@ -31,7 +31,7 @@ from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import EXTRAS, STOPPED, BundleError, JobFileError, VgameError
 from vgame.job.cautions import call_factory, warn_of_rate
 from vgame.job.start import start_from
-from vgame.job.state_keys import Keys, load_keys, module_keys, save_keys
+from vgame.job.state_keys import Keys, keys_root, load_keys, module_keys, save_keys
 from vgame.program.file import load_program, save_program
 from vgame.program.lower import Lowered, lower_task
 from vgame.program.program import Program, TensorLabel
@@ -330,6 +330,7 @@ class Bundle:
             "initial_root": self.initial_root.hex(),
             "scalar_root": self.scalar_root.hex(),
             "label_root": self.program.labels.root.hex(),
+            "keys_root": keys_root(self.keys, self.before).hex(),
             "seed": self.seed,
             "steps": self.steps,
             "interval": self.interval,
@@ -480,6 +481,8 @@ def load_bundle(folder: Path) -> Bundle:
     )
     _validate(bundle)
     spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it
+    if not bundle.keys:  # nor this one
+        spec.setdefault("keys_root", keys_root({}, bundle.before).hex())
     for name, value in bundle.rendering().items():
         if spec.get(name) != value:
             raise BundleError(

@@ -2,11 +2,13 @@
 
     BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]}, "before": steps of the run that the job continues}
 
-Like all names this is in no root. INVARIANT: a key that is the name of a state tensor means that tensor.
+Like all names this is in no root of an order; spec.json has its digest. INVARIANT: a key that is the name of a state tensor means that
+tensor, and a type of integers an integer tensor.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +36,12 @@ def module_keys(model: torch.nn.Module) -> Keys:
     return {key: (names[id(t)], str(t.dtype).removeprefix("torch.")) for key, t in tensors.items()}
 
 
+def keys_root(keys: Keys, before: int) -> bytes:
+    """What spec.json says of the file; no white space or order of keys matters."""
+    content = json.dumps([sorted((key, *what) for key, what in keys.items()), before], separators=(",", ":"))
+    return hashlib.sha256(b"vgame keys 1\n" + content.encode()).digest()
+
+
 def save_keys(folder: Path, keys: Keys, before: int) -> None:
     write_atomic(folder / FILE, (json.dumps({"keys": keys, "before": before}, indent=1) + "\n").encode())
 
@@ -41,7 +49,7 @@ def save_keys(folder: Path, keys: Keys, before: int) -> None:
 def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
     """The keys of a bundle, and the steps before its first; none where an older version wrote it.
     BundleError where they do not fit the state."""
-    path, names = folder / FILE, {label.name for label in labels}
+    path, integers = folder / FILE, {label.name: label.integer for label in labels}
     try:
         found = parse_json(read_file(path, MOST_BYTES))
         keys = {str(key): (str(name), str(kind)) for key, (name, kind) in found["keys"].items()}
@@ -53,8 +61,13 @@ def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{path} cannot be read: {error}; get the bundle again from the client") from None
     for key, (name, kind) in keys.items():
-        if name not in names or kind not in TYPES or (key in names and key != name):
+        if name not in integers or kind not in TYPES or (key in integers and key != name):
             raise BundleError(f"{path}: the key {key!r} is {name!r} of {kind!r}; a tensor of the state is expected")
+        if integers[name] == TYPES[kind].is_floating_point:
+            held = "integers" if integers[name] else "floating-point numbers"
+            raise BundleError(
+                f"{path}: the key {key!r} is of {kind!r}, but {name!r} holds {held}; a type of these is expected"
+            )
     return keys, before
 
 

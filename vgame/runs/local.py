@@ -36,6 +36,7 @@ from vgame.job.bundle import (
     with_log,
 )
 from vgame.job.differences import order_differences
+from vgame.job.state_keys import keys_root
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.run import LoggedStore, make_executor
 from vgame.logged.sums import PROVEN
@@ -259,6 +260,7 @@ def tell_job(bundle: Bundle, reporter: Reporter) -> None:
         "data": bundle.data_root.hex(),
         "initial_state": bundle.initial_root.hex(),
         "names": bundle.program.labels.root.hex(),
+        "keys": keys_root(bundle.keys, bundle.before).hex(),
     }
     text = ", ".join(f"{what.replace('_', ' ')} {root[:16]}" for what, root in told.items())
     reporter.emit("audited_job", f"{text} (compare them with your order, or give --bundle)", **told)
