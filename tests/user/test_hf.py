@@ -1,0 +1,133 @@
+"""vgame.hf.job_from: a transformers.Trainer becomes a job whose losses and rates are the trainer's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import SequentialSampler
+
+import vgame
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+from vgame.hf import job_from  # noqa: E402
+
+
+def model(dropout: float = 0.0):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, num_labels=2, max_position_embeddings=16,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config)
+
+
+def gpt():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 12, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **none))
+
+
+def samples(count: int = 16) -> list[dict]:
+    """Of different lengths."""
+    return [{"input_ids": list(range(1, 3 + i % 5)), "labels": i % 2} for i in range(count)]
+
+
+def padded(rows: list[dict]) -> dict[str, torch.Tensor]:
+    """As DataCollatorWithPadding, without a tokenizer's files."""
+    longest = max(len(r["input_ids"]) for r in rows)
+    ids = [r["input_ids"] + [0] * (longest - len(r["input_ids"])) for r in rows]
+    mask = [[1] * len(r["input_ids"]) + [0] * (longest - len(r["input_ids"])) for r in rows]
+    labels = torch.tensor([r["labels"] for r in rows])
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), "labels": labels}
+
+
+def causal(rows: list[dict]) -> dict[str, torch.Tensor]:
+    batch = padded(rows)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    return batch | {"labels": labels}
+
+
+class InOrder(transformers.Trainer):
+    def _get_train_sampler(self, dataset=None):
+        return SequentialSampler(self.train_dataset)
+
+
+def trainer(folder, made=None, collator=padded, kind=InOrder, callbacks=None, **options):
+    defaults = {
+        "per_device_train_batch_size": 4, "max_steps": 8, "learning_rate": 0.01, "lr_scheduler_type": "linear", "warmup_steps": 3,
+        "weight_decay": 0.1, "logging_steps": 1, "report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "no",
+        "max_grad_norm": 0.5,
+    }  # fmt: skip
+    args = transformers.TrainingArguments(str(folder), **(defaults | options))
+    return kind(made or model(), args, train_dataset=samples(), data_collator=collator, callbacks=callbacks)
+
+
+@pytest.mark.parametrize(
+    ("made", "collator", "options"),
+    [
+        (model, padded, {}),
+        (gpt, causal, {"gradient_accumulation_steps": 2, "lr_scheduler_type": "cosine"}),
+        (model, padded, {"gradient_accumulation_steps": 2, "optim": "sgd", "label_smoothing_factor": 0.1}),
+    ],
+)
+def test_losses_and_rates_are_the_trainers(made, collator, options, tmp_path) -> None:
+    theirs = trainer(tmp_path / "hf", made(), collator, **options)
+    theirs.train()
+    log = [entry for entry in theirs.state.log_history if "grad_norm" in entry]
+    job = job_from(trainer(tmp_path / "hf", made(), collator, **options), interval=4)
+    assert job.steps == 8 and job.task.order == "sequential"
+    run = vgame.train(vgame.prepare(job), tmp_path / "run")
+    assert run.losses == pytest.approx([entry["loss"] for entry in log], rel=2e-4, abs=1e-6)
+    mine = run.state_dict()
+    for name, tensor in theirs.model.state_dict().items():
+        assert torch.allclose(mine[name].float(), tensor.float(), rtol=1e-3, atol=2e-5), name
+
+
+def test_epochs_and_the_interval_come_from_the_arguments(tmp_path) -> None:
+    options = {
+        "max_steps": -1,
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": 3,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
+    job = job_from(trainer(tmp_path, kind=transformers.Trainer, **options))
+    assert (job.steps, job.interval, job.seed, job.task.order, job.task.batch) == (18, 1, 42, "shuffled", 3)
+    assert job.task.clip == 0.5 and len(job.task.schedulers) == 1
+
+
+class Watching(transformers.TrainerCallback):
+    pass
+
+
+class OwnStep(InOrder):
+    def training_step(self, *args, **kwargs):
+        return super().training_step(*args, **kwargs)
+
+
+def test_all_that_cannot_be_taken_over_is_listed_at_once(tmp_path) -> None:
+    def noisy(rows):
+        return padded(rows) | {"noise": torch.rand(len(rows))}
+
+    wrong = trainer(
+        tmp_path,
+        collator=noisy,
+        kind=OwnStep,
+        callbacks=[Watching()],
+        neftune_noise_alpha=5,
+        gradient_checkpointing=True,
+    )
+    wrong.model.bert.pooler.half()
+    with pytest.raises(vgame.JobFileError) as error:
+        job_from(wrong)
+    told = str(error.value)
+    for part in (
+        "neftune_noise_alpha = 5",
+        "gradient_checkpointing = True",
+        "a training_step of OwnStep",
+        "the callback Watching",
+    ):
+        assert part in told
+    assert "parameters of torch.float16 (model.float())" in told and "collate_fn gives another batch each time" in told
