@@ -37,8 +37,9 @@ docs: $(READY) ## the site, in build/site; a broken link ends it
 	@$(BIN)/python scripts/commands.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-lint: $(READY) ## style
+lint: $(READY) ## style, and that imports go one way
 	@$(BIN)/ruff check vgame tests scripts && $(BIN)/ruff format --check vgame tests scripts
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 fmt: $(READY) ## format
 	@$(BIN)/ruff format vgame tests scripts && $(BIN)/ruff check --fix vgame tests scripts

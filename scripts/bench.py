@@ -31,10 +31,10 @@ from bench_steps import steps, take_turns
 from vgame.arithmetic.certified import counting, dot
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.execute.training import train
 from vgame.job.bundle import prepare, read_job_file
 from vgame.runs.local import executor_of
 from vgame.runs.store import Store
+from vgame.runs.training import train
 from vgame.tasks import digits
 
 FILE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.json"

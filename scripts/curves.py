@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from vgame.arithmetic.reference.philox import shuffle_index
-from vgame.dispute.trees import run_tree
+from vgame.commit.trees import run_tree
 from vgame.job.bundle import JobFile, load_bundle, make_task, prepare, read_job_file, save_bundle
 from vgame.runs.store import Store
 

@@ -29,10 +29,10 @@ from vgame.chain.game import Game, JobSpec, Phase, abi_type, full_abi
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
-from vgame.execute.training import intervals
 from vgame.job.bundle import Bundle, prepare, read_job_file
 from vgame.runs.history import History
 from vgame.runs.store import Store
+from vgame.runs.training import intervals
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "gas.json"
 MARGIN = 0.02

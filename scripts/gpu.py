@@ -36,9 +36,8 @@ from bench_compare import compare  # noqa: E402
 from bench_steps import TASKS, resnet50  # noqa: E402
 from certified_data import FAMILIES, draw  # noqa: E402
 
-from vgame.arithmetic import certified  # noqa: E402
+from vgame.arithmetic import certified, gate  # noqa: E402
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices  # noqa: E402
-from vgame.arithmetic.triton import gate  # noqa: E402
 from vgame.commit.merkle import Kind  # noqa: E402
 from vgame.commit.tensor import tensors_root, to_words  # noqa: E402
 from vgame.errors import VgameError  # noqa: E402
@@ -100,7 +99,9 @@ def words() -> dict[str, bool]:
     shuffle = Shuffle(1000, 60_000)
     return {
         "random words": same(*(random_words(7, 2**33 + 5, 3, 10_001, clock) for clock in (there, here))),
-        "shuffle": same(*(shuffle_indices(7, 2**33 + 5, shuffle, clock) for clock in (there, here))),
+        "shuffle": same(
+            *(shuffle_indices(7, 2**33 + 5, shuffle.elements, shuffle.population, clock) for clock in (there, here))
+        ),
         "trees": tensors_root(Kind.STATE, [t.cuda() for t in state]) == tensors_root(Kind.STATE, state),
     }
 

@@ -84,7 +84,7 @@ class Device:
         from vgame.execute.executor import Executor
         from vgame.job.bundle import load_bundle
         from vgame.logged.logfile import LogFile
-        from vgame.logged.run import make_executor
+        from vgame.runs.logged_store import make_executor
 
         self.order, self.log = order, None
         self.bundle = bundle = load_bundle(Path(order.bundle))

@@ -93,7 +93,7 @@ def corrections(job: str, options: argparse.Namespace) -> dict[str, Any]:
 def expected(bundle, devices: list[str]) -> list[float]:
     """Corrections to be expected in a step, (forward, backward): a midpoint lies between two sums with the chance |s - s'| / ulp."""
     from vgame.logged.kernels import sum_operators
-    from vgame.logged.thresholds import observed_differences
+    from vgame.runs.thresholds import observed_differences
 
     found = [0.0, 0.0]
     with observed_differences(bundle, OBSERVED, tuple(devices)) as differences:
@@ -108,7 +108,7 @@ def expected(bundle, devices: list[str]) -> list[float]:
 
 def thresholds(job: str, options: argparse.Namespace) -> dict[str, Any]:
     """The least safe window per kind and layer, and what the paper's threshold would be."""
-    from vgame.logged.thresholds import calibrate
+    from vgame.runs.thresholds import calibrate
 
     found = calibrate(bundle_of(job, options.text, 10), OBSERVED, tuple(options.devices))
     return {group: {"window": found.safe[group], "plain": found.plain[group]} for group in found.safe}

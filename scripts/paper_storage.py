@@ -35,7 +35,7 @@ def storage(job: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def large(job: str, options: argparse.Namespace) -> dict[str, Any]:
     """One real step of a full-size job by bits, with the proven window and with the adaptive one's least."""
-    from vgame.logged.thresholds import LEAST, PROVEN
+    from vgame.runs.thresholds import LEAST, PROVEN
 
     found: dict[str, Any] = {}
     with bundle_of_large(job, options.text) as bundle:
@@ -72,8 +72,8 @@ def storage_of(bundle, every: tuple[str, ...] = ENCODINGS, surveyed: int = SURVE
     """Bytes of the first step in each encoding, and how much freedom a trainer has there, from so many sums of every operator."""
     from vgame.logged.encoding import Encoding, encode, entropy_bytes
     from vgame.logged.kernels import sum_operators
-    from vgame.logged.run import make_executor
     from vgame.logged.sums import Entries
+    from vgame.runs.logged_store import make_executor
 
     executor, survey = make_executor(bundle, "cpu"), Survey(bundle.program, surveyed)
     executor.kernels.survey = survey

@@ -54,7 +54,7 @@ def variants_of(job: str, options: argparse.Namespace) -> dict[str, Callable[[in
 
 def sides(bundle, name: str) -> dict[str, Callable[[int], object]]:
     """Trainer and auditor of a bundle."""
-    from vgame.logged.run import make_executor
+    from vgame.runs.logged_store import make_executor
 
     state = list(bundle.state)
     trainer, auditor = make_executor(bundle, "cpu"), make_executor(bundle, "cpu")

@@ -23,18 +23,18 @@ from pydantic import ValidationError
 
 from vgame.errors import Cancelled, JobFileError, VgameError
 from vgame.execute.devices import find, settle
-from vgame.execute.training import Committed, advance, state_at
 from vgame.job import bundle as spec
 from vgame.job.bundle import Bundle, LogTerms, Terms
 from vgame.job.start import Start, load_named, load_weights
 from vgame.job.state_keys import state_dict
 from vgame.job.weights import pack_weights, write_weights
-from vgame.logged.run import LoggedStore
 from vgame.program.schedule import Schedule
 from vgame.runs.local import audit_run, executor_of, open_run, prepare_run, run_root, train_run
 from vgame.runs.locate import Difference, find_difference
+from vgame.runs.logged_store import LoggedStore
 from vgame.runs.own_process import run_apart
 from vgame.runs.store import Divergence, Store
+from vgame.runs.training import Committed, advance, state_at
 from vgame.system.progress import Reporter, Silence
 from vgame.tasks.task import Task
 

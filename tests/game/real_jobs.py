@@ -15,11 +15,11 @@ from vgame.chain.game import CAUSES, JobSpec, Level, Phase
 from vgame.commit.merkle import Kind
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer
-from vgame.execute.training import train
 from vgame.job.bundle import Bundle
-from vgame.logged.history import LoggedHistory
-from vgame.logged.run import LoggedStore, make_executor
 from vgame.runs.history import History
+from vgame.runs.logged_history import LoggedHistory
+from vgame.runs.logged_store import LoggedStore, make_executor
+from vgame.runs.training import train
 
 
 class Scene:

@@ -20,11 +20,11 @@ from vgame.chain.game import JobSpec, Level, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
-from vgame.execute.training import train
 from vgame.job.bundle import Bundle, JobFile, load_bundle, prepare, save_bundle
 from vgame.program.schedule import Schedule
 from vgame.runs.history import History
 from vgame.runs.store import Store
+from vgame.runs.training import train
 
 STEPS, INTERVAL, STRIKE = 6, 2, 4
 

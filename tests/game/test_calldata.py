@@ -15,10 +15,10 @@ from wild import Frame, Layout, frame, number, wild
 
 from vgame.chain.game import Game, Level, Phase
 from vgame.commit.merkle import Kind, Tree, leaf_hash
+from vgame.commit.trees import reveal_depth
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import Openings, View
 from vgame.dispute.trainer import Trainer
-from vgame.dispute.trees import reveal_depth
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 PUBLISHING = {"reveal", "openLeaf", "postSegment", "postTrace", "postPartials"}

@@ -17,8 +17,8 @@ from vgame.arithmetic.functions import Function
 from vgame.chain.connection import Chain, Wallet, deploy_game
 from vgame.chain.game import Game, Level, Status
 from vgame.commit.merkle import Kind, Tree, leaf_hash, node_hash, padding, tree_height
+from vgame.commit.trees import reveal_depth, run_leaf
 from vgame.commit.words import LEAF_WORDS
-from vgame.dispute.trees import reveal_depth, run_leaf
 from vgame.program.operators import Map, Ref, RefClass, identity_access, immediate
 from vgame.program.program import Program, Source
 

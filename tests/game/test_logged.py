@@ -18,16 +18,16 @@ from vgame.attacks.tampered_log import Tampering
 from vgame.chain.game import Level, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.errors import Abstain, ContractError, StoreError
-from vgame.execute.training import train
 from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
 from vgame.job.terms import gas_of
 from vgame.logged.admissible import Moments, merge_moments, moments_sum
-from vgame.logged.history import LoggedHistory
 from vgame.logged.kernels import sum_operators
-from vgame.logged.published import FILES, PublishedLog
-from vgame.logged.run import make_executor
 from vgame.program.operators import Contract
+from vgame.runs.logged_history import LoggedHistory
+from vgame.runs.logged_store import make_executor
+from vgame.runs.published_log import FILES, PublishedLog
 from vgame.runs.store import Divergence, Store
+from vgame.runs.training import train
 from vgame.system.progress import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,13 +9,13 @@ from real_jobs import AtElement, Scene, train_run
 from revm_node import RevmChain
 
 from vgame.chain.game import Phase
-from vgame.execute.training import train
 from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
 from vgame.job.terms import gas_of
 from vgame.program.operators import Contract
 from vgame.runs.history import History
 from vgame.runs.local import executor_of
 from vgame.runs.store import Store
+from vgame.runs.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
 

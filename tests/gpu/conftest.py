@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic import gate
 
 os.environ.setdefault(gate.INTERPRETER_SWITCH, "1")  # before any kernel is defined
 sys.path.append(str(Path(__file__).resolve().parents[1] / "unit"))  # its operands serve here too

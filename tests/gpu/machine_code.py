@@ -16,17 +16,16 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from vgame.arithmetic import certified
+from vgame.arithmetic import certified, gate
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.numba.pointwise import Chain
 from vgame.arithmetic.torch import elementary
 from vgame.arithmetic.torch import indexed_matrix as folded
-from vgame.arithmetic.triton import gate, pointwise
 from vgame.arithmetic.triton import philox as gpu_random
+from vgame.arithmetic.triton import pointwise
 from vgame.arithmetic.triton.elementary import VALUES
 from vgame.commit.gpu_sha import roots
 from vgame.execute.chains import ALONE_ON_GPU
-from vgame.program.operators import Shuffle
 
 #: Contraction, flushing, approximations, binary32 divisions that are not IEEE's, tensor-core formats.
 FORBIDDEN = re.compile(r"\bfma\b|\.ftz|\.approx|div\.full|tf32|\bmad\.(rn|rz)|\bmma\b")
@@ -90,7 +89,7 @@ def start_all() -> None:
     clock = torch.ones(1, dtype=torch.int64)
     for elements in (1, 999):
         gpu_random.random_words(1 << 63, clock, 5, elements)
-        gpu_random.shuffle_indices(3, clock, Shuffle(elements, 50_000))
+        gpu_random.shuffle_indices(3, clock, elements, 50_000)
 
 
 def start_chain(x: torch.Tensor) -> None:

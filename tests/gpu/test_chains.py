@@ -11,9 +11,9 @@ import torch
 from certified_data import FAMILIES, draw
 from small_programs import World, executed
 
+from vgame.arithmetic import gate
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.numba.pointwise import Chain
-from vgame.arithmetic.triton import gate
 from vgame.execute.chains import ALONE_ON_GPU
 from vgame.execute.executor import Executor
 from vgame.execute.kernels import Correct

@@ -7,15 +7,14 @@ import pytest
 import torch
 from certified_data import EDGES
 
+from vgame.arithmetic import gate
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.reference.philox import random_word, shuffle_index
 from vgame.arithmetic.torch import elementary
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
-from vgame.arithmetic.triton import gate
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.kernels import Correct
-from vgame.program.operators import Shuffle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 SEED = 0x0123456789ABCDEF
@@ -64,7 +63,7 @@ def test_random_words(step: int) -> None:
 
 @pytest.mark.parametrize("population", [97, 2**31 - 1])
 def test_shuffle(population: int) -> None:
-    found = shuffle_indices(SEED, 7, Shuffle(33, population), torch.tensor([7]))
+    found = shuffle_indices(SEED, 7, 33, population, torch.tensor([7]))
     assert found.tolist() == [shuffle_index(SEED, 7, e, 33, population) for e in range(33)]
 
 

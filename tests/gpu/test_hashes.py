@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic import gate
 from vgame.commit import tensor as commit
 from vgame.commit.merkle import Kind
 from vgame.commit.words import LEAF_WORDS, words_root

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic import gate
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,6 @@ from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.commit.merkle import Kind, leaf_hash, path_root
 from vgame.execute.reference import Position
 from vgame.job.bundle import LogSpec
-from vgame.logged.history import LoggedHistory
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
 from vgame.logged.reference import evaluate, reads_log
 from vgame.logged.rounding import Direction
@@ -28,6 +27,7 @@ from vgame.program.operators import Contract as Contraction
 from vgame.program.operators import Map
 from vgame.program.program import Program
 from vgame.runs.history import PROOF_TYPE
+from vgame.runs.logged_history import LoggedHistory
 from vgame.runs.store import Store
 
 PROGRAMS = {"sums": sums, "functions": functions, "selections": selections}

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from vgame.attacks.tampered_log import Tampering
-from vgame.execute.training import train
 from vgame.job.bundle import JobFile, LogTerms, load_bundle, read_job_file
 from vgame.logged.kernels import sum_operators
-from vgame.logged.run import LoggedStore, make_executor
+from vgame.runs.logged_store import LoggedStore, make_executor
+from vgame.runs.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 
 import vgame.runs.store
 from vgame.errors import BundleError, JobFileError, StoreError, VgameError
-from vgame.execute.training import train
 from vgame.job.bundle import differences, load_bundle, prepare, read_job_file, save_bundle
 from vgame.program.file import load_program
 from vgame.runs.local import audit_offline, executor_of, open_run, prepare_run, ranges, train_offline
 from vgame.runs.locate import locate
 from vgame.runs.store import Divergence, Store
+from vgame.runs.training import train
 from vgame.system.progress import Reporter
 
 QUIET = Reporter(json_lines=True)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from certified_data import FAMILIES, LEAST, draw, words
 
+from vgame.arithmetic import workspace
 from vgame.arithmetic.certified import counting, dot, reversed_order, sum_rows
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
@@ -19,7 +20,7 @@ from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.compiled import compiled as compiled_loops
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.torch import indexed_matrix as folded
-from vgame.arithmetic.torch import products, row_facts, sums, workspace
+from vgame.arithmetic.torch import products, row_facts, sums
 
 families = pytest.mark.parametrize("family", FAMILIES)
 

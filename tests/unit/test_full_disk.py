@@ -14,11 +14,11 @@ from logged_runs import job
 from vgame.agents.retry import Patience
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
-from vgame.execute.training import train
 from vgame.job.bundle import Bundle, load_bundle, prepare, save_bundle
-from vgame.logged.run import LoggedStore, make_executor
 from vgame.runs.local import audit_offline
+from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.store import Divergence, Store
+from vgame.runs.training import train
 from vgame.system.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("one_thread")

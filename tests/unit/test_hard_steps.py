@@ -14,9 +14,10 @@ from vgame.arithmetic.functions import Function
 from vgame.arithmetic.torch.rounding_test import at_worst
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, JobFile, LogTerms, Terms, prepare, with_log
-from vgame.job.terms import KEPT_OUT, Prices, auditor_shortcomings, measure, safe_terms, trainer_shortcomings
+from vgame.job.terms import KEPT_OUT, Prices, auditor_shortcomings, safe_terms, trainer_shortcomings
 from vgame.program.operators import Contract, Gather, Map, Operator, Ref, RefClass, Variant, identity_access
 from vgame.runs.local import executor_of
+from vgame.runs.pace import measure
 
 SIZE, TERMS, HARD = 256, 512, 6  # from step HARD on every product cancels to the last bit
 
@@ -74,8 +75,8 @@ def test_a_long_step_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     bundle = order()
     executor = executor_of(bundle, "cpu")
     whole = measure(bundle, executor)
-    monkeypatch.setattr("vgame.job.terms.MEASURED", 1e-9)
-    monkeypatch.setattr("vgame.job.terms.HARDEST", 4e-9 / whole.step)  # a quarter of the sums, about
+    monkeypatch.setattr("vgame.runs.pace.MEASURED", 1e-9)
+    monkeypatch.setattr("vgame.runs.pace.HARDEST", 4e-9 / whole.step)  # a quarter of the sums, about
     part = measure(bundle, executor)
     assert whole.worst / 4 < part.worst < 4 * whole.worst
 

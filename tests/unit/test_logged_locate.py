@@ -12,9 +12,9 @@ from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
 from vgame.job.bundle import load_bundle, prepare, save_bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog
-from vgame.logged.thresholds import LEAST
 from vgame.runs.local import audit_offline
 from vgame.runs.locate import locate
+from vgame.runs.thresholds import LEAST
 from vgame.system.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("one_thread")

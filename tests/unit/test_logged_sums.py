@@ -13,8 +13,8 @@ from certified_data import FAMILIES, words
 from certified_data import draw as draw_family
 from small_programs import World
 
+from vgame.arithmetic import workspace
 from vgame.arithmetic.numba.compiled import compiled
-from vgame.arithmetic.torch import workspace
 from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
 from vgame.arithmetic.torch.vendor import reversed_order
 from vgame.logged import products, row_sums

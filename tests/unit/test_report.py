@@ -13,7 +13,7 @@ from vgame.chain.connection import artifact
 from vgame.demo.dossier import Dossier, Move, Tree, with_value
 from vgame.demo.picture import descent
 from vgame.demo.report import MOVES, TITLES, exact_ether, write_report
-from vgame.demo.story import Result
+from vgame.demo.result import Result
 
 ETHER = 10**18
 ONE = Dossier(

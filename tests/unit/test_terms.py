@@ -14,26 +14,24 @@ import pytest
 from web3 import Web3
 
 from vgame.chain.connection import artifact, calldata_floor
+from vgame.cli.terms import propose
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, JobFile, LogTerms, Terms, prepare, save_bundle, with_log
 from vgame.job.terms import (
     GAS,
-    HARDEST,
     KEPT_OUT,
-    MEASURED,
     Pace,
     Prices,
     auditor_shortcomings,
     count_moves,
     gas_of,
-    measure,
     needed_slot,
-    propose,
     safe_terms,
     trainer_shortcomings,
 )
 from vgame.program.operators import ArgMax, Ref, RefClass
+from vgame.runs.pace import HARDEST, MEASURED, measure
 from vgame.system.progress import Reporter
 
 RECORD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())
@@ -186,7 +184,7 @@ def test_what_nobody_would_accept_is_not_proposed(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, expected: str
 ) -> None:
     """A run of 111 days with what it leaves its auditors; a dispute that takes longer."""
-    monkeypatch.setattr("vgame.job.terms.measure", lambda *_: pace)
+    monkeypatch.setattr("vgame.cli.terms.measure", lambda *_: pace)
     save_bundle(bundle, tmp_path / "bundle")
     with pytest.raises(VgameError, match="more than a trainer or an auditor takes") as caught:
         propose(tmp_path / "bundle", "default", 1.0, Prices(), Reporter())

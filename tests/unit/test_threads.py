@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from vgame.arithmetic.torch.workspace import copy_shared
+from vgame.arithmetic.workspace import copy_shared
 from vgame.system.threads import Later, _helpers, _offer, _patient, each, ours, share, threads
 
 CALLER = threading.current_thread()

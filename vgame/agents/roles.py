@@ -26,10 +26,11 @@ from vgame.errors import Abstain, ChainError, NotYet, VgameError
 from vgame.execute.devices import fingerprint, settle
 from vgame.execute.work import operations
 from vgame.job.bundle import Bundle, load_bundle
-from vgame.job.terms import Pace, auditor_shortcomings, measure, trainer_shortcomings
-from vgame.logged.published import PublishedLog
-from vgame.logged.run import LoggedStore
+from vgame.job.terms import Pace, auditor_shortcomings, trainer_shortcomings
 from vgame.runs.local import link_bundle
+from vgame.runs.logged_store import LoggedStore
+from vgame.runs.pace import measure
+from vgame.runs.published_log import PublishedLog
 from vgame.runs.store import Store
 from vgame.system.progress import Reporter
 
@@ -171,7 +172,7 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:
     """Own run root, hex, of every job that orders the bundle; the own run must have ended."""
-    from vgame.dispute.trees import run_tree
+    from vgame.commit.trees import run_tree
 
     bundle = load_bundle(bundle_folder)
     folder = store_folder / bundle.identity.hex()[:16]
@@ -230,8 +231,8 @@ class Computation:
     def _start_logged(self, seat: Seat, kind: str, attack: tuple[str, int] | None) -> None:
         """The trainer records its log in its run folder; an auditor follows a copy of it, in a run of its own."""
         from vgame.attacks.tampered_log import steer
-        from vgame.logged.history import LoggedHistory
-        from vgame.logged.run import make_executor
+        from vgame.runs.logged_history import LoggedHistory
+        from vgame.runs.logged_store import make_executor
 
         self.stepper, identity = make_executor(self.bundle, kind), self.bundle.identity.hex()[:16]
         if attack:
@@ -266,7 +267,7 @@ class Computation:
 
     def run(self, hurry: Callable[[], str] = lambda: "") -> None:
         """Train or re-train to the end; a disk that takes nothing is waited for, while a clock may run (`hurry`)."""
-        from vgame.execute.training import train
+        from vgame.runs.training import train
 
         bundle, begin = self.bundle, time.monotonic()
 
@@ -311,7 +312,7 @@ class Computation:
     @property
     def run_root(self) -> bytes:
         """Root over the checkpoints that were reached."""
-        from vgame.dispute.trees import run_tree
+        from vgame.commit.trees import run_tree
 
         return run_tree(self.store.roots, len(self.store.roots), self.history.logs).root
 

@@ -12,11 +12,11 @@ import torch
 
 from vgame.arithmetic.reference.sums import NARROW, Partial, merge, partial_sum
 from vgame.execute.executor import Executor, StepResult, Tap
-from vgame.execute.training import State
 from vgame.job.bundle import Bundle
 from vgame.program.operators import Contract, Gather, Ref, RefClass, Shuffle, Variant
 from vgame.program.program import Program
 from vgame.runs.history import History
+from vgame.runs.training import State
 
 #: (step, operator, its output, the state before the step) -> output
 Output = Callable[[int, int, torch.Tensor, State], torch.Tensor]
@@ -43,7 +43,7 @@ class Patch:
 
 
 class PatchedExecutor:
-    """An executor with a patch; implements vgame.execute.training.Stepper."""
+    """An executor with a patch; implements vgame.runs.training.Stepper."""
 
     def __init__(self, executor: Executor, patch: Patch) -> None:
         self.executor, self.patch = executor, patch

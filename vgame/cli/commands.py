@@ -230,7 +230,8 @@ def terms(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    from vgame.job.terms import GWEI, Prices, propose
+    from vgame.cli.terms import propose
+    from vgame.job.terms import GWEI, Prices
 
     prices = Prices(int(gas_gwei * GWEI), int(compute_ether * 10**18), audited, censorship=censorship)
     propose(bundle, device, slower, prices, Reporter(json))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic import gate
 from vgame.commit.merkle import Kind, Tree, fold, tree_height
 from vgame.commit.words import words_root, words_tree
 

@@ -15,7 +15,7 @@ from vgame.demo import picture
 from vgame.system.files import write_atomic
 
 if TYPE_CHECKING:
-    from vgame.demo.story import Result
+    from vgame.demo.result import Result
 
 
 TITLES = {name: attack.title for name, attack in ATTACKS.items()} | {
@@ -58,7 +58,7 @@ def ether(wei: int) -> str:
 
 def write_report(result: Result, path: Path) -> None:
     """Render the result; the file is whole or not there."""
-    from vgame.demo.story import DEVICE_A, DEVICE_B
+    from vgame.demo.result import DEVICE_A, DEVICE_B
 
     environment = Environment(
         loader=PackageLoader("vgame.demo", "templates"),

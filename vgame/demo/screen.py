@@ -12,7 +12,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from vgame.demo.dossier import Dossier
-    from vgame.demo.story import Result
+    from vgame.demo.result import Result
 
 
 class Screen:

@@ -13,20 +13,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.chain.connection import Wallet, connect, deploy_game
 from vgame.chain.game import Event, Game, Level, Phase, Status, Turn
-from vgame.demo.dossier import Dossier, holdings, investigate, paid_in
+from vgame.demo.dossier import holdings, investigate, paid_in
 from vgame.demo.processes import Role, start_embedded_chain
+from vgame.demo.result import DEVICE_A, DEVICE_B, Result
 from vgame.demo.screen import Screen
 from vgame.errors import ContractError, VgameError
 
-DEVICE_A, DEVICE_B = "default", "compatible"
 DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
 LOGGED = "bundle-logged"  # of the job in mode `logged`
 T = TypeVar("T")
@@ -36,29 +35,6 @@ FUNDS = {"client": 200, "trainer": 20, "auditor": 20, "cheat": 100, "accuser": 2
 WITHOUT_TIME_TRAVEL = {
     "challenge_window": 60, "reward_window": 20, "trainer_budget": 40, "auditor_budget": 40, "slot": 1,
 }  # fmt: skip
-
-
-@dataclass
-class Result:
-    """What the demonstration found out."""
-
-    honest: dict[str, Any] = field(default_factory=dict)
-    attacks: list[Dossier] = field(default_factory=list)
-    accusations: list[Dossier] = field(default_factory=list)
-    conserved: bool = False
-    seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)
-    money: dict[str, int] = field(default_factory=dict)
-    job: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "honest": self.honest,
-            "attacks": [a.facts() for a in self.attacks],
-            "accusations": [a.facts() for a in self.accusations],
-            "conserved": self.conserved,
-            "seconds": round(self.seconds, 1),
-        }
 
 
 def run_demo(json_output: bool, attack: str | None, rpc: str | None, report: Path, job_file: Path | None) -> int:

@@ -14,9 +14,9 @@ from web3 import Web3
 
 from vgame.chain.game import CAUSES, Dispute, Job, Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
+from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import Entry, Node, Openings, View
 from vgame.dispute.player import Player, each, is_open, one_of
-from vgame.dispute.trees import subtree_path
 from vgame.errors import Abstain, ContractError, NotYet
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from vgame.chain.game import Dispute, Game, Job, Level, Standing
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
+from vgame.commit.trees import ClaimedTree, known_tree, run_leaf
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
-from vgame.dispute.trees import ClaimedTree, known_tree, run_leaf
 from vgame.errors import Abstain, EndpointError, NotYet
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from functools import partial
 
 from vgame.chain.game import Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
+from vgame.commit.trees import reveal_depth, run_tree
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
 from vgame.dispute.player import Player, one_of
-from vgame.dispute.trees import reveal_depth, run_tree
 from vgame.errors import Abstain, NotYet, Over
 
 

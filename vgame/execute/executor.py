@@ -15,12 +15,11 @@ from functools import partial
 
 import torch
 
-from vgame.arithmetic import certified
+from vgame.arithmetic import certified, gate
 from vgame.arithmetic.numba import pointwise
 from vgame.arithmetic.torch.indexed_matrix import LEAST, Folded, Mirrored, Placed, fold
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
-from vgame.arithmetic.torch.workspace import copy_shared, keep_pages
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic.workspace import copy_shared, keep_pages
 from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
@@ -322,7 +321,9 @@ class _Run:
             case Philox():
                 return random_words(self.executor.seed, self.step, index, operator.elements, self.executor.clock)
             case Shuffle():
-                return shuffle_indices(self.executor.seed, self.step, operator, self.executor.clock)
+                return shuffle_indices(
+                    self.executor.seed, self.step, operator.elements, operator.population, self.executor.clock
+                )
         raise AssertionError(f"unknown operator {operator}")
 
     def _product(self, operator: Contract, run: Runner) -> torch.Tensor:

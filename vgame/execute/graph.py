@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic import gate
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, Launched, StepResult, Tap
 

@@ -13,12 +13,11 @@ from typing import Protocol
 
 import torch
 
-from vgame.arithmetic import certified
+from vgame.arithmetic import certified, gate
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.torch import elementary, narrow
 from vgame.arithmetic.torch.indexed_matrix import Folded
 from vgame.arithmetic.torch.vendor import vendor
-from vgame.arithmetic.triton import gate
 from vgame.system.threads import Runner, each
 
 Tensor = torch.Tensor

@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 
 from vgame.arithmetic.torch.indexed_matrix import Mirrored
-from vgame.arithmetic.torch.workspace import copy_shared
+from vgame.arithmetic.workspace import copy_shared
 from vgame.program.operators import BROADCAST, Access, Dim
 
 WIDEST = 8  # how many words a padded copy may have per word that is read or written

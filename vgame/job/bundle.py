@@ -392,7 +392,7 @@ def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:
             raise JobFileError(f"[log] belongs to mode = 'logged', but the mode is {bundle.mode!r}")
         return bundle
     from vgame.logged.kernels import sum_operators
-    from vgame.logged.thresholds import PROVEN, calibrate
+    from vgame.runs.thresholds import PROVEN, calibrate
 
     terms = terms or LogTerms()
     proven = LogSpec(bits=terms.bits, windows=(PROVEN,) * len(sum_operators(bundle.program)))

@@ -5,33 +5,18 @@ In: a bundle, the pace of a device, prices. Out: counted moves, gas of either si
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 
-import torch
-from pydantic import ValidationError
-
-from vgame.arithmetic.torch.rounding_test import at_worst
 from vgame.commit.merkle import tree_height
-from vgame.commit.tensor import tensor_root
 from vgame.commit.words import leaf_count
-from vgame.errors import VgameError
-from vgame.execute.devices import settle
-from vgame.execute.training import Stepper
-from vgame.execute.work import operations
-from vgame.job.bundle import Bundle, Terms, load_bundle, problems
+from vgame.job.bundle import Bundle, Terms
 from vgame.program.operators import LEAF_TERMS, Contract
 from vgame.program.validate import longest_run
-from vgame.runs.local import executor_of
-from vgame.system.progress import SILENCE, Reporter, Silence
 
 GWEI = 10**9
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
 WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
-HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
-MEASURED = 60  # seconds that measuring such a step may take, about; a longer one is measured in part
 LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
 
 #: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
@@ -213,91 +198,3 @@ def _above(terms: Terms, **most: int) -> list[str]:
         for name, limit in most.items()
         if getattr(terms, name) > limit
     ]
-
-
-def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pace:
-    """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could make, and the
-    hashing of its state."""
-    count = min(3, bundle.steps)
-    state, times = stepper.initial(bundle.state), []
-    for step in range(1, count + 1):
-        begin = time.monotonic()
-        state = stepper.step(step, state).state
-        times.append(time.monotonic() - begin)
-        listener.progress("measuring", step, count + 2, f"{times[-1]:.3f} s")
-
-    def tap(_: int, output: torch.Tensor) -> torch.Tensor:
-        tensor_root(output)
-        return output
-
-    begin = time.monotonic()
-    for tensor in state:
-        tensor_root(tensor)
-    hashed = time.monotonic()
-    stepper.step(1, stepper.initial(bundle.state), tap)
-    trace, usual = time.monotonic() - hashed, max(times[1:], default=times[0])
-    listener.progress("measuring", count + 1, count + 2, f"{trace:.3f} s")
-    worst = _slowest(bundle, stepper, usual)
-    listener.progress("measuring", count + 2, count + 2, f"{worst:.3f} s at worst")
-    return Pace(usual, trace, worst, hashed - begin)
-
-
-def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:
-    """Seconds of a step all of whose sums go through every tier, as from some step on data of a client's choice could make them."""
-    part, first = min(1.0, MEASURED / (HARDEST * usual)), stepper.initial(bundle.state)
-    with at_worst(1e-9):  # one sum of each tile: compiles what ordinary data may never need
-        stepper.step(1, first)
-    begin = time.monotonic()
-    with at_worst(part):
-        stepper.step(1, first)
-    return usual + max(0.0, time.monotonic() - begin - usual) / part
-
-
-def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: Reporter) -> None:
-    """Print safe terms as TOML, for devices that are `slower` times as slow as this one."""
-    if not 1e-9 <= prices.audited <= 1:
-        raise VgameError(f"--audited is a probability from 1e-9 to 1, got {prices.audited}")
-    if not 0 <= slower <= 1e9:
-        raise VgameError(f"--slower is a number from 0 to 1e9, got {slower}")
-    if prices.censorship < 0:
-        raise VgameError(f"--censorship is a number of seconds, at least 0, got {prices.censorship}")
-    bundle = load_bundle(folder)
-    with settle(device) as kind:
-        reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
-        here = measure(bundle, executor_of(bundle, kind))
-    pace = Pace(slower * here.step, slower * here.trace, slower * here.worst, slower * here.state)
-    moves, safe = count_moves(bundle), replace(bundle, terms=safe_terms(bundle, pace, prices))
-    fields = safe.terms.model_dump()
-    try:
-        Terms.model_validate(fields)
-    except ValidationError as error:
-        raise VgameError(f"no job can have terms for such prices and times: {problems(error)}") from None
-    if short := trainer_shortcomings(safe, pace, prices.gas) + auditor_shortcomings(safe, pace):
-        raise VgameError(
-            f"what this run needs is more than a trainer or an auditor takes: {'; '.join(short)}; order fewer steps or a shorter interval"
-        )
-    trainer_gas, auditor_gas = moves.trainer_gas * prices.gas, moves.auditor_gas * prices.gas
-    text = "\n".join(
-        [
-            f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing, {pace.worst:.3f} s at worst; "
-            f"{prices.gas / GWEI:g} gwei, audited with probability {prices.audited:g}",
-            f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
-            f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
-            f"# gas money beside the bonds, for each dispute open at once: {_ether(trainer_gas)} of the trainer, {_ether(auditor_gas)} "
-            "of the auditor; what is won meanwhile is withdrawn in time",
-            "[terms]",
-            *(f"{name} = {_toml(value)}" for name, value in fields.items()),
-        ]
-    )
-    fields |= {"trainer_gas_reserve": trainer_gas, "auditor_gas_reserve": auditor_gas}
-    money = {k: str(v) if v > 2**53 else v for k, v in fields.items()}
-    reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, worst_seconds=pace.worst, **money)
-
-
-def _ether(wei: int) -> str:
-    return f"{wei / 10**18:.6f} ether"
-
-
-def _toml(value: int) -> str:
-    """TOML integers have 64 bits."""
-    return str(value) if value < 2**63 else f'"{value} wei"'

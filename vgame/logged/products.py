@@ -16,7 +16,7 @@ from vgame.arithmetic.torch.indexed_matrix import Folded
 from vgame.arithmetic.torch.products import Tile, part_of, pick, shared_tiles
 from vgame.arithmetic.torch.rounding_test import SLACK, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
-from vgame.arithmetic.torch.workspace import TILE, spans
+from vgame.arithmetic.workspace import TILE, spans
 from vgame.logged.rounding import round_tensor
 from vgame.logged.sums import EXACT, Site, follow, given_entries, record, round_pass, sort_found, without_entry
 from vgame.system.threads import each

@@ -20,7 +20,7 @@ from vgame.arithmetic.torch.exact import Bags, Rows, exact_sums, exhaust
 from vgame.arithmetic.torch.rounding_test import SLACK, canonical_nan, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
 from vgame.arithmetic.torch.vendor import NATIVE, vendor
-from vgame.arithmetic.torch.workspace import TILE, spans, sum_size, widen
+from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 from vgame.logged.rounding import round_tensor
 from vgame.logged.sums import Site, follow, given_entries, record, round_pass, sort_found, without_entry
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vgame.arithmetic.numba.compiled import flat as memory
 from vgame.arithmetic.numba.compiled import in_use
-from vgame.arithmetic.torch.workspace import scratch
+from vgame.arithmetic.workspace import scratch
 from vgame.logged.rounding import Direction, cells, compile_loop, copy_entries, nearest, round_tensor
 from vgame.system.threads import share
 

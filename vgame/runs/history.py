@@ -19,9 +19,9 @@ from vgame.commit.merkle import Kind, Tree, fold, tree_height
 from vgame.commit.tensor import tensor_bytes, tensor_root, to_words
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_range_proof, words_tree
 from vgame.execute import reference
-from vgame.execute.training import State, Stepper, advance, state_at
 from vgame.program.operators import Contract, Ref, RefClass, operand_refs
 from vgame.runs.store import Store
+from vgame.runs.training import State, Stepper, advance, state_at
 
 PROOF_TYPE = "(bytes,bytes,bytes32[],(bytes,bytes32[],bytes32[])[])"
 OpeningTuple = tuple[bytes, list[bytes], list[bytes]]

@@ -17,12 +17,11 @@ import numpy as np
 
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.dispute.trees import run_tree
+from vgame.commit.trees import run_tree
 from vgame.errors import JobFileError, StoreError, VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.execute.profile import Profile
-from vgame.execute.training import Committed, intervals, state_at, train
 from vgame.job.bundle import (
     Bundle,
     JobFile,
@@ -38,9 +37,10 @@ from vgame.job.bundle import (
 from vgame.job.differences import order_differences
 from vgame.job.state_keys import keys_root
 from vgame.logged.kernels import LoggedExecutor
-from vgame.logged.run import LoggedStore, make_executor
 from vgame.logged.sums import PROVEN
+from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.store import Divergence, Store
+from vgame.runs.training import Committed, intervals, state_at, train
 from vgame.system.progress import SILENCE, Reporter, Silence
 
 

@@ -13,12 +13,12 @@ from vgame.commit.tensor import tensors_root, to_words
 from vgame.errors import StoreError, VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
-from vgame.execute.training import State, advance, state_at
 from vgame.job.bundle import differences
 from vgame.logged.kernels import TamperedLog
-from vgame.logged.run import LoggedStore
 from vgame.runs.local import executor_of, open_run
+from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
+from vgame.runs.training import State, advance, state_at
 from vgame.system.progress import Reporter
 
 

@@ -14,10 +14,10 @@ from vgame.commit.tensor import tensor_root, to_words
 from vgame.errors import VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
-from vgame.execute.training import State, advance, state_at
-from vgame.logged.run import LoggedStore
 from vgame.runs.local import executor_of, open_run
+from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
+from vgame.runs.training import State, advance, state_at
 from vgame.system.progress import Reporter
 
 

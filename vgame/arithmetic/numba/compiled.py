@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic import gate
 from vgame.system.jit import compiled_loop
 
 compile_loop = compiled_loop(error_model="numpy")

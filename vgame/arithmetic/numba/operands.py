@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba.compiled import add, batch_stride, compile_loop, flat
-from vgame.arithmetic.torch.workspace import lines
+from vgame.arithmetic.workspace import lines
 from vgame.system.threads import share
 
 #: Runs of words from which on they are read as such.

@@ -24,7 +24,7 @@ from vgame.arithmetic.torch.indexed_matrix import Folded
 from vgame.arithmetic.torch.products import Tile, unfolded
 from vgame.arithmetic.torch.rounding_test import hard_part, tally, weigh
 from vgame.arithmetic.torch.vendor import vendor
-from vgame.arithmetic.torch.workspace import TILE, scratch
+from vgame.arithmetic.workspace import TILE, scratch
 from vgame.system.threads import Runner, each, threads
 
 #: From so many filters, channels and pixels on filtering pays; and so many words may the filters' transforms have.

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import elementary_tables as tables
+from vgame.arithmetic import gate
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.triton import gate
 
 CHUNK = 1 << 15  # elements per pass on a CPU: the temporaries stay in the second-level cache
 SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, which then stands in the low bits

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.torch.rounding_test import weigh
-from vgame.arithmetic.torch.workspace import gather_size, scratch, spans
+from vgame.arithmetic.workspace import gather_size, scratch, spans
 
 #: A sum is an integer multiple of this.
 LOWEST = -298

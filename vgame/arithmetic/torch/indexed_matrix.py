@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vgame.arithmetic import gate
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.torch.vendor import NATIVE, vendor
-from vgame.arithmetic.triton import gate
 
 Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
 

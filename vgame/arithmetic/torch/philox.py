@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from vgame.arithmetic import gate
 from vgame.arithmetic.numba.philox import fill_shuffle, fill_words
 from vgame.arithmetic.reference.philox import MULTIPLIERS, ROUNDS, WEYL_INCREMENTS, WORD_MASK, split_key
-from vgame.arithmetic.triton import gate
-from vgame.program.operators import Shuffle
 
 
 def _multiply(x: torch.Tensor, multiplier: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,12 +49,12 @@ def random_words(seed: int, step: int, operator: int, elements: int, clock: torc
     return torch.stack(words, 1).reshape(-1)[:elements].to(torch.int32)
 
 
-def shuffle_indices(seed: int, step: int, operator: Shuffle, clock: torch.Tensor) -> torch.Tensor:
-    """The sample indices of a step: few numbers, by a kernel, else computed on the host for every device."""
+def shuffle_indices(seed: int, step: int, elements: int, population: int, clock: torch.Tensor) -> torch.Tensor:
+    """The output of a SHUFFLE operator, the samples of a step: few numbers, by a kernel, else computed on the host for every device."""
     if gate.in_use(clock.device):
         from vgame.arithmetic.triton import philox as gpu_random  # imported only where it runs
 
-        return gpu_random.shuffle_indices(seed, clock, operator)
-    indices = np.empty(operator.elements, np.int32)
-    fill_shuffle(indices, (step - 1) * operator.elements, operator.population, *split_key(seed))
+        return gpu_random.shuffle_indices(seed, clock, elements, population)
+    indices = np.empty(elements, np.int32)
+    fill_shuffle(indices, (step - 1) * elements, population, *split_key(seed))
     return torch.from_numpy(indices).to(clock.device)

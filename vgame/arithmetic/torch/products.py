@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vgame.arithmetic import gate
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
@@ -26,8 +27,7 @@ from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, canonical_nan
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
 from vgame.arithmetic.torch.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.torch.vendor import NATIVE, vendor
-from vgame.arithmetic.torch.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
 from vgame.system.threads import Runner, each, threads
 
 #: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.

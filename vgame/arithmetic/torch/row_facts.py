@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import operands as compiled_operands
-from vgame.arithmetic.torch.workspace import pass_size, spans
+from vgame.arithmetic.workspace import pass_size, spans
 
 #: The "lowest bit" of zero: 2^1024 reads as infinity.
 OF_ZERO = 1024

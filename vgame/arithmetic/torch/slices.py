@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vgame.arithmetic.torch.exact import Rows, exact_sums, power_above
 from vgame.arithmetic.torch.vendor import vendor
-from vgame.arithmetic.torch.workspace import scratch, widen
+from vgame.arithmetic.workspace import scratch, widen
 
 
 def slice_bits(k: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vgame.arithmetic import gate
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
@@ -24,8 +25,7 @@ from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, enclose, hard_part, tally, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
 from vgame.arithmetic.torch.vendor import NATIVE, vendor
-from vgame.arithmetic.torch.workspace import TILE, spans, sum_size, widen
-from vgame.arithmetic.triton import gate
+from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 
 #: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in blocks.
 SHORT, TWO_STAGES = 64, 1024

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.torch.workspace import widen
+from vgame.arithmetic.workspace import widen
 from vgame.errors import VgameError
 
 #: The switch by which cuBLAS (13.0u2 and later) replaces binary64 products by emulated ones; off unless set.

@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 
 from vgame.arithmetic.reference.philox import BIT_STREAM, MULTIPLIERS, PIVOT_STREAM, WEYL_INCREMENTS, split_key
-from vgame.program.operators import Shuffle
 
 BLOCK = 256
 
@@ -80,10 +79,10 @@ def random_words(seed: int, clock: torch.Tensor, operator: int, elements: int) -
     return out
 
 
-def shuffle_indices(seed: int, clock: torch.Tensor, operator: Shuffle) -> torch.Tensor:
-    """Twin: random.shuffle_indices; clock: int64 [1], the step."""
-    out = torch.empty(operator.elements, dtype=torch.int32, device=clock.device)
-    _fill_shuffle[(triton.cdiv(operator.elements, BLOCK),)](
-        clock, out, *split_key(seed), operator.elements, operator.population, BLOCK=BLOCK, enable_fp_fusion=False
+def shuffle_indices(seed: int, clock: torch.Tensor, elements: int, population: int) -> torch.Tensor:
+    """Twin: torch/philox.py, shuffle_indices; clock: int64 [1], the step."""
+    out = torch.empty(elements, dtype=torch.int32, device=clock.device)
+    _fill_shuffle[(triton.cdiv(elements, BLOCK),)](
+        clock, out, *split_key(seed), elements, population, BLOCK=BLOCK, enable_fp_fusion=False
     )
     return out

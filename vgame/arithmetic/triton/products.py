@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vgame.arithmetic.gate import programs
 from vgame.arithmetic.torch.indexed_matrix import Placed
 from vgame.arithmetic.torch.rounding_test import SLACK, UNIT, is_counted, tally
 from vgame.arithmetic.torch.row_facts import OF_ZERO
 from vgame.arithmetic.torch.vendor import vendor
-from vgame.arithmetic.torch.workspace import spans
 from vgame.arithmetic.triton.exact import MOST_TERMS, PRODUCTS, collect, exact_word, power_of_two, round_word
-from vgame.arithmetic.triton.gate import programs
+from vgame.arithmetic.workspace import spans
 
 #: Elements of a tile of the result or of an operand's block: large enough to fill a GPU with one vendor product.
 TILE = 1 << 24

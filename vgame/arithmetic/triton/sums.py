@@ -15,12 +15,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vgame.arithmetic.gate import programs
 from vgame.arithmetic.torch.indexed_matrix import Placed
 from vgame.arithmetic.torch.rounding_test import SLACK, UNIT, is_counted, tally
-from vgame.arithmetic.torch.workspace import batch_of, spans
 from vgame.arithmetic.triton.exact import MOST_TERMS, ROWS, SELECTED, collect, exact_word, round_word
-from vgame.arithmetic.triton.gate import programs
 from vgame.arithmetic.triton.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
+from vgame.arithmetic.workspace import batch_of, spans
 
 #: Terms of a piece of a row, which one instance of the kernel adds up; rows that lie beside each other: side by side, in about as many
 #: pieces as a piece has steps.

@@ -9,7 +9,7 @@ then, had the midpoint lain anywhere between them, the trainer would have logged
 few that happened to lie at a midpoint. Binary search finds the least safe window (the largest safe threshold) between the bounds 0 and
 2, to one part in 2^12; `MARGIN` covers steps and devices that were not seen, and no window is less than `LEAST`.
 
-    python -m vgame.logged.thresholds BUNDLE DEVICE STEPS FOLDER
+    python -m vgame.runs.thresholds BUNDLE DEVICE STEPS FOLDER
 
 is one device, a process of its own; the first to run records, the next follow.
 """
@@ -75,7 +75,7 @@ def observed_differences(bundle, steps: int, devices: tuple[str, ...]) -> Iterat
         folder = Path(name)
         save_bundle(bundle, folder / "bundle")
         for device in devices:
-            command = [sys.executable, "-m", "vgame.logged.thresholds", folder / "bundle", device, str(steps), folder]
+            command = [sys.executable, "-m", "vgame.runs.thresholds", folder / "bundle", device, str(steps), folder]
             result = subprocess.run([str(part) for part in command], capture_output=True, text=True)
             if result.returncode:
                 lines = result.stderr.strip().splitlines() or ["no message"]
@@ -120,7 +120,7 @@ def observe(folder: Path, device: str, steps: int, out: Path) -> None:
     """The sums and bounds of a device's first steps, to OUT/DEVICE.npz; all devices follow the first one's log, so the states agree."""
     from vgame.job.bundle import load_bundle
     from vgame.logged.logfile import LogFile
-    from vgame.logged.run import make_executor
+    from vgame.runs.logged_store import make_executor
 
     seen: dict[str, np.ndarray] = {}
     with settle(device) as kind:

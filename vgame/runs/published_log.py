@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from vgame.dispute.trees import run_tree
+from vgame.commit.trees import run_tree
 from vgame.errors import Abstain, StoreError
 from vgame.job.bundle import Bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
 from vgame.logged.logfile import FRAME, most_of_a_step
-from vgame.logged.run import LoggedStore
+from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import MOST_HEADER, ROOT_BYTES
 from vgame.system.files import open_file
 

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Protocol
 
 from vgame.execute.reference import Position, Read
-from vgame.execute.training import Stepper
 from vgame.logged import reference
 from vgame.logged.kernels import StepEntries
 from vgame.logged.rounding import Direction
 from vgame.logged.tree import Opening, direction_of, open_entry
 from vgame.runs.history import History, OpeningTuple
 from vgame.runs.store import Store
+from vgame.runs.training import Stepper
 
 
 class CommittedLog(Protocol):

@@ -1,0 +1,33 @@
+"""What the demonstration found out: filled by the story, shown by the screen and the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgame.demo.dossier import Dossier
+
+DEVICE_A, DEVICE_B = "default", "compatible"
+
+
+@dataclass
+class Result:
+    """What the demonstration found out."""
+
+    honest: dict[str, Any] = field(default_factory=dict)
+    attacks: list[Dossier] = field(default_factory=list)
+    accusations: list[Dossier] = field(default_factory=list)
+    conserved: bool = False
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    money: dict[str, int] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "honest": self.honest,
+            "attacks": [a.facts() for a in self.attacks],
+            "accusations": [a.facts() for a in self.accusations],
+            "conserved": self.conserved,
+            "seconds": round(self.seconds, 1),
+        }
