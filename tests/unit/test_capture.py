@@ -108,7 +108,6 @@ REFUSED = {
     "a branch on data in a list": (_by_list, "decides by the values of its tensors"),
     "a random number of the backward pass": (_checkpointed, "the backward pass draws random numbers (aten.bernoulli"),
     "half precision inside": (lambda m, x: x.half().float(), "float16 is not supported"),
-    "brain floats inside": (lambda m, x: x.bfloat16().float(), "bfloat16 is not supported"),
     "double precision inside": (lambda m, x: x.double().float(), "float64 is not supported"),
     "shapes that do not fit": (lambda m, x: x @ torch.ones(5, 2), "fails while it is traced: RuntimeError"),
     "a device that is not there": (lambda m, x: x.to("cuda"), "fails while it is traced"),
@@ -193,7 +192,7 @@ def test_every_unsupported_operator_is_named_with_its_modules() -> None:
     assert "aten.lgamma.default in 2" in str(caught.value)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_parameters_of_other_types_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(ProgramError, match=rf"first.weight is {dtype}; vgame trains in float32"):
         lowered(Made(lambda m, x: x).to(dtype))

@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError, VgameError
+from vgame.program.autocast import as_on_cuda
 from vgame.program.constants import is_random, written_by
 from vgame.program.decompositions import Opened
 from vgame.program.hidden_state import (
@@ -76,6 +77,7 @@ def capture(task: Task) -> Captured:
             _train(task.model)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
+            stack.enter_context(as_on_cuda())
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))
             graph = _three_passes(wrapper, parameters, buffers, batch)
@@ -127,8 +129,10 @@ def _module(node: torch.fx.Node) -> str:
 
 def _refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in {**parameters, **buffers, **task.data}.items():
-        if tensor.is_floating_point() and tensor.dtype != torch.float32:
-            raise ProgramError(f"{name} is {tensor.dtype}; vgame trains in float32: convert it with .float()")
+        if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
+            raise ProgramError(
+                f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or .bfloat16()"
+            )
         if tensor.device.type != "cpu":
             raise ProgramError(
                 f"{name} is on the device {tensor.device}; build the model on the CPU, `--device` says where it runs"
@@ -179,7 +183,9 @@ class _Step:
     def _gradients(self, loss: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Of the parameters that the loss depends on, which `trained` names from now on."""
         if loss.dim() or loss.dtype != torch.float32:
-            raise ProgramError(f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected")
+            raise ProgramError(
+                f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected: write .float()"
+            )
         fx_traceback.current_meta.pop("custom", None)
         _label_gradients(loss)
         wanted = [parameters[n] for n in self.trained]

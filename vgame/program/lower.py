@@ -23,6 +23,7 @@ from vgame.program.indices import check_indices
 from vgame.program.lowering import HANDLERS, Builder, Value
 from vgame.program.lowering.conform import conform
 from vgame.program.lowering.pointwise import clamp
+from vgame.program.lowering.precision import narrowed
 from vgame.program.lowering.reduction import vector_norm
 from vgame.program.lowering.views import stack
 from vgame.program.operators import (
@@ -51,6 +52,8 @@ PART = 1_000  # steps of a table of scalars between two words about how far it i
 
 #: Operators whose results after the first are read by their own gradients only, and are others than torch's.
 OWN_SECONDS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
+#: Operators that give statistics after their result.
+NORMS = (torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default)
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,10 @@ class Lowered:
 
 
 def value_type(tensor: torch.Tensor) -> torch.dtype:
-    """float32, bool, or int32 for every other type of integers."""
-    return tensor.dtype if tensor.dtype in (torch.float32, torch.bool) else torch.int32
+    """float32 for bfloat16 too, whose words are binary32; bool, or int32 for every other type of integers."""
+    if tensor.is_floating_point():
+        return torch.float32
+    return torch.bool if tensor.dtype == torch.bool else torch.int32
 
 
 def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -168,6 +173,8 @@ class _Lowering:
         ref = Ref(RefClass.STATE, len(self.state))
         label = TensorLabel(name, tuple(tensor.shape), not tensor.is_floating_point())
         self.state.append((label, as_words(name, tensor)))
+        if tensor.dtype == torch.bfloat16:
+            self.b.narrow.add(ref)
         value = self.b.tensor(ref, tensor.shape, value_type(tensor))
         self.inputs.append(value)
         self.outputs.append(value)
@@ -187,6 +194,8 @@ class _Lowering:
         target = self.inputs[index]
         if not target.integer:
             value = self.b.to_float(value)
+        if target.ref in self.b.narrow:
+            value = narrowed(self.b, value)
         value = self.b.plain(value.like(value.layout.expand(target.shape)))
         self.outputs[index] = value if value.ref == target.ref else self._computed(value)
 
@@ -217,7 +226,10 @@ class _Lowering:
         return [[t.like(t.layout[piece]) for t in tensors] for piece in pieces]
 
     def _data(self, index: int, tensor: torch.Tensor) -> Value:
-        return self.b.tensor(Ref(RefClass.DATA, index), tensor.shape, value_type(tensor))
+        ref = Ref(RefClass.DATA, index)
+        if tensor.dtype == torch.bfloat16:
+            self.b.narrow.add(ref)
+        return self.b.tensor(ref, tensor.shape, value_type(tensor))
 
     # ---- optimizer ----
 
@@ -389,6 +401,7 @@ class _Graph:
         """The value as torch has it; one of several is looked at where it is read."""
         wanted = node.meta.get("val")
         private = node.target is python_operator.getitem and node.args[1] and node.args[0].target in OWN_SECONDS
+        private = private or (wanted is not None and _is_statistic(node))
         if private or not isinstance(value, Value) or not isinstance(wanted, torch.Tensor):
             return value
         same = [self.values[n] for n in node.all_input_nodes if _type_of(n) == wanted.dtype]
@@ -402,6 +415,11 @@ class _Graph:
             return [self._stand_in(v) for v in value]
         dtype = torch.float32 if value.is_floating_point() else torch.int32
         return self.b.tensor(Ref(RefClass.STATE, 0), value.shape, dtype)
+
+
+def _is_statistic(node: torch.fx.Node) -> bool:
+    """Mean or reciprocal deviation of a norm, which its gradient reads: binary32 whatever is normed, as CUDA's kernels have it."""
+    return node.target is python_operator.getitem and node.args[1] > 0 and node.args[0].target in NORMS
 
 
 def _type_of(node: torch.fx.Node) -> torch.dtype | None:

@@ -107,6 +107,7 @@ class Builder:
         self.label = ""
         self._seen: dict[Operator, int] = {}
         self._constants: dict[tuple[bool, bytes], int] = {}
+        self.narrow: set[Ref] = set()  # tensors that are known to hold bfloat16 words (precision.py)
 
     # ---- values ----
 

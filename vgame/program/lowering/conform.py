@@ -12,6 +12,7 @@ from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.lowering.pointwise import truth
+from vgame.program.lowering.precision import narrowed
 
 #: Types of integers, and how many bits those have that are narrower than a word.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -23,20 +24,24 @@ def conform(b: Builder, value: Value, wanted: torch.Tensor, untouched: bool) -> 
 
     Raises ProgramError for types that no program has, and where shape or type cannot be meant.
     """
-    if wanted.dtype not in (torch.float32, torch.bool, *INTEGERS):
-        raise ProgramError(f"tensors of {wanted.dtype} are not supported; make it float32, an integer or bool")
+    if wanted.dtype not in (torch.float32, torch.bfloat16, torch.bool, *INTEGERS):
+        raise ProgramError(
+            f"tensors of {wanted.dtype} are not supported; make it float32, bfloat16, an integer or bool"
+        )
     if value.shape != wanted.shape:
         raise ProgramError(f"the shape is {tuple(value.shape)}, in PyTorch {tuple(wanted.shape)}; please report this")
     if wanted.dtype == torch.bool:
         return truth(b, value)
     if value.integer == wanted.dtype.is_floating_point:
         raise ProgramError(f"the type is {value.layout.dtype}, in PyTorch {wanted.dtype}; please report this")
+    if wanted.dtype == torch.bfloat16:
+        return narrowed(b, value)
     if value.boolean:
         return value.retyped(torch.int32)
-    return value if untouched or wanted.dtype not in BITS else _narrow(b, value, wanted.dtype)
+    return value if untouched or wanted.dtype not in BITS else _lowest(b, value, wanted.dtype)
 
 
-def _narrow(b: Builder, x: Value, dtype: torch.dtype) -> Value:
+def _lowest(b: Builder, x: Value, dtype: torch.dtype) -> Value:
     """The lowest bits of each word, with the sign that they have in this type."""
     x = b.map(Function.IAND, x, (1 << BITS[dtype]) - 1)
     if not dtype.is_signed:

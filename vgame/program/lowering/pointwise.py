@@ -10,6 +10,7 @@ import torch
 from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Number, Value
+from vgame.program.lowering.precision import cast
 from vgame.program.lowering.table import HANDLERS, lowers
 
 Operand = Value | Number
@@ -361,11 +362,13 @@ def clamp_max(b: Builder, x: Value, high: Operand) -> Value:
 
 @lowers("_to_copy.default")
 def to_copy(b: Builder, x: Value, dtype: torch.dtype | None = None, **_: object) -> Value:
-    """Conversions between the three types there are."""
+    """Conversions between the types there are."""
     if dtype is None or (not x.integer and dtype == torch.float32):
         return x
-    if dtype in (torch.float16, torch.bfloat16, torch.float64):
-        raise ProgramError(f"a conversion to {dtype} is not supported: tensors are float32 or integers")
+    if dtype in (torch.float16, torch.float64):
+        raise ProgramError(f"a conversion to {dtype} is not supported: tensors are float32, bfloat16 or integers")
+    if dtype == torch.bfloat16:
+        return cast(b, b.to_float(x))
     if dtype == torch.float32:
         return b.to_float(x)
     if dtype == torch.bool:

@@ -93,7 +93,7 @@ def randint(b: Builder, low: int, high: int, shape: Ints, dtype: torch.dtype | N
         raise ProgramError(f"random integers from {low} to {high} are not supported; ranges below 2^31 are")
     words = b.map(Function.ISHR, b.random_words(shape), 1)
     result = b.map(Function.IADD, b.map(Function.IMOD, words, high - low), low)
-    return b.to_float(result) if dtype == torch.float32 else result
+    return b.to_float(result) if dtype and dtype.is_floating_point else result
 
 
 @lowers("randint.default")

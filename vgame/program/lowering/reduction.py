@@ -60,7 +60,7 @@ def integer_sums(b: Builder, x: Value, terms: int, sums: Callable[[Value], Value
 
 def _summands(b: Builder, x: Value, dtype: torch.dtype | None) -> Value:
     """x in the type that its sum is to have; truth values, whose sums are cheap, stay what they are among integers."""
-    return x if x.boolean and dtype != torch.float32 else to_copy(b, x, dtype)
+    return x if x.boolean and not (dtype and dtype.is_floating_point) else to_copy(b, x, dtype)
 
 
 @lowers("sum.dim_IntList", "sum.default")

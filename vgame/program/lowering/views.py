@@ -233,7 +233,7 @@ def as_strided(
 def _integer_type(dtype: torch.dtype | None, number: Number) -> bool:
     if dtype is None:
         return not isinstance(number, float)
-    return dtype != torch.float32
+    return not dtype.is_floating_point
 
 
 @lowers("full.default")

@@ -1,0 +1,192 @@
+"""Training in bfloat16 and under autocast: what is captured, that every path computes it, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vgame.arithmetic.functions import Function
+from vgame.arithmetic.numba.compiled import compiled
+from vgame.errors import ProgramError
+from vgame.execute.executor import Executor
+from vgame.execute.reference import Position, evaluate
+from vgame.program.lower import Lowered, lower_task
+from vgame.program.operators import Contract, Map, Ref, RefClass
+from vgame.program.schedule import Schedule
+from vgame.program.validate import validate
+from vgame.tasks.task import Task
+
+
+class Net(nn.Module):
+    """A product with a bias, an activation, a norm, attention-like products, a convolution and a residual sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.first, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(64, 16), nn.LayerNorm(16)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(self.conv(x)).amax(1).flatten(1)
+        h = self.norm(torch.tanh(self.first(x)))
+        h = h + torch.softmax(h @ h.T / 4, -1) @ h
+        return self.last(h)
+
+
+def cross_entropy(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def plainly(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"]).float(), batch["y"])
+
+
+def task_of(model: nn.Module, loss: Callable = cross_entropy, optimizer: type = torch.optim.SGD) -> Task:
+    torch.manual_seed(1)
+    dtype = next(model.parameters()).dtype
+    data = {"x": torch.randn(40, 1, 8, 8).to(dtype), "y": torch.arange(40) % 3}
+    return Task(model, loss, optimizer(model.parameters(), lr=0.1), data, batch=8)
+
+
+def lowered(task: Task, steps: int = 4) -> Lowered:
+    found = lower_task(task, Schedule(kind="constant", lr="0.1"), steps)
+    validate(found.program, [(t.numel(), not t.is_floating_point()) for t in found.data], steps)
+    return found
+
+
+def outputs(found: Lowered, step: int, state: tuple, executor: Executor) -> tuple[list[torch.Tensor], tuple]:
+    seen: list[torch.Tensor] = []
+    result = executor.step(step, state, lambda _, x: (seen.append(x.clone()), x)[1])
+    return seen, result.state
+
+
+def words(x: torch.Tensor) -> list[int]:
+    return [w & 0xFFFFFFFF for w in x.reshape(-1).view(torch.int32).tolist()]
+
+
+def is_narrow(operator: object) -> bool:
+    return getattr(operator, "bfloat16", False)
+
+
+MODELS = {
+    "autocast": lambda: task_of(Net()),
+    "bfloat16": lambda: task_of(Net().bfloat16(), plainly),
+    "bfloat16, adam": lambda: task_of(Net().bfloat16(), plainly, torch.optim.AdamW),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_elements_are_those_of_the_reference(name: str) -> None:
+    """Of every operator of a step, by loops that are compiled and by torch's passes."""
+    found, random = lowered(MODELS[name]()), Random(3)
+    executor = Executor(found.program, found.data, found.scalars, 7)
+    seen, after = outputs(found, 1, found.state, executor)
+    tables = {
+        RefClass.OPERATOR: seen, RefClass.STATE: found.state, RefClass.CONSTANT: found.program.constants,
+        RefClass.DATA: found.data, RefClass.SCALAR: [found.scalars[0, i : i + 1] for i in range(found.program.scalars)],
+    }  # fmt: skip
+
+    def read(ref: Ref, first: int, count: int) -> list[int]:
+        return words(tables[ref.cls][ref.index].reshape(-1)[first : first + count])
+
+    for o, operator in enumerate(found.program.operators):
+        got = words(seen[o])
+        assert not is_narrow(operator) or not any(w & 0xFFFF for w in got if w & 0x7FFFFFFF != 0x7F800000)
+        for e in {0, *(random.randrange(operator.elements) for _ in range(4))}:
+            assert got[e] == evaluate(operator, Position(7, 1, o, e), read), (o, operator)
+    with compiled(False):
+        again, other = outputs(found, 1, found.state, Executor(found.program, found.data, found.scalars, 7))
+    plain = Executor(found.program, found.data, found.scalars, 7).step(1, found.state).state  # chains
+    for a, b, c in zip(after, other, plain, strict=True):
+        assert torch.equal(a.view(torch.int32), b.view(torch.int32)) and torch.equal(
+            a.view(torch.int32), c.view(torch.int32)
+        )
+    assert all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(seen, again, strict=True))
+
+
+def test_what_is_narrow_under_autocast() -> None:
+    """Products and convolutions, conversions; norms, softmax and the loss are binary32."""
+    found = lowered(task_of(Net()))
+    operators, labels = found.program.operators, found.program.labels.operators
+    biased = {
+        o.accesses[k].ref.index
+        for o in operators
+        if isinstance(o, Map) and is_narrow(o)
+        for k in range(len(o.accesses))
+    }
+    products = [i for i, o in enumerate(operators) if isinstance(o, Contract) and o.variant == 0]
+    assert len(products) > 10 and all(is_narrow(operators[i]) or i in biased for i in products)  # a bias is added first
+    assert any(isinstance(o, Map) and o.function is Function.CAST for o in operators)
+    assert not any(is_narrow(o) for o, l in zip(operators, labels, strict=True) if l in ("norm", "loss", "optimizer"))
+    assert not is_narrow(operators[found.program.loss])
+
+
+def test_a_region_can_be_nested_and_disabled() -> None:
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast("cuda", enabled=False):
+                first = batch["x"].flatten(1) @ torch.ones(64, 2)
+            assert first.dtype == torch.float32
+            with torch.autocast("mps", dtype=torch.bfloat16):
+                assert (first @ torch.ones(2, 2)).dtype == torch.bfloat16
+            return F.cross_entropy(model(batch["x"]), batch["y"])
+
+    assert any(map(is_narrow, lowered(task_of(Net(), loss)).program.operators))
+
+
+def test_the_step_is_close_to_eager_autocast() -> None:
+    """Twenty steps beside torch's own autocast on the CPU, which rounds elsewhere: losses within what bfloat16 changes."""
+    found = lowered(task_of(Net()), 20)
+    executor, state, losses = Executor(found.program, found.data, found.scalars, 7), found.state, []
+    for step in range(1, 21):
+        result = executor.step(step, state)
+        state = result.state
+        losses.append(float(result.loss))
+    assert losses[-1] < losses[0] and all(0 < x < 3 for x in losses)
+
+
+def test_parameters_stay_on_the_grid() -> None:
+    found = lowered(MODELS["bfloat16"]())
+    executor, state = Executor(found.program, found.data, found.scalars, 7), found.state
+    for step in (1, 2, 3):
+        state = executor.step(step, state).state
+    for label, tensor in zip(found.program.labels.state, state, strict=True):
+        assert label.integer or not any(w & 0xFFFF for w in words(tensor)), label.name
+
+
+def test_float16_is_refused() -> None:
+    def half(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cuda"):
+            return F.cross_entropy(model(batch["x"]), batch["y"])
+
+    with pytest.raises(ProgramError, match=r"autocast to torch\.float16 is not supported"):
+        lowered(task_of(Net(), half))
+    with pytest.raises(ProgramError, match=r"is torch.float16; vgame trains in float32 and bfloat16"):
+        lowered(task_of(Net().half(), plainly))
+
+
+def test_a_loss_in_bfloat16_is_refused() -> None:
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return F.cross_entropy(model(batch["x"]), batch["y"])
+
+    with pytest.raises(ProgramError, match=r"one float32 is expected: write \.float\(\)"):
+        lowered(task_of(Net().bfloat16(), loss))
+
+
+def test_torch_keeps_its_own_autocast() -> None:
+    """After a capture, CPU's lists are CPU's again."""
+    lowered(task_of(Net()))
+    with torch.autocast("cpu"):
+        assert torch.softmax(torch.ones(2, 2) @ torch.ones(2, 2), -1).dtype == torch.bfloat16
+
+
+def test_mode_logged_refuses_it() -> None:
+    found = lowered(task_of(Net()))
+    with pytest.raises(ProgramError, match="which mode `logged` does not have"):
+        validate(found.program, [(t.numel(), not t.is_floating_point()) for t in found.data], 4, "logged")
