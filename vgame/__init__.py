@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         train,
     )
     from vgame.api_chain import AuditorAgent, Game, Node, Order, TrainerAgent, embedded_chain
+    from vgame.api_evaluation import Evaluated, evaluate, evaluated, evaluation_job
     from vgame.chain.connection import Chain, Wallet, connect
     from vgame.errors import (
         BundleError,
@@ -40,13 +41,14 @@ if TYPE_CHECKING:
     from vgame.job.bundle import Bundle, LogTerms, Terms
     from vgame.runs.locate import Difference
     from vgame.runs.store import Divergence
-    from vgame.tasks.task import Task
+    from vgame.tasks.task import Evaluation, Task
 
 _PLACES = {
     "vgame.api": (
         "AuditResult", "Constant", "Cosine", "Job", "Linear", "Run", "StepDecay", "audit", "locate", "prepare", "train",
     ),
     "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "TrainerAgent", "embedded_chain"),
+    "vgame.api_evaluation": ("Evaluated", "evaluate", "evaluated", "evaluation_job"),
     "vgame.runs.store": ("Divergence",),
     "vgame.runs.locate": ("Difference",),
     "vgame.errors": (
@@ -55,7 +57,7 @@ _PLACES = {
     ),
     "vgame.chain.connection": ("Chain", "Wallet", "connect"),
     "vgame.job.bundle": ("Bundle", "LogTerms", "Terms"),
-    "vgame.tasks.task": ("Task",),
+    "vgame.tasks.task": ("Evaluation", "Task"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 
@@ -73,6 +75,8 @@ __all__ = [
     "DataError",
     "Difference",
     "Divergence",
+    "Evaluated",
+    "Evaluation",
     "Game",
     "Job",
     "JobFileError",
@@ -95,6 +99,9 @@ __all__ = [
     "audit",
     "connect",
     "embedded_chain",
+    "evaluate",
+    "evaluated",
+    "evaluation_job",
     "locate",
     "prepare",
     "train",

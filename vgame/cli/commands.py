@@ -127,6 +127,28 @@ def audit(
 
 
 @app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    job: Annotated[Path, typer.Argument(help="job file (TOML) whose task has an `evaluate`")],
+    out: Annotated[Path, typer.Option(help="folder of the evaluation's own run")],
+    device: DeviceName = "default",
+    json: Json = False,
+) -> None:
+    """Measure a trained state on held-out data: a run of its own, which anybody can audit or dispute."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.api_evaluation import evaluate as measure
+    from vgame.job.bundle import make_task, read_job_file
+
+    reporter = Reporter(json)
+    found = measure(run, make_task(read_job_file(job)), out, device=device, progress=not json)
+    means = ", ".join(f"{name} {total} ({found.mean(name):.6g} a sample)" for name, total in found.totals.items())
+    told = {"run": str(run), "root": found.run.root, "samples": found.samples, "totals": dict(found.totals)}
+    reporter.emit("evaluated", f"{found.samples} samples: {means}; run root {found.run.root}", **told)
+
+
+@app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
     out: Annotated[Path, typer.Option(help="the new file, model.safetensors")],

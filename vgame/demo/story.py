@@ -88,7 +88,8 @@ class Story:
         self.names = {wallet.address: name for name, wallet in self.wallets.items()}
         self._fund()
         self.game = self._deploy()
-        self.bundle = self._prepare(job_file)
+        self.job_file = job_file or DIGITS
+        self.bundle = self._prepare(self.job_file)
         self.nonce = 0
 
     def _embedded(self) -> str:
@@ -113,10 +114,10 @@ class Story:
         self.screen.say(f"chain {self.chain.chain_id} at {self.url}, game at {address}")
         return Game(self.chain, address, self.wallets["client"])
 
-    def _prepare(self, job_file: Path | None):
+    def _prepare(self, job_file: Path):
         from vgame.job.bundle import prepare, read_job_file, save_bundle
 
-        job = self._with_clocks(read_job_file(job_file or DIGITS))
+        job = self._with_clocks(read_job_file(job_file))
         bundle = prepare(job)
         save_bundle(bundle, self.folder / "bundle")
         self.result.job = bundle.rendering() | {"operators": len(bundle.program.operators), "model": job.model}
@@ -238,16 +239,18 @@ class Story:
 
     def _learn(self) -> None:
         """Loss curve and accuracy of the trained network, from the trainer's store."""
+        from vgame.api import Run
+        from vgame.api_evaluation import evaluate
+        from vgame.job.bundle import make_task, read_job_file
         from vgame.runs.store import Store
-        from vgame.tasks import digits
 
         store = Store(self._store_of("trainer"), self.bundle)
         self.result.losses = [float(x) for x in store.losses()]
-        if self.result.job["model"].startswith("vgame.tasks.digits:"):
-            labels = self.bundle.program.labels.state
-            final = store.load_state(len(store.roots))
-            state = {label.name: t.reshape(label.shape) for label, t in zip(labels, final, strict=True)}
-            self.result.honest["accuracy"] = digits.accuracy(state)
+        task = make_task(read_job_file(self.job_file))
+        if task.evaluate is not None and store.divergence is None:
+            found = evaluate(Run(store), task, self.folder / "evaluation")
+            if "correct" in found.totals:
+                self.result.honest["accuracy"] = found.mean("correct")
 
     def _store_of(self, role: str) -> Path:
         return self.folder / role / self.bundle.identity.hex()[:16]

@@ -187,6 +187,8 @@ class _Step:
                 f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected: write .float()"
             )
         fx_traceback.current_meta.pop("custom", None)
+        if not self.trained:  # an evaluation
+            return []
         _label_gradients(loss)
         wanted = [parameters[n] for n in self.trained]
         with _without_random_numbers():

@@ -22,6 +22,19 @@ Batch = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """`measure(model, batch)` returns sums over a batch of held-out data, by name: tensors of one number.
+
+    Integers are added up in int32 and stay exact below 2^31; floats are added in binary32, batch after batch. The number of samples is
+    counted beside them. The model is in evaluation mode. `batch` divides the number of samples.
+    """
+
+    measure: Callable[[nn.Module, Batch], Mapping[str, torch.Tensor]]
+    data: Mapping[str, torch.Tensor]
+    batch: int
+
+
+@dataclass(frozen=True)
 class Task:
     """`loss(model, batch)` returns the scalar loss; every tensor of `data` counts samples in its first dimension. Of a Dataset or a
     DataLoader all samples are read and collated once; the loss gets batches as the collation makes them.
@@ -49,6 +62,8 @@ class Task:
         LRScheduler
     ] = ()  # of torch or transformers; each steps once after every step, as in torch's loop
     weights: Sequence[float] | torch.Tensor | None = None  # one for each sample: drawn with replacement, in proportion
+
+    evaluate: Evaluation | None = None  # what `vgame evaluate` measures after training; no part of the order
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, torch.optim.Optimizer):

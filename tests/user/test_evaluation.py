@@ -1,0 +1,138 @@
+"""An evaluation: the numbers are torch's, the run is checked like every other, and a false number is found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import vgame
+
+
+class Net(nn.Module):
+    """Batch norm and dropout, which behave otherwise in evaluation; tied weights; a buffer that no state_dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.last.weight = self.first.weight
+        self.dropout = nn.Dropout(0.5)
+        self.register_buffer("shift", torch.ones(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.shift = self.shift + 0.25
+        return self.last(self.dropout(F.relu(self.norm(self.first(x))))) + self.shift
+
+
+def loss(model: nn.Module, batch) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def measure(model: nn.Module, batch) -> dict[str, torch.Tensor]:
+    logits = model(batch["x"])
+    wrong = F.cross_entropy(logits, batch["y"], reduction="sum")
+    return {"correct": (logits.argmax(1) == batch["y"]).sum(), "loss": wrong}
+
+
+def task(measure=measure, batch: int = 10, samples: int = 40, **options) -> vgame.Task:
+    torch.manual_seed(1)
+    model, x, held = Net(), torch.randn(32, 4), torch.randn(samples, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    evaluation = vgame.Evaluation(measure, {"x": held, "y": held.argmax(1)}, batch)
+    return vgame.Task(
+        model, loss, optimizer, {"x": x, "y": x.argmax(1)}, 8, order="shuffled", evaluate=evaluation, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> vgame.Run:
+    job = vgame.Job(task(), steps=30, interval=10, seed=3)
+    return vgame.train(vgame.prepare(job), tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_the_numbers_are_torchs_on_the_trained_weights(run: vgame.Run, tmp_path: Path) -> None:
+    ordered = task()
+    found = vgame.evaluate(run, ordered, tmp_path / "evaluation")
+    ordered.model.load_state_dict(run.state_dict())
+    ordered.model.shift = run.start().state["shift"]
+    expected = measure(ordered.model.eval(), ordered.evaluate.data)
+    assert found.samples == 40 and found.totals["correct"] == expected["correct"] > 20
+    assert found.totals["loss"] == pytest.approx(expected["loss"].item(), rel=1e-6)
+    assert found.mean("correct") == found.totals["correct"] / 40
+    assert vgame.audit(found.run, device="compatible").match
+    again = vgame.evaluated(tmp_path / "evaluation")
+    assert again.totals == found.totals and again.run.root == found.run.root
+
+
+def test_a_false_number_is_found(run: vgame.Run, tmp_path: Path) -> None:
+    found = vgame.evaluate(run, task(), tmp_path / "evaluation")
+    newest = sorted((found.run.folder / "states").iterdir())[-1]
+    data = bytearray(newest.read_bytes())
+    word = found.totals["correct"].to_bytes(4, "little")
+    at = data.rindex(word)
+    data[at : at + 4] = (40).to_bytes(4, "little")
+    newest.write_bytes(data)
+    assert not vgame.audit(found.run.folder).match
+
+
+def test_what_is_not_finite_is_said(run: vgame.Run, tmp_path: Path) -> None:
+    def infinite(model: nn.Module, batch) -> dict[str, torch.Tensor]:
+        return {"loss": (model(batch["x"]).sum() * 0 + 1) / 0}
+
+    with pytest.raises(vgame.ProgramError, match="not finite after batch 1; measure in integers"):
+        vgame.evaluate(run, task(infinite), tmp_path / "evaluation")
+
+
+@pytest.mark.parametrize(
+    "changed, sentence",
+    [
+        ({"batch": 12}, "40 held-out samples are no whole number of batches of 12; write batch=10, or leave 4"),
+        ({"measure": lambda model, batch: model(batch["x"]).sum()}, "a dict of sums over the batch is expected"),
+        (
+            {"measure": lambda model, batch: {"logits": model(batch["x"])}},
+            r"logits = a tensor of shape \(10, 4\); a tensor of one",
+        ),
+        ({"measure": lambda model, batch: {"samples": batch["x"].sum()}}, "the name 'samples'"),
+    ],
+)
+def test_what_cannot_be_added_up_is_refused(run: vgame.Run, tmp_path: Path, changed, sentence: str) -> None:
+    with pytest.raises(vgame.ProgramError, match=sentence):
+        vgame.evaluate(run, task(**changed), tmp_path / "evaluation")
+    assert not (tmp_path / "evaluation").exists()
+
+
+def test_a_run_of_another_module_and_one_that_is_no_evaluation(run: vgame.Run, tmp_path: Path) -> None:
+    other = task()
+    other.model.last = nn.Linear(4, 4)
+    with pytest.raises(vgame.ProgramError, match=r"of another module: it has no last\.weight of shape \(4, 4\)"):
+        vgame.evaluate(run, other, tmp_path / "evaluation")
+    with pytest.raises(vgame.StoreError, match="not the run of an evaluation"):
+        vgame.evaluated(run)
+    job = vgame.Job(task(), steps=5, interval=5, seed=3)
+    plain = vgame.Task(job.task.model, loss, job.task.optimizer, job.task.data, 8, order="shuffled")
+    with pytest.raises(vgame.ProgramError, match=r"Task\(..., evaluate="):
+        vgame.evaluate(run, plain, tmp_path / "evaluation")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """The shipped digits, briefly."""
+    digits = (Path(vgame.__file__).parent / "tasks" / "digits.toml").read_text()
+    job = tmp_path / "digits.toml"
+    job.write_text(digits.replace("steps = 240", "steps = 20"))
+
+    def vgame_(*words: object) -> str:
+        command = [sys.executable, "-m", "vgame.cli", *map(str, words), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+        return done.stdout.splitlines()[-1]
+
+    vgame_("train", job, "--out", tmp_path / "run")
+    told = json.loads(vgame_("evaluate", tmp_path / "run", job, "--out", tmp_path / "evaluation"))
+    assert told["samples"] == 360 and 36 < told["totals"]["correct"] <= 360
+    assert json.loads(vgame_("audit", tmp_path / "evaluation"))["match"]

@@ -1,0 +1,156 @@
+"""Evaluation that can be disputed: a job of its own, which reads a trained state and counts over held-out data.
+
+In: an `Evaluation` and a module that holds the weights. Out: a task whose step measures one batch and adds to totals in the state.
+There is no optimizer and nothing is trained, so a run of this task is checked, located and disputed like every other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from vgame.api import Cancel, Folder, Job, Progress, Run, prepare, train
+from vgame.errors import ProgramError, StoreError
+from vgame.job.bundle import Terms
+from vgame.tasks.task import Batch, Evaluation, Task
+
+TOTALS = "totals"  # the totals are the state tensors `totals.NAME`
+SAMPLES = "samples"  # how many samples were measured
+
+
+class Measured(nn.Module):
+    """A trained model in evaluation mode, frozen, beside the totals of what is measured."""
+
+    def __init__(self, model: nn.Module, totals: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.totals = nn.Module()
+        for name, tensor in {SAMPLES: torch.zeros((), dtype=torch.int32), **totals}.items():
+            self.totals.register_buffer(name, tensor)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation came to. `totals`: the sums by name; `samples`: over how many; `run`: its run, which anybody can audit."""
+
+    totals: Mapping[str, int | float]
+    samples: int
+    run: Run
+
+    def mean(self, name: str) -> float:
+        """A total over the number of samples."""
+        return self.totals[name] / self.samples
+
+
+def evaluate(
+    run: Run | Folder,
+    task: Task,
+    folder: Folder,
+    *,
+    device: str = "default",
+    progress: bool | Progress = False,
+    cancel: Cancel | None = None,
+) -> Evaluated:
+    """Measure the last committed state of a run by the task's `evaluate`, into a run of its own in `folder`; resumable.
+
+    The task is that of the run, or another one with the same module. ProgramError where a total stopped being finite.
+    """
+    bundle = prepare(evaluation_job(run, task), progress=progress, cancel=cancel)
+    done = train(bundle, folder, device=device, progress=progress, cancel=cancel)
+    if (at := done.divergence) is not None:
+        raise ProgramError(
+            f"evaluate: a total is not finite after batch {at.step}; measure in integers, or look at the data"
+        )
+    return evaluated(done)
+
+
+def evaluated(run: Run | Folder) -> Evaluated:
+    """The numbers of an evaluation's run. StoreError where it is none, or has not ended."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    prefix = f"{TOTALS}."
+    state = {n.removeprefix(prefix): t.item() for n, t in run.state_dict().items() if n.startswith(prefix)}
+    if SAMPLES not in state or not run.done:
+        raise StoreError(f"{run.folder} is not the run of an evaluation that has ended; `vgame evaluate` makes one")
+    samples = state.pop(SAMPLES)
+    return Evaluated(state, samples, run)
+
+
+def evaluation_job(run: Run | Folder, task: Task, *, interval: int = 10, terms: Terms | None = None) -> Job:
+    """The evaluation of a run's last committed state, as a job that can be ordered like any other. JobFileError where the task has none."""
+    if task.evaluate is None:
+        raise ProgramError(
+            "the task has no evaluation; write Task(..., evaluate=vgame.Evaluation(measure, data, batch))"
+        )
+    run = run if isinstance(run, Run) else Run.open(run)
+    measured = evaluation_task(task.evaluate, _loaded(task.model, run))
+    steps = measured.population // measured.batch
+    return Job(measured, steps=steps, interval=min(interval, steps), seed=0, terms=terms or Terms())
+
+
+def _loaded(model: nn.Module, run: Run) -> nn.Module:
+    """A copy of the model with every parameter and buffer of the run, those too that no state_dict has."""
+    model = copy.deepcopy(model)
+    state = run.start().state
+    mine = dict((*model.named_parameters(), *model.named_buffers()))
+    wrong = [n for n, t in mine.items() if n not in state or state[n].shape != t.shape]
+    if wrong:
+        raise ProgramError(
+            f"the run {run.folder} is of another module: it has no {wrong[0]} of shape {tuple(mine[wrong[0]].shape)}"
+        )
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            tensor.copy_(state[name])
+    return model
+
+
+def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
+    """One pass over the held-out data, batch after batch. ProgramError where `measure` returns what cannot be added up."""
+    samples = len(next(iter(evaluation.data.values())))
+    _check_batch(evaluation.batch, samples)
+    measured = Measured(model, _zeros(evaluation, model))
+
+    def step(module: Measured, batch: Batch) -> torch.Tensor:
+        found = evaluation.measure(module.model, batch)
+        for name, value in found.items():
+            total = getattr(module.totals, name)
+            setattr(module.totals, name, total + value.to(total.dtype))
+        setattr(module.totals, SAMPLES, getattr(module.totals, SAMPLES) + evaluation.batch)
+        return getattr(
+            module.totals, SAMPLES
+        ).float()  # finite whatever the data hold: a "loss" that cannot end the run
+
+    nothing = torch.optim.SGD(measured.model.parameters(), lr=1.0)
+    return Task(measured, step, nothing, evaluation.data, evaluation.batch, order="sequential")
+
+
+def _check_batch(batch: int, samples: int) -> None:
+    if samples % batch:
+        smaller = next(b for b in range(batch, 0, -1) if samples % b == 0)
+        raise ProgramError(
+            f"evaluate: {samples} held-out samples are no whole number of batches of {batch}; "
+            f"write batch={smaller}, or leave {samples % batch} samples out"
+        )
+
+
+def _zeros(evaluation: Evaluation, model: nn.Module) -> dict[str, torch.Tensor]:
+    """What `measure` returns for the first batch, as zeros."""
+    first = {name: t[: evaluation.batch] for name, t in evaluation.data.items()}
+    with torch.no_grad():
+        found = evaluation.measure(copy.deepcopy(model).eval(), first)
+    if not isinstance(found, Mapping) or not found:
+        raise ProgramError(f"measure returned {found!r}; a dict of sums over the batch is expected, "
+                           '{"correct": (guess == batch["y"]).sum()}')  # fmt: skip
+    for name, value in found.items():
+        if not (isinstance(name, str) and name.isidentifier()) or name == SAMPLES:
+            raise ProgramError(f'measure returned the name {name!r}; a Python name other than "{SAMPLES}" is expected')
+        if not isinstance(value, torch.Tensor) or value.dim() or value.is_complex():
+            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            raise ProgramError(
+                f"measure returned {name} = {what}; a tensor of one number, the batch's sum, is expected"
+            )
+    floating = {name: value.is_floating_point() for name, value in found.items()}
+    return {n: torch.zeros((), dtype=torch.float32 if f else torch.int32) for n, f in floating.items()}
