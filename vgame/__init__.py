@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vgame.job.bundle import Bundle, LogTerms, Terms
     from vgame.runs.locate import Difference
     from vgame.runs.store import Divergence
+    from vgame.tasks.mapped import mapped
     from vgame.tasks.task import Evaluation, Task
 
 _PLACES = {
@@ -57,6 +58,7 @@ _PLACES = {
     ),
     "vgame.chain.connection": ("Chain", "Wallet", "connect"),
     "vgame.job.bundle": ("Bundle", "LogTerms", "Terms"),
+    "vgame.tasks.mapped": ("mapped",),
     "vgame.tasks.task": ("Evaluation", "Task"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
@@ -103,6 +105,7 @@ __all__ = [
     "evaluated",
     "evaluation_job",
     "locate",
+    "mapped",
     "prepare",
     "train",
 ]

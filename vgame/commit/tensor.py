@@ -13,6 +13,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from vgame.arithmetic import gate
+from vgame.commit.mapped import look_through, source_of
 from vgame.commit.merkle import Kind, Tree, fold, tree_height
 from vgame.commit.words import words_root, words_tree
 
@@ -63,12 +64,17 @@ def tensor_root(tensor: torch.Tensor) -> bytes:
     return _roots[tensor][1]
 
 
+def _root_here(tensor: torch.Tensor) -> bytes:
+    source = source_of(tensor)
+    return words_root(tensor_bytes(tensor)) if source is None else bytes.fromhex(look_through(source).root)
+
+
 def _hash(tensors: Sequence[torch.Tensor]) -> None:
     """Remember the roots of the tensors that have changed since; those on a GPU are hashed there, all together."""
     changed = [t for t in tensors if _roots.get(t, (None, b""))[0] != t._version]
     there = [checked(t) for t in changed if gate.in_use(t.device)]
     here = [t for t in changed if not gate.in_use(t.device)]
-    found = [words_root(tensor_bytes(t)) for t in here]
+    found = [_root_here(t) for t in here]
     if there:
         from vgame.commit import gpu_sha  # imported only where it runs
 

@@ -20,6 +20,7 @@ from vgame.arithmetic.numba import pointwise
 from vgame.arithmetic.torch.indexed_matrix import LEAST, Folded, Mirrored, Placed, fold
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.arithmetic.workspace import copy_shared, keep_pages
+from vgame.commit.mapped import source_of
 from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, is_identity, units_of
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
@@ -147,7 +148,8 @@ class Executor:
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
             units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
             if self.device.type == "cpu":
-                refuse_too_large(self.program, units, sum(t.numel() for t in self.data), traced)
+                held = sum(t.numel() for t in self.data if source_of(t) is None)  # others stay in their files
+                refuse_too_large(self.program, units, held, traced)
             by_chains = [i for unit in units if unit.fused for i in unit.fused.checked]
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
         return self._plans[key]

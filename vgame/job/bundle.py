@@ -30,6 +30,7 @@ from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import EXTRAS, STOPPED, BundleError, JobFileError, VgameError
 from vgame.job.cautions import call_factory, warn_of_rate
+from vgame.job.data import load_data, save_data
 from vgame.job.start import start_from
 from vgame.job.state_keys import Keys, keys_root, load_keys, module_keys, save_keys
 from vgame.program.file import load_program, save_program
@@ -434,7 +435,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     labels = bundle.program.labels
     save_program(bundle.program, folder / "program.vgp")
     write_atomic(folder / "initial.safetensors", pack_tensors(labels.state, bundle.state))
-    write_atomic(folder / "data.safetensors", pack_tensors(labels.data, bundle.data))
+    save_data(folder, labels.data, bundle.data)
     write_atomic(folder / "scalars.safetensors", pack_tensors([_scalars_label(bundle.scalars.shape)], [bundle.scalars]))
     save_keys(folder, bundle.keys, bundle.before)
     write_atomic(folder / "spec.json", (json.dumps(bundle.rendering(), indent=2) + "\n").encode())
@@ -466,7 +467,7 @@ def load_bundle(folder: Path) -> Bundle:
             f"to {most} and one of {MODES} are expected"
         )
     state = read_tensors(folder / "initial.safetensors", program.labels.state)
-    data = read_tensors(folder / "data.safetensors", program.labels.data)
+    data = load_data(folder, program.labels.data)
     table = _scalars_label((numbers[1], program.scalars))
     (scalars,) = read_tensors(folder / "scalars.safetensors", [table])
     bundle = Bundle(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from vgame.commit.mapped import look_through, source_of
 from vgame.errors import DataError, ProgramError, VgameError
 from vgame.program.capture import Captured
 from vgame.program.constants import ancestors, is_random
@@ -20,6 +21,7 @@ from vgame.program.decompositions import ONE_HOT
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
+MOST_BATCHES = 2**8  # of data in files that are looked at
 Use = tuple[Node, Node, range]  # (node, index, what it may be)
 BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_add)
 
@@ -42,12 +44,24 @@ def check_indices(captured: Captured, task: Task) -> None:
     if not any(known[n] for n in wanted):
         return
     uses = [use for use in uses if known[use[1]]]
-    for start in range(0, task.population, task.batch):
-        samples = torch.arange(start, start + task.batch) % task.population
+    for samples in _batches(task):
         batch = task.samples(samples)
         values = _evaluate(graph, wanted, constants | {node: batch[name] for node, name in names.items()})
         _refuse_outside(uses, values, names, samples)
         _refuse_beyond_32_bits(integers, values)
+
+
+def _batches(task: Task) -> Iterator[torch.Tensor]:
+    """All samples, batch by batch; of data in files that are many, evenly spaced ones and those with the least and the greatest numbers."""
+    sources = [(tensor, source) for tensor in task.data.values() if (source := source_of(tensor))]
+    starts = range(0, task.population, task.batch)
+    if sources and len(starts) > MOST_BATCHES:
+        found = [(tensor, look_through(source)) for tensor, source in sources]
+        rows = [at // max(tensor[:1].numel(), 1) for tensor, f in found for at in (f.least_at, f.most_at)]
+        first = [min(row // task.stride, task.population - 1) for row in rows]  # the last window that reaches a row
+        starts = [*first, *range(0, task.population, -(-len(starts) // MOST_BATCHES) * task.batch)]
+    for start in starts:
+        yield torch.arange(start, start + task.batch) % task.population
 
 
 def _refuse_outside(

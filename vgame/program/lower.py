@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vgame.arithmetic.functions import Function
+from vgame.commit.mapped import flat_of, look_through, source_of
 from vgame.errors import DataError, ProgramError, UnsupportedOperators
 from vgame.program.batches import POSITION, refuse_carried, rows_of
 from vgame.program.capture import Captured, capture
@@ -74,7 +75,9 @@ def value_type(tensor: torch.Tensor) -> torch.dtype:
 
 
 def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A flat copy in float32 or int32 on the CPU; integers that int32 does not hold are refused."""
+    """A flat copy in float32 or int32 on the CPU, or the words in their file; integers that int32 does not hold are refused."""
+    if (mapped := flat_of(tensor)) is not None:
+        return mapped
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         return tensor.to(torch.float32).reshape(-1).clone()
@@ -94,6 +97,7 @@ def lower_captured(
     task: Task, captured: Captured, schedule: Schedule | None, steps: int, listener: Silence = SILENCE
 ) -> Lowered:
     """The same, from a graph that was captured before."""
+    look_at_files(task.data, listener)
     listener.stage("checks the data, lowers what was captured")
     _refuse_values(task)
     check_indices(captured, task)
@@ -101,10 +105,21 @@ def lower_captured(
     return _Lowering(task, captured, schedule, steps, listener).run()
 
 
+def look_at_files(data: Mapping[str, torch.Tensor], listener: Silence) -> None:
+    """One pass over each file of data: hashed, and NaN refused."""
+    for name, tensor in data.items():
+        if (source := source_of(tensor)) is None:
+            continue
+        found = look_through(source, lambda done, count, name=name: listener.progress(f"hashing {name}", done, count))
+        if found.nan:
+            row = found.first // max(tensor[:1].numel(), 1)
+            raise DataError(f"the data {name} holds {found.nan} NaN, the first in row {row}; clean it before training")
+
+
 def _refuse_values(task: Task) -> None:
     """NaN anywhere, infinity in a parameter."""
     for name, tensor in task.data.items():
-        if tensor.is_floating_point() and bool((wrong := tensor.isnan()).any()):
+        if source_of(tensor) is None and tensor.is_floating_point() and bool((wrong := tensor.isnan()).any()):
             row = int(wrong.reshape(len(tensor), -1).any(1).int().argmax())
             raise DataError(
                 f"the data {name} holds {int(wrong.sum())} NaN, the first in row {row}; clean it before training"

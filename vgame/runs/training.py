@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from vgame.commit.mapped import refuse_changed
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import StoreError
@@ -50,6 +51,8 @@ def train(
     store.hold()
     state = state_at(store, stepper, len(store.roots))
     for end in intervals(store.bundle, stepper, state, store.step + 1, progress):
+        for tensor in store.bundle.data:
+            refuse_changed(tensor)
         insist(partial(store.diverged, end) if isinstance(end, Divergence) else partial(store.commit, *end))
         if committed and not isinstance(end, Divergence):
             committed(store, *end)

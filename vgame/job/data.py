@@ -1,0 +1,91 @@
+"""The data of a bundle on disk: small tensors in data.safetensors, those of large files as links to these files.
+
+    BUNDLE/data.json         {"files": {PLACE: [NAME OF THE FILE IN THE BUNDLE, BYTE OF THE FIRST WORD]}}; only where there are such
+    BUNDLE/data-PLACE.words  the file itself: a hard link where the disk has them, so no byte is copied, else a copy
+
+In: labels and tensors. Out: the same tensors, in memory or in their files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import torch
+
+from vgame.commit.mapped import Source, map_words, source_of
+from vgame.errors import BundleError, DataError
+from vgame.program.program import TensorLabel
+from vgame.program.tensor_file import pack_tensors, read_tensors
+from vgame.system.files import parse_json, read_file, write_atomic
+
+MOST_BYTES = 2**20
+
+
+def save_data(folder: Path, labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> None:
+    sources = [source_of(t) for t in tensors]
+    held = [i for i, source in enumerate(sources) if source is None]
+    write_atomic(folder / "data.safetensors", pack_tensors([labels[i] for i in held], [tensors[i] for i in held]))
+    files = {str(i): [f"data-{i:04d}.words", source.offset] for i, source in enumerate(sources) if source is not None}
+    if not files:
+        (folder / "data.json").unlink(missing_ok=True)
+        return
+    for place, (name, _) in files.items():
+        _link(sources[int(place)], folder / name)
+    write_atomic(folder / "data.json", (json.dumps({"files": files}, indent=1) + "\n").encode())
+
+
+def _link(source: Source | None, target: Path) -> None:
+    assert source is not None
+    if target.exists() and os.path.samefile(source.path, target):
+        return
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source.path, target)
+        return
+    except OSError:
+        pass  # another disk
+    try:
+        shutil.copyfile(source.path, target)
+    except OSError as error:
+        raise BundleError(f"{target} cannot be written: {error.strerror}; free space, then prepare again") from None
+
+
+def load_data(folder: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tensor, ...]:
+    """The tensors in the order of their labels, flat; those in files are mapped. Roots are the caller's affair."""
+    files = _files(folder, len(labels))
+    held = read_tensors(folder / "data.safetensors", [l for i, l in enumerate(labels) if i not in files])
+    here = iter(held)
+    return tuple(_mapped(folder, label, *files[i]) if i in files else next(here) for i, label in enumerate(labels))
+
+
+def _mapped(folder: Path, label: TensorLabel, name: str, offset: int) -> torch.Tensor:
+    try:
+        return map_words(folder / name, offset, prod(label.shape), label.integer)
+    except OSError as error:
+        raise BundleError(
+            f"{folder / name} cannot be read: {error.strerror or error}; get it from the client"
+        ) from None
+    except (DataError, ValueError) as error:
+        raise BundleError(f"{error}; get it again from the client") from None
+
+
+def _files(folder: Path, count: int) -> dict[int, tuple[str, int]]:
+    path = folder / "data.json"
+    try:
+        found = {
+            int(place): (name, offset)
+            for place, (name, offset) in parse_json(read_file(path, MOST_BYTES))["files"].items()
+        }
+        for place, (name, offset) in found.items():
+            if not 0 <= place < count or name != f"data-{place:04d}.words" or type(offset) is not int or offset < 0:
+                raise ValueError(f"{place}: {name!r} from byte {offset!r} is no file of a bundle")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BundleError(f"{path} cannot be read: {error}; get the bundle again from the client") from None
+    return found

@@ -1,0 +1,133 @@
+"""Data larger than memory: a file of .npy, .safetensors or raw tokens as a tensor whose words stay on disk.
+
+In: a path. Out: a tensor for a Task's data. Its type is looked at before anything else is read; float32 and int32 are mapped where
+they lie, narrower and wider integers are copied once, as int32 words, into the cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from vgame.commit.mapped import cache_folder, map_words, mark, source_of
+from vgame.errors import DataError
+from vgame.system.files import open_file, parse_json
+
+PIECE = 2**22  # numbers that are converted at a time
+MOST_HEADER = 2**24
+OF_SAFETENSORS = {
+    "F32": "<f4", "I32": "<i4", "I64": "<i8", "I16": "<i2", "I8": "i1", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8",
+}  # fmt: skip
+
+
+def mapped(path: Path | str, name: str | None = None, *, dtype: str | None = None) -> torch.Tensor:
+    """The numbers of a file, read from disk when a step gathers them. `name`: of the tensor in a .safetensors file; `dtype`: of a raw file
+    of numbers, "uint16" for example. DataError where type or size are not what a job can read."""
+    path = Path(path).resolve()
+    try:
+        with open_file(path, follow=True) as file:
+            kind, shape, offset = _header(path, file, name, dtype)
+            size = os.fstat(file.fileno()).st_size
+        count = prod(shape)
+        if not count or size < offset + count * kind.itemsize:
+            raise DataError(
+                f"{path} has {size:,} bytes, its {shape} numbers of {kind} need {offset + count * kind.itemsize:,}"
+            )
+        if kind.kind in "iu" and kind.newbyteorder("<") != np.dtype("<i4"):
+            path, offset, kind = _widened(path, offset, count, kind), 0, np.dtype("<i4")
+        flat = map_words(path, offset, count, kind.kind == "i")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    source = source_of(flat)
+    assert source is not None
+    return mark(flat.view(shape), source)
+
+
+def _header(path: Path, file: IO[bytes], name: str | None, dtype: str | None) -> tuple[np.dtype, tuple[int, ...], int]:
+    """(type, shape, byte of the first number), checked by type."""
+    try:
+        if path.suffix == ".npy":
+            kind, shape, offset = _npy(file)
+        elif path.suffix == ".safetensors":
+            kind, shape, offset = _safetensors(file, name)
+        elif dtype is None:
+            raise DataError(
+                f"{path} is no .npy and no .safetensors; say the type of its numbers: mapped(path, dtype='uint16')"
+            )
+        else:
+            kind = np.dtype(dtype).newbyteorder("<")
+            shape, offset = (os.fstat(file.fileno()).st_size // max(kind.itemsize, 1),), 0
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    if kind != np.dtype("<f4") and (kind.kind not in "iu" or kind.byteorder == ">"):
+        raise DataError(
+            f"{path} holds {kind}; float32 and little-endian integers can be mapped: convert it with .astype('float32')"
+        )
+    if not shape:
+        raise DataError(f"{path} holds one number; samples in the first dimension are expected")
+    return kind, shape, offset
+
+
+def _npy(file: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], int]:
+    version = np.lib.format.read_magic(file)
+    if version > (2, 0):
+        raise ValueError(f"its format is .npy {version}, 1 and 2 can be read")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, columns, kind = read(file)
+    if columns and len(shape) > 1:
+        raise ValueError("its numbers stand column by column; save numpy.ascontiguousarray(x)")
+    return kind, shape, file.tell()
+
+
+def _safetensors(file: IO[bytes], name: str | None) -> tuple[np.dtype, tuple[int, ...], int]:
+    size = int.from_bytes(file.read(8), "little")
+    if size > MOST_HEADER:
+        raise ValueError(f"its header has {size:,} bytes")
+    header: dict[str, Any] = parse_json(file.read(size))
+    header.pop("__metadata__", None)
+    if name is None and len(header) == 1:
+        (name,) = header
+    if name not in header:
+        raise ValueError(f"it holds {', '.join(sorted(header)[:5])}; say which: mapped(path, name)")
+    found = header[name]
+    if found["dtype"] not in OF_SAFETENSORS:
+        raise ValueError(f"{name} holds {found['dtype']}; float32 and integers can be mapped")
+    return (
+        np.dtype(OF_SAFETENSORS[found["dtype"]]),
+        tuple(map(int, found["shape"])),
+        8 + size + int(found["data_offsets"][0]),
+    )
+
+
+def _widened(path: Path, offset: int, count: int, kind: np.dtype) -> Path:
+    """A file of the same numbers as int32, made once for a file and kept in the cache folder."""
+    status = os.stat(path)
+    told = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {offset} {count} {kind}"
+    target = cache_folder() / "words" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.i32"
+    if target.exists() and target.stat().st_size == 4 * count:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    half = target.with_suffix(f".{os.getpid()}.half")
+    try:
+        with open(path, "rb") as source, open(half, "wb") as file:
+            source.seek(offset)
+            for at in range(0, count, PIECE):
+                file.write(_words(path, at, np.fromfile(source, kind, min(PIECE, count - at))))
+        os.replace(half, target)
+    finally:
+        half.unlink(missing_ok=True)
+    return target
+
+
+def _words(path: Path, at: int, numbers: np.ndarray) -> bytes:
+    wrong = (numbers < -(2**31)) | (numbers >= 2**31) if numbers.dtype.itemsize >= 4 else np.zeros(1, bool)
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise DataError(f"{path} holds {numbers[first]} at place {at + first:,}; vgame computes integers in 32 bits")
+    return numbers.astype("<i4").tobytes()
