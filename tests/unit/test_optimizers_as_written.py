@@ -65,6 +65,8 @@ OPTIMIZERS = {
     "Adamax": lambda p: optim.Adamax(p, lr=0.01),
     "Rprop": lambda p: optim.Rprop(p, lr=0.01),
     "Adam, amsgrad": lambda p: optim.Adam(p, lr=0.01, amsgrad=True),
+    "ASGD": lambda p: optim.ASGD(p, lr=0.05, lambd=0.1, t0=5),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.05, eps=(2.0**-23, 1e-3), weight_decay=0.01),
     "SGD, maximize": lambda p: optim.SGD(p, lr=0.01, maximize=True, momentum=0.9),
     "a user's own": lambda p: Lion(p, lr=0.01),
 }
@@ -73,6 +75,30 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_an_optimizer_does_what_its_own_step_does(make: Callable) -> None:
     compare(make)
+
+
+def matrices() -> nn.Module:
+    torch.manual_seed(0)
+    sizes = [(6, 8), (8, 8), (8, 3)]
+    return nn.Sequential(*(layer for a, b in sizes for layer in (nn.Linear(a, b, bias=False), nn.Tanh())))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}], ids=["plain", "other"]
+)
+def test_muon_is_its_formula_in_binary32(monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
+    """torch iterates in bfloat16, to save time; the warning says that vgame does not."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    compare(lambda p: optim.Muon(p, lr=0.01, **options), build=matrices)
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match=r"Muon computes in torch\.bfloat16; vgame computes this in float32"):
+        lowered(lambda p: optim.Muon(p, lr=0.01, **options), build=matrices, steps=2)
+
+
+def test_every_optimizer_of_torch_is_compared_or_refused() -> None:
+    kinds = {name for name, kind in vars(optim).items() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
+    shown = {name.split(",")[0] for name in OPTIMIZERS} | {"Muon", "AdamW", "LBFGS", "SparseAdam", "Optimizer"}
+    assert kinds == shown - {"a user's own"}
 
 
 SCHEDULERS = {
@@ -142,8 +168,8 @@ REFUSED = {
         r"ByValues decides by the values of its tensors, test_optimizers_as_written\.py line \d+",
     ),
     "what computes with several parameters": (AllAtOnce, "computes with several parameters at once"),
-    "Adafactor": (optim.Adafactor, "Adafactor decides by the values"),
-    "what needs a closure": (optim.LBFGS, "the step of the optimizer LBFGS fails"),
+    "what needs a closure": (optim.LBFGS, "LBFGS needs a closure, which computes the loss again"),
+    "what needs sparse gradients": (optim.SparseAdam, "SparseAdam does not support dense gradients"),
 }
 
 

@@ -5,6 +5,7 @@ In: what `vgame.program.play` noted. Out: the parameter and the slots after the 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -97,9 +98,15 @@ class OptimizerStep:
         changing = [n for n, column in enumerate(columns) if len(column) and (column != column[0]).any()]
         fixed = {n: float(column[0]) for n, column in enumerate(columns) if n not in changing}
         shapes = [self.played.shape, self.played.shape, *self.played.slots.values(), *[()] * len(changing)]
+        self._warn_of_short_numbers(form)
         replay = _Replay(self.name, form, self.slots, changing, fixed)
         graph = core_graph(replay, [torch.ones(shape) for shape in shapes])
         return graph, [self._scalar(number, n, columns[n]) for n in changing]
+
+    def _warn_of_short_numbers(self, form: Form) -> None:
+        kinds = {a for o in form.operations for a in o.arguments if a in (torch.bfloat16, torch.float16)}
+        for kind in sorted(map(str, kinds)):
+            warnings.warn(f"the optimizer {self.name} computes in {kind}; vgame computes this in float32", stacklevel=2)
 
     def _scalar(self, number: int, n: int, values: np.ndarray) -> Value:
         """RN of the numbers; steps of other forms have the first one, which nothing reads."""
@@ -145,6 +152,8 @@ class _Replay:
     def _composed(
         self, name: str, changes: bool, operation: Operation, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> torch.Tensor:
+        if name == "_to_copy":
+            return args[0].to(kwargs.get("dtype") or args[0].dtype, copy=True)
         if name == "index_put":
             return self._masked(*args, **kwargs)
         if not changes:

@@ -22,6 +22,7 @@ from vgame.errors import ProgramError
 from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
+from vgame.program.torchs_steps import without_values
 from vgame.system.progress import SILENCE, Silence
 
 MOST_FORMS = 4  # kinds of steps of one optimizer: the first one, those before and after a threshold
@@ -102,7 +103,7 @@ class _Stage:
         groups = self.optimizer.param_groups
         for group, rate in zip(groups, rates or (), strict=bool(rates)):
             group["lr"] = rate
-        with _told(self.name), recorder:
+        with _told(self.name), without_values(), recorder:
             type(self.optimizer).step(self.optimizer)
         if rates and [group["lr"] for group in groups] != list(rates):
             raise ProgramError(
@@ -203,6 +204,11 @@ def _told(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         what = " ".join(str(error).split("\n")[0].split())
+        if isinstance(error, TypeError) and "closure" in what:
+            raise ProgramError(
+                f"the optimizer {name} needs a closure, which computes the loss again; a program computes it once in a step: choose an "
+                "optimizer that reads p.grad"
+            ) from None
         by_values = "meta" in what.lower() or "item" in what.lower()
         raise ProgramError(
             f"the optimizer {name} decides by the values of its tensors{line_of(error)}, which cannot be captured; compute with tensors "

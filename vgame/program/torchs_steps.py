@@ -1,0 +1,75 @@
+"""Steps of torch's optimizers that look at values: what they compute, with tensors for their Python numbers.
+
+Twin of `torch.optim._adafactor._single_tensor_adafactor`, same names and order: only `.item()` and `max` of Python are replaced. They stand
+in for torch's while a step is played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """While this lasts a step of torch does not ask for the values of tensors, and tensors made of numbers keep them."""
+    with patch("torch.optim._adafactor._single_tensor_adafactor", _adafactor), _Numbers():
+        yield
+
+
+class _Numbers(TorchFunctionMode):
+    """`torch.tensor(0.1, device=p.device)` stays where its value is known."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("cpu")
+        return func(*args, **kwargs)
+
+
+def _adafactor(
+    params: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor],
+    row_vars: Sequence[torch.Tensor | None],
+    col_vars: Sequence[torch.Tensor | None],
+    variances: Sequence[torch.Tensor | None],
+    state_steps: Sequence[torch.Tensor],
+    grad_scale: None,
+    found_inf: None,
+    *,
+    d: float,
+    lr: torch.Tensor | float,
+    beta2_decay: float,
+    weight_decay: float,
+    eps1: float | None,
+    eps2: float,
+    maximize: bool,
+    has_complex: bool,
+) -> None:
+    states = zip(row_vars, col_vars, variances, state_steps, strict=True)
+    for param, grad, (row, col, variance, count) in zip(params, grads, states, strict=True):
+        count += 1
+        step = count.item()
+        grad = -grad if maximize else grad
+        least = torch.finfo(param.dtype).eps if eps1 is None else eps1
+        alpha = torch.clamp(param.norm(2) / param.numel() ** 0.5, min=eps2) * min(float(lr), 1 / step**0.5)
+        if weight_decay:
+            param.mul_(1 - float(lr) * weight_decay)
+        estimate = _estimate(grad, row, col, variance, step**beta2_decay, least)
+        update = estimate.clamp_(min=least * least).rsqrt_().mul_(grad)
+        denom = torch.clamp(update.norm(2) / (update.numel() ** 0.5 * d), min=1.0)
+        param.sub_(update.mul_(alpha / denom))
+
+
+def _estimate(grad: torch.Tensor, row: Any, col: Any, variance: Any, share: float, least: float) -> torch.Tensor:
+    """The second moment of a gradient, which its factors take in first."""
+    if grad.dim() <= 1:
+        return variance.lerp_(grad * grad, share).clone()
+    row.lerp_(torch.norm(grad, dim=-1, keepdim=True).square_().div_(grad.size(-1)), share)
+    col.lerp_(torch.norm(grad, dim=-2, keepdim=True).square_().div_(grad.size(-2)), share)
+    return (row @ col).div_(row.mean(dim=-2, keepdim=True).clamp_(min=least))
