@@ -3,12 +3,13 @@ pragma solidity 0.8.37;
 
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Clock} from "./Clock.sol";
+import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
 import {IGame} from "./IVerificationGame.sol";
 import {Merkle} from "./Merkle.sol";
 
-/// @title What the two halves of the game share: storage, whose turn it is, small checks
-/// @notice `VerificationGame` runs `Settlement` by delegatecall, so both have exactly this storage.
+/// @title What the parts of the game share: storage, whose turn it is, small checks
+/// @notice `VerificationGame` runs `Settlement` by delegatecall, and that `Delivery`, so all have exactly this storage.
 abstract contract GameState is IGame {
     /// @dev Less than any move of an auditor costs (docs/gas.json), and half of what a challenge does: a stipend is no gain.
     uint256 private constant MOVE_GAS = 50_000;
@@ -33,6 +34,9 @@ abstract contract GameState is IGame {
     mapping(address account => uint256) public override credits;
     /// @inheritdoc IGame
     uint256 public override burnt;
+
+    mapping(bytes32 job => IDelivery.Exchange) internal _exchanges;
+    mapping(bytes32 key => IDelivery.Request) internal _requests;
 
     constructor(IReferee referee_) {
         referee = referee_;

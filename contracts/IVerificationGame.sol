@@ -14,7 +14,11 @@ interface IGame {
         Claimed,
         Final,
         Convicted,
-        Expired
+        Expired,
+        Delivering, // final, with delivery: the client confirms, declines, requests; then the key is due
+        Revealed, // the key is out: complaints
+        Undelivered, // the trainer failed: refund, slash
+        Declined
     }
 
     enum Status {
@@ -80,6 +84,9 @@ interface IGame {
     /// @param claimWindow seconds from acceptance to the claim
     /// @param challengeWindow seconds from the claim in which it can be challenged
     /// @param rewardWindow seconds after a conviction in which auditors show what they knew
+    /// @param confirmWindow seconds from finality in which the client confirms or declines delivery; 0: no delivery (docs/delivery.md)
+    /// @param keyWindow seconds for the key, and for the answer to a request
+    /// @param complaintWindow seconds from the key for complaints
     struct JobSpec {
         bytes32 programRoot;
         bytes32 dataRoot;
@@ -101,6 +108,9 @@ interface IGame {
         uint32 claimWindow;
         uint32 challengeWindow;
         uint32 rewardWindow;
+        uint32 confirmWindow;
+        uint32 keyWindow;
+        uint32 complaintWindow;
     }
 
     /// @notice The first word is all that most moves read of a job.
@@ -443,5 +453,5 @@ interface IMoves is IGame {
     function timeoutMany(bytes32 job, uint256[] calldata disputes) external;
 }
 
-/// @title Everything that a caller of the verification game needs, at one address
+/// @title Everything that a caller of the verification game needs, at one address; delivery's calls are in IDelivery.sol
 interface IVerificationGame is ISettlement, IMoves {}

@@ -4,6 +4,7 @@ pragma solidity 0.8.37;
 import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {Clock} from "./Clock.sol";
 import {GameState} from "./GameState.sol";
+import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
 import {ISettlement} from "./IVerificationGame.sol";
 import {Merkle} from "./Merkle.sol";
@@ -16,7 +17,27 @@ contract Settlement is GameState, ISettlement {
 
     address private immutable self = address(this);
 
-    constructor(IReferee referee_) GameState(referee_) {}
+    /// @notice Code of the exchange of the trained state for the reward.
+    address public immutable delivery;
+
+    constructor(IReferee referee_, address delivery_) GameState(referee_) {
+        IReferee other = ISettlement(delivery_).referee();
+        if (other != referee_) revert ForeignReferee(delivery_, address(other));
+        delivery = delivery_;
+    }
+
+    /// @dev Everything in IDelivery. As in `VerificationGame`, the target is fixed for ever.
+    fallback() external payable {
+        address target = delivery;
+        assembly ("memory-safe") {
+            let p := mload(0x40)
+            calldatacopy(p, 0, calldatasize())
+            let ok := delegatecall(gas(), target, p, calldatasize(), 0, 0)
+            returndatacopy(p, 0, returndatasize())
+            if iszero(ok) { revert(p, returndatasize()) }
+            return(p, returndatasize())
+        }
+    }
 
     // ---- life of a job ----
 
@@ -60,6 +81,8 @@ contract Settlement is GameState, ISettlement {
         if (spec.acceptWindow == 0 || spec.claimWindow == 0 || spec.challengeWindow == 0 || spec.rewardWindow == 0) {
             revert BadSpec(Field.Window);
         }
+        bool none = spec.confirmWindow == 0;
+        if (none != (spec.keyWindow == 0) || none != (spec.complaintWindow == 0)) revert BadSpec(Field.Window);
         if (spec.slot == 0) revert BadSpec(Field.Slot);
         if (spec.trainerBudget < spec.slot || spec.auditorBudget == 0) revert BadSpec(Field.Budget);
     }
@@ -86,6 +109,7 @@ contract Settlement is GameState, ISettlement {
     /// @inheritdoc ISettlement
     function postClaim(bytes32 id, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external {
         Job storage job = _claimable(id);
+        if (job.spec.confirmWindow != 0 && _exchanges[id].offer == 0) revert IDelivery.NoOffer();
         uint256 count = _ceilDiv(job.spec.steps, job.spec.interval);
         _expect(_runRoot(job, count, finalState, path, Merkle.height(count)), runRoot);
         _claim(job, runRoot, count, 0);
@@ -163,6 +187,12 @@ contract Settlement is GameState, ISettlement {
         if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
         // INVARIANT I6: no dispute is open.
         if (job.open != 0) revert DisputesOpen(job.open);
+        if (job.divergedAt == 0 && job.spec.confirmWindow != 0) {
+            job.phase = Phase.Delivering;
+            _exchanges[id].until = uint40(block.timestamp + job.spec.confirmWindow);
+            emit IDelivery.DeliveryOpened(id, _exchanges[id].until);
+            return;
+        }
         job.phase = Phase.Final;
         uint256 pay = job.divergedAt == 0 ? job.spec.reward : job.spec.divergedPay;
         credits[job.trainer] += pay + job.spec.trainerBond;

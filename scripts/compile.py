@@ -18,7 +18,7 @@ import solcx
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "vgame" / "chain" / "artifacts"
-DEPLOYED = ("VerificationGame", "Settlement", "Referee", "Logged", "Pointwise")
+DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise")
 CODE_SIZE_LIMIT = 24_576  # EIP-170
 IMPORT = re.compile(r'^import .*?"([^"]+)";', re.MULTILINE | re.DOTALL)
 RUNTIME = ["evm.deployedBytecode.object", "evm.deployedBytecode.immutableReferences"]

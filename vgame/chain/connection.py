@@ -464,4 +464,5 @@ def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
     if referee is None:
         referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
         logged = wallet.deploy("Logged", referee)
-    return wallet.deploy("VerificationGame", referee, wallet.deploy("Settlement", referee), logged)
+    settlement = wallet.deploy("Settlement", referee, wallet.deploy("Delivery", referee))
+    return wallet.deploy("VerificationGame", referee, settlement, logged)

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Merkle} from "./Merkle.sol";
+
+/// @title The cipher tree: ciphertext and true hashes in one tree (docs/delivery.md section 2)
+/// @notice In: cipher leaves, pairs, a key. Out: pairs, plain text's hashes. Twin: vgame/delivery/cipher.py.
+library Cipher {
+    uint8 internal constant KIND = 12;
+    /// @dev Leaves that one request asks for, a power of two.
+    uint256 internal constant CHUNK = 64;
+
+    /// @notice A node's hash in the cipher tree, and the hash of the same node in the tree of the state.
+    struct Pair {
+        bytes32 cipher;
+        bytes32 plain;
+    }
+
+    /// @notice H(0x05 ‖ key ‖ job)
+    function jobKey(bytes32 key, bytes32 job) internal pure returns (bytes32) {
+        return sha256(abi.encodePacked(uint8(5), key, job));
+    }
+
+    /// @notice H(0x06 ‖ key ‖ job)
+    function keyHash(bytes32 key, bytes32 job) internal pure returns (bytes32) {
+        return sha256(abi.encodePacked(uint8(6), key, job));
+    }
+
+    /// @notice H(0x00 ‖ CIPHER ‖ 512 bytes ‖ tensor ‖ leaf): a leaf says where it belongs, so a complaint cannot move it.
+    function leaf(bytes calldata content, uint32 tensor, uint40 index) internal pure returns (bytes32) {
+        return sha256(abi.encodePacked(uint8(0), KIND, content, tensor, index));
+    }
+
+    /// @notice H(0x01 ‖ CIPHER ‖ left cipher ‖ left plain ‖ right cipher ‖ right plain)
+    function node(bytes32[4] memory children) internal pure returns (bytes32) {
+        return sha256(abi.encodePacked(uint8(1), KIND, children));
+    }
+
+    /// @notice The pair over a pair and the one beside it. `kind`: of the tree of true hashes.
+    function parent(uint8 kind, Pair memory own, bool right, bytes32 cipher, bytes32 plain)
+        internal
+        view
+        returns (Pair memory)
+    {
+        (bytes32 c, bytes32 p) = (own.cipher, own.plain);
+        if (right) (c, p, cipher, plain) = (cipher, plain, c, p);
+        return Pair(node([c, p, cipher, plain]), Merkle.node(kind, p, plain));
+    }
+
+    /// @notice The pair of height h over the leaves of a tensor from `first` on; behind them is padding.
+    function fold(uint256 tensor, uint256 first, bytes calldata leaves, bytes32[] calldata trueHashes, uint256 h)
+        internal
+        view
+        returns (Pair memory)
+    {
+        uint256 count = trueHashes.length;
+        Pair[] memory level = new Pair[](uint256(1) << h);
+        Pair memory pad = Pair(Merkle.padding(KIND, 0), Merkle.padding(Merkle.TENSOR, 0));
+        for (uint256 i; i < level.length; ++i) {
+            if (i >= count) {
+                level[i] = pad;
+                continue;
+            }
+            bytes calldata content = leaves[i * Merkle.LEAF_BYTES:(i + 1) * Merkle.LEAF_BYTES];
+            level[i] = Pair(leaf(content, uint32(tensor), uint40(first + i)), trueHashes[i]);
+        }
+        for (uint256 n = level.length / 2; n > 0; n /= 2) {
+            for (uint256 i; i < n; ++i) {
+                Pair memory other = level[2 * i + 1];
+                level[i] = parent(Merkle.TENSOR, level[2 * i], false, other.cipher, other.plain);
+            }
+        }
+        return level[0];
+    }
+
+    /// @notice The true hash of a cipher leaf: H(0x00 ‖ TENSOR ‖ content xor keystream), block j of the keystream being
+    /// H(0x07 ‖ K' ‖ tensor ‖ leaf ‖ j).
+    function trueHash(bytes calldata content, bytes32 key, uint32 tensor, uint40 index) internal view returns (bytes32) {
+        bytes memory plain = new bytes(Merkle.LEAF_BYTES);
+        for (uint256 j; j < Merkle.LEAF_BYTES / 32; ++j) {
+            bytes32 block_ = sha256(abi.encodePacked(uint8(7), key, tensor, index, uint8(j)));
+            block_ ^= bytes32(content[32 * j:32 * j + 32]);
+            assembly ("memory-safe") {
+                mstore(add(add(plain, 32), mul(32, j)), block_)
+            }
+        }
+        return Merkle.leaf(Merkle.TENSOR, plain);
+    }
+}
