@@ -81,7 +81,8 @@ contract ToyReferee is IReferee {
         returns (bool computed, uint32 operator)
     {
         Program memory p = _open(root, header);
-        _check(tensor, p.states.length, record, path);
+        if (tensor >= p.states.length) revert ElementOutOfRange(tensor, p.states.length);
+        _check(abi.encodePacked(uint8(0), p.states[tensor].elements, tensor), record, path);
         operator = p.states[tensor].operator;
         computed = operator != UNCHANGED;
     }
@@ -93,7 +94,8 @@ contract ToyReferee is IReferee {
         returns (uint32 elements, bool finite, uint32 blocks)
     {
         Program memory p = _open(root, header);
-        _check(operator, p.operators.length, record, path);
+        if (operator >= p.operators.length) revert ElementOutOfRange(operator, p.operators.length);
+        _check(abi.encode(uint256(operator)), record, path);
         Operator memory o = p.operators[operator];
         return (o.elements, o.finite, o.blocks);
     }
@@ -104,10 +106,9 @@ contract ToyReferee is IReferee {
         return abi.decode(header, (Program));
     }
 
-    function _check(uint256 index, uint256 count, bytes calldata record, bytes32[] calldata path) private pure {
-        if (index >= count) revert ElementOutOfRange(index, count);
+    function _check(bytes memory own, bytes calldata record, bytes32[] calldata path) private pure {
         if (path.length != 0) revert Merkle.PathLength(path.length, 0);
-        bytes32 expected = sha256(abi.encode(index));
+        bytes32 expected = sha256(own);
         if (sha256(record) != expected) revert RecordMismatch(sha256(record), expected);
     }
 

@@ -245,10 +245,11 @@ class ToyMachine:
         return self.program.operators[operator].finite
 
     def source_record(self, tensor: int) -> RecordProof:
-        return RecordProof(self.program.header, encode(["uint256"], [tensor]), [])
+        elements = self.program.states[tensor].elements
+        return RecordProof(self.program.header, bytes(1) + elements.to_bytes(4) + tensor.to_bytes(4), [])
 
     def operator_record(self, operator: int) -> RecordProof:
-        return self.source_record(operator)
+        return RecordProof(self.program.header, encode(["uint256"], [operator]), [])
 
     def blocks(self, operator: int) -> int:
         return self.program.operators[operator].blocks

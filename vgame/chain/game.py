@@ -30,6 +30,10 @@ class Phase(IntEnum):
     FINAL = 4
     CONVICTED = 5
     EXPIRED = 6
+    DELIVERING = 7
+    REVEALED = 8
+    UNDELIVERED = 9
+    DECLINED = 10
 
 
 class Status(IntEnum):
@@ -94,6 +98,9 @@ class JobSpec:
     claim_window: int
     challenge_window: int
     reward_window: int
+    confirm_window: int = 0
+    key_window: int = 0
+    complaint_window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +189,7 @@ class Event:
 def full_abi() -> list[dict[str, Any]]:
     """One interface for both pieces of the game, and the errors that come through from the machine and its libraries."""
     entries: dict[str, dict[str, Any]] = {}
-    for name in ("VerificationGame", "Settlement", *MACHINES):
+    for name in ("VerificationGame", "Settlement", "Delivery", *MACHINES):
         for entry in artifact(name)["abi"]:
             foreign = name in MACHINES and entry["type"] != "error"
             if entry["type"] in ("constructor", "fallback") or foreign:
@@ -236,6 +243,7 @@ class Game:
             raise ChainError(
                 f"the game at {self.address} decides by {referee} and settles by {other}: do not play there"
             )
+        self._check_code("Delivery", str(self._decoded(lambda: part.functions.delivery().call())))
         self._check_code("Referee", referee)
         pointwise = str(self._decoded(lambda: machine.functions.pointwise().call()))
         self._check_code("Pointwise", pointwise)

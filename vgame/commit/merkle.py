@@ -27,10 +27,11 @@ class Kind(IntEnum):
     DATA = 9
     PARTIALS = 10
     LOG = 11
+    CIPHER = 12
 
 
-LEAF_PREFIX = [bytes([0, kind]) for kind in range(12)]
-NODE_PREFIX = [bytes([1, kind]) for kind in range(12)]
+LEAF_PREFIX = [bytes([0, kind]) for kind in range(13)]
+NODE_PREFIX = [bytes([1, kind]) for kind in range(13)]
 
 
 def leaf_hash(kind: Kind, content: bytes) -> bytes:

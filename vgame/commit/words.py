@@ -37,7 +37,7 @@ def leaf_bytes(words: bytes | memoryview, leaf: int) -> bytes:
 
 
 @cache
-def _kernel() -> ModuleType | None:
+def kernel() -> ModuleType | None:
     """The compiled hashes, imported where they are needed first."""
     from vgame.commit import sha_kernel
 
@@ -46,7 +46,7 @@ def _kernel() -> ModuleType | None:
 
 def leaf_hashes(words: bytes | memoryview) -> list[bytes]:
     """H(0x00 ‖ TENSOR ‖ 512 bytes) of every leaf."""
-    if len(words) >= MANY * LEAF_BYTES and _kernel():
+    if len(words) >= MANY * LEAF_BYTES and kernel():
         digests = _leaf_digests(words).tobytes()
         return [digests[i : i + 32] for i in range(0, len(digests), 32)]
     start = hashlib.sha256(LEAF_PREFIX[Kind.TENSOR])
@@ -64,7 +64,7 @@ def leaf_hashes(words: bytes | memoryview) -> list[bytes]:
 def _leaf_digests(words: bytes | memoryview) -> np.ndarray:
     """The same as uint8 [leaves, 32], by the kernel."""
     whole = len(words) // LEAF_BYTES * LEAF_BYTES
-    digests = _kernel().leaf_hashes(np.frombuffer(words, np.uint8, whole), Kind.TENSOR)
+    digests = kernel().leaf_hashes(np.frombuffer(words, np.uint8, whole), Kind.TENSOR)
     return _append(digests, leaf_hashes(words[whole:])) if whole < len(words) else digests
 
 
@@ -81,9 +81,9 @@ class WordsTree(Tree):
     """Large levels by compiled code."""
 
     def above(self, below: Sequence[bytes]) -> list[bytes]:
-        if len(below) < MANY or not _kernel():
+        if len(below) < MANY or not kernel():
             return super().above(below)
-        digests = _kernel().node_hashes(np.frombuffer(b"".join(below), np.uint8).reshape(-1, 32), self.kind).tobytes()
+        digests = kernel().node_hashes(np.frombuffer(b"".join(below), np.uint8).reshape(-1, 32), self.kind).tobytes()
         return [digests[i : i + 32] for i in range(0, len(digests), 32)]
 
 
@@ -102,10 +102,10 @@ def words_range_proof(words: memoryview, first: int, last: int) -> list[bytes]:
 def words_root(words: bytes | memoryview, height: int | None = None) -> bytes:
     """Root over little-endian words; `height`: of a higher tree, which holds nothing else."""
     height = tensor_height(len(words) // 4) if height is None else height
-    if len(words) < MANY * LEAF_BYTES or not _kernel():
+    if len(words) < MANY * LEAF_BYTES or not kernel():
         return fold(Kind.TENSOR, leaf_hashes(words), height)
     level, base = _leaf_digests(words), 0
     while len(level) > FEW:
         level = _append(level, [padding(Kind.TENSOR, base)]) if len(level) % 2 else level
-        level, base = _kernel().node_hashes(level, Kind.TENSOR), base + 1
+        level, base = kernel().node_hashes(level, Kind.TENSOR), base + 1
     return fold(Kind.TENSOR, [row.tobytes() for row in level], height - base, base)

@@ -93,6 +93,10 @@ class Terms(BaseModel):
     trainer_budget: Seconds = 259_200
     auditor_budget: Seconds = 259_200
     slot: Annotated[int, Field(ge=1, lt=2**24, strict=True)] = 3_600  # the contract keeps 24 bits
+    # Delivery of the trained state (docs/delivery.md): all three, or none.
+    confirm_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    key_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    complaint_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
 
     @model_validator(mode="after")
     def _minima(self) -> Terms:
@@ -104,6 +108,12 @@ class Terms(BaseModel):
                 raise ValueError(
                     f"`{name}` = {getattr(self, name)} is less than {value}, the least that the contract takes"
                 )
+        windows = ("confirm_window", "key_window", "complaint_window")
+        if len({getattr(self, name) > 0 for name in windows}) > 1:
+            missing = next(name for name in windows if getattr(self, name) == 0)
+            raise ValueError(
+                f"`{missing}` = 0 beside other windows of delivery; give all three seconds (docs/delivery.md), or none for no delivery"
+            )
         if self.diverged_pay > self.reward:
             raise ValueError(f"`diverged_pay` = {self.diverged_pay} is more than `reward` = {self.reward}")
         return self
