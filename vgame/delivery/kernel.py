@@ -9,7 +9,7 @@ import numpy as np
 
 from vgame.commit.merkle import Kind
 from vgame.commit.sha_kernel import _START, WORTH, _compile, _compress, _hash_all, _store
-from vgame.threads import share
+from vgame.system.threads import share
 
 LEAF, HASH, BLOCKS = 512, 32, 16
 KEYSTREAM_BITS = 8 * 43
