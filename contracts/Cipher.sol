@@ -31,20 +31,31 @@ library Cipher {
         return sha256(abi.encodePacked(uint8(0), KIND, content, tensor, index));
     }
 
-    /// @notice H(0x01 ‖ CIPHER ‖ left cipher ‖ left plain ‖ right cipher ‖ right plain)
-    function node(bytes32[4] memory children) internal pure returns (bytes32) {
-        return sha256(abi.encodePacked(uint8(1), KIND, children));
-    }
-
-    /// @notice The pair over a pair and the one beside it. `kind`: of the tree of true hashes.
-    function parent(uint8 kind, Pair memory own, bool right, bytes32 cipher, bytes32 plain)
+    /// @notice The pair over two: H(0x01 ‖ CIPHER ‖ left cipher ‖ left plain ‖ right cipher ‖ right plain), and H(0x01 ‖ kind ‖ left plain ‖ right plain).
+    /// `kind`: of the tree of true hashes.
+    function parent(uint8 kind, bytes32 leftCipher, bytes32 leftPlain, bytes32 rightCipher, bytes32 rightPlain)
         internal
         view
-        returns (Pair memory)
+        returns (bytes32 cipher, bytes32 plain)
     {
-        (bytes32 c, bytes32 p) = (own.cipher, own.plain);
-        if (right) (c, p, cipher, plain) = (cipher, plain, c, p);
-        return Pair(node([c, p, cipher, plain]), Merkle.node(kind, p, plain));
+        bool ok;
+        assembly ("memory-safe") {
+            let p := mload(0x40)
+            mstore8(p, 1)
+            mstore8(add(p, 1), KIND)
+            mstore(add(p, 2), leftCipher)
+            mstore(add(p, 34), leftPlain)
+            mstore(add(p, 66), rightCipher)
+            mstore(add(p, 98), rightPlain)
+            ok := staticcall(gas(), 2, p, 130, 0, 32)
+            cipher := mload(0)
+            mstore8(add(p, 1), kind)
+            mstore(add(p, 2), leftPlain)
+            mstore(add(p, 34), rightPlain)
+            ok := and(ok, staticcall(gas(), 2, p, 66, 0, 32))
+            plain := mload(0)
+        }
+        if (!ok) revert Merkle.HashFailed();
     }
 
     /// @notice The pair of height h over the leaves of a tensor from `first` on; behind them is padding.
@@ -66,8 +77,9 @@ library Cipher {
         }
         for (uint256 n = level.length / 2; n > 0; n /= 2) {
             for (uint256 i; i < n; ++i) {
-                Pair memory other = level[2 * i + 1];
-                level[i] = parent(Merkle.TENSOR, level[2 * i], false, other.cipher, other.plain);
+                (Pair memory l, Pair memory r) = (level[2 * i], level[2 * i + 1]);
+                (bytes32 c, bytes32 p) = parent(Merkle.TENSOR, l.cipher, l.plain, r.cipher, r.plain);
+                level[i] = Pair(c, p); // not in place: all padding is one pair
             }
         }
         return level[0];

@@ -18,7 +18,7 @@ contract Delivery is GameState, IDelivery {
     /// @dev Less than any complaint costs (docs/gas.json): to be paid for it is no gain.
     uint256 private constant COMPLAINT_GAS = 80_000;
     /// @dev What every answer costs, and each byte of it: the floor of calldata. Less than it really costs, so to be asked is no gain.
-    uint256 private constant ANSWER_GAS = 30_000;
+    uint256 private constant ANSWER_GAS = 21_000;
     uint256 private constant BYTE_GAS = 40;
 
     constructor(IReferee referee_) GameState(referee_) {}
@@ -60,8 +60,8 @@ contract Delivery is GameState, IDelivery {
         credits[job.client] += quarter + e.deposits;
         credits[job.trainer] += quarter + job.spec.trainerBond;
         burnt += job.spec.reward - 2 * quarter;
+        emit Declined(id, e.deposits);
         e.deposits = 0;
-        emit Declined(id);
     }
 
     /// @inheritdoc IDelivery
@@ -80,7 +80,7 @@ contract Delivery is GameState, IDelivery {
         e.requests++;
         e.open++;
         e.deposits += uint128(cost); // SAFETY: somebody paid it
-        emit Requested(id, tensor, chunk, price);
+        emit Requested(id, tensor, chunk, price, cost);
     }
 
     /// @dev In the confirm window, the client alone.
@@ -118,15 +118,18 @@ contract Delivery is GameState, IDelivery {
         r.open = false;
         e.open--;
         if (block.timestamp > e.until) e.until = uint40(block.timestamp);
-        _payAnswer(job, e, r, chunk);
-        emit Answered(id, tensor, chunk, leaves, trueHashes);
+        (uint256 deposit, uint256 pay) = _payAnswer(job, e, r, chunk);
+        emit Answered(id, tensor, chunk, deposit, pay, leaves, trueHashes);
     }
 
     /// @dev ROUNDING: in nobody's favour; both factors are whole.
-    function _payAnswer(Job storage job, Exchange storage e, Request storage r, uint256 chunk) private {
+    function _payAnswer(Job storage job, Exchange storage e, Request storage r, uint256 chunk)
+        private
+        returns (uint256 deposit, uint256 pay)
+    {
         uint256 gas_ = _answerGas(job, r.elements, chunk);
-        uint256 deposit = gas_ * r.price;
-        uint256 pay = gas_ * Math.min(r.price, block.basefee);
+        deposit = gas_ * r.price;
+        pay = gas_ * Math.min(r.price, block.basefee);
         e.deposits -= uint128(deposit);
         credits[job.trainer] += pay;
         credits[job.client] += deposit - pay;
@@ -180,10 +183,11 @@ contract Delivery is GameState, IDelivery {
     function badNode(bytes32 id, Offer calldata offer, bytes32[4] calldata children, Place calldata place) external {
         (Job storage job, Exchange storage e) = _contestable(id);
         _checkOffer(e, offer);
-        uint8 kind = _kindBelow(job, place.path.length / 2);
-        if (Merkle.node(kind, children[1], children[3]) == place.trueHash) revert NothingWrong();
-        Cipher.Pair memory pair = Cipher.Pair(Cipher.node(children), place.trueHash);
-        _checkPair(job, offer, pair, place.index, place.path);
+        // A node is a state's or a tensor's by where it lies, not as the caller likes.
+        uint8 kind = place.path.length / 2 < Merkle.height(job.states) ? Merkle.STATE : Merkle.TENSOR;
+        (bytes32 cipher, bytes32 plain) = Cipher.parent(kind, children[0], children[1], children[2], children[3]);
+        if (plain == place.trueHash) revert NothingWrong();
+        _checkPair(job, offer, Cipher.Pair(cipher, place.trueHash), place.index, place.path);
         _fail(id, job, e, Fault.BadNode, COMPLAINT_GAS);
     }
 
@@ -245,8 +249,8 @@ contract Delivery is GameState, IDelivery {
         credits[msg.sender] += paid;
         credits[job.client] += uint256(job.spec.reward) + e.deposits;
         burnt += bond - paid;
+        emit NotDelivered(id, fault, msg.sender, paid, e.deposits);
         e.deposits = 0;
-        emit NotDelivered(id, fault);
     }
 
     // ---- the cipher tree ----
@@ -267,16 +271,15 @@ contract Delivery is GameState, IDelivery {
         uint256 depth = path.length / 2;
         if (path.length % 2 != 0) revert Merkle.PathLength(path.length, 2 * depth);
         if (index >> depth != 0) revert Merkle.IndexOutOfRange(index, depth);
+        uint256 ofState = Merkle.height(job.states);
+        (bytes32 c, bytes32 p) = (pair.cipher, pair.plain);
         for (uint256 i; i < depth; ++i) {
-            pair = Cipher.parent(_kindBelow(job, depth - 1 - i), pair, (index >> i) & 1 == 1, path[2 * i], path[2 * i + 1]);
+            uint8 kind = depth - 1 - i < ofState ? Merkle.STATE : Merkle.TENSOR;
+            (bytes32 c2, bytes32 p2) = (path[2 * i], path[2 * i + 1]);
+            (c, p) = (index >> i) & 1 == 1 ? Cipher.parent(kind, c2, p2, c, p) : Cipher.parent(kind, c, p, c2, p2);
         }
-        _expect(pair.cipher, offer.cipherRoot);
-        _expect(pair.plain, offer.finalState);
-    }
-
-    /// @dev Of which tree of true hashes the node is that lies `depth` levels below the root.
-    function _kindBelow(Job storage job, uint256 depth) private view returns (uint8) {
-        return depth < Merkle.height(job.states) ? Merkle.STATE : Merkle.TENSOR;
+        _expect(c, offer.cipherRoot);
+        _expect(p, offer.finalState);
     }
 
     /// @dev Leaves of a chunk, and levels of its tensor above it.

@@ -60,13 +60,18 @@ interface IDelivery is IGame {
     event Offered(bytes32 indexed job, bytes32 finalState, bytes32 cipherRoot, bytes32 keyHash);
     event DeliveryOpened(bytes32 indexed job, uint256 until);
     event Confirmed(bytes32 indexed job);
-    event Declined(bytes32 indexed job);
-    event Requested(bytes32 indexed job, uint256 tensor, uint256 chunk, uint256 price);
+    /// @notice `deposits`: of requests that were open, gone back to the client.
+    event Declined(bytes32 indexed job, uint256 deposits);
+    event Requested(bytes32 indexed job, uint256 tensor, uint256 chunk, uint256 price, uint256 deposit);
     event Deferred(bytes32 indexed job, uint256 tensor, uint256 chunk);
-    event Answered(bytes32 indexed job, uint256 tensor, uint256 chunk, bytes leaves, bytes32[] trueHashes);
+    /// @notice What was opened stands here: nobody has to decode calldata. `pay` goes to the trainer, the rest of `deposit` back.
+    event Answered(
+        bytes32 indexed job, uint256 tensor, uint256 chunk, uint256 deposit, uint256 pay, bytes leaves, bytes32[] trueHashes
+    );
     event KeyRevealed(bytes32 indexed job, bytes32 key);
     event Delivered(bytes32 indexed job);
-    event NotDelivered(bytes32 indexed job, Fault fault);
+    /// @notice `paid`: what the caller has for the gas of its complaint.
+    event NotDelivered(bytes32 indexed job, Fault fault, address caller, uint256 paid, uint256 deposits);
 
     error NoDelivery();
     error NoOffer();

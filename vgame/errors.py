@@ -79,6 +79,10 @@ class StoreError(VgameError):
     """A run's files are damaged or belong to another run."""
 
 
+class DeliveryError(VgameError):
+    """What is delivered, or served, is not what was committed to; or it is not there."""
+
+
 class ChainError(VgameError):
     """The chain is down, is another one, or does not accept what is sent."""
 

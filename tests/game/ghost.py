@@ -34,6 +34,8 @@ class Ghost:
         default_factory=dict
     )  # of a convicted job: what stipends and the reward are paid from
     settled: set[bytes] = field(default_factory=set)
+    requests: dict[tuple[bytes, int, int], tuple[int, int]] = field(default_factory=dict)  # gas, price
+    shown: int = 0  # the base fee that the contract sees
     posted: dict[tuple[str, bytes, int], str] = field(default_factory=dict)
 
     # ---- reading the contract ----
@@ -118,6 +120,56 @@ class Ghost:
         # INVARIANT I6: nothing is open, the window has passed.
         assert job.open == 0 and self.node.now > job.since + job.spec.challenge_window
 
+    def _on_DeliveryOpened(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        assert job.open == 0 and self.node.now > job.since + job.spec.challenge_window
+        assert values[0] == self.node.now + job.spec.confirm_window
+
+    def _on_Requested(self, topics: list[bytes], values: Any) -> None:
+        tensor, chunk, price, deposit = values
+        elements = self.read("getRequest", topics[0], tensor, chunk)[0]
+        gas = self.read("answerGas", topics[0], elements, chunk)
+        assert deposit == gas * price
+        self.locked += deposit
+        self.requests[topics[0], tensor, chunk] = gas, price
+
+    def _on_Answered(self, topics: list[bytes], values: Any) -> None:
+        job, (tensor, chunk, *_) = self.jobs[topics[0]], values
+        gas, price = self.requests.pop((topics[0], tensor, chunk))
+        pay = gas * min(price, self.shown)
+        assert values[2:4] == (gas * price, pay)
+        self._pay(job.trainer, pay)
+        self._pay(job.client, gas * price - pay)
+
+    def _deposits(self, job: bytes) -> int:
+        """Those of the requests that are not answered go back."""
+        own = [self.requests.pop(key) for key in list(self.requests) if key[0] == job]
+        return sum(gas * price for gas, price in own)
+
+    def _on_Declined(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        quarter = job.spec.reward // 4
+        deposits = self._deposits(topics[0])
+        assert values[0] == deposits
+        self._pay(job.client, quarter + deposits)
+        self._pay(job.trainer, quarter + job.spec.trainer_bond)
+        self._burn(job.spec.reward - 2 * quarter)
+
+    def _on_NotDelivered(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        fault, caller, paid, deposits = values
+        assert deposits == self._deposits(topics[0])
+        assert paid == 0 or fault in (2, 3)
+        assert paid <= job.spec.trainer_bond // 2
+        self._pay(caller, paid)
+        self._pay(job.client, job.spec.reward + deposits)
+        self._burn(job.spec.trainer_bond - paid)
+
+    def _on_Delivered(self, topics: list[bytes], values: Any) -> None:
+        job = self.jobs[topics[0]]
+        self._pay(job.trainer, job.spec.reward + job.spec.trainer_bond)
+        assert self.node.now > job.since + job.spec.complaint_window
+
     def _on_Challenged(self, topics: list[bytes], values: Any) -> None:
         job = self.jobs[topics[0]]
         self.locked += job.spec.auditor_bond
@@ -177,11 +229,15 @@ class Ghost:
 
     def _compare_job(self, job: bytes) -> None:
         before, after = self.jobs[job], self.job(job)
-        # INVARIANT I2: phases advance; Final, Convicted and Expired are ends.
+        # INVARIANT I2: phases advance; Final, Convicted, Expired, Undelivered and Declined are ends.
         allowed = {Phase.CREATED: (Phase.ACCEPTED, Phase.EXPIRED), Phase.ACCEPTED: (Phase.CLAIMED, Phase.EXPIRED)}
-        ends = {Phase.CLAIMED: (Phase.FINAL, Phase.CONVICTED)}
+        ends = {
+            Phase.CLAIMED: (Phase.FINAL, Phase.CONVICTED, Phase.DELIVERING),
+            Phase.DELIVERING: (Phase.REVEALED, Phase.UNDELIVERED, Phase.DECLINED),
+            Phase.REVEALED: (Phase.FINAL, Phase.UNDELIVERED),
+        }
         assert after.phase is before.phase or after.phase in (allowed | ends)[before.phase]
-        if before.phase in (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED):
+        if before.phase in (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED):
             assert (after.since, after.run_root, after.disputes) == (before.since, before.run_root, before.disputes)
         self.jobs[job] = after
         numbers = range(after.disputes)

@@ -1,4 +1,4 @@
-"""Agents play only with the code of their own version, in all four parts."""
+"""Agents play only with the code of their own version, in all its parts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,23 @@ def test_another_machine_under_the_real_game_is_refused(scene: Scene) -> None:
         Game(scene.chain, scene.address).check_machine()  # the toy machine
 
 
+def settlement(wallet: Wallet, referee: str, delivery: str | None = None) -> str:
+    return wallet.deploy("Settlement", referee, delivery or wallet.deploy("Delivery", referee))
+
+
 def parts(scene: Scene) -> tuple[Wallet, list[str], list[str]]:
     """Two referees, with the settlement and the logged machine of each."""
     wallet = scene.wallet()
     referees = [wallet.deploy("Referee", wallet.deploy("Pointwise")) for _ in range(2)]
-    good, other = ([r, wallet.deploy("Settlement", r), wallet.deploy("Logged", r)] for r in referees)
+    good, other = ([r, settlement(wallet, r), wallet.deploy("Logged", r)] for r in referees)
     return wallet, good, other
+
+
+def test_a_delivery_of_another_referee_makes_no_settlement(scene: Scene) -> None:
+    wallet = scene.wallet()
+    referees = [wallet.deploy("Referee", wallet.deploy("Pointwise")) for _ in range(2)]
+    with pytest.raises(ChainError, match="ForeignReferee"):
+        settlement(wallet, referees[0], wallet.deploy("Delivery", referees[1]))
 
 
 @pytest.mark.parametrize("part", [1, 2])
@@ -59,7 +70,7 @@ def test_a_settlement_alone_takes_no_order(scene: Scene) -> None:
     """At its own address there are no disputes, so any claim would become final."""
     wallet = scene.wallet()
     referee = deploy_code(scene.chain, toy_contracts()["ToyReferee"]["bytecode"])
-    alone = scene.make_game(scene.chain, wallet.deploy("Settlement", referee), wallet)
+    alone = scene.make_game(scene.chain, settlement(wallet, referee), wallet)
     order = (astuple(SETUP.spec), 1, SETUP.program.header)
     with pytest.raises(ContractError, match="OnlyDelegated"):
         alone.send("createJob", *order, value=SETUP.spec.reward)

@@ -38,7 +38,10 @@ def test_known_answers() -> None:
     assert cipher_leaf(content, 2, 259) == hashlib.sha256(b"\0\x0c" + content + b"\0\0\0\x02\0\0\0\x01\x03").digest()
     pad = (hashlib.sha256(b"\x02\x0c").digest(), hashlib.sha256(b"\x02\x05").digest())
     assert padding_pair(Kind.TENSOR, 0) == pad
-    above = (hashlib.sha256(b"\x01\x0c" + b"".join(pad * 2)).digest(), hashlib.sha256(b"\x01\x05" + pad[1] * 2).digest())
+    above = (
+        hashlib.sha256(b"\x01\x0c" + b"".join(pad * 2)).digest(),
+        hashlib.sha256(b"\x01\x05" + pad[1] * 2).digest(),
+    )
     assert padding_pair(Kind.TENSOR, 1) == above == parent(Kind.TENSOR, Pair(*pad), Pair(*pad))
 
 

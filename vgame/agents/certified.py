@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vgame.agents.roles import find_order
 from vgame.chain.connection import Chain
-from vgame.chain.game import Game, Phase
+from vgame.chain.game import STANDING, Game
 from vgame.errors import ChainError, VgameError
 from vgame.job.bundle import load_bundle
 from vgame.job.weights import check_weights
@@ -15,7 +15,7 @@ from vgame.job.weights import check_weights
 def final_state(game: Game, job: bytes) -> bytes:
     """Root of the state that a final claim ends with: the contract has checked that it is the run root's last checkpoint."""
     state, name = game.job(job), f"job {job.hex()[:16]}"
-    if state.phase is not Phase.FINAL:
+    if state.phase not in STANDING:
         raise VgameError(f"{name} is {state.phase.name.lower()}: only a final claim certifies weights")
     if state.diverged_at:
         raise VgameError(f"{name} diverged at step {state.diverged_at}: its claim certifies no weights")

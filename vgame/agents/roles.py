@@ -17,7 +17,7 @@ from vgame.agents.retry import Deferred, Patience
 from vgame.agents.status import read_game
 from vgame.attacks.adversaries import ATTACKS
 from vgame.chain.connection import Chain, Wallet, connect, keystore_key
-from vgame.chain.game import Event, Game, Job, JobSpec, Phase, Turn
+from vgame.chain.game import ENDED, STANDING, Event, Game, Job, JobSpec, Phase, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.player import each
@@ -384,11 +384,11 @@ def play(trainer: Trainer, computation: Computation, reporter: Reporter, poll: f
     while True:
         with patience:
             acted, phase = trainer.step(), trainer.look().phase
-            if not claimed and phase in (Phase.CLAIMED, Phase.FINAL, Phase.CONVICTED):
+            if not claimed and phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING}:
                 claimed = True
                 text, root = "posted its claim" if trainer.windows else "sees the claim", computation.run_root.hex()
                 reporter.emit("claimed", f"{text}, run root {root}, run in {computation.store.folder}", run_root=root)
-            looks = looks + 1 if phase in (Phase.FINAL, Phase.CONVICTED) and not acted else 0
+            looks = looks + 1 if phase in {Phase.CONVICTED, *ENDED} and not acted else 0
             if looks == patience.LOOKS:
                 name, paid = phase.name.lower(), trainer.withdrawn
                 reporter.emit("ended", f"the job ended: {name}{_withdrawn(paid)}", phase=name, withdrawn=paid)
@@ -495,7 +495,7 @@ class Watch:
         if phase is Phase.NONE:  # a reorganisation, or there never was one
             del self.auditors[job], self.patience[job]
             return False
-        if phase in (Phase.CLAIMED, Phase.FINAL) and (job, state.run_root) not in self.said:
+        if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
                 self._note(job, True)
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
@@ -506,7 +506,7 @@ class Watch:
 
     def _nothing_left(self, job: bytes, state: Job) -> bool:
         if state.phase is not Phase.CONVICTED:
-            return state.phase in (Phase.FINAL, Phase.EXPIRED)
+            return state.phase in {Phase.EXPIRED, *STANDING}
         verdict = self.game.verdict(job)
         return verdict.paid or (not verdict.best and self.game.chain.now() > state.since + state.spec.reward_window)
 
@@ -519,7 +519,7 @@ class Watch:
     def compare(self, job: bytes, auditor: Auditor, state: Job) -> bool:
         """Say once whether the claim is the own run; also where it is too late to dispute it."""
         agrees, root = auditor.agrees(), self.computation.run_root.hex()
-        old = state.phase is Phase.FINAL
+        old = state.phase in STANDING
         late = "; the claim is final, it can be disputed no more" if old else ""
         text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
         self.reporter.emit("audited", "" if agrees and old else text, job=job.hex(), agrees=agrees, run_root=root)

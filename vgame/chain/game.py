@@ -36,6 +36,12 @@ class Phase(IntEnum):
     DECLINED = 10
 
 
+#: The claim stands for ever, whatever becomes of its delivery.
+STANDING = frozenset({Phase.FINAL, Phase.DELIVERING, Phase.REVEALED, Phase.UNDELIVERED, Phase.DECLINED})
+#: Nothing but withdrawals follows.
+ENDED = frozenset({Phase.FINAL, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})
+
+
 class Status(IntEnum):
     NONE = 0
     OPEN = 1

@@ -62,6 +62,38 @@ def _payments(job: Job, event: Event, auditor: str) -> list[tuple[str, str, int,
             return _final(job, args["diverged"])
         case "JobExpired":
             return _expired(job)
+        case _:
+            return _delivery(job, event)
+
+
+def _delivery(job: Job, event: Event) -> list[tuple[str, str, int, str]]:
+    """Twin: Delivery.sol. ROUNDING: odd wei are burnt."""
+    spec, args, quarter = job.spec, event.args, job.spec.reward // 4
+    bond = (CONTRACT, job.trainer, spec.trainer_bond, "the trainer's bond goes back")
+    open_ = (CONTRACT, job.client, args.get("deposits", 0), "the deposits of open requests go back")
+    match event.name:
+        case "Delivered":
+            return [(CONTRACT, job.trainer, spec.reward, "the reward: the state was delivered"), bond]
+        case "Requested":
+            return [(job.client, CONTRACT, args["deposit"], "the deposit of a request")]
+        case "Answered":
+            rest = args["deposit"] - args["pay"]
+            return [
+                (CONTRACT, job.trainer, args["pay"], "for the gas of an answer"),
+                (CONTRACT, job.client, rest, "what is left of the deposit of a request"),
+            ]
+        case "Declined":
+            return [
+                (CONTRACT, job.client, quarter, "a quarter of the reward: the client declined"), open_,
+                (CONTRACT, job.trainer, quarter, "a quarter of the reward: the client declined"), bond,
+                (CONTRACT, BURNT, spec.reward - 2 * quarter, "the rest of the reward"),
+            ]  # fmt: skip
+        case "NotDelivered":
+            return [
+                (CONTRACT, job.client, spec.reward, "the reward goes back: the state was not delivered"), open_,
+                (CONTRACT, args["caller"], args["paid"], "for the gas of a complaint"),
+                (CONTRACT, BURNT, spec.trainer_bond - args["paid"], "the bond of a trainer that did not deliver"),
+            ]  # fmt: skip
     return []
 
 

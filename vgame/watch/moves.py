@@ -17,7 +17,9 @@ GUESSES = {
     "TracePosted": "postTrace", "PartialsPosted": "postPartials", "Selected": "select", "JobCreated": "createJob",
     "JobAccepted": "acceptJob", "ClaimPosted": "postClaim", "Adjudicated": "prove", "BlockAdjudicated": "prove",
     "Finalized": "finalize", "JobExpired": "expire", "Known": "proveKnowledge", "RewardPaid": "payReward",
-    "Refunded": "refund", "DelegateSet": "setDelegate",
+    "Refunded": "refund", "DelegateSet": "setDelegate", "Confirmed": "confirm", "Declined": "decline",
+    "Requested": "request", "Answered": "answer", "Deferred": "defer", "KeyRevealed": "revealKey",
+    "Delivered": "closeDelivery",
 }  # fmt: skip
 ENDS = ("Dismissed", "Convicted", "Refunded")
 

@@ -136,7 +136,9 @@ def _by_job(events: Sequence[Event]) -> dict[bytes, list[Event]]:
 
 
 def _over(job: Job) -> bool:
-    return job.phase in (Phase.FINAL, Phase.EXPIRED) or (job.phase is Phase.CONVICTED and not job.open)
+    return job.phase in (Phase.FINAL, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED) or (
+        job.phase is Phase.CONVICTED and not job.open
+    )
 
 
 def problem(error: VgameError) -> dict[str, str]:

@@ -20,7 +20,7 @@ from vgame.watch.programs import Programs
 
 WINDOWS = {
     Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window",
-    Phase.CONVICTED: "reward_window",
+    Phase.CONVICTED: "reward_window", Phase.REVEALED: "complaint_window",
 }  # fmt: skip
 AMOUNTS = ("reward", "diverged_pay", "trainer_bond", "auditor_bond", "fee")
 

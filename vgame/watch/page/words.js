@@ -58,7 +58,18 @@ const MOVES = {
   prove: "The operands are handed in with Merkle proofs; the contract computes the element itself and decides.",
   timeout: "The clock of the side that is to move has run out: it loses.",
   timeoutMany: "The same for many disputes at once.",
-  finalize: "The time for disputes is over: the claim is final and the trainer is paid.",
+  finalize: "The time for disputes is over: the claim is final; the trainer is paid, or delivery begins.",
+  postClaimAndOffer: "The trainer posts its claim, and what the client will receive.",
+  confirm: "The client has the ciphertext.",
+  decline: "The client does not want the state: a quarter of the reward each, the rest is burnt.",
+  request: "The client has the trainer open a part of the ciphertext on chain.",
+  answer: "A requested part of the ciphertext is opened.",
+  defer: "The base fee is above the price of a request: its time begins again.",
+  refused: "A request was not answered in time: the trainer loses its bond.",
+  revealKey: "The key is out.",
+  badNode: "A false true hash is shown: the trainer loses its bond.",
+  badLeaf: "A leaf that does not decipher to its hash is shown: the trainer loses its bond.",
+  closeDelivery: "What time has decided: the reward is paid, or no key came.",
   expire: "The time is over in which the job could be taken or claimed: the client gets its money back.",
   refund: "A dispute that another one decided is closed; its bond goes back.",
   proveKnowledge: "The auditor shows that it had computed the right result before the dispute.",
@@ -70,6 +81,8 @@ const MOVES = {
 const PHASES = {
   created: ["waits for a trainer", "busy"], accepted: ["is being computed", "busy"], claimed: ["is claimed; it can be disputed", "busy"],
   final: ["is final", "good"], convicted: ["is convicted: the claim was wrong", "bad"], expired: ["has expired", "soft"],
+  delivering: ["is final; its state is being delivered", "busy"], revealed: ["is final; the key is out", "busy"],
+  undelivered: ["is final, but its state was not delivered", "bad"], declined: ["is final; the client declined its state", "soft"],
 };
 
 const CAUSES = {

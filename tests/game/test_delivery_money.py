@@ -1,0 +1,172 @@
+"""What delivery costs and pays where gas has a price, and how much gas the calls take for states of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exchange import DELIVERY, KEY, KEY_WINDOW, Exchange, claim, offered
+from revm_node import calldata
+from scene import Scene, fast_scene
+from test_delivery import BIG, owed, refuses, request_call
+
+from vgame.chain.connection import calldata_floor
+from vgame.chain.game import Phase
+from vgame.commit.merkle import Kind, leaf_hash
+from vgame.delivery.cipher import Pair, cipher_leaf, crypt, job_key, key_hash, parent
+from vgame.delivery.sealed import Offer, Piece
+
+SPEC = DELIVERY.spec
+PRICE = 11 * 2**14
+COMPLAINT_GAS = 80_000
+
+
+@pytest.fixture(scope="module")
+def deployed_scene() -> Scene:
+    """A game whose delivery sees a base fee."""
+    scene = fast_scene()
+    scene.chain.node.show_base_fee(scene.game()._call("delivery"))
+    return scene
+
+
+@pytest.fixture
+def fee(scene: Scene) -> Iterator[object]:
+    """Sets the base fee."""
+    node = scene.chain.node
+
+    def set_fee(price: int) -> None:
+        node.base_fee = scene.ghost.shown = price
+
+    set_fee(PRICE)
+    yield set_fee
+    set_fee(0)
+
+
+@pytest.fixture
+def exchange(scene: Scene, fee: object, tmp_path: Path) -> Exchange:
+    return offered(scene, tmp_path).finalize()
+
+
+def test_an_answer_is_paid_at_the_base_fee_of_its_block(exchange: Exchange, fee) -> None:
+    """Never more than was deposited, and never more than it costs: to be asked is no gain."""
+    x = exchange
+    gas = x.client._call("answerGas", x.id, x.sealed.shape.elements[BIG], 0)
+    x.request(BIG, 0, 3 * PRICE)
+    fee(2 * PRICE)
+    used = gas_of(x.answer(BIG, 0), "answer", x.answer_args(BIG, 0))
+    assert owed(x) == (gas * PRICE, gas * 2 * PRICE)
+    assert gas <= used <= 1.02 * gas
+
+
+def test_a_price_below_the_base_fee_is_refused(exchange: Exchange) -> None:
+    refuses("PriceTooLow", *request_call(exchange, BIG, 0, PRICE - 1))
+
+
+def test_above_its_price_a_request_waits(exchange: Exchange, fee) -> None:
+    x = exchange
+    x.request(BIG, 0, PRICE)
+    refuses("PriceHolds", x.trainer, "defer", x.id, BIG, 0)
+    fee(PRICE + 1)
+    x.play.advance(KEY_WINDOW + 1)
+    refuses("PriceExceeded", x.client, "refused", x.id, BIG, 0)
+    x.trainer.send("defer", x.id, BIG, 0)
+    fee(PRICE)
+    x.play.advance(KEY_WINDOW - 1)
+    refuses("TooEarly", x.client, "refused", x.id, BIG, 0)
+    x.play.advance(2)
+    x.client.send("refused", x.id, BIG, 0)
+    assert x.phase is Phase.UNDELIVERED
+
+
+def test_a_complaint_pays_no_more_than_its_gas(scene: Scene, fee, tmp_path: Path) -> None:
+    def garble(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
+        cipher[0] ^= 1
+
+    x = offered(scene, tmp_path, change=garble).finalize()
+    x.client.send("confirm", x.id)
+    x.reveal()
+    stranger = scene.game()
+    burnt = stranger.burnt()
+    args = x.bad_leaf(2, 0)
+    used = gas_of(stranger.send("badLeaf", *args), "badLeaf", args)
+    paid = stranger.credits(stranger.wallet.address)
+    assert paid == COMPLAINT_GAS * PRICE < used * PRICE
+    assert owed(x) == (SPEC.reward, 0) and stranger.burnt() - burnt == SPEC.trainer_bond - paid
+
+
+def gas_of(receipt, name: str, args) -> int:
+    """As on the main chain since Prague: at least the floor of the calldata."""
+    return max(int(receipt["gasUsed"], 16), calldata_floor(bytes.fromhex(calldata(name, args)[2:])))
+
+
+# ---- states of any size ----
+
+STATES, LEAVES = 24, 24  # levels: 2^24 tensors of 2^24 leaves
+MOST = 250_000
+
+
+class Deep:
+    """One leaf at the end of a tree that is as high as any job's: everything beside its way is arbitrary."""
+
+    def __init__(self, scene: Scene, tmp_path: Path, wrong: bool, false_node: bool = False) -> None:
+        self.x = offered(scene, tmp_path)
+        play = scene.post(DELIVERY)
+        trainer = scene.game()
+        trainer.send("acceptJob", play.id, value=SPEC.trainer_bond)
+        self.content = np.random.default_rng(1).bytes(512)
+        leaf = 2**LEAVES - 1
+        cipher = crypt(job_key(KEY, play.id), 2, leaf, self.content)
+        if wrong:
+            cipher = bytes([cipher[0] ^ 1]) + cipher[1:]
+        self.leaf, self.cipher, self.true = leaf, cipher, leaf_hash(Kind.TENSOR, self.content)
+        random = np.random.default_rng(2)
+        pair, self.path = Pair(cipher_leaf(cipher, 2, leaf), self.true), []
+        self.height = STATES + LEAVES
+        below = play.job.states.bit_length()  # three tensors: two levels of the state; all others are the tensor's
+        for level in range(self.height):
+            beside = Pair(random.bytes(32), random.bytes(32))
+            self.path += [*beside]
+            if level == 0:
+                self.children = [*beside, *pair]
+            pair = parent(Kind.STATE if level >= self.height - below else Kind.TENSOR, beside, pair)
+            if level == 0 and false_node:
+                pair = pair._replace(plain=bytes(32))
+            if level == 0:
+                self.over = pair.plain
+        self.index = 2**self.height - 1
+        offer = Offer(pair.plain, pair.cipher, key_hash(KEY, play.id))
+        claim(trainer, play, offer)
+        self.x = Exchange(play, trainer, offer, self.x.sealed, self.x.words).finalize()
+
+
+def test_a_bad_leaf_of_the_largest_state(scene: Scene, tmp_path: Path) -> None:
+    deep = Deep(scene, tmp_path, wrong=True)
+    x = deep.x
+    x.client.send("confirm", x.id)
+    x.reveal()
+    args = (x.id, astuple(x.offer), KEY, 2, deep.leaf, deep.cipher, (deep.true, deep.index, deep.path))
+    used = gas_of(x.client.send("badLeaf", *args), "badLeaf", args)
+    assert x.phase is Phase.UNDELIVERED and used <= MOST
+
+
+def test_a_bad_node_of_the_largest_state(scene: Scene, tmp_path: Path) -> None:
+    """The lowest one: over two leaves."""
+    deep = Deep(scene, tmp_path, wrong=False, false_node=True)
+    x = deep.x
+    args = (x.id, astuple(x.offer), deep.children, (deep.over, deep.index >> 1, deep.path[2:]))
+    used = gas_of(x.client.send("badNode", *args), "badNode", args)
+    assert x.phase is Phase.UNDELIVERED and used <= MOST
+
+
+def test_a_right_leaf_of_the_largest_state(scene: Scene, tmp_path: Path) -> None:
+    deep = Deep(scene, tmp_path, wrong=False)
+    x = deep.x
+    x.client.send("confirm", x.id)
+    x.reveal()
+    refuses(
+        "NothingWrong", x.client, "badLeaf", x.id, astuple(x.offer), KEY, 2, deep.leaf, deep.cipher,
+        (deep.true, deep.index, deep.path),
+    )  # fmt: skip
