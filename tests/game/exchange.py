@@ -1,4 +1,4 @@
-"""An exchange over the toy machine: a claim that nobody challenges, of a state whose words are arbitrary, and what the trainer makes of it."""
+"""An exchange over the toy machine: a claim that nobody challenges, of a state of arbitrary words, and what the trainer makes of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scene import Play, Scene, Setup
 from toy import Operator, Program, State
+from vgame.dispute.trees import run_leaf
 
 from vgame.chain.game import Phase
 from vgame.commit.merkle import Kind, Tree
@@ -16,7 +17,6 @@ from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK
 from vgame.delivery.opening import bad_leaf
 from vgame.delivery.sealed import Change, Offer, SealedFolder, Shape, leaf_path, seal
-from vgame.dispute.trees import run_leaf
 
 KEY = b"\x4b" * 32
 CONFIRM, KEY_WINDOW, COMPLAINT = 900, 700, 800
