@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from scene import Play, Scene, Setup
 from toy import Operator, Program, State
-from vgame.dispute.trees import run_leaf
 
 from vgame.chain.game import Phase
 from vgame.commit.merkle import Kind, Tree
+from vgame.commit.trees import run_leaf
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK
 from vgame.delivery.opening import bad_leaf
