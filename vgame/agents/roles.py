@@ -137,6 +137,10 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
     if why := off_chain(bundle):
         raise VgameError(why)
     spec = JobSpec(**bundle.order)
+    if spec.confirm_window:
+        raise VgameError(
+            "the agents do not deliver states yet (the contract does): order without the windows of delivery"
+        )
     job = game.job_id(spec, game.wallet.address, nonce)
     if game.job(job).phase is not Phase.NONE:
         raise ChainError(
