@@ -1,9 +1,9 @@
 """The small models trained by vgame on two devices and by plain PyTorch on the same batches: docs/curves.svg and docs/curves.md.
 
-    python scripts/curves.py --text shakespeare.txt [--steps 300]
+    python scripts/curves.py --text shakespeare.txt [--steps 300] [--autocast]
 
 Roots must be equal on the devices; the curves of vgame and of PyTorch (binary32, its own dropout masks) lie on each other until rounding
-and dropout part them.
+and dropout part them. With --autocast both train in bfloat16: docs/curves-bf16.svg and docs/curves-bf16.md.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ JOBS = ("small_resnet", "small_gpt", "small_llama", "small_lstm")
 VGAME = Path(sys.executable).with_name("vgame")
 
 
-def job_of(name: str, text: Path, steps: int) -> JobFile:
+def job_of(name: str, text: Path, steps: int, autocast: bool) -> JobFile:
     """The shipped job with this text and as many steps."""
     job = read_job_file(ROOT / f"vgame/tasks/{name}.toml")
     args = job.args | ({"text": str(text)} if "text" in job.args else {})
+    args |= {"autocast": True} if autocast else {}
     return job.model_copy(update={"args": args, "steps": steps})
 
 
@@ -92,10 +93,12 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", nargs="+", default=JOBS, choices=JOBS)
+    parser.add_argument("--autocast", action="store_true", help="to bfloat16")
     options = parser.parse_args()
+    page = ROOT / "docs" / ("curves-bf16" if options.autocast else "curves")
     curves, rows = {}, []
     for name in options.only:
-        job = job_of(name, options.text, options.steps)
+        job = job_of(name, options.text, options.steps, options.autocast)
         with tempfile.TemporaryDirectory(prefix="vgame-curves-") as folder:
             mine, root, match, seconds = by_vgame(job, Path(folder))
         plain = by_torch(job)
@@ -112,16 +115,17 @@ def main() -> None:
         ]
         rows.append("| " + " | ".join(cells) + " |")
         print(rows[-1], flush=True)
-    picture(curves, ROOT / "docs/curves.svg")
-    head = f"""# Small models: two devices, and plain PyTorch
+    picture(curves, page.with_suffix(".svg"))
+    head = f"""# Small models{" in bfloat16" * options.autocast}: two devices, and plain PyTorch
 
-Written by `python scripts/curves.py` ({options.steps} steps, text: {options.text.name}). Loss: mean of the first 20 and of the last 20
-steps. Parted: first step whose losses differ by more than 0.01; PyTorch draws other dropout masks (small_gpt) and rounds otherwise.
+Written by `python scripts/curves.py{" --autocast" * options.autocast}` ({options.steps} steps, text: {options.text.name}).
+Loss: mean of the first 20 and of the last 20 steps. Parted: first step whose losses differ by more
+than 0.01; PyTorch draws other dropout masks (small_gpt) and rounds otherwise.
 
 | job | run root | on two devices | loss, vgame | loss, PyTorch | parted at step | seconds of training |
 |---|---|---|---|---|---|---|
 """
-    (ROOT / "docs/curves.md").write_text(head + "\n".join(rows) + "\n\n![both curves](curves.svg)\n")
+    page.with_suffix(".md").write_text(head + "\n".join(rows) + f"\n\n![both curves]({page.name}.svg)\n")
 
 
 if __name__ == "__main__":

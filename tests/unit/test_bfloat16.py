@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from vgame.arithmetic import certified
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.numba.compiled import compiled
+from vgame.arithmetic.numba.remainders import remainders
+from vgame.arithmetic.reference.binary32 import round_word
+from vgame.arithmetic.reference.sums import partial_dot
 from vgame.errors import ProgramError
 from vgame.execute.executor import Executor
 from vgame.execute.reference import Position, evaluate
@@ -108,6 +114,49 @@ def test_elements_are_those_of_the_reference(name: str) -> None:
             a.view(torch.int32), c.view(torch.int32)
         )
     assert all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(seen, again, strict=True))
+
+
+def test_remainders_have_the_sign_of_the_exact_sum() -> None:
+    """Rows that tie, tie but for a crumb below binary64, or cancel: the sign is right, or said to be uncertain."""
+    random, rows, signs = Random(4), [], []
+    for r in range(300):
+        tie = [random.choice((1, -1)) * (257 + 2 * random.randrange(100)) * 2.0**-8, 0.0, 0.0, 0.0]
+        tie[1] = (0.0, 2.0**-90, -(2.0**-90), 2.0**-140)[r % 4]
+        if r % 3 == 0:
+            tie[2:] = [2.0**90, -(2.0**90)]
+        if r % 5 == 0:
+            tie[3] = random.choice((1, -1)) * 2.0**-60
+        if r % 7 == 0:  # more bits than two numbers have
+            tie = [2.0**90, 2.0**-20, 2.0**-140, -(2.0**90)]
+        rows.append(tie)
+        signs.append(sum(map(Fraction, tie)) - (0 if r % 7 == 0 else Fraction(tie[0])))
+    x = torch.tensor(rows)
+    words = torch.where(torch.arange(300) % 7 == 0, 0.0, x[:, 0]).double()
+    terms, begins = np.arange(4), np.arange(300) * 4
+    ones = np.ones(1, np.float32), np.zeros(1, np.int64), np.zeros(4, np.int64), True
+    rest, unsure = remainders(torch.arange(300), words, (300, 1), (x.view(-1).numpy(), begins, terms, True), ones)
+    for got, open_, right in zip(rest.tolist(), unsure.tolist(), signs, strict=True):
+        assert open_ or (got > 0) - (got < 0) == (right > 0) - (right < 0)
+    assert 0 < int(unsure.sum()) < 150
+
+
+def test_sums_are_rounded_once() -> None:
+    """Products and sums of rows against the reference where a crumb decides a tie, also far below binary64."""
+    crumbs = [0.0, 2.0**-30, -(2.0**-30), 2.0**-120, -(2.0**-120)]
+    rows = torch.tensor([[(257 + 2 * i) * 2.0**-8, c, 1.0, -1.0] for i in range(20) for c in crumbs])
+    right = [dot_words(words(row), [0x3F800000] * 4) for row in rows]
+    twice = [round_word(partial_dot(words(row), [0x3F800000] * 4).round(), 8) for row in rows]
+    assert sum(r != t for r, t in zip(right, twice, strict=True)) >= 20
+    for loops in (True, False):
+        with compiled(loops):
+            assert words(certified.narrow_rows(rows)) == right
+            assert words(certified.dot(rows[None], torch.ones(1, 3, 4), bfloat16=True)[0, :, 1].contiguous()) == right
+            index = torch.zeros(1, 4, dtype=torch.int32)
+            assert words(certified.narrow_one_hot_sum(index, rows[None], 1)) == right
+
+
+def dot_words(a: list[int], b: list[int]) -> int:
+    return partial_dot(a, b).narrow().round()
 
 
 def test_what_is_narrow_under_autocast() -> None:

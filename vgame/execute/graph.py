@@ -21,6 +21,8 @@ class Recorded:
     def __init__(self, executor: Executor) -> None:
         if executor.device.type != "cuda" or not gate.in_use(executor.device):
             raise VgameError("a step can be recorded on a CUDA device with triton only")
+        if any(getattr(operator, "bfloat16", False) for operator in executor.program.operators):
+            raise VgameError("a step with bfloat16 outputs waits for the device, so it cannot be recorded; execute it")
         self.executor = executor
         self._graph: torch.cuda.CUDAGraph | None = None
         self._state: list[torch.Tensor] = []

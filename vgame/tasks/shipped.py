@@ -16,6 +16,8 @@ from vgame.tasks import cifar10, digits, models
 from vgame.tasks.task import Batch, Task
 from vgame.tasks.text import load_tokens
 
+Loss = Callable[[nn.Module, Batch], torch.Tensor]
+
 
 def next_token_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Mean cross-entropy of every next token of the windows."""
@@ -25,32 +27,53 @@ def next_token_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def small_resnet(seed: int = 0, batch: int = 32, lr_decay: float = 0.0005) -> Task:
-    """A residual network with batch norm on the digits; SGD with Nesterov momentum."""
+def in_bfloat16(loss: Loss) -> Loss:
+    """The same loss under torch.autocast."""
+
+    def region(model: nn.Module, batch: Batch) -> torch.Tensor:
+        with torch.autocast(next(iter(batch.values())).device.type, dtype=torch.bfloat16):
+            return loss(model, batch)
+
+    return region
+
+
+def small_resnet(seed: int = 0, batch: int = 32, lr_decay: float = 0.0005, autocast: bool = False) -> Task:
+    """A residual network with batch norm on the digits; SGD with Nesterov momentum. autocast: to bfloat16."""
     torch.manual_seed(seed)
     model = models.SmallResNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=lr_decay)
     pixels, labels = digits.images()
     data = {"image": pixels[: digits.TRAINING_IMAGES], "label": labels[: digits.TRAINING_IMAGES]}
-    return Task(model, digits.cross_entropy, optimizer, data, batch)
+    loss = in_bfloat16(digits.cross_entropy) if autocast else digits.cross_entropy
+    return Task(model, loss, optimizer, data, batch)
 
 
-def _language_task(model: nn.Module, tokens: torch.Tensor, batch: int, length: int, decay: float) -> Task:
+def _language_task(
+    model: nn.Module, tokens: torch.Tensor, batch: int, length: int, decay: float, loss: Loss = next_token_loss
+) -> Task:
     """AdamW on windows of a text, gradients clipped at norm 1; weight decay on matrices only."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95))
-    return Task(model, next_token_loss, optimizer, {"tokens": tokens}, batch, length + 1, length, clip=1.0)
+    return Task(model, loss, optimizer, {"tokens": tokens}, batch, length + 1, length, clip=1.0)
 
 
 def language_model(
-    text: str, name: str = "SmallGPT", seed: int = 0, batch: int = 8, length: int = 32, decay: float = 0.1, **sizes: int
+    text: str,
+    name: str = "SmallGPT",
+    seed: int = 0,
+    batch: int = 8,
+    length: int = 32,
+    decay: float = 0.1,
+    autocast: bool = False,
+    **sizes: int,
 ) -> Task:
-    """SmallGPT, SmallLlama or SmallLSTM on the bytes of a text file."""
+    """SmallGPT, SmallLlama or SmallLSTM on the bytes of a text file. autocast: to bfloat16."""
     torch.manual_seed(seed)
     factory: Callable[..., nn.Module] = getattr(models, name)
-    return _language_task(factory(**sizes), load_tokens(text), batch, length, decay)
+    loss = in_bfloat16(next_token_loss) if autocast else next_token_loss
+    return _language_task(factory(**sizes), load_tokens(text), batch, length, decay, loss)
 
 
 def resnet50(folder: str, seed: int = 0, batch: int = 64, check: bool = True) -> Task:

@@ -112,12 +112,15 @@ def _next_term(function: Function, x: Tensor) -> Tensor:
 # --- sums ---
 
 
-def narrow_sums(x: Tensor, to_odd: Callable[[Tensor], Tensor]) -> None:
-    """x, RN32 of exact sums, becomes RN8 of them, in place; to_odd: the sums at some flat positions, rounded to odd in binary64."""
+def narrow_sums(x: Tensor, rest_of: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """x, RN32 of exact sums, becomes RN8 of them, in place.
+
+    rest_of(flat positions, the words there in binary64): of the sign of what these lack.
+    """
     result, places = rounded(x)
     if places.numel():
         words = x.reshape(-1)[places]
-        result.view(-1)[places] = narrowed(words, to_odd(places) - words.double())
+        result.view(-1)[places] = narrowed(words, rest_of(places, words.double()))
     torch.add(result, 0.0, out=x)  # a zero is +0
 
 

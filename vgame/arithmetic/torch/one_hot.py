@@ -50,15 +50,15 @@ def narrow_one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
     """`one_hot_sum` to bfloat16, rounded once."""
     out = one_hot_sum(index, b, m)
 
-    def to_odd(places: Tensor) -> Tensor:
+    def rest_of(places: Tensor, words: Tensor) -> Tensor:
         i, j, n = places // (m * b.shape[1]), places // b.shape[1] % m, places % b.shape[1]
         chosen = (index[0].expand(len(i), -1) if len(index) == 1 else index[i]) == j.unsqueeze(1)
         terms = torch.where(chosen, b[i if len(b) > 1 else 0, n], 0.0)
         bound = terms.double().abs().sum(-1) * SLACK
         rows = Rows(terms.shape[1], lambda e, k: terms[e, k].double())
-        return exact_sums(rows, torch.arange(len(places), device=b.device), bound)
+        return exact_sums(rows, torch.arange(len(places), device=b.device), bound) - words
 
-    narrow_sums(out, to_odd)
+    narrow_sums(out, rest_of)
     return out
 
 

@@ -20,6 +20,7 @@ from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
+from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
 from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
 from vgame.arithmetic.torch.narrow import narrow_sums
@@ -314,7 +315,17 @@ class Tile:
 
     def narrow(self) -> None:
         """The finished tile, rounded to bfloat16 as the exact sums are."""
-        narrow_sums(self.out, self.sums_to_odd)
+        narrow_sums(self.out, self._rest)
+
+    def _rest(self, flat: Tensor, words: Tensor) -> Tensor:
+        """Of the signs of the exact sums at a few positions less these words."""
+        if not self.compiled:
+            return self.sums_to_odd(flat) - words
+        sides = ((*_places(x), x.shape[0] == 1) for x in (self.a, self.b))
+        rest, unsure = remainders(flat, words, tuple(self.out.shape[1:]), *sides)
+        if bool(unsure.any()):
+            rest[unsure] = self.sums_to_odd(flat[unsure]) - words[unsure]
+        return rest
 
     def _slice_counts(self, facts: tuple) -> tuple[int, int]:
         bits = slice_bits(self.a.shape[2])

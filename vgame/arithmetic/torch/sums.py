@@ -19,6 +19,7 @@ from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
+from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums, exhaust
 from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
 from vgame.arithmetic.torch.narrow import narrow_sums
@@ -44,12 +45,25 @@ def narrow_rows(a: Tensor | Folded | Placed) -> Tensor:
     out = sum_rows(a)
     rows = (a if isinstance(a, Tensor) else a.whole()).reshape(-1, a.shape[-1])
 
-    def to_odd(places: Tensor) -> Tensor:
-        bound = rows[places].double().abs().sum(-1) * SLACK
-        return exact_sums(_terms_of(rows[places]), torch.arange(len(places), device=rows.device), bound)
+    def rest_of(places: Tensor, words: Tensor) -> Tensor:
+        if not compiled.in_use(rows.device):
+            return _to_odd(rows[places]) - words
+        memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
+        terms = np.arange(rows.shape[1]) * step
+        ones = np.ones(1, np.float32), AT_ONCE, np.zeros_like(terms), True
+        rest, unsure = remainders(places, words, (len(rows), 1), (memory, begins, terms, True), ones)
+        if bool(unsure.any()):
+            rest[unsure] = _to_odd(rows[places[unsure]]) - words[unsure]
+        return rest
 
-    narrow_sums(out, to_odd)
+    narrow_sums(out, rest_of)
     return out
+
+
+def _to_odd(rows: Tensor) -> Tensor:
+    """The exact sums of rows, rounded to odd in binary64."""
+    bound = rows.double().abs().sum(-1) * SLACK
+    return exact_sums(_terms_of(rows), torch.arange(len(rows), device=rows.device), bound)
 
 
 @torch.no_grad()

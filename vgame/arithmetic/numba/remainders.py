@@ -1,0 +1,56 @@
+"""What a rounded sum of products lacks, for a few sums: compiled loops. Twin: torch/exact.py, exact_sums.
+
+In: words that are the RN32 of sums, and their rows. Out: for each a binary64 number with the sign of the exact sum less the word, and
+whether that is not certain. Numbers are added up in two parts (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product",
+SIAM J. Sci. Comput. 26, 2005): the lower one gathers the errors of the upper one. Where it gathers them without an error of its own, both
+together are the exact sum (so a tie is a zero); else their error is below K^2 2^-105 times the sum of magnitudes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.numba.compiled import compile_loop
+from vgame.system.threads import share
+
+#: Twice what the error can be, per square of the number of terms and sum of magnitudes.
+ERROR = 2.0**-104
+
+
+@compile_loop
+def _add(places, words, shape, a, b, rest, unsure, first, last):
+    """Of the sums at places first..last-1."""
+    rows, columns = shape
+    x, begins_x, terms_x, shared_x = a
+    y, begins_y, terms_y, shared_y = b
+    for e in range(first, last):
+        u, n = places[e] // columns, places[e] % columns
+        at = begins_x[u % rows if shared_x else u]
+        to = begins_y[n if shared_y else u // rows * columns + n]
+        high, low, size, exact = -words[e], 0.0, abs(words[e]), True
+        for k in range(terms_x.size):
+            product = np.float64(x[at + terms_x[k]]) * np.float64(y[to + terms_y[k]])
+            size += abs(product)
+            total = high + product
+            second = total - high
+            error = (high - (total - second)) + (product - second)
+            high, total = total, low + error
+            second = total - low
+            exact = exact and (low - (total - second)) + (error - second) == 0.0
+            low = total
+        rest[e] = high + low
+        terms = np.float64(terms_x.size + 1)
+        unsure[e] = not exact and not abs(rest[e]) > size * (terms * terms * ERROR)
+
+
+def remainders(places: Tensor, words: Tensor, shape: tuple[int, int], a: tuple, b: tuple) -> tuple[Tensor, Tensor]:
+    """(of the sign of sum - word binary64, whether it is not certain) at the flat places (int64) of a result [B, *shape].
+
+    words: binary64. a, b: (memory, where the rows begin, where their terms lie from there, does one batch serve all?).
+    """
+    rest, unsure = torch.empty_like(words), torch.empty(words.shape, dtype=torch.bool)
+    arrays = places.numpy(), words.numpy(), shape, a, b, rest.numpy(), unsure.numpy()
+    share(places.numel(), a[2].size, lambda first, last: _add(*arrays, first, last))
+    return rest, unsure
