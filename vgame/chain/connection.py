@@ -30,6 +30,7 @@ from web3.exceptions import (
     ContractLogicError,
     TimeExhausted,
     TransactionNotFound,
+    Web3Exception,
     Web3RPCError,
 )
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
@@ -51,6 +52,7 @@ TOO_MANY = 429  # the status of a reply to requests that come too fast
 RAISES = 20
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
+FINALITY = 900  # seconds, where a node does not say which block is final
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
@@ -297,6 +299,13 @@ class Chain:
         """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base fee."""
         base = self.ask(lambda: quantity(self.web3.eth.get_block("latest").get("baseFeePerGas", 0)))
         return base, min(self.ask(lambda: quantity(self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
+
+    def final_time(self, most: int) -> int:
+        """Time up to which no reorganisation undoes anything; a node that does not say: 15 minutes (or `most`) before its last block."""
+        try:
+            return int(self.web3.eth.get_block("finalized")["timestamp"])
+        except (Web3Exception, ValueError, KeyError, TypeError):
+            return self.now() - min(FINALITY, most)
 
     def advance(self, seconds: int) -> bool:
         """Move the clock of a development node; False where the node cannot."""

@@ -182,6 +182,18 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """IDelivery.Exchange."""
+
+    offer: bytes
+    until: int
+    requests: int
+    open: int
+    confirmed: bool
+    deposits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A log of the game, decoded."""
 
@@ -372,6 +384,18 @@ class Game:
         """Every dispute of a job, page by page; not more than the job has, whatever an endpoint shows."""
         for first in range(0, self.job(job).disputes, PAGE):
             yield from self.disputes(job, first)
+
+    def exchange(self, job: bytes) -> Exchange:
+        """How the delivery of a job stands."""
+        return self._record(lambda a: Exchange(*a), "getExchange", job)
+
+    def offer_hash(self, offer: tuple[bytes, bytes, bytes]) -> bytes:
+        """What the contract keeps of an IDelivery.Offer."""
+        return bytes(Web3.keccak(b"".join(offer)))
+
+    def request_since(self, job: bytes, tensor: int, chunk: int) -> int:
+        """When the time to answer a request began; 0 if there is none."""
+        return self._record(lambda a: int(a[2]), "getRequest", job, tensor, chunk)
 
     def verdict(self, job: bytes) -> Verdict:
         return self._record(lambda a: Verdict(Level(a[0]), *a[1:8], CAUSES[a[8]], a[9]), "getVerdict", job)

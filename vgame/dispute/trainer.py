@@ -7,6 +7,7 @@ this class with one method changed (vgame/attacks/adversaries.py).
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from vgame.chain.game import Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
@@ -15,11 +16,15 @@ from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
 from vgame.dispute.player import Player, one_of
 from vgame.errors import Abstain, NotYet, Over
 
+if TYPE_CHECKING:
+    from vgame.delivery.seller import Seller
+
 
 class Trainer(Player):
     """The side that claims."""
 
     side = Turn.TRAINER
+    seller: Seller | None = None  # of a job with delivery
     windows = {  # noqa: RUF012
         Phase.CREATED: [("accept_window", "the time to accept")],
         Phase.ACCEPTED: [("claim_window", "the time to claim")],
@@ -58,9 +63,25 @@ class Trainer(Player):
             return
         if self.machine.stop is None:
             final, path = self.checkpoint(len(self.machine.checkpoints))
-            self.attempt("postClaim", self.id, self.run_tree().root, final, path)
+            claim = (self.id, self.run_tree().root, final, path)
+            if self.look().spec.confirm_window:
+                self.attempt("postClaimAndOffer", *claim, *self._offer(final))
+            else:
+                self.attempt("postClaim", *claim)
         else:
             self.attempt("postDiverged", self.id, self.diverged_post())
+
+    def _offer(self, final: bytes) -> tuple[bytes, bytes]:
+        """Root of the ciphertext and hash of the key, for a job with delivery."""
+        if self.seller is None:
+            raise Abstain("the order asks for delivery of the state, and this trainer has nowhere to seal it")
+        offer = self.seller.offer()
+        if offer.final_state != final:
+            raise Abstain(
+                f"{self.seller.public} holds the state {offer.final_state.hex()[:16]}, the run ends with {final.hex()[:16]}: move the "
+                "folder away, then the state is sealed again"
+            )
+        return offer.cipher_root, offer.key_hash
 
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
@@ -77,6 +98,8 @@ class Trainer(Player):
                 return True
             case Phase.CLAIMED:
                 return self.refill() or self.defend(job) or self.finish(job)
+            case Phase.DELIVERING | Phase.REVEALED if self.seller:
+                return self.seller.move(self.game, job, self.attempt)
         return self.withdraw()
 
     def finish(self, job: Job) -> bool:

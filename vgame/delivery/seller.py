@@ -1,0 +1,97 @@
+"""The trainer's side of a delivery: the key, the folder that is served, and the moves after finality.
+
+    FOLDER/key       32 bytes, of this job alone; nobody else may read it
+    FOLDER/public    what is served (sealed.py)
+
+Who is killed goes on: the key is written before anything is sealed with it, the offer last.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from vgame.chain.game import Game, Job, Phase
+from vgame.delivery.cipher import KEY_BYTES, key_hash
+from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
+from vgame.errors import DeliveryError
+
+Attempt = Callable[..., bool]
+
+
+class Seller:
+    """What a trainer delivers for one job. `words`: those of the tensors of its final state, asked for when they are sealed."""
+
+    def __init__(self, folder: Path, job: bytes, elements: Sequence[int], words: Callable[[], Iterable[Any]]) -> None:
+        self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
+
+    @property
+    def public(self) -> Path:
+        return self.folder / "public"
+
+    def key(self, make: bool = False) -> bytes:
+        """The key; `make` one if there is none. DeliveryError where it is not 32 bytes."""
+        path = self.folder / "key"
+        if make and not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        try:
+            found = path.read_bytes()
+        except OSError as error:
+            raise DeliveryError(f"{path} cannot be read: {error.strerror}; restore it, or the bond is lost") from None
+        if len(found) != KEY_BYTES:
+            raise DeliveryError(f"{path} holds {len(found)} bytes, a key has {KEY_BYTES}; restore it from a copy")
+        return found
+
+    def offer(self) -> Offer:
+        """What the claim commits to; the state is sealed where it was not yet."""
+        key = self.key(make=True)
+        if (self.public / "offer.json").exists():
+            job, offer = read_offer(self.public)
+            if job == self.job and offer.key_hash == key_hash(key, job):
+                return offer
+        return seal(self.words(), self.shape, key, self.job, self.public)
+
+    # ---- after finality ----
+
+    def move(self, game: Game, job: Job, attempt: Attempt) -> bool:
+        """The next move, if one is due."""
+        if job.phase is Phase.REVEALED:
+            over = game.chain.now() > job.since + job.spec.complaint_window
+            return over and attempt("closeDelivery", self.job)
+        offer = self.offer()
+        for tensor, chunk, price in open_requests(game, self.job):
+            if game.chain.fees()[0] > price:
+                return self._defer(game, job, tensor, chunk, attempt)
+            sealed = SealedFolder(self.public, self.shape)
+            return attempt("answer", self.job, astuple(offer), tensor, chunk, *sealed.answer(tensor, chunk))
+        if not self._key_is_due(game, job):
+            return False
+        return attempt("revealKey", self.job, astuple(offer), self.key())
+
+    def _key_is_due(self, game: Game, job: Job) -> bool:
+        """Not before the client's word, or its silence, is final: a key cannot be taken back."""
+        exchange, final = game.exchange(self.job), game.chain.final_time(job.spec.key_window // 2)
+        return not exchange.open and (exchange.until <= final if exchange.confirmed else exchange.until < final)
+
+    def _defer(self, game: Game, job: Job, tensor: int, chunk: int, attempt: Attempt) -> bool:
+        """Above the price of a request its time is begun anew when half of it is over."""
+        since = game.request_since(self.job, tensor, chunk)
+        if game.chain.now() <= since + job.spec.key_window // 2:
+            return False
+        return attempt("defer", self.job, tensor, chunk)
+
+
+def open_requests(game: Game, job: bytes) -> list[tuple[int, int, int]]:
+    """(tensor, chunk, price) of the requests that are not answered, oldest first."""
+    answered = {(e.args["tensor"], e.args["chunk"]) for e in game.events("Answered", job)}
+    asked = [e.args for e in game.events("Requested", job)]
+    return [(a["tensor"], a["chunk"], a["price"]) for a in asked if (a["tensor"], a["chunk"]) not in answered]
