@@ -21,7 +21,7 @@ class VgameError(Exception):
 EXTRAS = {
     **dict.fromkeys(("web3", "eth", "eth_account", "eth_keyfile", "eth_tester", "eth_utils", "hexbytes"), "chain"),
     **dict.fromkeys(("starlette", "uvicorn"), "watch"),
-    **dict.fromkeys(("jinja2", "sklearn"), "demo"),
+    "sklearn": "demo",
     "transformers": "hf",
     **dict.fromkeys(("timm", "torchvision"), "zoo"),
     "triton": "gpu",

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MISSING = ("web3", "eth", "eth_tester", "eth_account", "eth_keyfile", "jinja2", "sklearn")
+MISSING = ("web3", "eth", "eth_tester", "eth_account", "eth_keyfile", "starlette", "uvicorn", "sklearn")
 TRAINS = """
 import torch, vgame
 

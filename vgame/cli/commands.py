@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -39,6 +39,10 @@ ChainId = Annotated[
     typer.Option("--chain-id", min=1, help="the chain to sign for; without it only a node on loopback is believed"),
 ]
 DeviceName = Annotated[str, typer.Option("--device", help="default, compatible, reversed or cuda")]
+Metrics = Annotated[
+    str | None, typer.Option("--metrics", help="PORT or HOST:PORT that serves /health and /metrics (Prometheus)")
+]
+LogFile = Annotated[Path | None, typer.Option("--log-json", help="append every event to this file, as JSON lines")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
 
 
@@ -51,18 +55,28 @@ def _seat(rpc: str, game: str, bundle: Path, store: Path, device: str, chain_id:
     return Seat(rpc, game, bundle, store, device, log=log, chain_id=chain_id)
 
 
+def _heard(role: str, metrics: str | None, log: Path | None, json: bool) -> Reporter:
+    """What a role speaks by, and who else hears it."""
+    from vgame.agents.telemetry import observe
+
+    reporter = Reporter(json, role)
+    observe(reporter, role, metrics, log)
+    return reporter
+
+
 @app.command()
 def demo(
     json: Json = False,
     attack: Annotated[str | None, typer.Option(help="play one attack only")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a short honest run and one cheat")] = False,
     rpc: Annotated[str | None, typer.Option(help="play on this node instead of the embedded chain")] = None,
     report: Annotated[Path, typer.Option(help="where the HTML report goes")] = Path("vgame-report.html"),
     job: Annotated[Path | None, typer.Option(help="another job file instead of the digits")] = None,
 ) -> None:
     """Play the whole story: an honest claim becomes final, every cheat is convicted."""
-    from vgame.demo import run_demo
+    from vgame.demo import Wishes, run_demo
 
-    raise typer.Exit(run_demo(json_output=json, attack=attack, rpc=rpc, report=report, job_file=job))
+    raise typer.Exit(run_demo(json, Wishes(attack, quick, rpc, job), report))
 
 
 @app.command()
@@ -276,12 +290,14 @@ def chain(
 
 @app.command()
 def deploy(rpc: Rpc, chain_id: ChainId = None, json: Json = False) -> None:
-    """Deploy the game and its referee with the key in VGAME_KEY."""
+    """Deploy the game and its referee with the key in VGAME_KEY, and check that the chain has this version's code."""
     from vgame.agents.roles import wallet_from_environment
     from vgame.chain.connection import connect, deploy_game
+    from vgame.chain.game import Game
 
     connection = connect(rpc, chain_id)
     address = deploy_game(wallet_from_environment(connection))
+    Game(connection, address).check_machine()  # what stands there is this version's code, all five parts
     Reporter(json).emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
 
@@ -358,13 +374,13 @@ def trainer(
         bool, typer.Option("--delegate", help="only answer for the job's trainer, which named this account")
     ] = False,
     chain_id: ChainId = None,
+    metrics: Metrics = None,
+    log_json: LogFile = None,
     json: Json = False,
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
-    seat, reporter = (
-        _seat(rpc, game, bundle, store, device, chain_id),
-        Reporter(json, "delegate" if delegate else "trainer"),
-    )
+    seat = _seat(rpc, game, bundle, store, device, chain_id)
+    reporter = _heard("delegate" if delegate else "trainer", metrics, log_json, json)
     from vgame.agents.roles import run_delegate, run_trainer
     from vgame.chain.game import Phase
 
@@ -387,13 +403,15 @@ def auditor(
     any_terms: Annotated[bool, typer.Option("--any-terms", help="dispute on clocks that may be too short")] = False,
     log: Annotated[Path | None, typer.Option(help="mode logged: the trainer's run folder, or a copy of it")] = None,
     chain_id: ChainId = None,
+    metrics: Metrics = None,
+    log_json: LogFile = None,
     json: Json = False,
 ) -> None:
     """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
     seat = _seat(rpc, game, bundle, store, device, chain_id, log)
     from vgame.agents.roles import Limits, run_auditor
 
-    run_auditor(seat, Reporter(json, "auditor"), Limits(_wei(max_bond), any_terms), once)
+    run_auditor(seat, _heard("auditor", metrics, log_json, json), Limits(_wei(max_bond), any_terms), once)
 
 
 @app.command()
@@ -452,6 +470,14 @@ def watch(
         list[Path] | None,
         typer.Option("--bundle", help="an ordered bundle: names of operators, formulas; may be repeated"),
     ] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option("--run", help="an own run of `vgame train`; may be repeated")
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="an own agent's store of checkpoints, with --bundle")] = None,
+    account: Annotated[list[str] | None, typer.Option(help="an own address: alarms, balance; may be repeated")] = None,
+    role: Annotated[
+        list[str] | None, typer.Option(help="an own role's health endpoint, a URL; may be repeated")
+    ] = None,
     port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 1.0,
     json: Json = False,
@@ -460,7 +486,9 @@ def watch(
     _check_number("--every", every, 0.1, 3_600)
     from vgame.watch.command import Watched, serve_page
 
-    serve_page(Watched(rpc, game, tuple(bundle or ()), port, every), Reporter(json))
+    lists = (tuple(given or ()) for given in (account, role))
+    watched = Watched(rpc, game, tuple(bundle or ()), tuple(run or ()), store, *lists, port, every)
+    serve_page(watched, Reporter(json))
 
 
 @app.command()
@@ -504,17 +532,17 @@ def adversary(
 @app.command(hidden=True)
 def roots(
     bundle: Annotated[Path, typer.Argument()],
-    mode: Literal["correct", "nearest", "fp32"] = "nearest",
+    mode: Annotated[list[str], typer.Option(help="nearest or fp32; may be repeated")],
     device: DeviceName = "default",
     json: Json = False,
 ) -> None:
-    """State roots of every step in any rounding mode."""
+    """State roots of every step in any rounding modes."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
     from vgame.demo.drills import run_roots
 
-    run_roots(bundle, mode, device, Reporter(json, mode))
+    run_roots(bundle, mode, device, Reporter(json, "roots"))
 
 
 def _wei(text: str | None) -> int | None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vgame.chain.game import CAUSES, Dispute, Event, Game, Job, Level, Phase
-from vgame.commit.words import LEAF_WORDS, leaf_count
+from vgame.chain.game import CAUSES, Event, Game, Level, Phase
 from vgame.program.program import Program
 
 Names = Mapping[str, str]  # address -> who that is
@@ -30,16 +29,6 @@ class Move:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Tree:
-    """One of the nested trees that a dispute went through: its leaves, the one that was named, and what that is."""
-
-    name: str
-    leaves: int
-    index: int
-    caption: str
-
-
 @dataclass
 class Dossier:
     """The facts of one dispute."""
@@ -53,7 +42,6 @@ class Dossier:
     claimed_bits: str | None = None
     exact_bits: str | None = None
     moves: list[Move] = field(default_factory=list)
-    descent: list[Tree] = field(default_factory=list)
     money: dict[str, int] = field(default_factory=dict)
     integer: bool = False  # the contested word is int32
     job: str = ""
@@ -150,8 +138,6 @@ def investigate(
     dossier = Dossier(name, end.name.lower(), CAUSES[end.args["cause"]], **place)
     dossier.moves = moves_of(game, events, number, names)
     _place(dossier, game, job, number, program)
-    selected = [e.args for e in events if e.name == "Selected" and e.args["dispute"] == number]
-    dossier.descent = _descent(game.job(job), game.dispute(job, number), selected, program)
     for event in events:
         if event.name == "Adjudicated" and event.args["dispute"] == number:
             dossier.claimed_bits = f"0x{event.args['claimed']:08x}"
@@ -159,32 +145,6 @@ def investigate(
         if event.name == "BlockAdjudicated" and event.args["dispute"] == number:
             dossier.part = event.args["part"]
     return dossier
-
-
-def _descent(job: Job, d: Dispute, selected: list[dict[str, Any]], program: Program) -> list[Tree]:
-    """The trees between the root that was entered and the place of the verdict."""
-    interval, trees = job.spec.interval, []
-    step = d.step + (d.index if d.level is Level.SEGMENT else 0)
-    checkpoint = max(step - 1, 0) // interval
-    first = checkpoint * interval
-    if d.entry is Level.RUN and d.level > Level.RUN:
-        trees.append(Tree("run", job.checkpoints, checkpoint, f"checkpoint {checkpoint + 1} of {job.checkpoints}"))
-    if d.entry <= Level.SEGMENT and d.level > Level.SEGMENT:
-        count = min(interval, job.spec.steps - first) + 1
-        trees.append(Tree("segment", count, d.step - first, f"state after step {d.step}"))
-    tensor = next((s["index"] for s in selected if (s["level"], s["height"]) == (Level.STATE, 0)), None)
-    if tensor is not None:
-        trees.append(Tree("state", job.states, tensor, f"tensor {program.labels.state[tensor].name}"))
-    if d.level >= Level.TENSOR:
-        trees.append(Tree("trace", job.operators, d.operator, program.operator_name(d.operator)))
-    if d.level >= Level.ELEMENT or (d.level is Level.TENSOR and d.height == 0):
-        leaf = d.index // LEAF_WORDS if d.level >= Level.ELEMENT else d.index
-        count = leaf_count(d.elements)
-        trees.append(Tree("tensor", count, leaf, f"leaf {leaf} of {count}"))
-    if d.level >= Level.ELEMENT:
-        element = d.index & 0xFFFFFFFF
-        trees.append(Tree("leaf", LEAF_WORDS, element % LEAF_WORDS, f"element {element}"))
-    return trees
 
 
 def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Program) -> None:
@@ -203,16 +163,6 @@ def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Progr
     if d.level >= Level.ELEMENT:
         dossier.element = d.index & 0xFFFFFFFF
         dossier.claimed_bits = f"0x{d.word:08x}"
-
-
-def holdings(game: Game, accounts: dict[str, str], events: Iterable[Event]) -> dict[str, int]:
-    """Per account what it ever got out of the contract: withdrawn or waiting as credit."""
-    got = {name: game.credits(address) for name, address in accounts.items()}
-    names = {address: name for name, address in accounts.items()}
-    for event in events:
-        if event.name == "Withdrawn" and event.args["account"] in names:
-            got[names[event.args["account"]]] += event.args["amount"]
-    return got
 
 
 def paid_in(game: Game, events: Iterable[Event]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vgame.agents.roles import Computation, Seat, hello, open_game
@@ -64,15 +64,15 @@ def _accuse(seat: Seat, game: Game, kind: str, job: bytes, how: str, reporter: R
     reporter.emit("played", f"accusation {how}: over", how=how, job=job.hex())
 
 
-def run_roots(bundle_folder: Path, mode: str, device: str, reporter: Reporter) -> list[str]:
-    """State root after every step in any rounding mode, to see where two devices part."""
+def run_roots(bundle_folder: Path, modes: Sequence[str], device: str, reporter: Reporter) -> None:
+    """State root after every step in any rounding modes, to see where two devices part."""
     with settle(device) as kind:
         bundle = load_bundle(bundle_folder)
-        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode, kind)
-        state, roots = executor.initial(bundle.state), []
-        for step in range(1, bundle.steps + 1):
-            state = executor.step(step, state).state
-            roots.append(tensors_root(Kind.STATE, state).hex())
-            reporter.progress("training", step, bundle.steps)
-        reporter.emit("roots", mode=mode, device=device, roots=roots)
-        return roots
+        for mode in modes:
+            executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode, kind)
+            state, roots = executor.initial(bundle.state), []
+            for step in range(1, bundle.steps + 1):
+                state = executor.step(step, state).state
+                roots.append(tensors_root(Kind.STATE, state).hex())
+                reporter.progress(f"training in mode {mode}", step, bundle.steps)
+            reporter.emit("roots", mode=mode, device=device, roots=roots)

@@ -1,47 +1,23 @@
-"""The report: one self-contained HTML file that can be shown to a client."""
+"""The report: a static copy of the page that showed the story while it was played, with what the story found out."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from jinja2 import Environment, PackageLoader, select_autoescape
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
-from vgame.demo import picture
-from vgame.system.files import write_atomic
+from vgame.watch.differences import State, shown
+from vgame.watch.static import write_page
 
 if TYPE_CHECKING:
     from vgame.demo.result import Result
-
 
 TITLES = {name: attack.title for name, attack in ATTACKS.items()} | {
     TAMPERED_LOG.name: TAMPERED_LOG.title,
     "accuse-any-element": "an honest claim accused, down to an element that is right",
     "accuse-and-idle": "an honest claim accused by somebody who then does nothing",
-}
-
-#: What each transaction of a dispute does; named in the report where it happened.
-MOVES = {
-    "challenge": "the auditor puts down a bond and disputes the claim",
-    "reveal": "the hashes some levels below the contested node are shown",
-    "select": "the auditor names the first of the revealed nodes that differs from its own",
-    "postSegment": "the state roots after every step of the contested interval are committed",
-    "postTrace": "the roots of everything that the contested step computed are committed",
-    "tie": "shows that a state tensor is the operator's output that the program says it is",
-    "tieUnchanged": "the same for a tensor that the program leaves alone",
-    "selectState": "the auditor agrees with the trace, and contests that the state follows from it",
-    "selectOperator": "the auditor names the operator, with its record from the program",
-    "openLeaf": "the words of the contested leaf are shown",
-    "selectElement": "the auditor names one word of the leaf",
-    "postPartials": "the exact partial sums of a long sum are committed",
-    "selectBlock": "the auditor names the partial sum that differs",
-    "prove": "the operands are handed in with Merkle proofs; the contract computes the element itself and decides",
-    "timeout": "the clock of the side that is to move has run out: it loses",
-    "timeoutMany": "the same for many disputes at once",
 }
 
 
@@ -51,35 +27,72 @@ def exact_ether(wei: int) -> str:
     return f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
 
 
-def ether(wei: int) -> str:
-    """Signed, in ether."""
-    return f"{wei / 10**18:+.4f}".rstrip("0").rstrip(".")
+def story_record(result: Result) -> dict[str, Any]:
+    """What stands above the jobs: only what was played."""
+    attempts = "the attempts" if len(result.attacks) > 1 else "one attempt"
+    honest = "the honest trainer's claim, re-executed bit by bit on another device, and " if result.honest else ""
+    text = f"A client ordered {result.job['steps']} training steps of {shown(result.job['model'])}. Below: {honest}{attempts} to cheat, "
+    return {
+        "title": "Was the network trained as ordered?",
+        "text": text + "decided by a smart contract that computes one contested number itself.",
+        "cards": _cards(result),
+        "facts": _facts(result),
+    }
 
 
-def write_report(result: Result, path: Path) -> None:
-    """Render the result; the file is whole or not there."""
-    from vgame.demo.result import DEVICE_A, DEVICE_B
+def _cards(result: Result) -> list[dict[str, Any]]:
+    honest, cards = result.honest, []
+    if honest:
+        cards.append(_card(honest["verdict"], "the honest claim", honest["verdict"] == "final"))
+        if honest["accuracy"] is not None:
+            cards.append(_card(f"{100 * honest['accuracy']:.1f} %", "accuracy on images it never saw"))
+    for found, verdict, what in (
+        (result.attacks, "convicted", "cheats"),
+        (result.accusations, "dismissed", "false accusations"),
+    ):
+        if found:
+            right = sum(d.verdict == verdict for d in found)
+            cards.append(_card(f"{right} of {len(found)}", f"{what} {verdict}", right == len(found)))
+    told = "conserved" if result.conserved else "NOT conserved"
+    return [*cards, _card(told, "money in = out + credits + burnt, to the wei", result.conserved)]
 
-    environment = Environment(
-        loader=PackageLoader("vgame.demo", "templates"),
-        autoescape=select_autoescape(default=True),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["ether"] = ether
-    environment.filters["exact_ether"] = exact_ether
-    environment.filters["descent"] = lambda dossier: Markup(picture.descent(dossier))
-    every = [*result.attacks, *result.accusations]
-    made = {move.name for dossier in every for move in dossier.moves}
-    page = environment.get_template("report.html").render(
-        result=result,
-        disputes=every,
-        losses=Markup(picture.losses(result.losses)),
-        titles=TITLES,
-        moves={name: text for name, text in MOVES.items() if name in made},
-        devices=(DEVICE_A, DEVICE_B),
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=version("vgame"),
-        torch=version("torch"),
-    )
-    write_atomic(path, page.encode())
+
+def _card(value: str, label: str, good: bool | None = None) -> dict[str, Any]:
+    return {"value": value, "label": label, "good": good}
+
+
+def _facts(result: Result) -> list[list[str]]:
+    """[name, value]"""
+    honest, facts = result.honest, []
+    if honest:
+        facts += [["Trainer's run root", honest["trainer_root"]], ["Auditor's run root", honest["auditor_root"]]]
+        raw = "differ" if honest["devices_differ"] else "are equal"
+        facts.append(
+            [
+                "Devices",
+                f"the raw binary64 products of the two devices {raw}; correctly rounded training is the same to the last bit",
+            ]
+        )
+        modes = {"nearest_diverged_at": "Mode nearest (binary64, rounded)", "fp32_diverged_at": "Plain binary32"}
+        for key, name in modes.items():
+            if key in honest:
+                parted = honest[key]
+                facts.append(
+                    [name, f"the two devices part at step {parted}" if parted else "did not part within the run"]
+                )
+    if money := result.money:
+        paid = f"in {exact_ether(money['in'])} = out {exact_ether(money['out'])} + credits {exact_ether(money['credits'])} + burnt "
+        facts.append(
+            [
+                "Money (ether)",
+                f"{paid}{exact_ether(money['burnt'])}; the contract's balance is {exact_ether(money['balance'])}",
+            ]
+        )
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    facts.append(["Made", f"{when}, vgame {version('vgame')}, torch {version('torch')}, {result.seconds:.0f} seconds"])
+    return facts
+
+
+def write_report(result: Result, state: State, path: Path) -> None:
+    """The page with the story; the file is whole or not there."""
+    write_page(state | {"story": story_record(result)}, path)

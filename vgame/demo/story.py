@@ -8,45 +8,62 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.chain.connection import Wallet, connect, deploy_game
-from vgame.chain.game import Event, Game, Level, Phase, Status, Turn
-from vgame.demo.dossier import holdings, investigate, paid_in
+from vgame.chain.game import Event, Game, Status
+from vgame.demo.cheats import LOGGED, Cheats
+from vgame.demo.comparison import Comparison
+from vgame.demo.dossier import investigate, paid_in
+from vgame.demo.page import StoryPage
 from vgame.demo.processes import Role, start_embedded_chain
 from vgame.demo.result import DEVICE_A, DEVICE_B, Result
 from vgame.demo.screen import Screen
 from vgame.errors import ContractError, VgameError
 
 DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
-LOGGED = "bundle-logged"  # of the job in mode `logged`
 T = TypeVar("T")
 
 ETHER = 10**18
-FUNDS = {"client": 200, "trainer": 20, "auditor": 20, "cheat": 100, "accuser": 20}
+FUNDS = {
+    "client": 200, "trainer": 20, "auditor": 20, "cheat": 100, "other cheat": 100, "accuser": 20, "cheat with a log": 20,
+    "auditor of the log": 20,
+}  # fmt: skip
+CHEATS = ("cheat", "other cheat")  # that play at the same time
+QUICK = ("flipped-bit",), 60  # attacks and steps of the short version
 WITHOUT_TIME_TRAVEL = {
     "challenge_window": 60, "reward_window": 20, "trainer_budget": 40, "auditor_budget": 40, "slot": 1,
 }  # fmt: skip
 
 
-def run_demo(json_output: bool, attack: str | None, rpc: str | None, report: Path, job_file: Path | None) -> int:
+@dataclass(frozen=True)
+class Wishes:
+    """What is to be played, and where."""
+
+    attack: str | None = None  # this one only
+    quick: bool = False  # a short honest run and one cheat
+    rpc: str | None = None
+    job_file: Path | None = None
+
+    @property
+    def attacks(self) -> list[str]:
+        known = [*ATTACKS, TAMPERED_LOG.name]
+        return [self.attack] if self.attack else list(QUICK[0]) if self.quick else known
+
+
+def run_demo(json_output: bool, wishes: Wishes, report: Path) -> int:
     """Play it; 0 if everything ended as it must, else 2."""
     from vgame.demo.report import write_report
-    from vgame.job.bundle import read_job_file
 
-    known = [*ATTACKS, TAMPERED_LOG.name]
-    if attack is not None and attack not in known:
-        raise VgameError(f"there is no attack {attack!r}; known are {', '.join(known)}")
-    if job_file is not None:
-        read_job_file(job_file)  # a wrong one is said at once
+    _check(wishes)
     if not os.access(report.parent, os.W_OK):
         raise VgameError(
             f"the report cannot be written to {report}: no such folder, or no permission; choose another --report"
@@ -54,15 +71,28 @@ def run_demo(json_output: bool, attack: str | None, rpc: str | None, report: Pat
     screen = Screen(quiet=json_output)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vgame-demo-")))
-        story = Story(folder, screen, stack, rpc, job_file)
-        result = story.play(known if attack is None else [attack], only=attack is not None)
+        story = Story(folder, screen, stack, wishes)
+        result = story.play()
+        write_report(result, story.page.state(), report)
     screen.table(result)
-    write_report(result, report)
     if json_output:
         print(json.dumps(result.as_json()))
     else:
         screen.say(f"report: {report}")
     return 0 if as_expected(result) else 2
+
+
+def _check(wishes: Wishes) -> None:
+    """What is wrong is said at once."""
+    from vgame.job.bundle import read_job_file
+
+    known = [*ATTACKS, TAMPERED_LOG.name]
+    if wishes.attack is not None and wishes.attack not in known:
+        raise VgameError(f"there is no attack {wishes.attack!r}; known are {', '.join(known)}")
+    if wishes.attack is not None and wishes.quick:
+        raise VgameError("--quick plays one cheat of its own; leave out --attack, or --quick")
+    if wishes.job_file is not None:
+        read_job_file(wishes.job_file)
 
 
 def as_expected(result: Result) -> bool:
@@ -76,11 +106,11 @@ def as_expected(result: Result) -> bool:
 class Story:
     """The stage: chain, accounts, bundle, processes."""
 
-    def __init__(self, folder: Path, screen: Screen, stack: ExitStack, rpc: str | None, job_file: Path | None) -> None:
-        self.folder, self.screen, self.stack = folder, screen, stack
+    def __init__(self, folder: Path, screen: Screen, stack: ExitStack, wishes: Wishes) -> None:
+        self.folder, self.screen, self.stack, self.wishes = folder, screen, stack, wishes
         self.begin = time.monotonic()
         self.result = Result()
-        self.url = rpc or self._embedded()
+        self.url = wishes.rpc or self._embedded()
         self.chain = connect(self.url)
         self.can_travel = self.chain.advance(1)
         self.extra = () if self.can_travel else ("--any-terms",)  # nobody wants to wait for clocks that are safe
@@ -88,8 +118,12 @@ class Story:
         self.names = {wallet.address: name for name, wallet in self.wallets.items()}
         self._fund()
         self.game = self._deploy()
-        self.job_file = job_file or DIGITS
+        self.page = StoryPage(self.url, self.game.address, self.names)
+        self.stack.callback(self.page.stop)
+        self.screen.say(f"watch it: {self.page.url}")
+        self.job_file = wishes.job_file or DIGITS
         self.bundle = self._prepare(self.job_file)
+        self.page.programs.add(self.bundle)
         self.nonce = 0
 
     def _embedded(self) -> str:
@@ -118,6 +152,8 @@ class Story:
         from vgame.job.bundle import prepare, read_job_file, save_bundle
 
         job = self._with_clocks(read_job_file(job_file))
+        if self.wishes.quick:
+            job = job.model_copy(update={"steps": min(job.steps, QUICK[1])})
         bundle = prepare(job)
         save_bundle(bundle, self.folder / "bundle")
         self.result.job = bundle.rendering() | {"operators": len(bundle.program.operators), "model": job.model}
@@ -127,7 +163,7 @@ class Story:
         )
         return bundle
 
-    def _prepare_logged(self):
+    def prepare_logged(self):
         """A small job in mode `logged`."""
         from vgame.job.bundle import LogTerms, prepare, read_job_file, save_bundle
 
@@ -135,6 +171,7 @@ class Story:
         small = {"steps": 4, "interval": 2, "mode": "logged", "log": LogTerms(thresholds="proven")}
         bundle = prepare(job.model_copy(update=small | {"args": job.args | {"batch": 16}}))
         save_bundle(bundle, self.folder / LOGGED)
+        self.page.programs.add(bundle)
         return bundle
 
     def _with_clocks(self, job):
@@ -154,16 +191,27 @@ class Story:
             "--store", str(self.folder / store), "--device", device, *extra,
         ]  # fmt: skip
         key = self.wallets[wallet].key if wallet else None
-        role = Role(name, arguments, self.folder / "logs" / f"{name}.log", key, self.screen.event)
+        return self.start(name, arguments, key)
+
+    def start(self, name: str, arguments: list[str], key: bytes | None = None) -> Role:
+        """A process that ends with the story; what it says is shown on the screen and on the page."""
+
+        def hear(event: dict[str, Any]) -> None:
+            self.screen.event(event)
+            self.page.hear(event)
+
+        role = Role(name, arguments, self.folder / "logs" / f"{name.replace(' ', '-')}.log", key, hear)
         self.stack.callback(role.stop)
         return role
 
-    def post(self, bundle=None) -> bytes:
+    def post(self, title: str, bundle=None) -> bytes:
         """The client orders the job once more, or another one."""
         from vgame.agents.roles import post_job
 
         self.nonce += 1
-        return post_job(self.game, bundle or self.bundle, self.nonce)
+        job = post_job(self.game, bundle or self.bundle, self.nonce)
+        self.page.titles[job.hex()] = title
+        return job
 
     def travel(self, seconds: int) -> None:
         """Let time pass."""
@@ -186,51 +234,68 @@ class Story:
 
     # ---- scenes ----
 
-    def play(self, attacks: list[str], only: bool) -> Result:
-        """All scenes, or one attack with the auditor that it needs."""
+    def play(self) -> Result:
+        """All scenes, or those that are wished for."""
+        attacks = self.wishes.attacks
         if attacks != [TAMPERED_LOG.name]:
-            self.main_job([name for name in attacks if name != TAMPERED_LOG.name], only)
-        if TAMPERED_LOG.name in attacks:
-            self.tampered_log()
+            self.main_job(attacks)
+        else:
+            Cheats(self).attacks([TAMPERED_LOG.name], {}, None)
         self._settle_accounts()
         self.result.seconds = time.monotonic() - self.begin
         return self.result
 
-    def main_job(self, attacks: list[str], only: bool) -> None:
-        """The scenes over the main job."""
+    def main_job(self, attacks: list[str]) -> None:
+        """The scenes over the main job. Processes are started before they are needed, where a core would be idle."""
         auditor = self.role("auditor", "auditor", "auditor", "auditor", DEVICE_B)
-        if not only:
-            self.honest(auditor)
-            self.compare()
-        cheat = self.role("cheat", "adversary", "cheat", "cheat", DEVICE_A)
-        if only:
+        cheats: dict[str, Role] = {}
+        if self.wishes.attack:
+            cheats |= self._cheats(1)
             auditor.wait("computed")
-        for name in attacks:
-            self.attack(name, cheat)
-        for role in (cheat, auditor):
-            role.stop()
+            Cheats(self).attacks(attacks, cheats, None)
+            return
+        job, trainer = self.honest()
+        if self.wishes.quick:
+            cheats |= self._cheats(1)
+            self.audited(auditor, trainer, job)
+            self.settle(trainer, job)
+            Cheats(self).attacks(attacks, cheats, None)
+            return
+        accuser = self.role("accuser", "adversary", "accuser", "accuser", DEVICE_A)
+        cheats |= self._cheats(2)
+        self.accuse(accuser, job)
+        self.audited(auditor, trainer, job)
+        self.settle(trainer, job)
+        Cheats(self).attacks(attacks, cheats, Comparison(self, (DEVICE_A, DEVICE_B)))
 
-    def honest(self, auditor: Role) -> None:
-        """Scenes 1 to 3: an honest claim, two false accusations, the reward."""
+    def _cheats(self, count: int) -> dict[str, Role]:
+        return {name: self.role(name, "adversary", name, name, DEVICE_A) for name in CHEATS[:count]}
+
+    def honest(self) -> tuple[bytes, Role]:
+        """An honest claim."""
         self.screen.scene("An honest trainer on one device, an auditor on another")
-        job = self.post()
+        job = self.post("honest: the job as it was ordered")
         trainer = self.role("trainer", "trainer", "trainer", "trainer", DEVICE_A, "--job", job.hex(), *self.extra)
+        self.page.follow(self._store_of("trainer"), self.bundle)
         claimed = trainer.wait("claimed")
-        audited = auditor.wait("audited", job=job.hex())
-        marks = [next(e for e in r.seen if e["event"] == "hello") for r in (trainer, auditor)]
         self.result.honest = {
             "verdict": "open",
             "steps": self.bundle.steps,
             "accuracy": None,
             "trainer_root": claimed["run_root"],
-            "auditor_root": audited["run_root"],
-            "devices_differ": marks[0]["binary64 product"] != marks[1]["binary64 product"],
-            "nearest_diverged_at": None,
-            "fp32_diverged_at": None,
         }
+        return job, trainer
+
+    def audited(self, auditor: Role, trainer: Role, job: bytes) -> None:
+        """The other device comes to the same."""
+        audited = auditor.wait("audited", job=job.hex())
+        marks = [next(e for e in r.seen if e["event"] == "hello")["binary64 product"] for r in (trainer, auditor)]
+        self.result.honest |= {"auditor_root": audited["run_root"], "devices_differ": marks[0] != marks[1]}
         self._learn()
-        self.screen.say(f"roots {'equal' if audited['agrees'] else 'DIFFER'}: {claimed['run_root'][:32]}...")
-        self.accuse(job)
+        self.screen.say(f"roots {'equal' if audited['agrees'] else 'DIFFER'}: {audited['run_root'][:32]}...")
+
+    def settle(self, trainer: Role, job: bytes) -> None:
+        """Nobody disputes it any more: the reward."""
         spec = self.game.job(job).spec
         self.travel(self.game.job(job).since + spec.challenge_window + 1 - self.chain.now())
         trainer.wait("ended")
@@ -255,28 +320,24 @@ class Story:
     def _store_of(self, role: str) -> Path:
         return self.folder / role / self.bundle.identity.hex()[:16]
 
-    def accuse(self, job: bytes) -> None:
+    def accuse(self, accuser: Role, job: bytes) -> None:
         """A malicious auditor disputes the honest claim twice."""
         self.screen.scene("Two false accusations against the honest trainer")
-        accuser = self.role("accuser", "adversary", "accuser", "accuser", DEVICE_A)
         for number, how in enumerate(("path", "idle")):
-            before = self._nets()
             accuser.order(accuse=how, job=job.hex())
             accuser.wait("played", how=how)
             if how == "idle":
-                self._run_out(job, number)
+                self.run_out(job, number)
             self.until(
                 lambda n=number: self.game.dispute(job, n).status is not Status.OPEN, f"the end of accusation {how}"
             )
             name = {"path": "accuse-any-element", "idle": "accuse-and-idle"}[how]
             dossier = investigate(self.game, job, name, self.bundle.program, self.names, number)
-            after = self._nets()
-            dossier.money = {k: after[k] - before[k] for k in after}
             self.result.accusations.append(dossier)
             self.screen.verdict(dossier)
         accuser.stop()
 
-    def _run_out(self, job: bytes, number: int) -> None:
+    def run_out(self, job: bytes, number: int) -> None:
         """Let the clock of the side that is to move run out."""
         try:
             while True:  # the honest side may still be answering
@@ -288,115 +349,6 @@ class Story:
             return
         self.travel(deadline + 1 - self.chain.now())
 
-    def compare(self) -> None:
-        """The same two devices without correct rounding: where do they part?"""
-        self.screen.scene("The same two devices in `nearest` mode and in plain FP32")
-        for mode in ("nearest", "fp32"):
-            runs = []
-            for device in (DEVICE_A, DEVICE_B):
-                arguments = ["roots", str(self.folder / "bundle"), "--mode", mode, "--device", device]
-                name = f"{mode} on {device}"
-                role = Role(name, arguments, self.folder / "logs" / f"{name}.log", None, self.screen.event)
-                self.stack.callback(role.stop)
-                runs.append(role)
-            roots = [role.wait("roots")["roots"] for role in runs]
-            parted = next((i for i, (a, b) in enumerate(zip(*roots, strict=True), 1) if a != b), None)
-            self.result.honest[f"{mode}_diverged_at"] = parted
-            self.screen.say(
-                f"{mode}: {'the same bits to the end' if parted is None else f'the states part at step {parted}'}"
-            )
-
-    def attack(self, name: str, cheat: Role) -> None:
-        """One cheat: an order, a claim, a dispute, a verdict, the money."""
-        attack = ATTACKS[name]
-        self.screen.scene(f"{name}: {attack.title}")
-        before = self._nets()
-        job = self.post()
-        honest = self.folder / ("trainer" if (self.folder / "trainer").exists() else "auditor")
-        mine = self.folder / "cheat" / self.bundle.identity.hex()[:16]
-        if not mine.exists():  # a cheat trains honestly up to the step at which it cheats; that part is the honest run
-            shutil.copytree(honest / mine.name, mine)
-        cheat.order(attack=name, job=job.hex(), step=self._step_of(name))
-        self._watch(job, cheat, name)
-        dossier = investigate(self.game, job, name, self.bundle.program, self.names)
-        self._collect(job)
-        after = self._nets()
-        dossier.money = {k: after[k] - before[k] for k in after}
-        self.result.attacks.append(dossier)
-        self.screen.verdict(dossier)
-
-    def tampered_log(self) -> None:
-        """A small job in mode `logged`: the auditor follows the cheat's own log, which permits no such values."""
-        name, folder = TAMPERED_LOG.name, "cheat-logged"
-        self.screen.scene(f"{name}: {TAMPERED_LOG.title}")
-        bundle = self._prepare_logged()
-        before = self._nets()
-        job = self.post(bundle)
-        log = self.folder / folder / bundle.identity.hex()[:16]
-        cheat = self.role(folder, "adversary", folder, "cheat", DEVICE_A, bundle=LOGGED)
-        options = ("--log", str(log), *self.extra)
-        self.role("auditor-logged", "auditor", "auditor-logged", "auditor", DEVICE_B, *options, bundle=LOGGED)
-        cheat.order(attack=name, job=job.hex(), step=3)
-        cheat.wait("played", attack=name)
-        dossier = investigate(self.game, job, name, bundle.program, self.names)
-        self._collect(job)
-        after = self._nets()
-        dossier.money = {k: after[k] - before[k] for k in after}
-        self.result.attacks.append(dossier)
-        self.screen.verdict(dossier)
-
-    def _step_of(self, name: str) -> int:
-        """Every attack strikes at a step of its own, in the last quarter of the run."""
-        steps = self.bundle.steps
-        return steps - max(steps // 4, 1) + (7 * list(ATTACKS).index(name)) % max(steps // 4 - 3, 1) + 1
-
-    def _watch(self, job: bytes, cheat: Role, name: str) -> None:
-        """Until the claim is decided; where the cheat has fallen silent, let its clock run out."""
-
-        def silent() -> None:
-            if self.game.job(job).phase is not Phase.CLAIMED or "openLeaf" not in ATTACKS[name].silent:
-                return
-            for number in range(self.game.job(job).disputes):
-                d = self.game.dispute(job, number)
-                waiting = d.status is Status.OPEN and d.level is Level.TENSOR and d.height == 0
-                if waiting and self._turn(job, number) is Turn.TRAINER:
-                    self._run_out(job, number)
-
-        cheat.wait("played", attack=name, idle=silent)
-
-    def _turn(self, job: bytes, number: int) -> Turn | None:
-        """None if the dispute was decided since it was looked at."""
-        try:
-            return self.game.turn(job, number)[0]
-        except ContractError:
-            return None
-
-    def _collect(self, job: bytes) -> None:
-        """The auditor shows what it knew; after the reward window it is paid, and everybody withdraws."""
-        if self.game.job(job).phase is not Phase.CONVICTED:
-            return
-        verdict = self.game.verdict(job)
-        entered = self.game.dispute(job, verdict.dispute).entry is Level.RUN
-        behind = verdict.step > self.game.job(job).spec.interval
-        paid = verdict.cause != "timeout" and entered and behind
-        if paid:  # docs/protocol.md section 6
-            self.until(lambda: self.game.verdict(job).best != 0, "the auditor's proof of knowledge", 60)
-        self.until(lambda: self.game.job(job).open == 0 or self._others_open(job), "refunds", 60)
-        until = self.game.job(job).since + self.game.job(job).spec.reward_window + 1
-        self.travel(until - self.chain.now())
-        if paid:
-            self.until(lambda: self.game.verdict(job).paid, "the auditor's reward", 60)
-        else:  # what nobody has earned is burnt as soon as anybody says so
-            self.game.send("payReward", job)
-
-    def _others_open(self, job: bytes) -> bool:
-        """Open disputes of the accuser that helped the story along are refunded here."""
-        for number in range(self.game.job(job).disputes):
-            d = self.game.dispute(job, number)
-            if d.status is Status.OPEN and d.auditor != self.wallets["auditor"].address:
-                self.game.send("refund", job, number)
-        return self.game.job(job).open == 0
-
     # ---- money ----
 
     def _at_rest(self, read: Callable[[list[Event]], T]) -> T:
@@ -406,17 +358,6 @@ class Story:
             found = read(events)
             if self.game.events() == events:
                 return found
-
-    def _nets(self) -> dict[str, int]:
-        """Per account what the contract gave or owes it minus what it paid in; and what is burnt."""
-
-        def read(events: list[Event]) -> dict[str, int]:
-            got = holdings(self.game, {n: w.address for n, w in self.wallets.items()}, events)
-            paid = paid_in(self.game, events)
-            nets = {name: got[name] - paid.get(w.address, 0) for name, w in self.wallets.items()}
-            return nets | {"burnt": self.game.burnt()}
-
-        return self._at_rest(read)
 
     def _settle_accounts(self) -> None:
         """Money in = money out + credits + burnt, to the wei, against the contract's real balance."""

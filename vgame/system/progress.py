@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from unicodedata import category
@@ -56,6 +56,9 @@ class Reporter(Silence):
 
     def __init__(self, json_lines: bool = False, who: str = "") -> None:
         self.json_lines, self.who = json_lines, who
+        self.listeners: list[
+            Callable[[str, dict[str, Any]], None]
+        ] = []  # hear every event, also where nothing can be written
         self.console = self._make_console()
         self._unheard = False
         self._bar: Progress | None = None
@@ -68,11 +71,16 @@ class Reporter(Silence):
 
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
         """Something happened: `text` for people, the fields for programs."""
+        self._tell(event, {"text": text, **fields})
         with self._speaking():
             if self.json_lines:
                 print(json.dumps({"event": event, "who": self.who, **fields}), flush=True)
             elif text:
                 self.console.print(Text.assemble((f"{self.who} " if self.who else "", "bold"), plain(text)))
+
+    def _tell(self, event: str, fields: dict[str, Any]) -> None:
+        for listener in self.listeners:
+            listener(event, fields)
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -96,6 +104,7 @@ class Reporter(Silence):
             self.emit("stage", text)
 
     def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        self._tell("progress", {"what": what, "done": done, "total": total, "detail": detail})
         if self.json_lines:
             if time.monotonic() - self._last > 0.25 or done == total:
                 self._last = time.monotonic()

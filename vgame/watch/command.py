@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from vgame.chain.connection import Chain
+from vgame.chain.connection import Chain, checksum_address
 from vgame.chain.game import Game
+from vgame.errors import VgameError
+from vgame.job.bundle import load_bundle
+from vgame.runs.local import open_run
 from vgame.system.progress import Reporter
+from vgame.watch.differences import State
+from vgame.watch.own import Own, OwnRun
 from vgame.watch.programs import Programs
 from vgame.watch.reader import Reader
 from vgame.watch.server import Hub, PageServer
@@ -15,18 +21,49 @@ from vgame.watch.server import Hub, PageServer
 
 @dataclass(frozen=True)
 class Watched:
-    """What is looked at: a game, bundles that give names to what is ordered."""
+    """What is looked at: a game; bundles that give names to what is ordered; what is one's own."""
 
     rpc: str
     game: str
     bundles: tuple[Path, ...] = ()
+    runs: tuple[Path, ...] = ()
+    store: Path | None = None  # of an agent: it holds a run of each bundle
+    accounts: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()  # URLs of health endpoints
     port: int = 0
     every: float = 1.0
 
 
 def serve_page(watched: Watched, reporter: Reporter) -> None:
     """Until interrupted."""
-    reader = Reader(Game(Chain(watched.rpc), watched.game), Programs(list(watched.bundles)))
-    server = PageServer(Hub(reader.look, watched.every), watched.port)
+    game = Game(Chain(watched.rpc), watched.game)
+    own = Own(
+        game, _runs(watched), [checksum_address(a) for a in watched.accounts], [_health(u) for u in watched.roles]
+    )
+    reader = Reader(game, Programs([*watched.bundles, *(run / "job" for run in watched.runs)]))
+
+    def look() -> State:
+        state = reader.look()
+        return state | own.records(state)
+
+    server = PageServer(Hub(look, watched.every), watched.port)
     reporter.emit("watching", f"{server.url} shows the game at {watched.game}; end with Ctrl-C", url=server.url)
     server.serve()
+
+
+def _runs(watched: Watched) -> list[OwnRun]:
+    if watched.store and not watched.bundles:
+        raise VgameError("--store needs --bundle: a store holds runs of bundles, and does not say of which")
+    for run in watched.runs:
+        open_run(run)  # what is no run is said at once
+    bundles = [load_bundle(folder) for folder in watched.bundles] if watched.store else []
+    stored = [OwnRun(watched.store / b.identity.hex()[:16], b) for b in bundles if watched.store]
+    return [*(OwnRun(run) for run in watched.runs), *stored]
+
+
+def _health(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise VgameError(
+            f"--role {url!r}: the address of a role's health endpoint is expected, as http://127.0.0.1:9101/health"
+        )
+    return url

@@ -32,9 +32,7 @@ class Programs:
         """What is trained."""
         if (bundle := self._known.get(root)) is None:
             return None
-        facts = bundle.rendering()
-        return {"operators": len(bundle.program.operators), "tensors": len(bundle.program.sources), "mode": bundle.mode,
-                "model": shown(facts.get("model", ""))}  # fmt: skip
+        return {"operators": len(bundle.program.operators), "tensors": len(bundle.program.sources)}
 
     def operator(self, root: str, index: int) -> dict[str, Any] | None:
         """Kind, module and formula of an operator."""

@@ -40,11 +40,12 @@ HEARTBEAT = 5.0  # seconds between two signs of life
 
 
 class Hub:
-    """The newest state, looked at again and again in a thread; whoever listens is woken when it has changed."""
+    """The newest state, looked at again and again in a thread while somebody listens; who does is woken when it has changed."""
 
     def __init__(self, look: Callable[[], State], every: float = 1.0) -> None:
         self.look, self.every = look, every
         self.state: State = {}
+        self.listeners = 0
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -76,8 +77,9 @@ class Hub:
                 self._changed.notify_all()
 
     def _watch(self) -> None:
-        while not self._stop.wait(0 if not self.state else self.every):
-            self.once()
+        while not self._stop.wait(self.every if self.state else min(self.every, 0.1)):
+            if self.listeners:
+                self.once()
 
     def wait(self, seen: State, timeout: float) -> State:
         """Another state than the one that was seen, or after a while the same."""
@@ -129,6 +131,11 @@ class _Headers:
 def make_app(hub: Hub) -> Starlette:
     """The page over a hub."""
 
+    async def newest(_: Request) -> Response:
+        if not hub.listeners:  # nobody has it looked at
+            await asyncio.to_thread(hub.once)
+        return JSONResponse(hub.state)
+
     async def stream(request: Request) -> Response:
         return StreamingResponse(events(hub, request.is_disconnected), media_type="text/event-stream")
 
@@ -138,7 +145,7 @@ def make_app(hub: Hub) -> Starlette:
 
     routes = [
         file("index.html", "text/html"), file("watch.css", "text/css"), *(file(s, "text/javascript") for s in SCRIPTS),
-        Route("/state", lambda _: JSONResponse(hub.state)), Route("/events", stream),
+        Route("/state", newest), Route("/events", stream),
     ]  # fmt: skip
     return Starlette(
         routes=routes,

@@ -80,6 +80,8 @@ def _move(move: Move) -> dict[str, Any]:
 
 def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str, Any]:
     job, window = facts.job, WINDOWS.get(facts.job.phase)
+    if facts.verdict is not None and facts.verdict.paid:
+        window = None
     spec = {k: v.hex() if isinstance(v, bytes) else v for k, v in asdict(job.spec).items()}
     spec |= {k: str(spec[k]) for k in AMOUNTS if k in spec}
     claimed = job.phase >= Phase.CLAIMED and any(job.run_root)

@@ -6,7 +6,8 @@ const shorten = (text) => (text && text.length > 18 ? `${text.slice(0, 8)}…${t
 function who(index, address) {
   if (!address) return h("span", { class: "soft" }, "nobody yet");
   const name = index.game.names[address];
-  return h("span", { class: name ? "who" : "who mono", title: address }, name || (address.startsWith("0x") ? shorten(address) : address));
+  const account = address.startsWith("0x");
+  return h("span", { class: name || !account ? "who" : "who mono", title: address }, name || (account ? shorten(address) : address));
 }
 
 function hash(text) {
@@ -76,7 +77,7 @@ function jobView(index, id) {
     facts([term("client"), who(index, job.client)], [term("trainer"), who(index, job.trainer)],
       [term("run root", "Claimed run root"), h("span", { class: "mono" }, job.root || "nothing is claimed yet")],
       job.diverged_at && [term("diverged"), `before the end of step ${job.diverged_at}`],
-      job.program && ["Model", h("span", { class: "text" }, `${job.program.model}: ${many(job.program.operators, "operator")} in a step, ${many(job.program.tensors, "state tensor")}`)],
+      job.program && ["Program", `${many(job.program.operators, "operator")} in a step, ${many(job.program.tensors, "state tensor")}`],
       run && run.root && ["Own run", run.jobs_agree[id] === true ? h("b", { class: "good" }, "the same root") : run.jobs_agree[id] === false ? h("b", { class: "bad" }, "another root") : "no claim to compare with"]),
     h("h2", {}, "Checkpoints"),
     h("p", { class: "soft" }, term("checkpoint", "Each cell is a checkpoint"), "; disputes narrow to one of them first."),
@@ -225,7 +226,7 @@ function disputeView(index, id, number) {
 function caption(tree) {
   const what = TREES[tree.kind][1], low = tree.low + tree.first;
   if (tree.high - tree.low > 1) return `${what}s ${low} to ${low + tree.high - tree.low - 1} of ${tree.leaves.toLocaleString("en")}`;
-  return `${what} ${low}${tree.name ? `, ${tree.name}` : ""}, of ${tree.leaves.toLocaleString("en")}`;
+  return `${what} ${low}${tree.name ? `, ${tree.name}` : ""}${tree.leaves > 1 ? `, one of ${tree.leaves.toLocaleString("en")}` : ""}`;
 }
 
 function story(index, job, d) {

@@ -1,0 +1,105 @@
+"""A role as it is watched from outside: its log, its health, its metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgame.agents.telemetry import Telemetry, address_of, log_to, observe, serve
+from vgame.errors import VgameError
+from vgame.system.progress import Reporter
+
+
+def spoken(telemetry: Telemetry | None = None, log: Path | None = None) -> Reporter:
+    """A reporter that has said a few things."""
+    reporter = Reporter(True, "auditor")
+    if telemetry:
+        reporter.listeners.append(telemetry.hear)
+    if log:
+        reporter.listeners.append(log_to(log, "auditor"))
+    reporter.emit("accepted", "accepted job aa", job="aa")
+    reporter.emit("problem", "no answer", message="no answer")
+    reporter.progress("training", 3, 7, "loss 0.5")
+    return reporter
+
+
+def test_health_is_what_the_role_does_now() -> None:
+    telemetry = Telemetry("auditor")
+    reporter = spoken(telemetry)
+    health = telemetry.health()
+    assert (health["doing"], health["done"], health["total"], health["troubles"]) == ("training loss 0.5", 3, 7, 1)
+    reporter.emit("computed", "finished step 7")
+    assert telemetry.health()["doing"] == "finished step 7" and telemetry.health()["done"] is None
+    reporter.emit("note", "turned\u202e")
+    assert telemetry.health()["doing"] == "turned\\u202e"
+
+
+def test_metrics_are_in_prometheus_format() -> None:
+    telemetry = Telemetry("auditor")
+    spoken(telemetry)
+    text = telemetry.metrics()
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        assert re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+\{\w+="[^"]*"(,\w+="[^"]*")*\} [\d.]+', line), line
+    assert 'vgame_events_total{role="auditor",event="problem"} 1' in text
+    assert 'vgame_progress_done{role="auditor"} 3' in text
+
+
+def test_both_are_served_on_loopback_and_nothing_else() -> None:
+    telemetry = Telemetry("trainer")
+    server = serve(telemetry, *address_of("0"))
+    assert server.server_address[0] == "127.0.0.1"
+    url = f"http://127.0.0.1:{server.server_port}"
+    assert json.load(urllib.request.urlopen(f"{url}/health", timeout=10))["role"] == "trainer"
+    assert b"vgame_start_time_seconds" in urllib.request.urlopen(f"{url}/metrics", timeout=10).read()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{url}/other", timeout=10)
+    assert refused.value.code == 404
+    with pytest.raises(VgameError, match="cannot be used"):
+        serve(telemetry, "127.0.0.1", server.server_port)
+    server.shutdown()
+
+
+def test_the_log_has_every_event_and_no_progress(tmp_path: Path) -> None:
+    spoken(log=tmp_path / "logs" / "auditor.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "logs" / "auditor.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["accepted", "problem"]
+    assert lines[0]["job"] == "aa" and lines[0]["role"] == "auditor" and lines[0]["time"] > 1.7e9
+
+
+def test_a_log_that_was_rotated_away_is_begun_again(tmp_path: Path) -> None:
+    path = tmp_path / "auditor.jsonl"
+    reporter = spoken(log=path)
+    path.rename(tmp_path / "auditor.1.jsonl")
+    reporter.emit("ended", "the job ended")
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["ended"]
+
+
+def test_a_log_that_cannot_be_written_is_said_at_once_and_later_ends_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(VgameError, match=r"--log-json .* cannot be written"):
+        observe(Reporter(True), "auditor", None, tmp_path / "file" / "log")
+    path = tmp_path / "log"
+    reporter = spoken(log=path)
+    path.unlink()
+    path.mkdir()
+    reporter.emit("ended", "the job ended")
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "127.0.0.1:", "70000", "-1", "9101/health"])
+def test_a_wrong_address_is_said(wrong: str) -> None:
+    with pytest.raises(VgameError, match=r"--metrics .*a port is expected"):
+        address_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("9101", ("127.0.0.1", 9101)), ("0.0.0.0:1", ("0.0.0.0", 1)), ("[::1]:2", ("::1", 2))]
+)
+def test_addresses(text: str, expected: Any) -> None:
+    assert address_of(text) == expected

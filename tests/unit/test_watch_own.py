@@ -1,0 +1,147 @@
+"""What the page shows beside the chain: own runs, own accounts, roles that answer and roles that do not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("starlette", reason="the page is not tested: pip install 'vgame[watch]'")
+
+import vgame
+from vgame.errors import VgameError
+from vgame.runs.local import open_run
+from vgame.watch.command import Watched, _health, _runs
+from vgame.watch.own import POINTS, Own, OwnRun, sampled
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run of one's own."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    data = {"x": torch.randn(24, 4), "y": torch.arange(24) % 3}
+
+    def loss(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(module(batch["x"]), batch["y"])
+
+    task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, batch=8)
+    folder = tmp_path_factory.mktemp("own") / "run"
+    vgame.train(
+        vgame.prepare(vgame.Job(task, steps=6, interval=2, seed=1, schedule=vgame.Constant(lr="0.1"))), str(folder)
+    )
+    return folder
+
+
+def ordered(run: Path, **changed: Any) -> dict[str, Any]:
+    """The record of a job that orders the run's bundle."""
+    order = {k: v.hex() if isinstance(v, bytes) else v for k, v in open_run(run).bundle.order.items()}
+    return {"spec": order | {"seed": str(order["seed"])} | changed, "root": None}
+
+
+def test_a_run_shows_its_progress_and_the_jobs_that_order_it(run: Path) -> None:
+    mine, other = ordered(run), ordered(run, steps=7)
+    record = OwnRun(run).record({"aa": mine, "bb": other})
+    assert (record["done"], record["steps"], record["checkpoints"], record["jobs"]) == (6, 6, 3, ["aa"])
+    assert [step for step, _ in record["losses"]] == [1, 2, 3, 4, 5, 6] and record["jobs_agree"] == {}
+    claims = {"aa": mine | {"root": record["root"]}, "cc": mine | {"root": "00" * 32}}
+    assert OwnRun(run).record(claims)["jobs_agree"] == {"aa": True, "cc": False}
+
+
+def test_a_run_that_goes_on_is_read_again(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    roots = (copy / "roots.bin").read_bytes()
+    (copy / "roots.bin").write_bytes(roots[:32])
+    (copy / "checks.bin").write_bytes((copy / "checks.bin").read_bytes()[:32])
+    own = OwnRun(copy)
+    assert own.record({})["done"] == 2 and own.record({})["root"] == ""
+    (copy / "roots.bin").write_bytes(roots)
+    assert own.record({})["done"] == 6
+
+
+def test_losses_are_thinned_and_what_is_not_finite_is_left_out() -> None:
+    losses = [float(i) for i in range(10_001)]
+    points = sampled(losses)
+    assert len(points) <= POINTS and points[0] == [1, 0.0] and points[-1] == [10_001, 10_000.0]
+    assert sampled([1.0, float("nan"), 2.0, float("inf")]) == [[1, 1.0], [3, 2.0]] and sampled([]) == []
+    json.dumps(sampled([float("inf"), 1.0]), allow_nan=False)
+
+
+class Quiet:
+    """A game that nobody asks."""
+
+
+def own(**given: Any) -> Own:
+    game: Any = Quiet()
+    return Own(game, **given)
+
+
+def test_a_damaged_run_is_an_alarm_and_not_the_end_of_the_page(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    records = own(runs=[OwnRun(tmp_path / "empty"), OwnRun(run)]).records({})
+    assert records["alarm/0"]["kind"] == "run" and "empty" in records["alarm/0"]["text"]
+    assert records["run/1"]["done"] == 6
+
+
+@contextmanager
+def endpoint(answer: bytes) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/health"
+    server.shutdown()
+
+
+def test_a_role_that_answers_is_shown_as_text() -> None:
+    told = {"role": "trainer\u202e<b>", "doing": "m" * 10_000, "done": 3, "total": 7}
+    with endpoint(json.dumps(told).encode()) as url:
+        records = own(roles=[url]).records({})
+    assert records["role/0"]["name"] == "trainer\\u202e<b>" and len(records["role/0"]["doing"]) < 500
+    assert (records["role/0"]["done"], records["role/0"]["total"]) == (3, 7) and "alarm/0" not in records
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"{", b"[1]", b'{"role": 1}', b'{"role": "x", "doing": "", "done": "many"}', b"\xff"]
+)
+def test_a_role_that_answers_nonsense_is_an_alarm(answer: bytes) -> None:
+    with endpoint(answer) as url:
+        records = own(roles=[url]).records({})
+    assert records["alarm/0"]["kind"] == "silent" and records["role/0"]["doing"] == "does not answer"
+
+
+def test_a_role_that_is_away_is_an_alarm() -> None:
+    assert own(roles=["http://127.0.0.1:9/health"]).records({})["alarm/0"]["kind"] == "silent"
+
+
+def test_a_full_disk_is_an_alarm(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., Any] = shutil.disk_usage
+    monkeypatch.setattr("vgame.watch.own.shutil.disk_usage", lambda p: real(p)._replace(free=10**9))
+    assert "1.0 GB left" in own(runs=[OwnRun(run)]).records({})["alarm/0"]["text"]
+
+
+def test_wrong_options_are_said_at_once(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(VgameError, match="--store needs --bundle"):
+        _runs(Watched("", "", store=tmp_path))
+    with pytest.raises(VgameError):
+        _runs(Watched("", "", runs=(tmp_path,)))
+    for wrong in ("file:///etc/passwd", "127.0.0.1:9101", "ftp://x/", "http://"):
+        with pytest.raises(VgameError, match="health endpoint"):
+            _health(wrong)
+    assert _health("http://127.0.0.1:9101/health") and [r.folder for r in _runs(Watched("", "", runs=(run,)))] == [run]

@@ -1,0 +1,138 @@
+"""How a role that runs for months is watched from outside: a log of JSON lines, a health endpoint, Prometheus metrics.
+
+Both endpoints are read-only and hold no secret: what the role says on its terminal, and counters. They listen on loopback unless another
+address of this machine is named.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from vgame.errors import VgameError
+from vgame.system.progress import Reporter, plain
+
+TROUBLES = ("waiting", "retry", "problem")
+METRICS = {
+    "vgame_events_total": ("counter", "what the role said, by kind"),
+    "vgame_progress_done": ("gauge", "how much of the work in hand is done"),
+    "vgame_progress_total": ("gauge", "how much it is"),
+    "vgame_last_event_seconds": ("gauge", "Unix time of the last sign of life"),
+    "vgame_start_time_seconds": ("gauge", "Unix time of the start"),
+}
+
+
+class Telemetry:
+    """Hears all that a reporter says."""
+
+    def __init__(self, role: str) -> None:
+        self.role, self.begun = role, time.time()
+        self.doing, self.done, self.total, self.last = "starts", None, None, self.begun
+        self.events: Counter[str] = Counter()
+
+    def hear(self, event: str, fields: dict[str, Any]) -> None:
+        """One event."""
+        self.last = time.time()
+        if event == "progress":
+            self.doing = " ".join(filter(None, (fields["what"], fields.get("detail", ""))))
+            self.done, self.total = fields["done"], fields["total"]
+            return
+        self.events[event] += 1
+        self.doing, self.done, self.total = fields.get("text") or event, None, None
+
+    def health(self) -> dict[str, Any]:
+        """What `/health` answers."""
+        return {
+            "role": self.role, "doing": plain(self.doing), "done": self.done, "total": self.total,
+            "since": round(self.begun), "last": round(self.last), "troubles": sum(self.events[name] for name in TROUBLES),
+        }  # fmt: skip
+
+    def metrics(self) -> str:
+        """What `/metrics` answers, in Prometheus' text format."""
+        of = f'role="{self.role}"'
+        values = {
+            "vgame_events_total": [(f'{of},event="{name}"', count) for name, count in sorted(self.events.items())],
+            "vgame_progress_done": [(of, self.done or 0)], "vgame_progress_total": [(of, self.total or 0)],
+            "vgame_last_event_seconds": [(of, round(self.last, 3))], "vgame_start_time_seconds": [(of, round(self.begun, 3))],
+        }  # fmt: skip
+        lines = []
+        for name, (kind, what) in METRICS.items():
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{{{labels}}} {value}" for labels, value in values[name]]
+        return "\n".join(lines) + "\n"
+
+
+def observe(reporter: Reporter, role: str, metrics: str | None, log: Path | None) -> None:
+    """Serve `/health` and `/metrics` at PORT or HOST:PORT, and append every event to a file; None: neither."""
+    if metrics is not None:
+        telemetry = Telemetry(role)
+        reporter.listeners.append(telemetry.hear)
+        serve(telemetry, *address_of(metrics))
+    if log is not None:
+        reporter.listeners.append(log_to(log, role))
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise VgameError(f"--metrics {text!r}: a port is expected, as 9101, or HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def serve(telemetry: Telemetry, host: str, port: int) -> ThreadingHTTPServer:
+    """In a thread of its own, as long as the process lives."""
+    answers = {
+        "/health": lambda: ("application/json", json.dumps(telemetry.health())),
+        "/metrics": lambda: ("text/plain; version=0.0.4", telemetry.metrics()),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            kind, text = answers[self.path]() if self.path in answers else ("text/plain", "")
+            body = text.encode()
+            self.send_response(200 if self.path in answers else 404)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """The role's terminal is the role's."""
+
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise VgameError(f"--metrics: {host}:{port} cannot be used: {error.strerror}; give another port") from None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def log_to(path: Path, role: str) -> Any:
+    """A listener that appends {"time", "role", "event", ...}; a disk that takes nothing ends no agent."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise VgameError(f"--log-json {path} cannot be written: {error.strerror}") from None
+
+    def hear(event: str, fields: dict[str, Any]) -> None:
+        if event == "progress":
+            return
+        line = {"time": round(time.time(), 3), "role": role, "event": event, **fields}
+        with (
+            suppress(OSError),
+            path.open("a") as file,
+        ):  # opened anew, so that a log that was rotated away is begun again
+            file.write(json.dumps(line, default=str) + "\n")
+
+    return hear

@@ -1,0 +1,187 @@
+"""The cheats of the story: two are played at a time, each an order, a claim, a dispute, a verdict, the money."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
+from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.demo.comparison import Comparison
+from vgame.demo.dossier import Dossier, investigate
+from vgame.demo.processes import Role
+from vgame.demo.result import DEVICE_A, DEVICE_B
+from vgame.errors import ContractError
+from vgame.watch.money import CONTRACT, balances, flows
+
+if TYPE_CHECKING:
+    from vgame.demo.story import Story
+
+LOGGED = "bundle-logged"  # of the job in mode `logged`
+ROLES = {
+    "other cheat": "cheat",
+    "cheat with a log": "cheat",
+    "auditor of the log": "auditor",
+}  # what they are in the end
+
+
+@dataclass
+class Played:
+    """One attack in play."""
+
+    name: str
+    job: bytes
+    cheat: Role
+    bundle: Any
+    dossier: Dossier = field(default_factory=lambda: Dossier("", ""))
+
+    @property
+    def silent(self) -> frozenset[str]:
+        return ATTACKS[self.name].silent if self.name in ATTACKS else frozenset()
+
+
+class Cheats:
+    """Plays attacks over a story."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    def attacks(self, names: list[str], cheats: dict[str, Role], comparison: Comparison | None) -> None:
+        """Two at a time, each an order, a claim, a dispute, a verdict, the money; meanwhile the comparison is computed.
+
+        The clock of the chain moves only between two pairs, and where all but one are decided: it runs for everybody.
+        """
+        if TAMPERED_LOG.name in names:
+            names, cheats = list(names), dict(cheats) | {TAMPERED_LOG.name: self._cheat_with_a_log()}
+        while names:
+            pair = [names.pop(0) for _ in range(min(len(names), max(len(cheats) - (TAMPERED_LOG.name in cheats), 1)))]
+            free = iter(role for name, role in cheats.items() if name != TAMPERED_LOG.name)
+            playing = [self._begin(name, cheats[name] if name == TAMPERED_LOG.name else next(free)) for name in pair]
+            for attack in playing:
+                self._await(attack, playing)
+            for attack in playing:
+                self._judge(attack)
+            self._collect([attack.job for attack in playing])
+            for attack in playing:
+                attack.dossier.money = self._nets(attack.job)
+                self.story.result.attacks.append(attack.dossier)
+            if comparison and comparison.ready:
+                comparison = comparison.tell()
+        if comparison:
+            comparison.tell()
+
+    def _begin(self, name: str, cheat: Role) -> Played:
+        title = self._title(name)
+        if name == TAMPERED_LOG.name:
+            played = Played(name, self.story.post(title, self.logged), cheat, self.logged)
+            cheat.order(attack=name, job=played.job.hex(), step=3)
+            return played
+        played = Played(name, self.story.post(title), cheat, self.story.bundle)
+        honest = self.story.folder / ("trainer" if (self.story.folder / "trainer").exists() else "auditor")
+        mine = self.story.folder / cheat.name / self.story.bundle.identity.hex()[:16]
+        if not mine.exists():  # a cheat trains honestly up to the step at which it cheats; that part is the honest run
+            shutil.copytree(honest / mine.name, mine)
+        cheat.order(attack=name, job=played.job.hex(), step=self._step_of(name))
+        return played
+
+    @staticmethod
+    def _title(name: str) -> str:
+        return f"{name}: {(ATTACKS.get(name) or TAMPERED_LOG).title}"
+
+    def _cheat_with_a_log(self) -> Role:
+        """A small job in mode `logged`: the auditor follows the cheat's own log, which permits no such values."""
+        self.logged = self.story.prepare_logged()
+        log = self.story.folder / "cheat-logged" / self.logged.identity.hex()[:16]
+        cheat = self.story.role(
+            "cheat with a log", "adversary", "cheat-logged", "cheat with a log", DEVICE_A, bundle=LOGGED
+        )
+        options = ("--log", str(log), *self.story.extra)
+        self.story.role(
+            "auditor of the log", "auditor", "auditor-logged", "auditor of the log", DEVICE_B, *options, bundle=LOGGED
+        )
+        return cheat
+
+    def _step_of(self, name: str) -> int:
+        """Every attack strikes at a step of its own, in the last quarter of the run."""
+        steps = self.story.bundle.steps
+        return steps - max(steps // 4, 1) + (7 * list(ATTACKS).index(name)) % max(steps // 4 - 3, 1) + 1
+
+    def _await(self, attack: Played, playing: list[Played]) -> None:
+        """Until the claim is decided; where the cheat has fallen silent, and nobody else plays, let its clock run out."""
+        others = [other for other in playing if other is not attack]
+
+        def silent() -> None:
+            if "openLeaf" not in attack.silent or self.story.game.job(attack.job).phase is not Phase.CLAIMED:
+                return
+            if any(self.story.game.job(other.job).phase < Phase.CONVICTED for other in others):
+                return
+            for number in range(self.story.game.job(attack.job).disputes):
+                d = self.story.game.dispute(attack.job, number)
+                waiting = d.status is Status.OPEN and d.level is Level.TENSOR and d.height == 0
+                if waiting and self._turn(attack.job, number) is Turn.TRAINER:
+                    self._know([other.job for other in others])
+                    self.story.run_out(attack.job, number)
+
+        attack.cheat.wait("played", idle=silent, attack=attack.name)
+
+    def _turn(self, job: bytes, number: int) -> Turn | None:
+        """None if the dispute was decided since it was looked at."""
+        try:
+            return self.story.game.turn(job, number)[0]
+        except ContractError:
+            return None
+
+    def _judge(self, attack: Played) -> None:
+        self.story.screen.scene(self._title(attack.name))
+        attack.dossier = investigate(self.story.game, attack.job, attack.name, attack.bundle.program, self.story.names)
+        self.story.screen.verdict(attack.dossier)
+
+    def _know(self, jobs: list[bytes]) -> list[bytes]:
+        """Those in which somebody is paid for what it knew, after that has been shown (docs/protocol.md section 6)."""
+        paid = []
+        for job in jobs:
+            state = self.story.game.job(job)
+            if state.phase is not Phase.CONVICTED:
+                continue
+            verdict = self.story.game.verdict(job)
+            entered = self.story.game.dispute(job, verdict.dispute).entry is Level.RUN
+            if verdict.cause != "timeout" and entered and verdict.step > state.spec.interval:
+                self.story.until(
+                    lambda j=job: self.story.game.verdict(j).best != 0, "the auditor's proof of knowledge", 60
+                )
+                paid.append(job)
+        return paid
+
+    def _collect(self, jobs: list[bytes]) -> None:
+        """The auditor shows what it knew; after the reward window it is paid, and everybody withdraws."""
+        convicted = [job for job in jobs if self.story.game.job(job).phase is Phase.CONVICTED]
+        paid = self._know(convicted)
+        for job in convicted:
+            self.story.until(lambda j=job: self.story.game.job(j).open == 0 or self._others_open(j), "refunds", 60)
+        ends = [self.story.game.job(job).since + self.story.game.job(job).spec.reward_window + 1 for job in convicted]
+        self.story.travel(max(ends, default=0) - self.story.chain.now())
+        for job in convicted:
+            if job in paid:
+                self.story.until(lambda j=job: self.story.game.verdict(j).paid, "the auditor's reward", 60)
+            elif not self.story.game.verdict(job).paid:  # what nobody has earned is burnt as soon as anybody says so
+                self.story.game.send("payReward", job)
+
+    def _others_open(self, job: bytes) -> bool:
+        """Open disputes of the accuser that helped the story along are refunded here."""
+        auditors = {self.story.wallets[name].address for name in ("auditor", "auditor of the log")}
+        for number in range(self.story.game.job(job).disputes):
+            d = self.story.game.dispute(job, number)
+            if d.status is Status.OPEN and d.auditor not in auditors:
+                self.story.game.send("refund", job, number)
+        return self.story.game.job(job).open == 0
+
+    def _nets(self, job: bytes) -> dict[str, int]:
+        """Who has more or less by this job."""
+        found = balances(flows(self.story.game.job(job), self.story.game.events(job=job)))
+        told = dict.fromkeys(("client", "trainer", "auditor", "cheat", "accuser", "burnt"), 0)
+        for party, wei in found.items():
+            name = ROLES.get(self.story.names.get(party, party), self.story.names.get(party, party))
+            if name != CONTRACT:
+                told[name] = told.get(name, 0) + wei
+        return told

@@ -1,0 +1,129 @@
+"""What the page shows beside the chain: own runs, own accounts, and what somebody should look at.
+
+In: folders of runs, addresses, health endpoints of roles. Out: records of the state. A folder that cannot be read, or a role that does
+not answer, is an alarm, for the page is what somebody looks at when something is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vgame.agents.status import alarms
+from vgame.chain.game import Game
+from vgame.commit.trees import run_tree
+from vgame.dispute.player import DISPUTE_GAS
+from vgame.errors import VgameError
+from vgame.job.bundle import Bundle
+from vgame.runs.local import open_run, store_of
+from vgame.watch.differences import State, shown
+
+POINTS = 400  # of a loss curve
+MOST_HEALTH = 2**16  # bytes of a health endpoint's answer
+LOW_DISK = 2 * 10**9  # bytes
+SAME = ("program_root", "data_root", "initial_root", "scalar_root", "steps", "interval")
+
+
+@dataclass
+class OwnRun:
+    """A run's folder; `bundle`: of an agent's store, which does not hold it."""
+
+    folder: Path
+    bundle: Bundle | None = None
+
+    def record(self, jobs: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """Progress, losses, and which jobs order this run."""
+        store = store_of(self.folder, self.bundle, writable=False) if self.bundle else open_run(self.folder)
+        self.bundle = bundle = store.bundle
+        losses, done = store.losses(), store.step
+        mine = [job for job, record in jobs.items() if _orders(record, bundle)]
+        root = self._root(store) if done >= bundle.steps or store.divergence else ""
+        agree = {job: jobs[job]["root"] == root for job in mine if root and jobs[job]["root"]}
+        return {
+            "name": shown(self.folder.name), "steps": bundle.steps, "done": done, "checkpoints": len(store.roots), "root": root,
+            "losses": sampled([float(x) for x in losses]), "jobs": mine, "jobs_agree": agree,
+        }  # fmt: skip
+
+    @staticmethod
+    def _root(store: Any) -> str:
+        return run_tree(store.roots, len(store.roots), getattr(store, "log_roots", None)).root.hex()
+
+
+def _orders(job: dict[str, Any], bundle: Bundle) -> bool:
+    order = {k: v.hex() if isinstance(v, bytes) else v for k, v in bundle.order.items()}
+    return all(job["spec"][key] == order[key] for key in SAME) and job["spec"]["seed"] == str(order["seed"])
+
+
+def sampled(losses: Sequence[float]) -> list[list[float]]:
+    """[step, loss], at most POINTS of them, the first and the last among them; what is not finite is left out."""
+    count = len(losses)
+    spread = (round(i * (count - 1) / (POINTS - 1)) for i in range(POINTS))
+    chosen = range(count) if count <= POINTS else sorted(set(spread))
+    return [[i + 1, losses[i]] for i in chosen if math.isfinite(losses[i])]
+
+
+@dataclass
+class Own:
+    """All that this page was told is one's own."""
+
+    game: Game
+    runs: list[OwnRun] = field(default_factory=list)
+    accounts: list[str] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)  # URLs of health endpoints
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> what a role says, where a caller hears it
+
+    def records(self, state: State) -> State:
+        """Beside what the chain says."""
+        jobs = {key.removeprefix("job/"): record for key, record in state.items() if key.startswith("job/")}
+        found: State = {}
+        troubles: list[dict[str, Any]] = []
+        for i, run in enumerate(self.runs):
+            try:
+                found[f"run/{i}"] = run.record(jobs)
+            except VgameError as error:
+                troubles.append({"kind": "run", "text": shown(error)})
+        forecast = {job: run["root"] for run in found.values() for job in run["jobs"] if run["root"]}
+        for i, account in enumerate(self.accounts):
+            found[f"role/account {i}"] = self._account(account)
+            troubles += [
+                {"kind": a.kind, "text": shown(a.text), "job": a.job, "dispute": a.dispute}
+                for a in alarms(self.game, account, forecast)
+            ]
+        for i, url in enumerate(self.roles):
+            found[f"role/{i}"] = self._health(url, troubles)
+        found |= {f"role/{name}": record for name, record in self.said.items()}
+        troubles += self._disks()
+        return found | {f"alarm/{i}": trouble for i, trouble in enumerate(troubles)}
+
+    def _account(self, account: str) -> dict[str, Any]:
+        balance, each = self.game.chain.balance(account), DISPUTE_GAS * sum(self.game.chain.fees())
+        reserve = {"disputes": min(balance // each, 10**6), "each": str(each)} if each else None
+        disk = min((shutil.disk_usage(run.folder).free for run in self.runs if run.folder.exists()), default=None)
+        return {"name": "Own account", "doing": "", "address": account, "balance": str(balance), "reserve": reserve, "disk": disk,
+                "credits": str(self.game.credits(account))}  # fmt: skip
+
+    @staticmethod
+    def _health(url: str, troubles: list[dict[str, Any]]) -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                told = json.loads(answer.read(MOST_HEALTH))
+            who, doing = shown(told["role"]), shown(told["doing"])
+            done, total = (int(told[k]) if told.get(k) is not None else None for k in ("done", "total"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            troubles.append({"kind": "silent", "text": shown(f"{url} does not answer as a role: {error}")})
+            return {"name": shown(url), "doing": "does not answer"}
+        return {"name": who, "doing": doing, "done": done, "total": total}
+
+    def _disks(self) -> Iterator[dict[str, Any]]:
+        for run in self.runs:
+            if run.folder.exists() and (free := shutil.disk_usage(run.folder).free) < LOW_DISK:
+                yield {
+                    "kind": "disk",
+                    "text": f"{shown(run.folder)} has {free / 1e9:.1f} GB left; a checkpoint that is not written stops the run",
+                }
