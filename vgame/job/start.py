@@ -5,6 +5,7 @@ In: a run's store, a file, or a state_dict. Out: the module with these weights, 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,8 +107,10 @@ def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str
     parts = (("has no", missing), ("has", unknown), ("has another shape of", shapes))
     if told := [f"{what} {_few(names)}" for what, names in parts if names]:
         raise VgameError(f"{where} does not fit the model: it {', '.join(told)}")
+    complete = OrderedDict(given)
+    complete._metadata = getattr(own, "_metadata", None)  # versions of the modules: some look at them
     try:
-        model.load_state_dict(given)
+        model.load_state_dict(complete)
     except Exception as error:  # a module may load in its own way
         raise VgameError(f"{where} cannot be loaded into the model: {' '.join(str(error).split())[:300]}") from None
 

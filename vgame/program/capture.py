@@ -6,7 +6,8 @@ In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -80,18 +81,39 @@ def capture(task: Task) -> Captured:
             stack.enter_context(as_on_cuda())
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))
+            stack.enter_context(_without_tracebacks())
             graph = _three_passes(wrapper, parameters, buffers, batch)
     except VgameError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
         raise _decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
     except Exception as error:
-        what = " ".join(str(error).split("\n")[0].split())
-        raise ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}") from error
-    _refuse_unknown_shapes(graph)
+        raise _fails(error) from None
+    _refuse_unknown_shapes(graph, wrapper.decided)
     captured = Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
     _refuse_other_names(captured, parameters, buffers)
     return captured
+
+
+def _fails(error: Exception) -> ProgramError:
+    """The error of the user's own code, with its line."""
+    what = " ".join(str(error).split("\n")[0].split())
+    if "backward through the graph a second time" in what:
+        return ProgramError(
+            f"the loss calls backward{line_of(error)}; leave backward and the optimizer's step out: vgame makes them"
+        )
+    return ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}")
+
+
+@contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """What fails is told in one sentence; torch's tracer would print its own traceback before it."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 def _decides_by_values(where: str) -> ProgramError:
@@ -101,14 +123,19 @@ def _decides_by_values(where: str) -> ProgramError:
     )
 
 
-def _refuse_unknown_shapes(graph: torch.fx.GraphModule) -> None:
-    """Tensors whose shape depends on data, and numbers read from tensors."""
+def _refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -> None:
+    """Tensors whose shape depends on data, and numbers read from tensors: what the user wrote, or the operators where that is not known."""
     found = set()
     for node in graph.graph.nodes:
         for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
             known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
             if value is not None and not known:
                 found.add(f"{node.target} in {_module(node)}")
+    if found and decided:
+        raise ProgramError(
+            f"the model decides by the values of its tensors ({decided[0]}), which cannot be captured; read no number from a tensor: "
+            "index with the tensor itself, x[rows, columns] or torch.gather, and choose by torch.where"
+        )
     if found:
         raise _decides_by_values(", ".join(sorted(found)))
 
@@ -147,11 +174,13 @@ class _Step:
     def __init__(self, task: Task, trained: tuple[str, ...]) -> None:
         self.task, self.trained = task, trained
         self.changed: list[str] = []  # attributes that the first forward pass changed
+        self.decided: list[str] = []  # what read numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second without gradients."""
-        with Opened():
+        with Opened() as opened:
+            self.decided = opened.decided
             return self._pass(True, *inputs[:3]), self._pass(False, *inputs[3:])
 
     def _pass(
@@ -169,6 +198,7 @@ class _Step:
             held = Held(self.task.model)
             loss = self.task.loss(self.task.model, batch)
             held.refuse_changes()
+            _refuse_no_loss(loss)
             self.functions.append(_functions(loss))
             if self.task.accumulate > 1:
                 loss = loss / self.task.accumulate
@@ -196,6 +226,19 @@ class _Step:
         used = [(n, g) for n, g in zip(self.trained, gradients, strict=True) if g is not None]
         self.trained = tuple(n for n, _ in used)
         return [g for _, g in used]
+
+
+def _refuse_no_loss(loss: Any) -> None:
+    if isinstance(loss, torch.Tensor):
+        return
+    instead = "return one float32"
+    if isinstance(loss, Mapping):
+        instead = f"return one of {', '.join(map(repr, list(loss)[:5]))}"
+    elif isinstance(loss, tuple | list):
+        instead = (
+            "return their sum; of two that train different parts (a GAN) too, the other part detached: docs/loops.md"
+        )
+    raise ProgramError(f"the loss returns a {type(loss).__name__}, one float32 is expected: {instead}")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Active while a training step is traced. What is replaced has no gradient formula
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
 from vgame.program.constants import Known
+from vgame.program.hidden_state import own_line
 
 
 def grid_sample(
@@ -83,6 +85,7 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 
 
 T = torch.Tensor
+DEEP = 40  # calls between what reads a number and the user's line, at most
 #: Functions whose result is a number of Python's, or has a shape that depends on values.
 DECIDING = frozenset({
     T.__bool__, T.__int__, T.__float__, T.__index__, T.item, T.tolist, T.equal, torch.equal, T.allclose, torch.allclose, T.nonzero,
@@ -96,6 +99,7 @@ class Opened(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.known = Known()
+        self.decided: list[str] = []  # what read numbers or shapes from values that are not known, and where
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -109,9 +113,11 @@ class Opened(TorchFunctionMode):
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
             args, function = (args[0].shape, args[1] == 1), torch.full  # layers dropped never, or always: a constant
-        if function in DECIDING and (real := self.known.replaced((args, kwargs))) is not None:
-            with unset_fake_temporarily(), disable_proxy_modes_tracing():
-                return function(*real[0], **real[1])
+        if function in DECIDING:
+            if (real := self.known.replaced((args, kwargs))) is not None:
+                with unset_fake_temporarily(), disable_proxy_modes_tracing():
+                    return function(*real[0], **real[1])
+            self.decided.append(f"{function.__name__}{own_line(traceback.extract_stack(limit=DEEP))}")
         if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
             args = (args[0], _without_masks(real))
         return function(*args, **kwargs)

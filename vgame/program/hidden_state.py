@@ -29,8 +29,12 @@ EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._glob
 
 def line_of(error: Exception) -> str:
     """The innermost line of the user's own that led to the error: neither torch's nor the capture's."""
-    foreign = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
-    lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
+    return own_line(traceback.extract_tb(error.__traceback__))
+
+
+def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
+    foreign = ("<", *(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__, traceback.__file__)))
+    lines = [f for f in frames if not f.filename.startswith(foreign)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
