@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fnmatch import fnmatch
 
 import torch
 from torch import nn
@@ -57,28 +58,41 @@ def lowered(
     return program
 
 
-def compare(make: Callable, schedulers: Callable = lambda o: (), build: Callable[[], nn.Module] = network) -> None:
-    """Losses within 1e-6 of torch's loop in binary64, parameters within a few roundings."""
-    program = lowered(make, schedulers, build=build)
+def compare(
+    make: Callable,
+    schedulers: Callable = lambda o: (),
+    build: Callable[[], nn.Module] = network,
+    frozen: dict | None = None,
+    clip: float | None = None,
+) -> None:
+    """Losses within 1e-6 of torch's loop in binary64, parameters within a few roundings. `make` gives one optimizer or a list."""
+    program = lowered(make, schedulers, build=build, frozen=frozen or {}, clip=clip)
     executor = Executor(program.program, program.data, program.scalars, SEED)
     state = executor.initial(program.state)
     model = build().double()
-    optimizer = make(model.parameters())
-    followers = schedulers(optimizer)
+    made = make(model.parameters())
+    optimizers, followers = made if isinstance(made, list) else [made], schedulers(made)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     for step in range(1, STEPS + 1):
         result = executor.step(step, state)
         state = result.state
-        chosen = torch.tensor([shuffle_index(SEED, step, e, BATCH, 64) for e in range(BATCH)])
-        optimizer.zero_grad()
-        wanted = loss(model, {"x": data()["x"][chosen].double(), "y": data()["y"][chosen]})
+        for name, p in model.named_parameters():  # as people freeze and thaw
+            p.requires_grad_(not any(fnmatch(name, k) and step <= last for k, last in (frozen or {}).items()))
+            p.grad = None
+        wanted = loss(model, batch_of(step))
         wanted.backward()
-        optimizer.step()
-        for follower in followers:
-            follower.step()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        for each in (*optimizers, *followers):
+            each.step()
         assert math.isclose(float(result.loss), float(wanted.detach()), rel_tol=1e-6), step
     names = [label.name for label in program.program.labels.state]
     for name, p in model.named_parameters():
         ours = state[names.index(name)].view(p.shape).double()
         assert (ours - p.detach()).abs().max() <= 5e-6, name
         assert (p.detach() - start[name]).abs().max() > 1e-4, f"{name} is not trained, so nothing is tested"
+
+
+def batch_of(step: int) -> dict[str, torch.Tensor]:
+    chosen = torch.tensor([shuffle_index(SEED, step, e, BATCH, 64) for e in range(BATCH)])
+    return {"x": data()["x"][chosen].double(), "y": data()["y"][chosen]}

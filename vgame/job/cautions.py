@@ -23,8 +23,8 @@ def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
     if schedule is None:
         return
     written, default = (
-        task.optimizer.param_groups[0]["lr"],
-        inspect.signature(type(task.optimizer)).parameters.get("lr"),
+        task.optimizers[0].param_groups[0]["lr"],
+        inspect.signature(type(task.optimizers[0])).parameters.get("lr"),
     )
     if float(written) not in (1.0, float(schedule.lr), default.default if default else None):
         warnings.warn(

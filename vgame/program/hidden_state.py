@@ -45,9 +45,13 @@ def refuse_outside(task: Task) -> None:
             raise ProgramError(
                 f"the parameter {name} has a hook on its gradient; take it off, and write it into the loss"
             )
-    _refuse_optimizer(task.optimizer, bool(task.schedulers))
+    for optimizer in task.optimizers:
+        _refuse_optimizer(optimizer, any(getattr(s, "optimizer", None) is optimizer for s in task.schedulers))
     own = {id(p) for p in task.model.parameters()}
-    foreign = [tuple(p.shape) for group in task.optimizer.param_groups for p in group["params"] if id(p) not in own]
+    held = [p for optimizer in task.optimizers for group in optimizer.param_groups for p in group["params"]]
+    foreign = [tuple(p.shape) for p in held if id(p) not in own]
+    if len({id(p) for p in held}) < len(held):
+        raise ProgramError("a parameter is trained by two optimizers of the task; leave it to one of them")
     if foreign:
         raise ProgramError(
             f"the optimizer trains {len(foreign)} tensors that are no parameters of the model, the first of shape "

@@ -20,6 +20,7 @@ from vgame.commit.mapped import flat_of, look_through, source_of
 from vgame.errors import DataError, ProgramError, UnsupportedOperators
 from vgame.program.batches import POSITION, refuse_carried, rows_of
 from vgame.program.capture import Captured, capture
+from vgame.program.frozen import asleep_of, awake_column
 from vgame.program.indices import check_indices
 from vgame.program.lowering import HANDLERS, Builder, Value
 from vgame.program.lowering.conform import conform
@@ -146,6 +147,7 @@ class _Lowering:
         self._state_inputs()
         loss, gradients = self._gradients()
         gradients = dict(zip(self.captured.trained, gradients, strict=True))
+        self.asleep = asleep_of(self.task, gradients)
         if self.task.clip is not None:
             gradients = self._clipped(gradients, self.task.clip)
         if (limit := self.task.clip_value) is not None:
@@ -172,10 +174,17 @@ class _Lowering:
         """g * min(limit / (norm + 1e-6), 1), the norm being that of the tensors' norms (torch.nn.utils.clip_grad_norm_)."""
         b = self.b
         b.label = "clip"
-        norms = stack(b, [vector_norm(b, g) for g in gradients.values()])
+        norms = stack(b, [self._awake(name, vector_norm(b, g)) for name, g in gradients.items()])
         factor = b.map(Function.DIV, limit, b.map(Function.ADD, vector_norm(b, norms), 1e-6))
         factor = b.map(Function.MIN, factor, 1.0)
         return {name: b.map(Function.MUL, g, factor) for name, g in gradients.items()}
+
+    def _awake(self, name: str, norm: Value) -> Value:
+        """0 in steps in which the parameter has no gradient."""
+        if name not in self.asleep:
+            return norm
+        awake = self._scalar(f"awake.{name}", awake_column(self.asleep[name], self.steps))
+        return self.b.select(self.b.map(Function.NE, awake, 0.0), norm, 0.0)
 
     # ---- state ----
 
@@ -249,17 +258,15 @@ class _Lowering:
     # ---- optimizer ----
 
     def _optimizer(self, gradients: Mapping[str, Value]) -> None:
-        self.b.label = "optimizer"
-        plan = plan_of(self.task, self.schedule, self.steps, set(gradients), self.listener)
-        if isinstance(plan, ByRule):
-            self._by_rule(plan, gradients)
-        else:
-            self._as_written(plan, gradients)
+        for optimizer in self.task.optimizers:
+            self.b.label = "optimizer"
+            plan = plan_of(self.task, optimizer, self.schedule, self.steps, set(gradients), self.asleep, self.listener)
+            (self._by_rule if isinstance(plan, ByRule) else self._as_written)(optimizer, plan, gradients)
 
-    def _by_rule(self, plan: ByRule, gradients: Mapping[str, Value]) -> None:
+    def _by_rule(self, optimizer: torch.optim.Optimizer, plan: ByRule, gradients: Mapping[str, Value]) -> None:
         names = {id(p): n for n, p in self.task.model.named_parameters()}
-        for number, group in enumerate(self.task.optimizer.param_groups):
-            rule = rule_of(self.task.optimizer, group)
+        for number, group in enumerate(optimizer.param_groups):
+            rule = rule_of(optimizer, group)
             scalars = self._scalars(number, rule, plan.rates[number])
             for parameter in group["params"]:
                 name = names.get(id(parameter))
@@ -278,9 +285,11 @@ class _Lowering:
         for slot, value in new_slots.items():
             self._assign(f"{slot}.{name}", value)
 
-    def _as_written(self, played: Mapping[Key, Played], gradients: Mapping[str, Value]) -> None:
+    def _as_written(
+        self, optimizer: torch.optim.Optimizer, played: Mapping[Key, Played], gradients: Mapping[str, Value]
+    ) -> None:
         """An optimizer without a rule: the operators of its own step, for each parameter."""
-        optimizer, names = self.task.optimizer, {id(p): n for n, p in self.task.model.named_parameters()}
+        names = {id(p): n for n, p in self.task.model.named_parameters()}
         steps: dict[int, OptimizerStep] = {}
         for key, each in played.items():
             parameter = optimizer.param_groups[key[0]]["params"][key[1]]

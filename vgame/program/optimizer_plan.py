@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
 from vgame.errors import JobFileError
+from vgame.program.frozen import Asleep
 from vgame.program.optimizers import check_groups, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
@@ -29,30 +33,47 @@ class ByRule:
 
 
 def plan_of(
-    task: Task, schedule: Schedule | None, steps: int, trained: set[str], listener: Silence = SILENCE
+    task: Task,
+    optimizer: Optimizer,
+    schedule: Schedule | None,
+    steps: int,
+    trained: set[str],
+    asleep: Asleep,
+    listener: Silence = SILENCE,
 ) -> ByRule | Mapping[Key, Played]:
-    """Rates for a rule where one does what the optimizer and its schedulers do; else the played steps."""
-    if has_rule(task.optimizer):
-        check_groups(task.optimizer)
-    ids = {id(p) for name, p in task.model.named_parameters() if name in trained}
-    if task.schedulers:
+    """Rates for a rule where one does what an optimizer of the task and its schedulers do; else the played steps."""
+    by_rule = has_rule(optimizer)
+    if by_rule:
+        check_groups(optimizer)
+    names = {id(p): name for name, p in task.model.named_parameters() if name in trained}
+    sleeping = {i: asleep[name] for i, name in names.items() if name in asleep}
+    by_rule &= not any(id(p) in sleeping for group in optimizer.param_groups for p in group["params"])
+    if schedulers := _schedulers_of(task, optimizer):
         if schedule is not None:
             raise JobFileError("the task has schedulers and the job a [schedule]; leave one of them out")
-        if has_rule(task.optimizer) and (rates := _rates_alone(task, steps)) is not None:
+        if by_rule and (rates := _rates_alone(optimizer, schedulers, steps)) is not None:
             return ByRule([lambda t, group=group: Fraction(group[t - 1]) for group in rates])
-        return play(task.optimizer, ids, task.schedulers, None, steps, listener)
-    rates = _scheduled_rates(task, schedule, steps)
-    if has_rule(task.optimizer):
+        return play(optimizer, {*names}, schedulers, None, steps, sleeping, listener)
+    rates = _scheduled_rates(task, optimizer, schedule, steps)
+    if by_rule:
         return ByRule(rates)
     doubles = None if schedule is None else lambda t: [_double(rate(t)) for rate in rates]
-    return play(task.optimizer, ids, (), doubles, steps, listener)
+    return play(optimizer, {*names}, (), doubles, steps, sleeping, listener)
 
 
-def _rates_alone(task: Task, steps: int) -> list[list[float]] | None:
+def _schedulers_of(task: Task, optimizer: Optimizer) -> Sequence[LRScheduler]:
+    """Those of this optimizer; what belongs to none is left to the first, where it is refused."""
+    owners = [getattr(s, "optimizer", None) for s in task.schedulers]
+    first = task.optimizers[0]
+    own = [next((o for o in task.optimizers if o is owner), first) for owner in owners]
+    return [s for s, owner in zip(task.schedulers, own, strict=True) if owner is optimizer]
+
+
+def _rates_alone(optimizer: Optimizer, schedulers: Sequence[LRScheduler], steps: int) -> list[list[float]] | None:
     """The learning rates of each group; None if the schedulers change more than them."""
-    rates: list[list[float]] = [[] for _ in task.optimizer.param_groups]
+    rates: list[list[float]] = [[] for _ in optimizer.param_groups]
     first = None
-    for groups in scheduled(task.optimizer, task.schedulers, steps):
+    for groups in scheduled(optimizer, schedulers, steps):
         others = [_others(group) for group in groups]
         if others != (first := first or others):
             return None
@@ -65,10 +86,10 @@ def _others(group: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if k not in ("params", "lr")}
 
 
-def _scheduled_rates(task: Task, schedule: Schedule | None, steps: int) -> list[RateAt]:
-    """The job's schedule, scaled by each group's rate over the first's; without one the optimizer's own rates throughout."""
-    groups = task.optimizer.param_groups
-    base = float(groups[0]["lr"])
+def _scheduled_rates(task: Task, optimizer: Optimizer, schedule: Schedule | None, steps: int) -> list[RateAt]:
+    """The job's schedule, scaled by each group's rate over the first's of all; without one the optimizer's own rates throughout."""
+    groups = optimizer.param_groups
+    base = float(task.optimizers[0].param_groups[0]["lr"])
     if schedule is None:
         return [lambda t, lr=float(group["lr"]): Fraction(repr(lr)) for group in groups]
     ratios = [Fraction(1.0 if group["lr"] == base else float(group["lr"]) / base) for group in groups]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -52,12 +53,13 @@ def play(
     schedulers: Sequence[LRScheduler],
     rates: Rates | None,
     steps: int,
+    asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
     listener: Silence = SILENCE,
 ) -> dict[Key, Played]:
     """By (group, place in it) of the parameters whose `id` is in `trained`. With `rates` they are set before each step; with
-    schedulers, each of them steps after each step, as in torch's own loop."""
+    schedulers, each of them steps after each step, as in torch's own loop. `asleep`: by `id` the steps without a gradient."""
     with unchanged_outside(optimizer, schedulers):
-        stage = _Stage(optimizer, trained, schedulers)
+        stage = _Stage(optimizer, trained, schedulers, asleep)
         for step in range(1, steps + 1):
             stage.step(step, rates(step) if rates else None)
             if step % EVERY == 0:
@@ -80,24 +82,33 @@ class _Stage:
     """A copy of an optimizer over tensors without data. Parameters of a group that are alike share one record until a step treats them
     differently."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, trained: set[int], schedulers: Sequence[LRScheduler]) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        trained: set[int],
+        schedulers: Sequence[LRScheduler],
+        asleep: Mapping[int, Sequence[range]],
+    ) -> None:
         self.name = type(optimizer).__name__
         self.optimizer, self.schedulers = _copied(optimizer, schedulers)
         self.parameters, self.others = {}, {}
         self.played: dict[Key, Played] = {}
-        alike: dict[tuple[int, tuple[int, ...]], Played] = {}
+        self.asleep: dict[Key, Sequence[range]] = {}
+        alike: dict[tuple[Any, ...], Played] = {}
         pairs = zip(optimizer.param_groups, self.optimizer.param_groups, strict=True)
         for number, (group, copies) in enumerate(pairs):
             for place, (p, copy) in enumerate(zip(group["params"], copies["params"], strict=True)):
                 key, shape = (number, place), tuple(p.shape)
                 (self.parameters if id(p) in trained else self.others)[key] = copy
                 if id(p) in trained:
-                    self.played[key] = alike.setdefault((number, shape), Played(shape))
+                    self.asleep[key] = asleep.get(id(p), ())
+                    self.played[key] = alike.setdefault((number, shape, tuple(self.asleep[key])), Played(shape))
 
     def step(self, step: int, rates: Sequence[float] | None) -> None:
         recorder = Recorder(self.name)
         for key, p in (self.parameters | self.others).items():
-            p.grad = torch.empty_like(p, requires_grad=False) if key in self.parameters else None
+            awake = key in self.parameters and not any(step in steps for steps in self.asleep[key])
+            p.grad = torch.empty_like(p, requires_grad=False) if awake else None
             slots = _slots(self.optimizer, p)
             recorder.begin(key, p, slots, {*slots, *(self.played[key].slots if key in self.played else ())})
         groups = self.optimizer.param_groups

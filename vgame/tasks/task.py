@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -45,7 +45,9 @@ class Task:
 
     model: nn.Module
     loss: Callable[[nn.Module, Batch], torch.Tensor]
-    optimizer: torch.optim.Optimizer
+    optimizer: (
+        torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+    )  # several step one after the other, each for its own
     data: Mapping[str, torch.Tensor] | Dataset | DataLoader
     batch: int = 0  # needed unless a DataLoader says it
     window: int | None = None
@@ -58,6 +60,9 @@ class Task:
     accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
     # of the samples: docs/capture.md; None: shuffled; or a list of sample numbers
     order: Literal["shuffled", "sequential", "streams", "replacement"] | Sequence[int] | torch.Tensor | None = None
+    frozen: Mapping[str, int | tuple[int, int]] = field(
+        default_factory=dict
+    )  # {"encoder.*": 100}: no gradient in the first 100 steps; (50, 99): in these steps
     schedulers: Sequence[
         LRScheduler
     ] = ()  # of torch or transformers; each steps once after every step, as in torch's loop
@@ -66,7 +71,7 @@ class Task:
     evaluate: Evaluation | None = None  # what `vgame evaluate` measures after training; no part of the order
 
     def __post_init__(self) -> None:
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
+        if not self.optimizers or not all(isinstance(o, torch.optim.Optimizer) for o in self.optimizers):
             raise ProgramError(f"the task's optimizer is {self.optimizer!r}; a torch.optim.Optimizer is expected")
         if not isinstance(self.schedulers, Sequence):
             raise ProgramError(f"schedulers = {self.schedulers!r}: a list of them is expected, [scheduler] for one")
@@ -126,6 +131,11 @@ class Task:
             object.__setattr__(self, name, own)
         object.__setattr__(self, "data", found.tensors)
         object.__setattr__(self, "loss", found.restored(self.loss))
+
+    @property
+    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """In the order of their steps."""
+        return tuple(self.optimizer) if isinstance(self.optimizer, Sequence) else (self.optimizer,)
 
     @property
     def length(self) -> int:

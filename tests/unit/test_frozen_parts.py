@@ -1,0 +1,90 @@
+"""Parts that are frozen for some steps, and several optimizers in one step, beside torch's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from optimizer_steps import STEPS, compare, lowered, network
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from vgame.errors import JobFileError, ProgramError
+from vgame.execute.executor import Executor
+from vgame.program.schedule import Schedule
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIMIZERS = {
+    "with a rule of ours": lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
+    "as it is written": lambda p: optim.NAdam(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_frozen_part_begins_when_it_is_thawed(make: Callable) -> None:
+    """Its slots and its count of steps too; without a gradient it is no part of the norm."""
+    compare(make, frozen={"0.*": 7, "2.weight": 4}, clip=0.1)
+
+
+def test_a_frozen_part_keeps_its_words() -> None:
+    program = lowered(lambda p: optim.SGD(p, lr=0.5), frozen={"0.*": (2, 3)}, steps=4)
+    executor = Executor(program.program, program.data, program.scalars, 1)
+    states = [executor.initial(program.state)]
+    for step in range(1, 5):
+        states.append(executor.step(step, states[-1]).state)
+    place = [label.name for label in program.program.labels.state].index("0.weight")
+    same = [torch.equal(a[place], b[place]) for a, b in pairwise(states)]
+    assert same == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "expected"),
+    [
+        ({"encoder.*": 3}, r"frozen = \{'encoder.\*': ...\}: no parameter that is trained has such a name"),
+        ({"0.*": 0}, r"frozen = \{'0.\*': 0\}: a number of steps"),
+        ({"0.*": (5, 4)}, r"\(first, last\), is expected"),
+        ({"0.*": 2.5}, r"a number of steps"),
+    ],
+)
+def test_what_cannot_be_frozen_is_named(frozen: dict, expected: str) -> None:
+    with pytest.raises(ProgramError, match=expected):
+        lowered(lambda p: optim.SGD(p, lr=0.1), frozen=frozen)
+
+
+def two(parameters) -> list[optim.Optimizer]:
+    """As Muon's page shows it, with RMSprop for the matrices."""
+    parameters = list(parameters)
+    matrices, others = [p for p in parameters if p.dim() == 2], [p for p in parameters if p.dim() != 2]
+    return [optim.RMSprop(matrices, lr=0.01), optim.AdamW(others, lr=0.02)]
+
+
+def test_several_optimizers_each_train_their_own() -> None:
+    compare(two, lambda o: [lr_scheduler.ExponentialLR(o[1], 0.9), lr_scheduler.CosineAnnealingLR(o[0], STEPS)])
+
+
+def test_a_schedule_scales_all_groups_by_the_first_of_all() -> None:
+    def both(parameters) -> list[optim.Optimizer]:
+        first, *others = parameters
+        return [optim.SGD([first], lr=0.1), optim.SGD(others, lr=0.3)]
+
+    program = lowered(both, schedule=Schedule(lr="0.5"), steps=2)
+    assert torch.equal(program.scalars, torch.tensor([[0.5, 1.5]] * 2))
+
+
+def test_optimizers_that_do_not_go_together_are_refused() -> None:
+    def overlapping(parameters) -> list[optim.Optimizer]:
+        parameters = list(parameters)
+        return [optim.SGD(parameters, lr=0.1), optim.Adam(parameters[:1], lr=0.1)]
+
+    with pytest.raises(ProgramError, match="a parameter is trained by two optimizers"):
+        lowered(overlapping)
+    with pytest.raises(ProgramError, match="belongs to another optimizer"):
+        lowered(two, lambda o: [lr_scheduler.StepLR(optim.SGD(network().parameters(), lr=0.1), 1)])
+    with pytest.raises(JobFileError, match="leave one of them out"):
+        lowered(two, lambda o: [lr_scheduler.StepLR(o[1], 1)], Schedule(lr="0.1"))
+    with pytest.raises(ProgramError, match=r"a torch\.optim\.Optimizer is expected"):
+        lowered(lambda p: [optim.SGD(p, lr=0.1), nn.Linear(1, 1)])

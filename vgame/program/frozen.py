@@ -1,0 +1,49 @@
+"""Parameters that get no gradient in some steps: what `requires_grad_(False)` and later `(True)` do in a loop.
+
+In: a task. Out: by parameter the steps in which its `grad` is None, so that an optimizer skips it, its slots and its count of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from vgame.errors import ProgramError
+from vgame.tasks.task import Task
+
+Asleep = Mapping[str, tuple[range, ...]]  # by name of the parameter
+
+
+def asleep_of(task: Task, trained: Iterable[str]) -> Asleep:
+    """The steps without a gradient; ProgramError for a pattern without a parameter, or steps that are none."""
+    found: dict[str, tuple[range, ...]] = {}
+    for pattern, steps in task.frozen.items():
+        names = [name for name in trained if fnmatchcase(name, pattern)]
+        if not names:
+            raise ProgramError(
+                f"frozen = {{{pattern!r}: ...}}: no parameter that is trained has such a name; the names are those of "
+                "model.named_parameters(), and those with requires_grad = False are never trained"
+            )
+        for name in names:
+            found[name] = (*found.get(name, ()), _steps(pattern, steps))
+    return found
+
+
+def _steps(pattern: str, steps: Any) -> range:
+    first, last = steps if isinstance(steps, tuple) and len(steps) == 2 else (1, steps)
+    if not (type(first) is type(last) is int and 1 <= first <= last):
+        raise ProgramError(
+            f"frozen = {{{pattern!r}: {steps!r}}}: a number of steps from the first on, or (first, last), is expected"
+        )
+    return range(first, last + 1)
+
+
+def awake_column(ranges: Iterable[range], steps: int) -> np.ndarray:
+    """1 in the steps with a gradient, else 0."""
+    column = np.ones(steps, np.float32)
+    for each in ranges:
+        column[each.start - 1 : each.stop - 1] = 0
+    return column
