@@ -96,18 +96,28 @@ class Reader:
         return all(digest in self._transactions for digest in missing)
 
     def _transaction(self, digest: str, block: int) -> Transaction:
-        web3, ask = self.game.chain.web3, self.game.chain.ask
-        tx = ask(lambda: web3.eth.get_transaction(bytes.fromhex(digest)))
-        receipt = ask(lambda: web3.eth.get_transaction_receipt(bytes.fromhex(digest)))
-        data = bytes(tx["input"])
+        sender, data, gas = self._alone(digest, block) or self._asked(digest)
         name, number = self.game.called(data)
         if name == "prove":
             self._keep_proof(digest, data)
-        return ask(
-            lambda: Transaction(
-                name, number, str(receipt["from"]), int(receipt["gasUsed"]), len(data), self._time(block)
-            )
-        )
+        return Transaction(name, number, sender, gas, len(data), self._time(block))
+
+    def _alone(self, digest: str, block: int) -> tuple[str, bytes, int] | None:
+        """Sender, calldata and gas of a transaction that its block has alone: one request, where some nodes search all blocks for a
+        transaction or a receipt. None where it is not alone, or the node does not show it so."""
+        web3 = self.game.chain.web3
+        found = self.game.chain.ask(lambda: web3.eth.get_block(block, full_transactions=True))
+        self._times[block] = self.game.chain.ask(lambda: int(found["timestamp"]))
+        told, gas = found.get("transactions", []), found.get("gasUsed")
+        if len(told) != 1 or gas is None or not hasattr(told[0], "get") or bytes(told[0]["hash"]).hex() != digest:
+            return None
+        return str(told[0]["from"]), bytes(told[0]["input"]), int(gas)
+
+    def _asked(self, digest: str) -> tuple[str, bytes, int]:
+        web3, ask = self.game.chain.web3, self.game.chain.ask
+        tx = ask(lambda: web3.eth.get_transaction(bytes.fromhex(digest)))
+        receipt = ask(lambda: web3.eth.get_transaction_receipt(bytes.fromhex(digest)))
+        return ask(lambda: (str(receipt["from"]), bytes(tx["input"]), int(receipt["gasUsed"])))
 
     def _keep_proof(self, digest: str, data: bytes) -> None:
         """The bytes that the referee was shown; a stranger can encode a call in ways that nobody reads."""
