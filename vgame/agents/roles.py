@@ -13,6 +13,7 @@ from dataclasses import asdict, astuple, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+from vgame.agents.delivery import seller_of
 from vgame.agents.retry import Deferred, Patience
 from vgame.agents.status import read_game
 from vgame.attacks.adversaries import ATTACKS
@@ -137,10 +138,6 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
     if why := off_chain(bundle):
         raise VgameError(why)
     spec = JobSpec(**bundle.order)
-    if spec.confirm_window:
-        raise VgameError(
-            "the agents do not deliver states yet (the contract does): order without the windows of delivery"
-        )
     job = game.job_id(spec, game.wallet.address, nonce)
     if game.job(job).phase is not Phase.NONE:
         raise ChainError(
@@ -361,6 +358,8 @@ def trainer_of(game: Game, job: bytes, computation: Computation, any_terms: bool
         computation.rehearse()
     trainer = Trainer(game, job, computation.history)
     trainer.terms = JobSpec(**computation.bundle.order)
+    if trainer.terms.confirm_window:
+        trainer.seller = seller_of(computation, computation.store.folder.parent, job)
     computation.hold()
     trainer.accept()
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())

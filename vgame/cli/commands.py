@@ -390,6 +390,44 @@ def trainer(
 
 
 @app.command()
+def deliver(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    store: StoreFolder,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on; 0: any")] = 0,
+    json: Json = False,
+) -> None:
+    """Serve the ciphertext of a job that this store's trainer has claimed; any other server of ranges may do it too."""
+    from vgame.agents.delivery import delivered_folder, folder_server
+
+    server = folder_server(delivered_folder(store, _job_id(job)) / "public", host, port)
+    url = f"http://{host}:{server.server_port}"
+    Reporter(json).emit("serving", f"{url} serves the sealed state; end with Ctrl-C", url=url)
+    server.serve_forever()
+
+
+@app.command()
+def receive(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: BundleFolder,
+    source: Annotated[str, typer.Option("--from", help="URL of the folder that the trainer serves")],
+    out: Annotated[Path, typer.Option(help="safetensors file to write")],
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """As the job's client, fetch the ciphertext, confirm, wait for the key, decipher, complain where the trainer cheated."""
+    seat, identity = _seat(rpc, game, bundle, Path(), "default", chain_id), _job_id(job)
+    from vgame.agents.delivery import receive as receive_state
+    from vgame.agents.roles import open_game
+    from vgame.job.bundle import load_bundle
+
+    reporter = Reporter(json, "client")
+    receive_state(open_game(seat, reporter), load_bundle(bundle), identity, source, out, reporter)
+
+
+@app.command()
 def auditor(
     rpc: Rpc,
     game: GameAddress,
