@@ -12,10 +12,10 @@ import pytest
 from logged_runs import job
 
 from vgame.agents.retry import Patience
+from vgame.cli.runs import audit_offline
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, load_bundle, prepare, save_bundle
-from vgame.runs.local import audit_offline
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import train

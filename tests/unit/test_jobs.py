@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vgame.cli.runs import train_offline
 from vgame.errors import VgameError
 from vgame.job.bundle import JobFile, load_bundle, prepare, read_job_file, save_bundle
-from vgame.runs.local import train_offline
 from vgame.runs.store import Store
 from vgame.system.progress import Reporter
 
@@ -51,7 +51,7 @@ import json, sys
 from pathlib import Path
 from vgame.execute.devices import prepare_environment
 prepare_environment("compatible")
-from vgame.runs.local import audit_offline
+from vgame.cli.runs import audit_offline
 from vgame.system.progress import Reporter
 for run in sys.argv[1:]:
     print(json.dumps([Path(run).name, audit_offline(Path(run), "compatible", None, None, 0, Reporter())]), file=sys.stderr)

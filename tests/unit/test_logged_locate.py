@@ -9,11 +9,10 @@ import pytest
 from logged_runs import job, tampered, trained_on
 
 from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
+from vgame.cli.runs import audit_offline, locate
 from vgame.job.bundle import load_bundle, prepare, save_bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog
-from vgame.runs.local import audit_offline
-from vgame.runs.locate import locate
 from vgame.runs.thresholds import LEAST
 from vgame.system.progress import Reporter
 

@@ -13,12 +13,13 @@ import pytest
 import torch
 from logged_runs import ROOT, job, tampered
 
+from vgame.cli.runs import audit_offline, train_offline
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog, sum_operators
 from vgame.logged.logfile import LogFile
-from vgame.runs.local import audit_offline, open_run, train_offline
+from vgame.runs.local import open_run
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.thresholds import LEAST, calibrate, is_safe, search
 from vgame.runs.training import train

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from job_files import write
 
+from vgame.cli.runs import trace, train_offline
 from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.runs.history import History
-from vgame.runs.local import executor_of, train_offline
+from vgame.runs.local import executor_of
 from vgame.runs.store import Store
-from vgame.runs.trace import trace
 from vgame.system.progress import Reporter
 
 QUIET = Reporter(json_lines=True)

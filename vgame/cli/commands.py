@@ -114,7 +114,7 @@ def train(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    from vgame.runs.local import train_offline
+    from vgame.cli.runs import train_offline
 
     train_offline(bundle, out, device, keep, Reporter(json), profile)
 
@@ -135,7 +135,7 @@ def audit(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    from vgame.runs.local import audit_offline
+    from vgame.cli.runs import audit_offline
 
     raise typer.Exit(0 if audit_offline(run, device, segment, sample, seed, Reporter(json), bundle) else 2)
 
@@ -214,7 +214,7 @@ def locate(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    from vgame.runs.locate import locate as find_difference
+    from vgame.cli.runs import locate as find_difference
 
     raise typer.Exit(0 if find_difference(first, second, device, Reporter(json)) is None else 2)
 
@@ -232,7 +232,7 @@ def trace(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    from vgame.runs.trace import trace as show_trace
+    from vgame.cli.runs import trace as show_trace
 
     show_trace(run, step, device, Reporter(json), operator, element)
 
@@ -242,7 +242,7 @@ def inspect(
     program: Annotated[Path, typer.Argument(help="bundle folder, run folder or program file")], json: Json = False
 ) -> None:
     """Operators of a program, their sizes, and the dearest leaf to decide on chain."""
-    from vgame.program.inspect import show
+    from vgame.cli.inspect import show
 
     show(program, Reporter(json))
 

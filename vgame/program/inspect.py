@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from rich.table import Table
-
-from vgame.program.file import load_program
 from vgame.program.operators import Contract, Operator
 from vgame.program.program import Program
 from vgame.program.validate import longest_run, tensors_of, witness_bytes
-from vgame.system.progress import Reporter
 
 #: Gas per calldata byte that is not zero at the floor price (EIP-7623), and of a transaction.
 FLOOR, BASE = 40, 21_000
@@ -54,33 +49,6 @@ def table(program: Program, data: list[tuple[int, bool]]) -> Iterator[Line]:
         )
 
 
-def show(path: Path, reporter: Reporter) -> None:
-    """Print the table of a program file, of a bundle's or of a run's program."""
-    folder = path / "job" if (path / "job").is_dir() else path
-    program = load_program(folder / "program.vgp" if folder.is_dir() else path)
-    data = _data_of(program)
-    lines = list(table(program, data))
-    title = f"{len(program.operators)} operators, {len(program.sources)} state tensors, root {program.root.hex()}"
-    grid = Table(title=title, title_justify="left")
-    for name in (
-        "operator",
-        "count",
-        "elements",
-        "longest row",
-        "blocks",
-        "witness bytes",
-        "floor price, gas",
-    ):
-        grid.add_column(name, justify="left" if name == "operator" else "right")
-    for line in lines:
-        numbers = (line.count, line.elements, line.largest_sum, line.blocks, line.witness, line.gas)
-        grid.add_row(line.what, *(f"{n:,}" for n in numbers))
-    if not reporter.json_lines:
-        reporter.console.print(grid)
-    facts = [asdict(line) | {"gas": line.gas} for line in lines]
-    reporter.emit("program", root=program.root.hex(), operators=len(program.operators), lines=facts)
-
-
-def _data_of(program: Program) -> list[tuple[int, bool]]:
+def data_of(program: Program) -> list[tuple[int, bool]]:
     """Sizes of the data tensors as the program's labels tell them."""
     return [(math.prod(label.shape), label.integer) for label in program.labels.data]

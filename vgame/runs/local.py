@@ -10,7 +10,7 @@ import random
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +35,10 @@ from vgame.job.bundle import (
     with_log,
 )
 from vgame.job.differences import order_differences
-from vgame.job.state_keys import keys_root
-from vgame.logged.kernels import LoggedExecutor
-from vgame.logged.sums import PROVEN
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import Committed, intervals, state_at, train
-from vgame.system.progress import SILENCE, Reporter, Silence
+from vgame.system.progress import SILENCE, Silence
 
 
 def executor_of(bundle: Bundle, kind: str) -> Executor:
@@ -160,26 +157,6 @@ def train_run(
     return store, profile
 
 
-def train_offline(
-    source: Path, run: Path, device: str, keep: int, reporter: Reporter, with_profile: bool = False
-) -> None:
-    """Train and say what came out. A run that diverges ends with an error that names step and operator."""
-    capturing = SILENCE if reporter.json_lines else reporter
-    store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile)
-    reporter.close()
-    if profile:
-        kinds, modules = ([asdict(row) for row in rows] for rows in (profile.kinds(), profile.modules()))
-        reporter.emit("profile", profile.text(), kinds=kinds, modules=modules)
-    if stop := store.divergence:
-        raise VgameError(
-            f"training diverged at step {stop.step}: element {stop.element} of operator "
-            f"{store.bundle.program.operator_name(stop.operator)} is not finite; {len(store.roots)} checkpoints before it are "
-            'committed, and a trainer on chain can post the claim "diverged"'
-        )
-    root = run_root(store, store.roots, len(store.roots))
-    reporter.emit("trained", f"{store.step} steps, run root {root}", root=root, steps=store.step)
-
-
 # ---- audit ----
 
 
@@ -225,93 +202,6 @@ def audit_run(
         if finding is None:
             finding = (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
     return Audit(store, chosen, finding, executor)
-
-
-def audit_offline(
-    run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
-    order: Path | None = None,
-) -> bool:  # fmt: skip
-    """Audit and say what came out; True if all match."""
-    audit = audit_run(run, device, segment, sample, seed, reporter, order)
-    reporter.close()
-    store, finding = audit.store, audit.finding
-    if isinstance(store, LoggedStore) and not finding.kept:
-        tell_log(store, audit.executor, reporter)
-    match = finding.differs is None
-    tell_job(store.bundle, reporter)
-    reporter.emit(
-        "audited",
-        verdict(store, audit.chosen, finding),
-        match=match,
-        complete=store.done,
-        checked=list(finding.checked),
-        differs=finding.differs,
-        theirs=finding.theirs,
-        mine=finding.mine,
-        step=finding.step,
-    )
-    return match
-
-
-def tell_job(bundle: Bundle, reporter: Reporter) -> None:
-    """What was audited."""
-    told = {
-        "job": bundle.identity.hex(),
-        "data": bundle.data_root.hex(),
-        "initial_state": bundle.initial_root.hex(),
-        "names": bundle.program.labels.root.hex(),
-        "keys": keys_root(bundle.keys, bundle.before).hex(),
-    }
-    text = ", ".join(f"{what.replace('_', ' ')} {root[:16]}" for what, root in told.items())
-    reporter.emit("audited_job", f"{text} (compare them with your order, or give --bundle)", **told)
-
-
-def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
-    """One sentence: MATCH or NO MATCH, of what."""
-    roots = f"theirs {finding.theirs}, mine {finding.mine}"
-    if finding.kept:
-        return f"NO MATCH at checkpoint {finding.differs}: committed {finding.theirs}, but its file holds a state with root {finding.mine}"
-    if finding.step is not None:
-        return (
-            f"NO MATCH at step {finding.step}: the recorded loss is another one: {roots}{_honest_reason(store.bundle)}"
-        )
-    if finding.differs is not None:
-        return f"NO MATCH at checkpoint {finding.differs}: {roots}{_honest_reason(store.bundle)}"
-    count = f"{len(finding.checked)} of {store.bundle.checkpoints} checkpoints"
-    if chosen:
-        only = " only" if len(chosen) < len(store.roots) else ""
-        rest = "; that it diverged was not checked" if store.divergence else ""
-        return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
-    if store.divergence:
-        return f"MATCH (diverged at step {store.divergence.step}): {roots}"
-    return f"MATCH: {roots}" if store.done else f"MATCH so far: {count}: {roots}"
-
-
-def _honest_reason(bundle: Bundle) -> str:
-    """What else than cheating may be behind another root."""
-    if bundle.mode == "correct" or (bundle.log and min(bundle.log.windows, default=PROVEN) >= PROVEN):
-        return ""
-    thresholds = " with calibrated thresholds" if bundle.log else ""
-    return f"; in mode {bundle.mode!r}{thresholds} an honest run on another device may differ too"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`2, 5..7` for 2, 5, 6, 7; of very many the first."""
-    every = set(numbers)
-    starts = [n for n in numbers if n - 1 not in every]
-    ends = [n for n in numbers if n + 1 not in every]
-    told = [str(a) if a == b else f"{a}..{b}" for a, b in zip(starts, ends, strict=True)]
-    return ", ".join(told[:20]) + (" ..." if len(told) > 20 else "")
-
-
-def tell_log(store: LoggedStore, executor: LoggedExecutor, reporter: Reporter) -> None:
-    """What the auditor did with the log: entries followed, corrections forward and backward."""
-    tally, labels = executor.kernels.tally, store.bundle.program.labels.operators
-    backward = sum(n for i, n in tally.corrections.items() if labels and "backward" in labels[i])
-    corrections, entries = sum(tally.corrections.values()), sum(tally.entries.values())
-    forward, size = corrections - backward, store.log.path.stat().st_size
-    text = f"log: {size:,} bytes, {entries:,} entries followed, {corrections} corrections ({forward} forward, {backward} backward)"
-    reporter.emit("log", text, bytes=size, entries=entries, forward=forward, backward=backward)
 
 
 def chosen_checkpoints(store: Store, segment: str | None, sample: float | None, seed: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,7 +19,6 @@ from vgame.runs.local import executor_of, open_run
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
 from vgame.runs.training import State, advance, state_at
-from vgame.system.progress import Reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +51,6 @@ def find_difference(first: Path, second: Path, device: str) -> tuple[Difference 
         else:  # what the roots do not tell
             difference = _replaced(runs, executors) or _stopped(runs, executors)
     return difference, min(len(r.roots) for r in runs)
-
-
-def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Difference | None:
-    """Compare two runs and say where they part; None if they are equal as far as both go."""
-    difference, count = find_difference(first, second, device)
-    if difference is None:
-        reporter.emit("located", f"no difference in {count} checkpoints", difference=None, checkpoints=count)
-    else:
-        place = f"operator {difference.operator}" if difference.operator else f"tensor {difference.tensor}"
-        text = (
-            f"step {difference.step}, {place}, element {difference.element}: {difference.first} in {first}, "
-            f"{difference.second} in {second}; {difference.note}"
-        )
-        reporter.emit("located", text, difference=asdict(difference))
-    return difference
 
 
 def _comparable(runs: Sequence[Store]) -> None:

@@ -5,6 +5,7 @@ In: a run and a step. Out: what a third party compares with its own to find wher
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,13 +19,20 @@ from vgame.runs.local import executor_of, open_run
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
 from vgame.runs.training import State, advance, state_at
-from vgame.system.progress import Reporter
 
 
-def trace(
-    run: Path, step: int, device: str, reporter: Reporter, operator: int | None = None, element: int | None = None
-) -> bytes:
-    """Re-execute a step and tell every operator's output, or one's, or one word of it. The trace root."""
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A re-executed step: the root of every operator's output, their names, and the word that was asked for with its value."""
+
+    root: bytes
+    names: list[str]
+    outputs: list[bytes]
+    word: tuple[int, float] | None
+
+
+def trace_step(run: Path, step: int, device: str, operator: int | None = None, element: int | None = None) -> Trace:
+    """Re-execute a step of a run."""
     with settle(device) as kind:
         store = open_run(run)
         _check(store, step, operator, element)
@@ -40,15 +48,8 @@ def trace(
             return output
 
         executor.step(step, state, tap)
-    for i, root in enumerate(roots):
-        if operator in (None, i):
-            name = store.bundle.program.operator_name(i)
-            reporter.emit("output", f"{name}: {root.hex()}", step=step, operator=i, name=name, root=root.hex())
-    for word, value in words:
-        reporter.emit("word", f"element {element}: 0x{word:08x} = {value}", element=element, word=f"0x{word:08x}")
-    whole = fold(Kind.TRACE, roots, tree_height(len(roots)))
-    reporter.emit("traced", f"trace root of step {step}: {whole.hex()}", step=step, root=whole.hex())
-    return whole
+    names = [store.bundle.program.operator_name(i) for i in range(len(roots))]
+    return Trace(fold(Kind.TRACE, roots, tree_height(len(roots))), names, roots, words[0] if words else None)
 
 
 def state_before(store: Store, executor: Executor, step: int) -> State:
