@@ -37,9 +37,10 @@ docs: $(READY) ## the site, in build/site; a broken link ends it
 	@$(BIN)/python scripts/commands.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-lint: $(READY) ## style, and that imports go one way
+lint: $(READY) ## style, imports that go one way, types of the public face
 	@$(BIN)/ruff check vgame tests scripts && $(BIN)/ruff format --check vgame tests scripts
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/mypy
 
 fmt: $(READY) ## format
 	@$(BIN)/ruff format vgame tests scripts && $(BIN)/ruff check --fix vgame tests scripts

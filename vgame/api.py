@@ -28,6 +28,7 @@ from vgame.job.bundle import Bundle, LogTerms, Terms
 from vgame.job.start import Start, load_named, load_weights
 from vgame.job.state_keys import state_dict
 from vgame.job.weights import pack_weights, write_weights
+from vgame.logged.kernels import LoggedExecutor
 from vgame.program.schedule import Schedule
 from vgame.runs.local import audit_run, executor_of, open_run, prepare_run, run_root, train_run
 from vgame.runs.locate import Difference, find_difference
@@ -121,12 +122,12 @@ class Job(_Order):
         return cls(spec.make_task(job), initial=spec.initial_of(job), **{name: getattr(job, name) for name in fields})
 
     def _steps(self) -> int:
-        if (self.steps is None) == (self.epochs is None) or (self.epochs is not None and not 0 < self.epochs < 2**24):
+        if self.steps is not None and self.epochs is None:
+            return self.steps
+        if self.epochs is None or self.steps is not None or not 0 < self.epochs < 2**24:
             raise JobFileError(
                 f"steps = {self.steps}, epochs = {self.epochs}: either steps or epochs are expected, more than 0"
             )
-        if self.steps is not None:
-            return self.steps
         return math.ceil(self.epochs * self.task.population / (self.task.batch * self.task.accumulate))
 
     def _file(self) -> spec.JobFile:
@@ -205,12 +206,13 @@ class Run:
 
     def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
         """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
-        if not hasattr(model, "save_pretrained"):
+        save = getattr(model, "save_pretrained", None)
+        if save is None:
             raise VgameError(
                 f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use run.export(path)"
             )
         load_weights(model, self.state_dict(), str(self.folder))
-        model.save_pretrained(folder)
+        save(folder)
 
     def start(self) -> Start:
         """What a job starts from that continues this run."""
@@ -243,6 +245,7 @@ class Run:
         with settle("default") as kind:
             executor = executor_of(self.bundle, kind)
             if isinstance(store, LoggedStore):
+                assert isinstance(executor, LoggedExecutor), "a run in mode logged has an executor that follows"
                 store.follow(executor)
             state = state_at(store, executor, checkpoint)
             return advance(executor, state, min(checkpoint * self.bundle.interval, self.bundle.steps) + 1, step)
@@ -338,13 +341,13 @@ def audit(
     folder, segment = _folder(run), None if segments is None else f"{segments[0]}..{segments[1]}"
     with _Listener(progress, cancel) as listener:
         if _apart(device):
-            options = [] if segment is None else ["--segment", segment]
+            options: list[object] = [] if segment is None else ["--segment", segment]
             options += [] if sample is None else ["--sample", sample]
             options += [] if order is None else ["--bundle", order]
             event = run_apart("audit", folder, "--device", device, "--seed", seed, *options, listener=listener)
             names = ("match", "complete", "differs", "theirs", "mine", "step")
             return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
-        done = audit_run(folder, device, segment, sample, seed, listener, order and Path(order))
+        done = audit_run(folder, device, segment, sample, seed, listener, Path(order) if order else None)
     found = done.finding
     match, checked = found.differs is None, tuple(found.checked)
     return AuditResult(match, done.store.done, checked, found.differs, found.theirs, found.mine, found.step)

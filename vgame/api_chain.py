@@ -38,7 +38,9 @@ class Node:
 @contextmanager
 def embedded_chain() -> Iterator[Node]:
     """The embedded chain on loopback, as long as the block lasts. Time passes with transactions, or by `Chain.advance`."""
-    from vgame.chain.embedded import get_default_account_keys, serve
+    from eth_tester.backends.pyevm.main import get_default_account_keys
+
+    from vgame.chain.embedded import serve
 
     server = serve()
     threading.Thread(target=server.serve_forever, daemon=True).start()

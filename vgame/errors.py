@@ -98,7 +98,7 @@ class TooDear(EndpointError):
 class ContractError(VgameError):
     """The contract refused a call; `name` and `args_` are its custom error's."""
 
-    def __init__(self, name: str, args_: tuple) -> None:
+    def __init__(self, name: str, args_: tuple[object, ...]) -> None:
         self.name, self.args_ = name, args_
         told = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else repr(a) for a in args_)
         super().__init__(f"the contract refused: {name}" + (f"({told})" if told else ""))
