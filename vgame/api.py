@@ -331,23 +331,30 @@ def audit(
     sample: float | None = None,
     seed: int = 0,
     order: Folder | None = None,
+    workers: int = 1,
+    record: Folder | None = None,
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> AuditResult:
     """Execute a run again and compare: whole, or `segments` (first and last checkpoint), or each interval with probability `sample`.
 
     `seed` makes the sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is of it.
+    `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a file of what they found
+    equal, with which an audit that was stopped goes on.
     """
     folder, segment = _folder(run), None if segments is None else f"{segments[0]}..{segments[1]}"
     with _Listener(progress, cancel) as listener:
         if _apart(device):
-            options: list[object] = [] if segment is None else ["--segment", segment]
+            options: list[object] = ["--workers", workers]
+            options += [] if record is None else ["--record", record]
+            options += [] if segment is None else ["--segment", segment]
             options += [] if sample is None else ["--sample", sample]
             options += [] if order is None else ["--bundle", order]
             event = run_apart("audit", folder, "--device", device, "--seed", seed, *options, listener=listener)
             names = ("match", "complete", "differs", "theirs", "mine", "step")
             return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
-        done = audit_run(folder, device, segment, sample, seed, listener, Path(order) if order else None)
+        kept, held = Path(order) if order else None, Path(record) if record else None
+        done = audit_run(folder, device, segment, sample, seed, listener, kept, workers, held)
     found = done.finding
     match, checked = found.differs is None, tuple(found.checked)
     return AuditResult(match, done.store.done, checked, found.differs, found.theirs, found.mine, found.step)

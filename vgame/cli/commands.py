@@ -129,6 +129,10 @@ def audit(
     bundle: Annotated[
         Path | None, typer.Option(help="your order: the run must be one of it, names of tensors too")
     ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes that execute parts at the same time")] = 1,
+    record: Annotated[
+        Path | None, typer.Option(help="file of what was found equal; with it a stopped audit goes on")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Re-execute a run and say MATCH or NO MATCH (exit code 2)."""
@@ -137,7 +141,8 @@ def audit(
     prepare_environment(device)
     from vgame.cli.runs import audit_offline
 
-    raise typer.Exit(0 if audit_offline(run, device, segment, sample, seed, Reporter(json), bundle) else 2)
+    match = audit_offline(run, device, segment, sample, seed, Reporter(json), bundle, workers, record)
+    raise typer.Exit(0 if match else 2)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from vgame.logged.sums import PROVEN
 from vgame.runs.local import Finding, audit_run, run_root, train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.logged_store import LoggedStore
+from vgame.runs.parallel_audit import chance
 from vgame.runs.store import Store
 from vgame.runs.trace import trace_step
 from vgame.system.progress import SILENCE, Reporter
@@ -41,13 +42,13 @@ def train_offline(
 
 def audit_offline(
     run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
-    order: Path | None = None,
+    order: Path | None = None, workers: int = 1, record: Path | None = None,
 ) -> bool:  # fmt: skip
     """Audit and say what came out; True if all match."""
-    audit = audit_run(run, device, segment, sample, seed, reporter, order)
+    audit = audit_run(run, device, segment, sample, seed, reporter, order, workers, record)
     reporter.close()
     store, finding = audit.store, audit.finding
-    if isinstance(store, LoggedStore) and not finding.kept:
+    if isinstance(store, LoggedStore) and not finding.kept and workers == 1 and record is None:
         tell_log(store, audit.executor, reporter)
     match = finding.differs is None
     tell_job(store.bundle, reporter)
@@ -93,10 +94,20 @@ def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
     if chosen:
         only = " only" if len(chosen) < len(store.roots) else ""
         rest = "; that it diverged was not checked" if store.divergence else ""
+        rest += sampled(len(store.roots), len(chosen))
         return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
     if store.divergence:
         return f"MATCH (diverged at step {store.divergence.step}): {roots}"
     return f"MATCH: {roots}" if store.done else f"MATCH so far: {count}: {roots}"
+
+
+def sampled(count: int, checked: int) -> str:
+    """What so many checkpoints, drawn at random, say about the others."""
+    if checked >= count:
+        return ""
+    some = max(2, count // 10)
+    told = f"{chance(count, checked, 1):.2f}, with {some} in {chance(count, checked, some):.2f}"
+    return f"; drawn at random, so many find a run with 1 wrong checkpoint in {told} of all cases"
 
 
 def _honest_reason(bundle: Bundle) -> str:

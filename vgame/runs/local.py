@@ -36,6 +36,7 @@ from vgame.job.bundle import (
 )
 from vgame.job.differences import order_differences
 from vgame.runs.logged_store import LoggedStore, make_executor
+from vgame.runs.parallel_audit import audit_in_parallel
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import Committed, intervals, state_at, train
 from vgame.system.progress import SILENCE, Silence
@@ -185,9 +186,10 @@ class Audit:
 
 def audit_run(
     run: Path, device: str, segment: str | None, sample: float | None, seed: int, listener: Silence = SILENCE,
-    order: Path | None = None,
+    order: Path | None = None, workers: int = 1, record: Path | None = None,
 ) -> Audit:  # fmt: skip
-    """Re-execute a run, whole or in part, and compare every checkpoint and loss. `order`: the bundle that it must be a run of."""
+    """Re-execute a run, whole or in part, and compare every checkpoint and loss. `order`: the bundle that it must be a run of.
+    `workers`: processes that execute parts at the same time; `record`: a file of what they found equal, to go on after a stop."""
     with settle(device) as kind:
         store = open_run(run)
         if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
@@ -198,9 +200,12 @@ def audit_run(
         if isinstance(store, LoggedStore):
             store.follow(executor)
         chosen = chosen_checkpoints(store, segment, sample, seed)
-        finding = audit_kept(store, chosen)
-        if finding is None:
-            finding = (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
+        if workers > 1 or record is not None:
+            finding = audit_by_workers(store, executor, device, chosen, workers, listener, record)
+        else:
+            finding = audit_kept(store, chosen)
+            if finding is None:
+                finding = (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
     return Audit(store, chosen, finding, executor)
 
 
@@ -234,6 +239,34 @@ def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
         return None
     checkpoint, root = found
     return Finding([checkpoint], checkpoint, store.roots[checkpoint - 1].hex(), root.hex(), kept=True)
+
+
+def audit_by_workers(
+    store: Store,
+    executor: Executor,
+    device: str,
+    chosen: list[int],
+    workers: int,
+    listener: Silence,
+    record: Path | None,
+) -> Finding:
+    """The parts by processes of their own; what follows the last checkpoint of a run that diverged, and what no part holds, here."""
+    checked = chosen or list(range(1, len(store.roots) + 1))
+    found = audit_in_parallel(store, device, checked, workers, listener, record)
+    if found is None and not chosen and (kept := audit_kept(store, checked)):
+        return kept
+    if found is not None:
+        return Finding(**{name: found[name] for name in Finding.__dataclass_fields__})
+    if not chosen and store.divergence:
+        state = executor.to_device(state_at(store, executor, len(store.roots)))
+        end = replace(store.bundle, steps=store.divergence.step)
+        mine = next(intervals(end, executor, state, len(store.roots) * store.bundle.interval + 1))
+        if mine != store.divergence:
+            at = len(store.roots) + 1
+            mine_is = outcome([], at, mine if isinstance(mine, Divergence) else None)
+            return Finding(checked, at, outcome([], at, store.divergence), mine_is)
+    root = run_root(store, store.roots, len(store.roots)) if not chosen else store.roots[chosen[-1] - 1].hex()
+    return Finding(checked, None, root, root)
 
 
 def audit_whole(store: Store, executor: Executor, _: list[int], listener: Silence) -> Finding:

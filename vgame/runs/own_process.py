@@ -19,16 +19,20 @@ log = logging.getLogger("vgame")
 SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")  # as in demo/processes.py: who computes gets no keys
 
 
+def child_environment() -> dict[str, str]:
+    """This process's environment, without keys, in which the same vgame is imported."""
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    return kept | {"PYTHONPATH": paths, PARENT_VARIABLE: str(os.getpid())}
+
+
 def run_apart(command: str, *arguments: object, listener: Silence) -> dict[str, Any]:
     """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with its sentence where it fails."""
     line = [sys.executable, "-P", "-m", "vgame.cli", command, *map(str, arguments), "--json"]
-    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
-    environment = kept | {"PYTHONPATH": paths, PARENT_VARIABLE: str(os.getpid())}
     log.info("starts a process of its own: vgame %s", " ".join(line[4:]))
     event: dict[str, Any] = {}
     with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, text=True, env=child_environment())
         try:
             assert process.stdout is not None
             for text in process.stdout:

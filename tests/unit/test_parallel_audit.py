@@ -1,0 +1,133 @@
+"""An audit by several processes says what an audit by one says, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import vgame
+from vgame.runs import parallel_audit
+from vgame.runs.local import open_run
+from vgame.runs.parallel_audit import _Worker, chance, parts_of
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def bundle(rate: str = "0.1", steps: int = 24) -> vgame.Bundle:
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(4, 3), torch.randn(30, 4)
+    task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), {"x": x, "y": x[:, :3].argmax(1)}, 10)
+    return vgame.prepare(vgame.Job(task, steps=steps, interval=4, seed=1, schedule=vgame.Constant(lr=rate)))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vgame.train(bundle(), tmp_path_factory.mktemp("runs") / "run").folder
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def test_the_same_word_as_one_process(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    one, two = (vgame.audit(run, workers=n, progress=lambda *told: seen.append(told[3])) for n in (1, 2))
+    assert one == two and two.match and two.checked == (1, 2, 3, 4, 5, 6)
+    assert seen[-1] == "######"
+
+
+def test_the_lowest_difference_is_told(copy: Path) -> None:
+    """Checkpoints 3 and 5 hold other states, with roots of their own: a cheat's run."""
+    other = vgame.train(bundle("0.2"), copy.parent / "other").folder
+    for checkpoint in (3, 5):
+        name = f"states/{checkpoint * 4:010}.safetensors"
+        shutil.copy(other / name, copy / name)
+        for file, size in (("roots.bin", 32),):
+            mine, theirs = bytearray((copy / file).read_bytes()), (other / file).read_bytes()
+            mine[(checkpoint - 1) * size : checkpoint * size] = theirs[(checkpoint - 1) * size : checkpoint * size]
+            (copy / file).write_bytes(mine)
+    _renew_checks(copy)
+    one, two = vgame.audit(copy), vgame.audit(copy, workers=2)
+    assert not two.match and (one.differs, one.mine) == (two.differs, two.mine) == (3, one.mine)
+
+
+def _renew_checks(folder: Path) -> None:
+    import hashlib
+
+    roots, check, checks = (folder / "roots.bin").read_bytes(), b"", b""
+    for i in range(0, len(roots), 32):
+        check = hashlib.sha256(check + roots[i : i + 32]).digest()
+        checks += check
+    (folder / "checks.bin").write_bytes(checks)
+
+
+def test_a_killed_worker_costs_its_part_only(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, killed = [], []
+    audit = _Worker.audit
+
+    def often_killed(self: _Worker, part):
+        asked.append(part)
+        if asked.count(part) == 1 and part[0] % 2:
+            os.kill(self.process.pid, signal.SIGKILL)
+            killed.append(part)
+        return audit(self, part)
+
+    monkeypatch.setattr(_Worker, "audit", often_killed)
+    assert vgame.audit(run, workers=2).match
+    assert len(killed) == 3 and len(asked) == 6 + len(killed)
+
+
+def test_a_part_that_kills_every_worker_ends_the_audit(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def always_killed(self: _Worker, part):
+        os.kill(self.process.pid, signal.SIGKILL)
+        return self._answer()
+
+    monkeypatch.setattr(_Worker, "audit", always_killed)
+    with pytest.raises(vgame.VgameError, match=r"checkpoints \d\.\.\d: 3 workers ended .*give fewer"):
+        vgame.audit(run, workers=2)
+
+
+def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "record"
+    seen: list[int] = []
+
+    def enough() -> bool:
+        return len(seen) >= 2
+
+    with pytest.raises(vgame.Cancelled):
+        vgame.audit(run, workers=2, record=record, progress=lambda *told: seen.append(told[1]), cancel=enough)
+    known = len(record.read_text().splitlines())
+    assert 2 <= known < 6
+    asked, audit = [], _Worker.audit
+    monkeypatch.setattr(_Worker, "audit", lambda self, part: asked.append(part) or audit(self, part))
+    assert vgame.audit(run, workers=2, record=record).match
+    assert len(asked) == 6 - known
+
+
+def test_a_record_of_another_run_says_nothing(run: Path, tmp_path: Path) -> None:
+    other = vgame.train(bundle("0.2"), tmp_path / "other").folder
+    assert vgame.audit(other, record=tmp_path / "record").match  # one worker
+    store = open_run(run)
+    assert not any(parallel_audit.Record(tmp_path / "record", store).holds((c, c)) for c in range(1, 7))
+
+
+def test_parts_begin_where_a_state_is_kept(tmp_path: Path) -> None:
+    folder = vgame.train(bundle(), tmp_path / "run", keep=3).folder
+    store = open_run(folder)
+    assert parts_of(store, range(1, 7)) == [(1, 3), (4, 6)]
+    assert parts_of(store, [2, 5, 6]) == [(2, 2), (5, 6)]
+
+
+def test_the_chance_of_a_sample() -> None:
+    assert chance(10, 3, 1) == pytest.approx(0.3)
+    assert chance(10, 3, 8) == pytest.approx(1.0)
+    assert chance(100, 10, 10) == pytest.approx(0.6695, abs=1e-4)

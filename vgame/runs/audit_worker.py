@@ -1,0 +1,46 @@
+"""A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE`.
+
+In: lines `FIRST LAST` (checkpoints) on standard input. Out: one JSON object a line: {"ready": identity of the run's job}, then for each
+part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, or {"error": sentence}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from vgame.errors import VgameError
+from vgame.execute.devices import prepare_environment, settle
+
+
+def serve(run: Path, device: str) -> None:
+    from vgame.runs.local import audit_kept, audit_parts, executor_of, open_run
+    from vgame.runs.logged_store import LoggedStore
+    from vgame.system.progress import SILENCE
+
+    with settle(device) as kind:
+        store = open_run(run)
+        executor = executor_of(store.bundle, kind)
+        if isinstance(store, LoggedStore):
+            store.follow(executor)
+        _say(ready=store.bundle.identity.hex())
+        for line in sys.stdin:
+            first, last = map(int, line.split())
+            part = list(range(first, last + 1))
+            finding = audit_kept(store, part) or audit_parts(store, executor, part, SILENCE)
+            _say(first=first, last=last, **asdict(finding))
+
+
+def _say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+if __name__ == "__main__":
+    prepare_environment(sys.argv[2])
+    try:
+        serve(Path(sys.argv[1]), sys.argv[2])
+    except VgameError as error:
+        _say(error=str(error))
+        sys.exit(1)

@@ -1,0 +1,224 @@
+"""Audit a run with several processes: a part between two kept checkpoints needs nothing but the state that it starts from.
+
+In: an opened run, the checkpoints to execute again. Out: one `Finding`, as from one process. A run all of whose parts match, from the
+agreed initial state on, matches. A worker that dies costs only the part that it was at, which another one takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vgame.errors import Cancelled, VgameError
+from vgame.execute.devices import find
+from vgame.runs.own_process import child_environment
+from vgame.runs.store import Store
+from vgame.system.progress import Silence
+
+TRIES = 3  # of one part, before the audit gives up on it
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+CELLS = 60  # of the picture of the run
+
+Part = tuple[int, int]  # first and last checkpoint
+
+
+class WorkerDied(Exception):
+    """A worker's process ended without an answer."""
+
+
+def parts_of(store: Store, chosen: Sequence[int]) -> list[Part]:
+    """The chosen checkpoints, cut where the run keeps a state to start from."""
+    parts: list[Part] = []
+    for c in chosen:
+        follows = parts and parts[-1][1] == c - 1 and store.nearest(c - 1) != c - 1
+        parts = [*parts[:-1], (parts[-1][0], c)] if follows else [*parts, (c, c)]
+    return parts
+
+
+def chance(count: int, checked: int, wrong: int) -> float:
+    """1 - C(count - wrong, checked) / C(count, checked): that a sample of `checked` of `count` holds one of `wrong`."""
+    return 1 - math.comb(count - wrong, checked) / math.comb(count, checked)
+
+
+class Record:
+    """What was found equal, in a file of lines, so that an audit that was stopped goes on. None: nothing is kept."""
+
+    def __init__(self, path: Path | None, store: Store) -> None:
+        self.path, self.store = path, store
+        known = path.read_text().splitlines() if path and path.exists() else []
+        self.done = {line for line in known if line}
+
+    def holds(self, part: Part) -> bool:
+        return all(self._line(c) in self.done for c in range(part[0], part[1] + 1))
+
+    def add(self, part: Part) -> None:
+        lines = [self._line(c) for c in range(part[0], part[1] + 1)]
+        self.done.update(lines)
+        if self.path:
+            with self.path.open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)
+
+    def _line(self, checkpoint: int) -> str:
+        """A checkpoint with all that decides whether it is right."""
+        roots = self.store.roots
+        before = roots[checkpoint - 2] if checkpoint > 1 else self.store.bundle.initial_root
+        return f"{self.store.bundle.identity.hex()} {checkpoint} {before.hex()} {roots[checkpoint - 1].hex()}"
+
+
+@dataclass
+class _Work:
+    """What is left to do, shared by the threads that speak with one worker each."""
+
+    parts: list[Part]
+    total: int
+    tell: Callable[[int, str], None]
+    record: Record
+    done: list[Part] = field(default_factory=list)
+    worst: dict[str, Any] | None = None
+    tries: dict[Part, int] = field(default_factory=dict)
+    error: Exception | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> Part | None:
+        """The next part that can still say something: none behind a checkpoint that is known to differ."""
+        with self.lock:
+            while self.parts and not self.error:
+                part = self.parts.pop(0)
+                if self.worst is None or part[0] < self.worst["differs"]:
+                    return part
+            return None
+
+    def finished(self, part: Part, found: dict[str, Any]) -> None:
+        with self.lock:
+            self.done.append(part)
+            if found["differs"] is None:
+                self.record.add(part)
+            elif self.worst is None or found["differs"] < self.worst["differs"]:
+                self.worst = found
+            self._tell()
+
+    def again(self, part: Part, error: WorkerDied) -> None:
+        with self.lock:
+            self.tries[part] = self.tries.get(part, 0) + 1
+            if self.tries[part] >= TRIES:
+                self.error = VgameError(
+                    f"checkpoints {part[0]}..{part[1]}: {TRIES} workers ended while they executed them ({error}); "
+                    "there may be too little memory for so many workers: give fewer"
+                )
+            self.parts.insert(0, part)
+
+    def stop(self, error: Exception) -> None:
+        with self.lock:
+            self.error = self.error or error
+
+    def _tell(self) -> None:
+        try:
+            self.tell(len(self.done), _grid(self.done, self.worst, self.total))
+        except Cancelled as error:
+            self.error = error
+
+
+def audit_in_parallel(
+    store: Store, device: str, chosen: Sequence[int], workers: int, listener: Silence, record: Path | None = None
+) -> dict[str, Any] | None:
+    """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a part cannot be
+    executed, Cancelled if the listener says so."""
+    known = Record(record, store)
+    parts = [part for part in parts_of(store, chosen) if not known.holds(part)]
+    count = len(parts)
+
+    def tell(done: int, picture: str) -> None:
+        listener.progress("auditing", done, count, picture)
+
+    work = _Work(list(parts), len(store.roots), tell, known)
+    threads = [
+        threading.Thread(target=_attend, args=(store, device, workers, work)) for _ in range(min(workers, count))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:
+        work.stop(Cancelled(str(error)))
+        raise
+    if work.error:
+        raise work.error
+    return work.worst
+
+
+def _attend(store: Store, device: str, workers: int, work: _Work) -> None:
+    """Hands parts to a worker until none is left; a worker that died is replaced."""
+    worker: _Worker | None = None
+    try:
+        while (part := work.take()) is not None:
+            try:
+                worker = worker or _Worker(store, device, workers)
+                work.finished(part, worker.audit(part))
+            except WorkerDied as error:
+                work.again(part, error)
+                worker = None
+    except Exception as error:
+        work.stop(error)
+    finally:
+        if worker:
+            worker.end()
+
+
+class _Worker:
+    """One process (audit_worker.py) with its share of the cores."""
+
+    def __init__(self, store: Store, device: str, workers: int) -> None:
+        share = str(max(1, (os.cpu_count() or 1) // workers))
+        environment = child_environment() | find(device).environment | dict.fromkeys(THREADS, share)
+        command = [sys.executable, "-P", "-m", "vgame.runs.audit_worker", str(store.folder), device]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        if self._answer().get("ready") != store.bundle.identity.hex():
+            self.end()
+            raise VgameError(f"{store.folder} was changed while it was audited; audit it again")
+
+    def audit(self, part: Part) -> dict[str, Any]:
+        try:
+            self.process.stdin.write(f"{part[0]} {part[1]}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        if not line.endswith("\n"):
+            raise WorkerDied(f"exit code {self.process.wait()}")
+        found = json.loads(line)
+        if "error" in found:
+            raise VgameError(found["error"])
+        return found
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            pipe.close()
+
+
+def _grid(done: Iterable[Part], worst: dict[str, Any] | None, count: int) -> str:
+    """The run as a row of cells: `#` equal, `x` differs, `.` not looked at."""
+    equal = {c for first, last in done for c in range(first, last + 1)}
+    differs = worst["differs"] if worst else 0
+    cells = min(count, CELLS)
+
+    def cell(i: int) -> str:
+        inside = range(i * count // cells + 1, (i + 1) * count // cells + 1)
+        return "x" if differs in inside else "#" if all(c in equal for c in inside) else "."
+
+    return "".join(map(cell, range(cells)))
