@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vgame.agents.roles import find_order
+from vgame.agents.order import find_order
 from vgame.chain.connection import Chain
 from vgame.chain.game import STANDING, Game
 from vgame.errors import ChainError, VgameError

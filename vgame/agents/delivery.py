@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vgame.agents.order import find_order
 from vgame.agents.retry import Patience
 from vgame.chain.game import Game
 from vgame.delivery.buyer import Buyer
@@ -19,9 +20,9 @@ from vgame.system.progress import Reporter
 if TYPE_CHECKING:
     import numpy as np
 
-    from vgame.agents.roles import Computation
     from vgame.delivery.seller import Seller
     from vgame.job.bundle import Bundle
+    from vgame.runs.history import History
 
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 BLOCK = 2**20
@@ -32,12 +33,11 @@ def delivered_folder(store: Path, job: bytes) -> Path:
     return store / "delivery" / job.hex()[:16]
 
 
-def seller_of(computation: Computation, store: Path, job: bytes) -> Seller:
+def seller_of(bundle: Bundle, history: History, store: Path, job: bytes) -> Seller:
     """The trainer's side, for a run that is computed by the time of the claim."""
     from vgame.commit.tensor import tensor_bytes
     from vgame.delivery.seller import Seller
 
-    bundle, history = computation.bundle, computation.history
     elements = [source.elements for source in bundle.program.sources]
     folder = delivered_folder(store, job)
     return Seller(folder, job, elements, lambda: map(tensor_bytes, history.state_tensors(bundle.steps)))
@@ -78,8 +78,6 @@ def folder_server(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
 
 def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporter: Reporter, poll: float = 0.2) -> None:
     """Fetch, confirm, wait for the key, decipher; write a file that the module loads. Start it again: it goes on."""
-    from vgame.agents.roles import find_order
-
     find_order(game, bundle, job)
     elements = [source.elements for source in bundle.program.sources]
     buyer = Buyer(game, job, elements, Source(url).get, out.with_name(f"{out.name}.sealed"))

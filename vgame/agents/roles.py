@@ -14,11 +14,12 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from vgame.agents.delivery import seller_of
+from vgame.agents.order import find_order, matches
 from vgame.agents.retry import Deferred, Patience
 from vgame.agents.status import read_game
 from vgame.attacks.adversaries import ATTACKS
 from vgame.chain.connection import Chain, Wallet, connect, keystore_key
-from vgame.chain.game import ENDED, STANDING, Event, Game, Job, JobSpec, Phase, Turn
+from vgame.chain.game import ENDED, STANDING, Game, Job, JobSpec, Phase, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.player import each
@@ -114,22 +115,6 @@ def off_chain(bundle: Bundle) -> str:
         names = ", ".join(sorted(function.name.lower() for function in functions))
         return f"the contract has no {names} with {bundle.log.bits} bits; order [log] bits = 32"
     return ""
-
-
-def find_order(game: Game, bundle: Bundle, job: bytes) -> Event:
-    """The job's creation event; abstains unless the bundle is byte for byte what was ordered."""
-    events = game.events("JobCreated", job)
-    if not events:
-        raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")
-    if (event := next((e for e in events if matches(game, bundle, e)), None)) is None:
-        raise Abstain(f"the bundle is not what job {job.hex()} ordered (its identity differs): get the right one")
-    return event
-
-
-def matches(game: Game, bundle: Bundle, event: Event) -> bool:
-    """Is the bundle what this JobCreated event ordered? The identity is recomputed, not read."""
-    spec = JobSpec(**bundle.order)
-    return game.job_id(spec, event.args["client"], event.args["nonce"]) == event.args["job"]
 
 
 def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
@@ -359,7 +344,7 @@ def trainer_of(game: Game, job: bytes, computation: Computation, any_terms: bool
     trainer = Trainer(game, job, computation.history)
     trainer.terms = JobSpec(**computation.bundle.order)
     if trainer.terms.confirm_window:
-        trainer.seller = seller_of(computation, computation.store.folder.parent, job)
+        trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
     computation.hold()
     trainer.accept()
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
