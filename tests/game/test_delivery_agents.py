@@ -9,12 +9,13 @@ import pytest
 from exchange import DELIVERY, Exchange
 from scene import Play, Scene
 
+from vgame.agents.roles import close_job
 from vgame.chain.game import Phase
 from vgame.delivery.buyer import Buyer
 from vgame.delivery.sealed import Change, Piece, seal
 from vgame.delivery.seller import Seller
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, DeliveryError
+from vgame.errors import Abstain, ChainError, DeliveryError
 
 SPEC = DELIVERY.spec
 SIZES = [s.elements for s in DELIVERY.program.states]
@@ -80,6 +81,15 @@ def test_an_honest_exchange_with_restarts(sides: Sides) -> None:
     sides.fresh()
     assert sides.buyer.receive() is not None
     assert sides.game.credits(sides.trainer.address) == SPEC.reward + SPEC.trainer_bond
+
+
+def test_a_client_whose_trainer_gives_no_key_closes_the_job(sides: Sides) -> None:
+    sides.claim()
+    with pytest.raises(ChainError, match="owes"):
+        close_job(sides.play.client, sides.play.id)
+    sides.play.advance(SPEC.confirm_window + SPEC.key_window + 1)
+    phase, amount = close_job(sides.play.client, sides.play.id)
+    assert phase is Phase.UNDELIVERED and amount >= SPEC.reward
 
 
 def test_a_silent_client(sides: Sides) -> None:

@@ -19,12 +19,12 @@ from vgame.agents.retry import Deferred, Patience
 from vgame.agents.status import read_game
 from vgame.attacks.adversaries import ATTACKS
 from vgame.chain.connection import Chain, Wallet, connect, keystore_key
-from vgame.chain.game import ENDED, STANDING, Game, Job, JobSpec, Phase, Turn
+from vgame.chain.game import ENDED, PAGE, STANDING, Game, Job, JobSpec, Phase, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.player import each
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, ChainError, NotYet, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, NotYet, VgameError
 from vgame.execute.devices import fingerprint, settle
 from vgame.execute.work import operations
 from vgame.job.bundle import Bundle, load_bundle
@@ -136,10 +136,8 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     """End disputes that nobody plays any more, and the job if its time is over; withdraw what this account is owed: the job's phase, and
     wei. ChainError if there is neither."""
     assert game.wallet is not None
-    for d in read_game(game, job)[0].disputes:
-        still = d.turn and game.job(job).phase is Phase.CLAIMED  # the trainer's time-out ends all
-        if still and game.turn(job, d.number)[0] in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED):
-            game.send("timeout", job, d.number)
+    _end_expired(game, job)
+    _end_delivery(game, job)
     state = read_game(game, job)[0]
     clocks = [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
     done = bool(clocks) and max(clocks) < 0
@@ -154,6 +152,25 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
             f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; `vgame status` tells more"
         )
     return game.job(job).phase, amount
+
+
+def _end_expired(game: Game, job: bytes) -> None:
+    """End every dispute in which a side is out of time; one of the trainer's ends all."""
+    for first in range(0, game.job(job).disputes, PAGE):
+        found = game.disputes(job, first)
+        over = [s.number for s in found if s.turn in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)]
+        if over and game.job(job).phase is Phase.CLAIMED:
+            game.send("timeoutMany", job, over)
+
+
+def _end_delivery(game: Game, job: bytes) -> None:
+    """What time has decided about a delivery: no key, so the reward comes back; or no complaint, so it is paid."""
+    if game.job(job).phase in (Phase.DELIVERING, Phase.REVEALED):
+        try:
+            game.send("closeDelivery", job)
+        except ContractError as error:
+            if error.name not in ("TooEarly", "RequestsOpen"):
+                raise
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,7 @@ Metrics = Annotated[
     str | None, typer.Option("--metrics", help="PORT or HOST:PORT that serves /health and /metrics (Prometheus)")
 ]
 LogFile = Annotated[Path | None, typer.Option("--log-json", help="append every event to this file, as JSON lines")]
+Mode = StrEnum("Mode", ["correct", "nearest", "fp32"])
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
 
 
@@ -575,7 +577,7 @@ def adversary(
 @app.command(hidden=True)
 def roots(
     bundle: Annotated[Path, typer.Argument()],
-    mode: Annotated[list[str], typer.Option(help="nearest or fp32; may be repeated")],
+    mode: Annotated[list[Mode], typer.Option(help="may be repeated")],
     device: DeviceName = "default",
     json: Json = False,
 ) -> None:
@@ -585,7 +587,7 @@ def roots(
     prepare_environment(device)
     from vgame.demo.drills import run_roots
 
-    run_roots(bundle, mode, device, Reporter(json, "roots"))
+    run_roots(bundle, [m.value for m in mode], device, Reporter(json, "roots"))
 
 
 def _wei(text: str | None) -> int | None:
