@@ -45,7 +45,7 @@ contract LoggedHarness {
         result = new bytes(6 * a.length);
         for (uint256 i = 0; i < a.length / 4; i++) {
             (uint32 x, uint32 y) = (Reduction.wordAt(a, i), Reduction.wordAt(b, i));
-            uint32 plain = Binary32.evaluate(code, x, y, 0);
+            uint32 plain = Binary32.evaluate(code, 0, x, y, 0);
             for (uint256 k = 0; k < 6; k++) {
                 uint32 word = Grid.isWide(code) ? Grid.arithmetic(code, x, y, plain, 26 + k) : Grid.ofWord(plain, 26 + k);
                 bytes4 packed = bytes4(word);

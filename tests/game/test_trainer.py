@@ -52,6 +52,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
             history=SETUP.machine(),
             run_root=SETUP.honest.checkpoints[-1],
             hold=hold,
+            store=SimpleNamespace(folder=Path("run")),
         )
         monkeypatch.setattr(vgame.agents.roles, "open_game", lambda seat, _: delegate or play.trainer.game)
         monkeypatch.setattr(vgame.agents.roles, "settle", nullcontext)
