@@ -52,9 +52,8 @@ class ArbitraryLog:
 
 def step_of(small: Small, bits: int, machine: Contract, folder: Path) -> StepOnChain:
     """Step STEP of a program in mode `logged`, followed from an arbitrary log."""
-    if bits < 32:
-        kept = [o for o in small.operators if not (isinstance(o, Map) and o.function in ELEMENTARY)]
-        small = replace(small, operators=kept)
+    refused = (Function.CAST, *(ELEMENTARY if bits < 32 else ()))
+    small = replace(small, operators=[o for o in small.operators if not (isinstance(o, Map) and o.function in refused)])
     plain = small.history(folder / "plain").bundle
     windows = (PROVEN,) * len(sum_operators(plain.program))
     bundle = replace(plain, mode="logged", log=LogSpec(bits=bits, windows=windows))

@@ -243,7 +243,7 @@ def test_a_missing_or_malformed_partial_sum(steps: dict[str, StepOnChain]) -> No
         assert caught.value.name == "MalformedPartial"
 
 
-def order(record: bytes, version: int = 1) -> tuple[bytes, bytes]:
+def order(record: bytes, version: int = 2) -> tuple[bytes, bytes]:
     """(root, header) of a program of one record, valid or not."""
     root = Tree(Kind.OPERATORS, [leaf_hash(Kind.OPERATORS, record)]).root
     header = encoding.header((1, 1, 0, 0, 0, 0), bytes(32), root, bytes(32))
@@ -283,8 +283,8 @@ def test_unknown_functions_and_versions(steps: dict[str, StepOnChain]) -> None:
         root, header = order(record)
         context = (root, *step.context(0, 0)[1:8], 0, 0, *step.log)
         assert refused(step, context, (header, record, [], [])) == ("UnknownFunction", (code,))
-    root, header = order(b"", version=2)
-    assert refused(step, (root, *step.context(0, 0)[1:]), (header, b"", [], [])) == ("UnknownVersion", (2,))
+    root, header = order(b"", version=1)
+    assert refused(step, (root, *step.context(0, 0)[1:]), (header, b"", [], [])) == ("UnknownVersion", (1,))
 
 
 # ---- what the game asks ----

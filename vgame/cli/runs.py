@@ -54,7 +54,7 @@ def audit_offline(
     tell_job(store.bundle, reporter)
     reporter.emit(
         "audited",
-        verdict(store, audit.chosen, finding),
+        verdict(store, audit.chosen, finding, drawn=sample is not None),
         match=match,
         complete=store.done,
         checked=list(finding.checked),
@@ -79,7 +79,7 @@ def tell_job(bundle: Bundle, reporter: Reporter) -> None:
     reporter.emit("audited_job", f"{text} (compare them with your order, or give --bundle)", **told)
 
 
-def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
+def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> str:
     """One sentence: MATCH or NO MATCH, of what."""
     roots = f"theirs {finding.theirs}, mine {finding.mine}"
     if finding.kept:
@@ -94,7 +94,7 @@ def verdict(store: Store, chosen: list[int], finding: Finding) -> str:
     if chosen:
         only = " only" if len(chosen) < len(store.roots) else ""
         rest = "; that it diverged was not checked" if store.divergence else ""
-        rest += sampled(len(store.roots), len(chosen))
+        rest += sampled(len(store.roots), len(chosen)) if drawn else ""
         return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
     if store.divergence:
         return f"MATCH (diverged at step {store.divergence.step}): {roots}"
