@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -118,12 +120,59 @@ def test_a_role_that_answers_is_shown_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"{", b"[1]", b'{"role": 1}', b'{"role": "x", "doing": "", "done": "many"}', b"\xff"]
+    "answer",
+    [b"", b"{", b"[1]", b'{"role": 1}', b'{"role": "x", "doing": "", "done": "many"}', b"\xff", b"[" * 60_000]
+    + [b'{"role": "x", "doing": "", "done": %s}' % number for number in (b"Infinity", b"-1", b"1e300", b"true")],
 )
 def test_a_role_that_answers_nonsense_is_an_alarm(answer: bytes) -> None:
     with endpoint(answer) as url:
         records = own(roles=[url]).records({})
     assert records["alarm/0"]["kind"] == "silent" and records["role/0"]["doing"] == "does not answer"
+
+
+@contextmanager
+def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that speaks as it likes."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    accepted, _ = listening.accept()
+                    with accepted, suppress(OSError):
+                        accepted.recv(4096)
+                        answer(accepted)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/health"
+
+
+def dribble(to: socket.socket) -> None:
+    to.sendall(b"HTTP/1.1 200 OK\r\n")
+    for _ in range(200):
+        to.sendall(b"X: y\r\n")
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda to: to.sendall(b"no http at all\r\n\r\n"),
+        lambda to: to.sendall(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 1000 + b"\r\n{}"),
+        lambda to: to.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\n\r\n"),
+        dribble,
+    ],
+    ids=["no http", "headers", "elsewhere", "dribble"],
+)
+def test_a_role_that_speaks_no_http_or_slowly_is_an_alarm(
+    answer: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the page's thread, or held it for hours with one byte at a time."""
+    monkeypatch.setattr("vgame.watch.own.SECONDS", 0.5)
+    with raw(answer) as url:
+        begin = time.monotonic()
+        records = own(roles=[url]).records({})
+    assert records["alarm/0"]["kind"] == "silent" and time.monotonic() - begin < 3
 
 
 def test_a_role_that_is_away_is_an_alarm() -> None:

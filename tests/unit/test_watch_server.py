@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -113,6 +116,91 @@ def test_an_error_is_shown_beside_what_was_seen_last_and_goes() -> None:
     for expected in ({"a": 1}, {"a": 1, "problem": {"text": "no answer from the node"}}, None, {"a": 2}):
         hub.once()
         assert expected is None or hub.state == expected
+
+
+def test_a_page_that_is_open_shows_what_happens() -> None:
+    """Over HTTP, from the hub's own thread: nobody looked, so the page stayed empty."""
+    count = itertools.count()
+    made = PageServer(Hub(lambda: {"game": {"now": next(count)}}, every=0.05))
+    made.start()
+    held: dict[str, Any] = {}
+    with ask(made, "events") as stream:
+        while held.get("game", {}).get("now", 0) < 3:
+            kind, data = stream.readline(), stream.readline().decode()
+            if (told := json.loads(data.removeprefix("data: "))) and kind == b"event: difference\n":
+                held = apply(held, told)
+            assert stream.readline() == b"\n"
+    made.stop()
+
+
+def test_a_page_that_was_closed_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(lambda: {"a": 1})
+
+    async def listen() -> list[int]:
+        stream = events(hub, lambda: asyncio.sleep(0, False))
+        await anext(stream)
+        during = hub.listeners
+        await stream.aclose()
+        return [during, hub.listeners]
+
+    assert asyncio.run(listen()) == [1, 0]
+
+
+@pytest.mark.parametrize("error", [IndexError("list index out of range"), RecursionError(), KeyError("\x1b[2J")])
+def test_no_error_ends_the_page(error: Exception) -> None:
+    """Fabricated events raise anything; the page stood still from then on, and said nothing."""
+    answers: list[Any] = [error, None]
+
+    def look() -> dict[str, Any]:
+        if problem := answers.pop(0):
+            raise problem
+        return {"a": 1}
+
+    hub = Hub(look)
+    hub.once()
+    told = hub.state["problem"]["text"]
+    assert told.startswith(type(error).__name__) and "\x1b" not in told
+    hub.once()
+    assert hub.state == {"a": 1}
+
+
+def test_one_look_at_a_time(server: PageServer) -> None:
+    """A reader remembers what it has seen: two looks at once would mix theirs."""
+    inside, most = [], []
+
+    def look() -> dict[str, Any]:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return dict(GAME)
+
+    server.hub.look = look
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: ask(server, "state").read(), range(16)))
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_makes_nobody_look(server: PageServer, site: str) -> None:
+    """It cannot read the answer, but each question would be dozens of requests to the node."""
+    looks: list[int] = []
+    server.hub.look = lambda: looks.append(1) or dict(GAME)
+    for path in ("state", "events"):
+        request = urllib.request.Request(server.url + path, headers={"Sec-Fetch-Site": site})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=10)
+        assert refused.value.code == 403
+    assert not looks and json.load(ask(server, "state")) == GAME
+
+
+def test_pages_beyond_the_most_are_refused(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vgame.watch.server.MOST_LISTENERS", 1)
+    with ask(server, "events") as first:
+        assert first.readline() == b"event: state\n"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(server, "events")
+        assert refused.value.code == 503
 
 
 def test_a_listener_is_woken_and_a_sign_of_life_comes_without_news(monkeypatch: pytest.MonkeyPatch) -> None:

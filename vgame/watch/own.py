@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import urllib.request
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from vgame.agents.status import alarms
 from vgame.chain.game import Game
@@ -26,6 +29,7 @@ from vgame.watch.differences import State, shown
 
 POINTS = 400  # of a loss curve
 MOST_HEALTH = 2**16  # bytes of a health endpoint's answer
+SECONDS = 2.0  # until it has to be here
 LOW_DISK = 2 * 10**9  # bytes
 SAME = ("program_root", "data_root", "initial_root", "scalar_root", "steps", "interval")
 
@@ -58,6 +62,36 @@ class OwnRun:
 def _orders(job: dict[str, Any], bundle: Bundle) -> bool:
     order = {k: v.hex() if isinstance(v, bytes) else v for k, v in bundle.order.items()}
     return all(job["spec"][key] == order[key] for key in SAME) and job["spec"]["seed"] == str(order["seed"])
+
+
+def answer_of(url: str) -> bytes:
+    """What a health endpoint says, whole within SECONDS, at most MOST_HEALTH bytes, from nowhere else. OSError, HTTPException or ValueError
+    if it says nothing."""
+    at = urlsplit(url)
+    kind = HTTPSConnection if at.scheme == "https" else HTTPConnection
+    connection = kind(str(at.hostname), at.port, timeout=SECONDS)
+    connection.connect()
+    late = threading.Timer(
+        SECONDS, connection.sock.shutdown, [socket.SHUT_RDWR]
+    )  # a library's timeout is for each piece
+    late.daemon = True
+    late.start()
+    try:
+        connection.request("GET", (at.path or "/") + (f"?{at.query}" if at.query else ""))
+        with connection.getresponse() as answer:
+            if answer.status != 200:
+                raise ValueError(f"status {answer.status}")
+            return answer.read(MOST_HEALTH)
+    finally:
+        late.cancel()
+        connection.close()
+
+
+def _count(told: object) -> int | None:
+    """A number of a progress: JSON has infinite ones, and lets them pass as text does not."""
+    if told is not None and (type(told) is not int or not 0 <= told < 2**53):
+        raise ValueError(f"{told!r:.40} is no count")
+    return told
 
 
 def sampled(losses: Sequence[float]) -> list[list[float]]:
@@ -111,11 +145,10 @@ class Own:
     @staticmethod
     def _health(url: str, troubles: list[dict[str, Any]]) -> dict[str, Any]:
         try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                told = json.loads(answer.read(MOST_HEALTH))
+            told = json.loads(answer_of(url))
             who, doing = shown(told["role"]), shown(told["doing"])
-            done, total = (int(told[k]) if told.get(k) is not None else None for k in ("done", "total"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            done, total = (_count(told.get(k)) for k in ("done", "total"))
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
             troubles.append({"kind": "silent", "text": shown(f"{url} does not answer as a role: {error}")})
             return {"name": shown(url), "doing": "does not answer"}
         return {"name": who, "doing": doing, "done": done, "total": total}

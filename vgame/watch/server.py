@@ -1,7 +1,8 @@
 """Serves the page on loopback: files, the state, and what changed as server-sent events.
 
 INVARIANT: read-only and for this machine's browsers alone: it listens on loopback, answers only to loopback's names (a page elsewhere that
-has its name resolved to this machine gets nothing), runs only its own script, and sends nobody a request but the endpoint.
+has its name resolved to this machine gets nothing, nor does one that a browser says comes from another site), runs only its own script,
+and sends nobody a request but the endpoint.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from typing import Any
 
@@ -24,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vgame.errors import VgameError
-from vgame.watch.differences import State, difference
+from vgame.watch.differences import State, difference, shown
 
 LOOPBACK = "127.0.0.1"
 HOSTS = [LOOPBACK, "localhost"]
@@ -37,6 +38,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
 }  # fmt: skip
 HEARTBEAT = 5.0  # seconds between two signs of life
+OWN = (None, "none", "same-origin")  # what browsers say of who asks: nobody else makes this machine read a chain
+MOST_LISTENERS = 16  # each holds a thread while it waits
 
 
 class Hub:
@@ -46,7 +49,7 @@ class Hub:
         self.look, self.every = look, every
         self.state: State = {}
         self.listeners = 0
-        self._changed = threading.Condition()
+        self._changed, self._looking = threading.Condition(), threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -66,15 +69,16 @@ class Hub:
         return self._stop.is_set()
 
     def once(self) -> None:
-        """Look now; what cannot be read is a record of the state, beside what was seen last."""
-        try:
-            state = self.look()
-        except VgameError as error:
-            state = {k: v for k, v in self.state.items() if k != "problem"} | {"problem": {"text": str(error)}}
-        if state != self.state:
-            with self._changed:
-                self.state = state
-                self._changed.notify_all()
+        """Look now; what cannot be read is a record of the state, beside what was seen last. One look at a time: a reader remembers."""
+        with self._looking:
+            try:
+                state = self.look()
+            except Exception as error:  # what an endpoint, a role or a file shows can raise anything; the page goes on
+                state = {k: v for k, v in self.state.items() if k != "problem"} | {"problem": {"text": _told(error)}}
+            if state != self.state:
+                with self._changed:
+                    self.state = state
+                    self._changed.notify_all()
 
     def _watch(self) -> None:
         while not self._stop.wait(self.every if self.state else min(self.every, 0.1)):
@@ -88,8 +92,21 @@ class Hub:
             return self.state
 
 
+def _told(error: Exception) -> str:
+    return shown(error if isinstance(error, VgameError) else f"{type(error).__name__}: {error}")
+
+
 async def events(hub: Hub, gone: Callable[[], Any]) -> AsyncIterator[str]:
     """`state` first, then a `difference` whenever something changed; who is slow misses steps between, never the end."""
+    hub.listeners += 1  # from now on somebody looks
+    try:
+        async for event in _changes(hub, gone):
+            yield event
+    finally:
+        hub.listeners -= 1
+
+
+async def _changes(hub: Hub, gone: Callable[[], Any]) -> AsyncIterator[str]:
     seen: State | None = None
     while not hub.stopped and not await gone():
         state = (
@@ -108,6 +125,15 @@ async def events(hub: Hub, gone: Callable[[], Any]) -> AsyncIterator[str]:
 
 def _event(name: str, data: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def _own(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Only for this page, and for programs: a page of another site cannot read an answer, but could ask a thousand times."""
+
+    async def checked(request: Request) -> Response:
+        return await answer(request) if request.headers.get("sec-fetch-site") in OWN else Response("another site", 403)
+
+    return checked
 
 
 class _Headers:
@@ -137,6 +163,8 @@ def make_app(hub: Hub) -> Starlette:
         return JSONResponse(hub.state)
 
     async def stream(request: Request) -> Response:
+        if hub.listeners >= MOST_LISTENERS:
+            return Response(f"{MOST_LISTENERS} pages listen already; close one", 503)
         return StreamingResponse(events(hub, request.is_disconnected), media_type="text/event-stream")
 
     def file(name: str, kind: str) -> Route:
@@ -145,7 +173,7 @@ def make_app(hub: Hub) -> Starlette:
 
     routes = [
         file("index.html", "text/html"), file("watch.css", "text/css"), *(file(s, "text/javascript") for s in SCRIPTS),
-        Route("/state", newest), Route("/events", stream),
+        Route("/state", _own(newest)), Route("/events", _own(stream)),
     ]  # fmt: skip
     return Starlette(
         routes=routes,
