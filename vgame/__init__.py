@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         prepare,
         train,
     )
-    from vgame.api_chain import AuditorAgent, Game, Node, Order, TrainerAgent, embedded_chain
+    from vgame.api_chain import AuditorAgent, Game, Node, Order, Received, TrainerAgent, embedded_chain
     from vgame.api_evaluation import Evaluated, evaluate, evaluated, evaluation_job
     from vgame.chain.connection import Chain, Wallet, connect
     from vgame.errors import (
@@ -48,7 +48,7 @@ _PLACES = {
     "vgame.api": (
         "AuditResult", "Constant", "Cosine", "Job", "Linear", "Run", "StepDecay", "audit", "locate", "prepare", "train",
     ),
-    "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "TrainerAgent", "embedded_chain"),
+    "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "Received", "TrainerAgent", "embedded_chain"),
     "vgame.api_evaluation": ("Evaluated", "evaluate", "evaluated", "evaluation_job"),
     "vgame.runs.store": ("Divergence",),
     "vgame.runs.locate": ("Difference",),
@@ -88,6 +88,7 @@ __all__ = [
     "Node",
     "Order",
     "ProgramError",
+    "Received",
     "Run",
     "StepDecay",
     "StoreError",

@@ -206,13 +206,7 @@ class Run:
 
     def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
         """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
-        save = getattr(model, "save_pretrained", None)
-        if save is None:
-            raise VgameError(
-                f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use run.export(path)"
-            )
-        load_weights(model, self.state_dict(), str(self.folder))
-        save(folder)
+        save_pretrained(self.state_dict(), str(self.folder), folder, model)
 
     def start(self) -> Start:
         """What a job starts from that continues this run."""
@@ -252,6 +246,17 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"
+
+
+def save_pretrained(weights: Mapping[str, torch.Tensor], where: str, folder: Folder, model: torch.nn.Module) -> None:
+    """Weights of `where`, saved as their model saves itself."""
+    save = getattr(model, "save_pretrained", None)
+    if save is None:
+        raise VgameError(
+            f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use the weights of {where}"
+        )
+    load_weights(model, weights, where)
+    save(folder)
 
 
 def train(

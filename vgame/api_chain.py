@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgame.agents import roles
+import torch
+
+from vgame.agents import delivery, roles
 from vgame.agents.retry import Patience
+from vgame.api import save_pretrained
 from vgame.chain import game as contract
 from vgame.chain.connection import Chain, Wallet, deploy_game
 from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError
 from vgame.execute.devices import find, settle
 from vgame.job.bundle import Bundle
+from vgame.job.weights import read_weights
 from vgame.system.progress import Reporter
 
 log = logging.getLogger("vgame")
@@ -78,12 +82,32 @@ class Order:
 
     @property
     def phase(self) -> str:
-        """created, accepted, claimed, final, convicted or expired."""
+        """created, accepted, claimed, final, convicted or expired; with delivery also delivering, revealed, undelivered or declined."""
         return self.game.job(self.job).phase.name.lower()
 
     def close(self) -> int:
         """End the job if its time is over, and withdraw all that the contract owes the wallet: wei. ChainError if there is neither."""
         return roles.close_job(self.game, self.job)[1]
+
+    def receive(self, bundle: Bundle | Path | str, source: str, out: Path | str) -> Received:
+        """As the client, get what was trained: fetch it from the trainer's URL, confirm, wait for the key, write the safetensors file
+        `out`. Complains, requests and declines by the rules of docs/delivery.md. VgameError where the job ends without its state. Call it
+        again after a stop: it goes on."""
+        held = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
+        delivery.receive(self.game, held, self.job, source, Path(out), _Log(who="client"))
+        return Received(Path(out))
+
+
+class Received(dict[str, torch.Tensor]):
+    """A received state, as `module.load_state_dict` takes it; `file`: the safetensors file that holds it."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(read_weights(file)[0])
+        self.file = file
+
+    def save_pretrained(self, folder: Path | str, model: torch.nn.Module) -> None:
+        """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
+        save_pretrained(self, str(self.file), folder, model)
 
 
 class _Log(Reporter):

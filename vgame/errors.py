@@ -112,6 +112,10 @@ class Over(Abstain):
     """Nothing can be done any more: a role says so and ends."""
 
 
+class Undelivered(DeliveryError, Over):
+    """The job has ended without its state."""
+
+
 class NotYet(VgameError):
     """The endpoint has shown one thing that happened, but not yet another that must have happened with it; look again."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ from scene import Play, Scene
 from vgame.agents.roles import close_job
 from vgame.chain.game import Phase
 from vgame.delivery.buyer import Buyer
-from vgame.delivery.sealed import Change, Piece, seal
+from vgame.delivery.sealed import Change, Piece, seal, write_offer
 from vgame.delivery.seller import Seller
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, ChainError, DeliveryError
+from vgame.errors import Abstain, ChainError, DeliveryError, Undelivered
 
 SPEC = DELIVERY.spec
 SIZES = [s.elements for s in DELIVERY.program.states]
@@ -33,7 +34,16 @@ class Sides:
     def fresh(self) -> None:
         self.trainer = Trainer(self.game, self.play.id, self.machine)
         self.trainer.seller = Seller(self.folder / "seller", self.play.id, SIZES, self.words)
-        self.buyer = Buyer(self.play.client, self.play.id, SIZES, self.get, self.folder / "buyer")
+        record = lambda t: DELIVERY.honest.source_record(t).as_tuple()  # noqa: E731
+        self.buyer = Buyer(self.play.client, self.play.id, SIZES, self.get, self.folder / "buyer", record)
+
+    def receive(self) -> list[np.ndarray] | None:
+        """The next move of the client; the words when they are there."""
+        if not self.buyer.ready():
+            return None
+        found: list[list[np.ndarray]] = [[] for _ in SIZES]
+        self.buyer.receive(lambda piece, leaves: found[piece.tensor].append(leaves.reshape(-1)))
+        return [np.concatenate(p).view("<u4")[:n] for p, n in zip(found, SIZES, strict=True)]
 
     def words(self) -> list[np.ndarray]:
         return [w.astype("<u4") for w in self.machine.state_words(DELIVERY.steps)]
@@ -69,17 +79,17 @@ def test_an_honest_exchange_with_restarts(sides: Sides) -> None:
     sides.claim()
     sides.fresh()
     assert not sides.trainer.step()  # nobody has confirmed
-    assert sides.buyer.receive() is None
+    assert sides.receive() is None
     assert sides.play.client.exchange(sides.play.id).confirmed
     sides.fresh()
     sides.until(Phase.REVEALED)
     sides.fresh()
-    received = sides.buyer.receive()
+    received = sides.receive()
     for mine, theirs in zip(received, sides.machine.state_words(DELIVERY.steps), strict=True):
         assert np.array_equal(mine, theirs)
     sides.until(Phase.FINAL)
     sides.fresh()
-    assert sides.buyer.receive() is not None
+    assert sides.receive() is not None
     assert sides.game.credits(sides.trainer.address) == SPEC.reward + SPEC.trainer_bond
 
 
@@ -102,7 +112,7 @@ def test_requests_are_answered_before_the_key(sides: Sides) -> None:
     x = Exchange(sides.play, sides.game, None, None, [])
     for chunk in (2, 0):
         x.request(1, chunk)
-    assert sides.buyer.receive() is None  # open requests: it does not confirm
+    assert sides.receive() is None  # open requests: it does not confirm
     assert sides.trainer.step() and sides.trainer.step()
     assert [e.args["chunk"] for e in sides.game.events("Answered", sides.play.id)] == [2, 0]
     assert not sides.trainer.step()
@@ -115,13 +125,13 @@ def test_a_wrong_leaf_is_complained_about(sides: Sides) -> None:
             cipher[3, 5] ^= 1
 
     sides.claim(garble)
-    sides.buyer.receive()
+    sides.receive()
     sides.until(Phase.REVEALED)
     with pytest.raises(DeliveryError, match="the trainer cheated"):
-        sides.buyer.receive()
+        sides.receive()
     assert sides.play.phase is Phase.UNDELIVERED
     with pytest.raises(DeliveryError, match="undelivered"):
-        sides.buyer.receive()
+        sides.receive()
 
 
 def test_a_folder_that_is_not_the_offer_is_not_confirmed(sides: Sides) -> None:
@@ -131,7 +141,7 @@ def test_a_folder_that_is_not_the_offer_is_not_confirmed(sides: Sides) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(DeliveryError, match="not what was committed"):
-        sides.buyer.receive()
+        sides.receive()
     assert not sides.play.client.exchange(sides.play.id).confirmed
 
 
@@ -154,3 +164,147 @@ def test_a_damaged_key_is_named(sides: Sides) -> None:
     with pytest.raises(DeliveryError, match="holds 5 bytes"):
         seller.offer()
     assert not (seller.public / "key").exists()
+
+
+# ---- what the client does by itself where the trainer does not deliver ----
+
+MARGIN = SPEC.confirm_window // 10
+
+
+class Partial(Sides):
+    """A server that does not give some leaves: `refuse`, (name, first, size) -> whether it does not."""
+
+    refuse = staticmethod(lambda name, first, size: False)
+
+    def get(self, name: str, first: int, size: int) -> bytes:
+        if self.refuse(name, first, size):
+            raise DeliveryError("refused")
+        return super().get(name, first, size)
+
+    def wait(self, left: int) -> None:
+        """Until so much of the confirm window is left."""
+        self.play.advance(self.game.exchange(self.play.id).until - left - self.play.scene.chain.now())
+
+    def presses(self) -> None:
+        """One more try, which finds that something is missing."""
+        with pytest.raises(DeliveryError, match="refused"):
+            self.receive()
+
+    def asked(self) -> list[tuple[int, int]]:
+        return [(e.args["tensor"], e.args["chunk"]) for e in self.game.events("Requested", self.play.id)]
+
+
+@pytest.fixture
+def partial_sides(scene: Scene, tmp_path: Path) -> Partial:
+    sides = Partial(scene, tmp_path)
+    sides.claim()
+    return sides
+
+
+def chunk_1_of_tensor_1(name: str, first: int, size: int) -> bool:
+    unit = {"leaves": 512, "hashes": 32}.get(name, 0)
+    return bool(unit) and first < 129 * unit and 65 * unit < first + size
+
+
+def test_a_chunk_that_does_not_come_is_requested_and_counts(partial_sides: Partial) -> None:
+    """Not at once: the server may be away for a while. The answer on chain is as good as a file."""
+    sides = partial_sides
+    sides.refuse = chunk_1_of_tensor_1
+    sides.presses()
+    assert not sides.asked()
+    sides.wait(SPEC.confirm_window // 4)
+    sides.presses()
+    sides.presses()
+    assert sides.asked() == [(1, 1)]
+    assert sides.trainer.step()
+    sides.fresh()
+    assert sides.receive() is None and sides.play.client.exchange(sides.play.id).confirmed
+    sides.until(Phase.REVEALED)
+    for mine, theirs in zip(sides.receive(), sides.machine.state_words(DELIVERY.steps), strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+def test_a_small_state_comes_without_any_server(partial_sides: Partial) -> None:
+    sides = partial_sides
+    sides.refuse = lambda name, first, size: True
+    sides.wait(SPEC.confirm_window // 4)
+    sides.presses()
+    assert len(sides.asked()) == sum(sides.buyer.shape.chunks)
+    while sides.trainer.step():
+        pass
+    assert sides.receive() is None
+    sides.until(Phase.REVEALED)
+    assert all(map(np.array_equal, sides.receive(), sides.machine.state_words(DELIVERY.steps)))
+
+
+def test_a_trainer_that_is_gone_is_refused_and_the_reward_comes_back(partial_sides: Partial) -> None:
+    sides = partial_sides
+    sides.refuse = chunk_1_of_tensor_1
+    sides.wait(MARGIN - 1)
+    sides.presses()
+    assert sides.asked() == [(1, 1)]  # all that is missing: it declines no more
+    sides.play.advance(SPEC.key_window + 2)
+    assert sides.receive() is None and sides.play.phase is Phase.UNDELIVERED
+    with pytest.raises(Undelivered):
+        sides.receive()
+    assert sides.play.client.credits(sides.play.client.wallet.address) == SPEC.reward
+
+
+def test_where_more_is_missing_than_can_be_requested_it_probes_and_declines(
+    partial_sides: Partial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vgame.delivery.buyer.MOST_REQUESTS", 2)
+    sides = partial_sides
+    sides.refuse = lambda name, first, size: name != "chunks"
+    sides.wait(SPEC.confirm_window // 4)
+    sides.presses()
+    assert len(sides.asked()) == 1
+    sides.trainer.step()
+    sides.wait(MARGIN)
+    sides.presses()
+    assert sides.play.phase is Phase.DECLINED
+    with pytest.raises(Undelivered, match="declined"):
+        sides.receive()
+
+
+def test_no_key_and_the_client_closes(partial_sides: Partial) -> None:
+    sides = partial_sides
+    assert sides.receive() is None
+    sides.play.advance(SPEC.key_window + 2)
+    assert sides.receive() is None
+    with pytest.raises(Undelivered, match="undelivered"):
+        sides.receive()
+
+
+def test_a_true_hash_that_is_none_is_complained_about_without_the_key(sides: Sides) -> None:
+    """The trainer hangs another tree under its final state; a watcher who is not the client may complain too."""
+
+    def lie(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
+        if piece.tensor == 0:
+            true[0] ^= 1
+
+    sides.trainer.accept()
+    seller = sides.trainer.seller
+    offer = seal(seller.words(), seller.shape, seller.key(make=True), sides.play.id, seller.public, lie)
+    final = sides.machine.checkpoints[-1]
+    write_offer(seller.public, sides.play.id, replace(offer, final_state=final))
+    sides.trainer.claim()
+    with pytest.raises(DeliveryError, match="when the claim is final"):
+        sides.receive()
+    sides.play.pass_window()
+    assert sides.trainer.step()
+    with pytest.raises(Undelivered, match="complaint has been sent"):
+        sides.receive()
+    assert sides.play.phase is Phase.UNDELIVERED
+
+
+def test_a_stranger_receives_but_neither_confirms_nor_requests(partial_sides: Partial) -> None:
+    sides = partial_sides
+    sides.buyer.game = sides.play.scene.game()
+    assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed
+    sides.fresh()
+    sides.buyer.game, sides.refuse = sides.play.scene.game(), chunk_1_of_tensor_1
+    sides.buyer.folder = sides.folder / "other"
+    sides.wait(MARGIN)
+    sides.presses()
+    assert not sides.asked() and sides.play.phase is Phase.DELIVERING

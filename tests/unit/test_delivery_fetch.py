@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vgame.delivery.fetch import TRIES, Source, fetch
-from vgame.delivery.opening import BadLeaf, decipher
+from vgame.commit.merkle import Kind
+from vgame.delivery.cipher import CHUNK, Pair, key_hash, parent
+from vgame.delivery.fetch import AWAY, TRIES, Missing, Source, fetch, keep_chunk
+from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.sealed import CipherTree, Offer, SealedFolder, Shape, read_offer, seal
 from vgame.errors import DeliveryError
 
@@ -117,9 +121,12 @@ def test_what_was_not_committed_never_arrives(sealed, tmp_path: Path, name: str)
             return data[:-1] + bytes([data[-1] ^ 1])
         return data
 
-    with pytest.raises(DeliveryError, match=r"not what was committed|do not fold"):
+    with pytest.raises(Missing, match=r"not what was committed|do not fold") as found:
         fetch(get, SHAPE, offer, tmp_path)
-    assert len(tries) == TRIES
+    last = [(0, 0), (1, 127), (1, 130), (2, 0)]  # chunk of each piece: the byte that is damaged is its last
+    every = [(0, 0), *((1, c) for c in range(131)), (2, 0)]
+    assert found.value.all_known and found.value.chunks == (every if name == "chunks" else last)
+    assert len(tries) == (TRIES if name == "chunks" else 4 * TRIES + 2)
 
 
 def test_another_key_shows_a_bad_leaf(sealed) -> None:
@@ -150,3 +157,116 @@ def test_the_root_is_that_of_pairs_folded_one_by_one(sealed) -> None:
     folder, offer = sealed
     tree = CipherTree(SHAPE, np.fromfile(folder / "chunks", np.uint8).reshape(-1, 64))
     assert tree.root == (offer.cipher_root, offer.final_state)
+
+
+def test_one_refused_chunk_is_the_only_one_that_is_missing_and_may_come_another_way(sealed, tmp_path: Path) -> None:
+    """Chunk 40 of tensor 1: tensor 0 has one leaf, so it begins at leaf 1 + 40 * 64."""
+    folder, offer = sealed
+    cipher, true, _ = SealedFolder(folder, SHAPE).answer(1, 40)
+
+    def get(name: str, first: int, size: int) -> bytes:
+        unit = {"leaves": 512, "hashes": 32}.get(name, 0)
+        at = 1 + 40 * CHUNK
+        if unit and first < (at + CHUNK) * unit and at * unit < first + size:
+            raise DeliveryError("refused")
+        return (folder / name).read_bytes()[first : first + size]
+
+    with pytest.raises(Missing) as found:
+        fetch(get, SHAPE, offer, tmp_path)
+    assert found.value.chunks == [(1, 40)] and found.value.all_known
+    keep_chunk(SHAPE, tmp_path, 1, 40, bytes(len(cipher)), b"".join(true))
+    with pytest.raises(Missing):
+        fetch(get, SHAPE, offer, tmp_path)
+    keep_chunk(SHAPE, tmp_path, 1, 40, cipher, b"".join(true))
+    assert words(fetch(get, SHAPE, offer, tmp_path)) == [w.tobytes() for w in WORDS]
+    (tmp_path / "chunks").unlink()
+
+    def nothing(name: str, first: int, size: int) -> bytes:
+        raise DeliveryError("away")
+
+    assert fetch(nothing, SHAPE, offer, tmp_path).tree.root.plain == offer.final_state  # all leaves are here
+
+
+def test_a_server_that_is_away_is_not_asked_for_every_chunk(sealed, tmp_path: Path) -> None:
+    folder, offer = sealed
+    asked: list[str] = []
+
+    def get(name: str, first: int, size: int) -> bytes:
+        asked.append(name)
+        if name != "chunks":
+            raise DeliveryError("away")
+        return (folder / name).read_bytes()[first : first + size]
+
+    with pytest.raises(Missing) as found:
+        fetch(get, SHAPE, offer, tmp_path)
+    assert not found.value.all_known and len(asked) <= 2 + 2 * TRIES + TRIES * AWAY
+
+
+@pytest.mark.parametrize("sizes", [(300,), (65 * 128,), (1, 130 * 64 * 128 + 5, 700)])
+@pytest.mark.parametrize("where", ["leaf", "root"])
+def test_a_true_hash_that_does_not_follow_is_shown(tmp_path: Path, sizes: tuple[int, ...], where: str) -> None:
+    """In the smallest trees both are one."""
+    shape = Shape(sizes)
+    own = [np.arange(n, dtype="<u4") for n in sizes]
+    if where == "root":
+        offer = replace(seal(own, shape, KEY, JOB, tmp_path / "sealed"), final_state=b"\7" * 32)
+    else:
+        offer = seal(own, shape, KEY, JOB, tmp_path / "sealed")
+        rows = np.fromfile(tmp_path / "sealed" / "chunks", np.uint8).reshape(-1, 64)
+        rows[-1, 40] ^= 1
+        (tmp_path / "sealed" / "chunks").write_bytes(rows.tobytes())
+        root = CipherTree(shape, rows).root
+        offer = Offer(root.plain, root.cipher, key_hash(KEY, JOB))
+
+    def get(name: str, first: int, size: int) -> bytes:
+        return (tmp_path / "sealed" / name).read_bytes()[first : first + size]
+
+    with pytest.raises(WrongNode) as found:
+        fetch(get, shape, offer, tmp_path / "bought")
+    a, b, c, d = found.value.children
+    true, index, path = found.value.place
+    kind = Kind.STATE if where == "root" and len(sizes) > 1 else Kind.TENSOR
+    pair = parent(kind, Pair(a, b), Pair(c, d))
+    assert pair.plain != true
+    pair = Pair(pair.cipher, true)
+    for level in range(len(path) // 2):
+        beside = Pair(*path[2 * level : 2 * level + 2])
+        above = Kind.STATE if len(path) // 2 - 1 - level < shape.height else Kind.TENSOR
+        pair = parent(above, beside, pair) if index >> level & 1 else parent(above, pair, beside)
+    assert pair == (offer.cipher_root, offer.final_state)
+
+
+def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer's server must not make the client ask hosts of its own network, nor keep it for ever by a byte now and then."""
+    from vgame.chain import connection
+
+    class Bad(BaseHTTPRequestHandler):
+        asked: list[str] = []  # noqa: RUF012
+
+        def do_GET(self) -> None:
+            self.asked.append(self.path)
+            if self.path == "/away/leaves":
+                self.send_response(302)
+                self.send_header("Location", "/inside")
+                return self.end_headers()
+            self.send_response(206)
+            self.end_headers()
+            for _ in range(100):
+                time.sleep(0.1)
+                self.wfile.write(b"x")
+                self.wfile.flush()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(connection, "REPLY_TIMEOUT", 0.6)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Bad) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(DeliveryError, match="redirects"):
+            Source(f"{url}/away").get("leaves", 0, 512)
+        begin = time.monotonic()
+        with pytest.raises(DeliveryError, match="leaves"):
+            Source(url).get("leaves", 0, 512)
+        assert time.monotonic() - begin < 3 and "/inside" not in Bad.asked
+        server.shutdown()

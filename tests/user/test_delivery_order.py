@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import vgame
-from vgame.agents.delivery import delivered_folder, folder_server, receive
+from vgame.agents.delivery import delivered_folder, folder_server
 from vgame.chain.connection import Chain, Wallet
 from vgame.errors import DeliveryError, VgameError
-from vgame.job.bundle import Terms, load_bundle
+from vgame.job.bundle import Terms
 from vgame.job.weights import read_weights
-from vgame.system.progress import Reporter
+from vgame.program.program import TensorLabel as L
 
 WINDOWS = {"confirm_window": 5_000, "key_window": 5_000, "complaint_window": 5_000}
 
@@ -48,9 +49,11 @@ def test_a_client_receives_what_was_trained(tmp_path: Path) -> None:
             if not agent.step():
                 chain.advance(Terms().challenge_window + 1 if order.phase == "claimed" else 1_000)
         url, out = f"http://127.0.0.1:{server.server_port}", tmp_path / "model.safetensors"
-        receive(client, load_bundle(tmp_path / "bundle"), order.job, url, out, Reporter(True))
+        received = order.receive(tmp_path / "bundle", url, out)
         server.shutdown()
-    received, _ = read_weights(out)
+    assert received.file == out and read_weights(out)[1]["keys"] == {"weight": "weight", "bias": "bias"}
+    with pytest.raises(VgameError, match="Linear has no save_pretrained"):
+        received.save_pretrained(tmp_path / "saved", model)
     before = model.state_dict()["weight"].clone()
     model.load_state_dict(received)
     run = vgame.train(bundle, tmp_path / "own")
@@ -72,3 +75,35 @@ def test_an_empty_store_serves_nothing(tmp_path: Path) -> None:
 def test_windows_come_together() -> None:
     with pytest.raises((ValueError, VgameError), match="key_window"):
         Terms(confirm_window=5)
+
+
+KEYS = {"a": ("m.w", "float32"), "tied": ("m.w", "float32"), "count": ("m.n", "int64"), "on": ("m.n", "bool")}
+
+
+def test_a_received_file_is_what_an_export_writes(tmp_path: Path) -> None:
+    """Key for key and bit for bit: tied weights, integers of every width, tensors that are not the module's left out."""
+    from vgame.commit.tensor import tensor_bytes, tensor_root
+    from vgame.delivery.received import StateFile
+    from vgame.delivery.sealed import Shape, piece_leaves
+    from vgame.job.state_keys import state_dict
+    from vgame.job.weights import pack_weights
+
+    labels = [L("m.w", (70, 20_000)), L("slot", (5,)), L("m.n", (), True), L("m.e", (0, 3))]
+    keys = KEYS | {"small": ("m.n", "uint8"), "empty": ("m.e", "float32")}
+    state = [torch.randn(1_400_000), torch.randn(5), torch.tensor([1], dtype=torch.int32), torch.empty(0)]
+    sources = [SimpleNamespace(elements=t.numel(), integer=t.dtype == torch.int32) for t in state]
+    program = SimpleNamespace(labels=SimpleNamespace(state=labels), sources=sources)
+    bundle = SimpleNamespace(program=program, keys=keys, steps=3, identity=bytes(32))
+    shape = Shape([t.numel() for t in state])
+    with StateFile(tmp_path / "m.safetensors", bundle, [tensor_root(t) for t in state]) as file:
+        for piece in reversed(list(shape.pieces())):
+            file.write(piece, piece_leaves(tensor_bytes(state[piece.tensor]), piece))
+    named = state_dict(keys, labels, state, False)
+    (tmp_path / "expected").write_bytes(pack_weights(bundle, 3, state, named))
+    found, head = read_weights(tmp_path / "m.safetensors")
+    assert set(found) == set(named) and head == read_weights(tmp_path / "expected")[1]
+    for key, tensor in named.items():
+        assert found[key].dtype == tensor.dtype and torch.equal(found[key], tensor)
+    with pytest.raises(ZeroDivisionError), StateFile(tmp_path / "half", bundle, [bytes(32)] * 4):
+        raise ZeroDivisionError
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["expected", "m.safetensors"]

@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 import time
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgame.agents.order import find_order
 from vgame.agents.retry import Patience
 from vgame.chain.game import Game
-from vgame.delivery.buyer import Buyer
-from vgame.delivery.fetch import Source
 from vgame.errors import DeliveryError
 from vgame.system.progress import Reporter
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from vgame.delivery.buyer import Buyer
     from vgame.delivery.seller import Seller
     from vgame.job.bundle import Bundle
     from vgame.runs.history import History
@@ -43,12 +40,15 @@ def seller_of(bundle: Bundle, history: History, store: Path, job: bytes) -> Sell
     return Seller(folder, job, elements, lambda: map(tensor_bytes, history.state_tensors(bundle.steps)))
 
 
-class RangeHandler(SimpleHTTPRequestHandler):
+class RangeHandler(BaseHTTPRequestHandler):
     """The files of a folder, by ranges; nothing else of the file system."""
+
+    folder: Path
+    timeout = 60  # seconds that a client may keep a thread waiting
 
     def do_GET(self) -> None:
         name, asked = self.path.strip("/"), RANGE.fullmatch(self.headers.get("Range", ""))
-        path = Path(self.directory) / name
+        path = self.folder / name
         if name not in ("offer.json", "chunks", "hashes", "leaves") or not path.is_file():
             return self.send_error(404)
         size = path.stat().st_size
@@ -73,32 +73,44 @@ def folder_server(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
     """A server of a sealed folder; DeliveryError where there is none."""
     if not (folder / "offer.json").is_file():
         raise DeliveryError(f"{folder} holds no sealed state; `vgame trainer` seals it when it claims")
-    return ThreadingHTTPServer((host, port), partial(RangeHandler, directory=str(folder)))
+    return ThreadingHTTPServer((host, port), type("FolderHandler", (RangeHandler,), {"folder": folder}))
 
 
 def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporter: Reporter, poll: float = 0.2) -> None:
-    """Fetch, confirm, wait for the key, decipher; write a file that the module loads. Start it again: it goes on."""
+    """Fetch, confirm, wait for the key, decipher; write a file that the module loads. Start it again: it goes on. Undelivered where the
+    job has ended without its state."""
+    from vgame.delivery.buyer import Buyer
+    from vgame.delivery.fetch import Source
+
     find_order(game, bundle, job)
+
+    def progress(done: int, total: int) -> None:
+        reporter.progress("fetching", done, total)
+
     elements = [source.elements for source in bundle.program.sources]
-    buyer = Buyer(game, job, elements, Source(url).get, out.with_name(f"{out.name}.sealed"))
+    record = partial(source_record, bundle)
+    buyer = Buyer(game, job, elements, Source(url).get, out.with_name(f"{out.name}.sealed"), record, progress)
     patience = Patience(reporter, poll)
     while True:
         with patience:
-            if (words := buyer.receive()) is not None:
+            if buyer.ready():
+                write_state(bundle, buyer, out)
                 break
             reporter.stage("waits for the key")
             time.sleep(poll)
-    write_state(bundle, words, out)
     reporter.emit("received", f"{out}: the state of job {job.hex()[:16]}, every leaf verified", job=job.hex())
 
 
-def write_state(bundle: Bundle, words: list[np.ndarray], out: Path) -> None:
-    """A safetensors file with the module's own keys; its types are those of the module."""
-    from vgame.commit.tensor import from_words
-    from vgame.job.state_keys import state_dict
-    from vgame.job.weights import pack_weights, write_weights
+def source_record(bundle: Bundle, tensor: int) -> tuple[bytes, bytes, list[bytes]]:
+    """What a `request` shows of the program: how large the tensor is."""
+    program = bundle.program
+    return program.header, program.source_records[tensor], program.source_tree.path(0, tensor)
 
-    sources = zip(words, bundle.program.sources, strict=True)
-    state = [from_words(w, integer=source.integer) for w, source in sources]
-    named = state_dict(bundle.keys, bundle.program.labels.state, state, False)
-    write_weights(out, pack_weights(bundle, bundle.steps, state, named))
+
+def write_state(bundle: Bundle, buyer: Buyer, out: Path) -> None:
+    """A safetensors file with the module's own keys; its types are those of the module."""
+    from vgame.delivery.received import StateFile
+
+    roots = [buyer.sealed.tree.tensor_root(t) for t in range(len(bundle.program.sources))]
+    with StateFile(out, bundle, roots) as file:
+        buyer.receive(file.write)

@@ -206,12 +206,18 @@ def without_secrets(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{port}{hidden}" if parts.hostname else url
 
 
-def _provider(url: str) -> HTTPProvider:
-    """What was not answered in time is not asked again at once."""
+def careful_session() -> requests.Session:
+    """For what strangers serve: a reply has to be here in REPLY_TIMEOUT, is not compressed, and leads nowhere else."""
     session = requests.Session()
     session.headers["Accept-Encoding"] = "identity"
     session.mount("http://", _InTimeAdapter())
     session.mount("https://", _InTimeAdapter())
+    return session
+
+
+def _provider(url: str) -> HTTPProvider:
+    """What was not answered in time is not asked again at once."""
+    session = careful_session()
     again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
     return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)
 

@@ -393,6 +393,10 @@ class Game:
         """What the contract keeps of an IDelivery.Offer."""
         return bytes(Web3.keccak(b"".join(offer)))
 
+    def answer_gas(self, job: bytes, elements: int, chunk: int) -> int:
+        """Gas that an answer is paid for."""
+        return int(self._call("answerGas", job, elements, chunk))
+
     def request_since(self, job: bytes, tensor: int, chunk: int) -> int:
         """When the time to answer a request began; 0 if there is none."""
         return self._record(lambda a: int(a[2]), "getRequest", job, tensor, chunk)

@@ -424,7 +424,7 @@ def receive(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As the job's client, fetch the ciphertext, confirm, wait for the key, decipher, complain where the trainer cheated."""
+    """As the job's client, fetch, confirm, wait for the key, decipher; complain, request, decline by the rules of docs/delivery.md."""
     seat, identity = _seat(rpc, game, bundle, Path(), "default", chain_id), _job_id(job)
     from vgame.agents.delivery import receive as receive_state
     from vgame.agents.roles import open_game

@@ -1,46 +1,65 @@
 """Fetching a sealed state over HTTP: nothing that is served is believed, what is verified is kept, a restart goes on behind it.
 
-In: the URL of a folder (sealed.py), the offer on chain. Out: the same folder here, every byte of it bound to the offer.
+In: the URL of a folder (sealed.py), the offer on chain. Out: the same folder here, every byte of it bound to the offer; or what is missing,
+or a node that proves that the trainer cheated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
 import numpy as np
 import requests
 
+from vgame.chain.connection import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session
 from vgame.commit.words import LEAF_BYTES
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, Pair
-from vgame.delivery.sealed import CipherTree, Offer, Piece, SealedFolder, Shape, chunk_pairs
+from vgame.delivery.opening import node_of_chunk, root_node
+from vgame.delivery.sealed import CipherTree, Offer, Piece, SealedFolder, Shape, chunk_levels
 from vgame.errors import DeliveryError
 
 TRIES = 5  # of one piece, in a row
-PATIENCE = (10, 60)  # seconds to connect, to the next byte
+AWAY = 8  # chunks in a row that do not come: the server is away
+MOST_READ = 2**22  # bytes that are asked for at once
 
 T = TypeVar("T")
 Get = Callable[[str, int, int], bytes]
+Progress = Callable[[int, int], None]
+
+
+class Missing(DeliveryError):
+    """These chunks, (tensor, chunk), did not arrive as they were committed. `all_known`: every other one did."""
+
+    def __init__(self, text: str, chunks: Sequence[tuple[int, int]], all_known: bool) -> None:
+        super().__init__(text)
+        self.chunks, self.all_known = list(chunks), all_known
 
 
 class Source:
     """A folder behind a URL, read by ranges."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.session = url.rstrip("/"), requests.Session()
+        self.url, self.session = url.rstrip("/"), careful_session()
 
     def get(self, name: str, first: int, size: int) -> bytes:
         """`size` bytes of a file; DeliveryError where they do not come."""
         place = f"{self.url}/{name}"
         try:
             with self.session.get(
-                place, headers={"Range": f"bytes={first}-{first + size - 1}"}, timeout=PATIENCE, stream=True
+                place,
+                headers={"Range": f"bytes={first}-{first + size - 1}"},
+                timeout=(CONNECT_TIMEOUT, REPLY_TIMEOUT),
+                stream=True,
             ) as reply:
                 if reply.status_code != 206 and not (reply.status_code == 200 and first == 0):
                     raise DeliveryError(f"{place} answers {reply.status_code} to a range; a server of ranges is needed")
                 data = reply.raw.read(size)
+        except DeliveryError:
+            raise
         except (requests.RequestException, OSError) as error:
             raise DeliveryError(f"{place} cannot be read: {error}") from None
         except Exception as error:  # what urllib3 raises in the middle of a body is no RequestException
@@ -51,92 +70,188 @@ class Source:
 
 
 def fetch(
-    get: Get, shape: Shape, offer: Offer, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
+    get: Get, shape: Shape, offer: Offer, folder: Path, progress: Progress = lambda done, total: None
 ) -> SealedFolder:
-    """The whole folder, verified; DeliveryError names the chunk that does not arrive as it was committed."""
+    """The whole folder, verified; else Missing, or WrongNode."""
     folder.mkdir(parents=True, exist_ok=True)
-    chunks = _insist(lambda: _chunks(get, shape, offer), "the pairs of the chunks")
+    chunks = _chunks(get, shape, offer, folder)
     (folder / "chunks").write_bytes(chunks.tobytes())
-    start = _kept(folder, shape, chunks)
-    total = shape.first_leaf[-1]
-    with _at(folder / "leaves", start * LEAF_BYTES) as leaves, _at(folder / "hashes", start * bulk.HASH) as hashes:
+    missing, done, last = [], 0, ""
+    with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
+        files = _Files(shape, chunks, leaves, hashes)
         for piece in shape.pieces():
-            if piece.at < start:
-                continue
-            cipher, true = _insist(lambda p=piece: _piece(get, shape, chunks, p), _name(piece))
-            leaves.write(cipher)
-            hashes.write(true)
-            progress(piece.at + piece.count, total)
+            wrong, why, away = _complete(get, files, piece)
+            missing += [(piece.tensor, piece.first // CHUNK + c) for c in wrong]
+            last, done = why if wrong else last, done + piece.count
+            if away:
+                break
+            progress(done, shape.first_leaf[-1])
+    if missing:
+        tensor, chunk = missing[0]
+        raise Missing(f"tensor {tensor}, chunk {chunk}: {last} ({TRIES} tries)", missing, not away)
     return SealedFolder(folder, shape)
 
 
-def _chunks(get: Get, shape: Shape, offer: Offer) -> np.ndarray:
-    data = get("chunks", 0, shape.sizes["chunks"])
+# ---- the pairs of the chunks ----
+
+
+def _chunks(get: Get, shape: Shape, offer: Offer, folder: Path) -> np.ndarray:
+    """Of one chunk the offer is the pair. If they are not served, but all leaves are here, they follow from these."""
+    if shape.first_chunk[-1] == 1:
+        return bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
+    try:
+        return _insist(lambda: _checked(_in_parts(get, "chunks", shape.sizes["chunks"]), shape, offer))
+    except DeliveryError as error:
+        if (own := own_chunks(shape, folder)) is not None and CipherTree(shape, own).root == _root(offer):
+            return own
+        every = [(t, c) for t, count in enumerate(shape.chunks) for c in range(count)]
+        raise Missing(f"the pairs of the chunks: {error} ({TRIES} tries)", every, True) from None
+
+
+def _in_parts(get: Get, name: str, size: int) -> bytes:
+    return b"".join(get(name, at, min(MOST_READ, size - at)) for at in range(0, size, MOST_READ))
+
+
+def _root(offer: Offer) -> Pair:
+    return Pair(offer.cipher_root, offer.final_state)
+
+
+def _checked(data: bytes, shape: Shape, offer: Offer) -> np.ndarray:
     chunks = np.frombuffer(data, np.uint8).reshape(-1, bulk.PAIR)
-    if CipherTree(shape, chunks).root != Pair(offer.cipher_root, offer.final_state):
-        raise DeliveryError("they do not fold to the pair on chain")
-    return chunks
+    tree = CipherTree(shape, chunks)
+    if tree.root == _root(offer):
+        return chunks
+    if tree.root.cipher == offer.cipher_root:
+        raise root_node(tree, offer.final_state)
+    raise DeliveryError("they do not fold to the pair on chain")
 
 
-def _piece(get: Get, shape: Shape, chunks: np.ndarray, piece: Piece) -> tuple[bytes, bytes]:
+def own_chunks(shape: Shape, folder: Path) -> np.ndarray | None:
+    """The pairs of the chunks from the leaves that are here; None where there are not enough of them."""
+    if any(_size(folder / name) != shape.sizes[name] for name in ("leaves", "hashes")):
+        return None
+    with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
+        files = _Files(shape, np.empty((0, bulk.PAIR), np.uint8), leaves, hashes)
+        return np.concatenate([files.levels(piece, *files.read(piece))[-1] for piece in shape.pieces()])
+
+
+# ---- leaves ----
+
+
+@dataclass
+class _Files:
+    """Ciphertext and true hashes as far as they are here; what was never written reads as zeros, or ends."""
+
+    shape: Shape
+    chunks: np.ndarray
+    leaves: IO[bytes]
+    hashes: IO[bytes]
+
+    def read(self, piece: Piece) -> tuple[bytes, bytes]:
+        self.leaves.seek(piece.at * LEAF_BYTES)
+        self.hashes.seek(piece.at * bulk.HASH)
+        return self.leaves.read(piece.count * LEAF_BYTES), self.hashes.read(piece.count * bulk.HASH)
+
+    def write(self, piece: Piece, cipher: bytes, true: bytes) -> None:
+        self.leaves.seek(piece.at * LEAF_BYTES)
+        self.leaves.write(cipher)
+        self.hashes.seek(piece.at * bulk.HASH)
+        self.hashes.write(true)
+
+    def levels(self, piece: Piece, cipher: bytes, true: bytes) -> list[np.ndarray]:
+        leaves = np.frombuffer(cipher, np.uint8).reshape(-1, LEAF_BYTES)
+        own = np.frombuffer(true, np.uint8).reshape(-1, bulk.HASH)
+        pairs = np.concatenate([bulk.cipher_leaves(leaves, piece.tensor, piece.first), own], axis=1)
+        return chunk_levels(self.shape, piece.tensor, pairs)
+
+    def wrong(self, piece: Piece, cipher: bytes, true: bytes) -> list[int]:
+        """Chunks of the piece whose pairs are others; WrongNode where the committed one does not follow from what is below it."""
+        if len(cipher) != piece.count * LEAF_BYTES or len(true) != piece.count * bulk.HASH:
+            return list(range(-(-piece.count // CHUNK)))
+        levels = self.levels(piece, cipher, true)
+        first = self.shape.first_chunk[piece.tensor] + piece.first // CHUNK
+        own = self.chunks[first : first + len(levels[-1])]
+        found = np.flatnonzero((levels[-1] != own).any(axis=1))
+        for c in found:
+            if len(levels) > 1 and (levels[-1][c, : bulk.HASH] == own[c, : bulk.HASH]).all():
+                tree = CipherTree(self.shape, self.chunks)
+                raise node_of_chunk(
+                    tree, piece.tensor, piece.first // CHUNK + int(c), levels[-2][2 * c : 2 * c + 2], own[c]
+                )
+        return found.tolist()
+
+
+def _complete(get: Get, files: _Files, piece: Piece) -> tuple[list[int], str, bool]:
+    """(chunks of the piece that are not here yet, why, the server is away)."""
+    wrong, why = files.wrong(piece, *files.read(piece)), ""
+    if len(wrong) == -(-piece.count // CHUNK):
+        for _ in range(TRIES):
+            try:
+                found = _get(get, piece)
+            except DeliveryError as error:
+                why = str(error)
+                continue
+            why = "it is not what was committed"
+            if len(still := files.wrong(piece, *found)) < len(wrong):
+                files.write(piece, *found)
+                wrong = still
+                break
+    if piece.count <= CHUNK:
+        return wrong, why, False
+    missing: list[int] = []
+    for c in wrong:
+        if len(missing) >= AWAY and missing[-AWAY:] == list(range(c - AWAY, c)):
+            return missing, why, True
+        if why_not := _chunk(get, files, piece, c):
+            why = why_not
+            missing.append(c)
+    return missing, why, False
+
+
+def _chunk(get: Get, files: _Files, piece: Piece, c: int) -> str:
+    """One chunk of a piece by itself: why it did not come, or nothing."""
+    own = files.shape.chunk(piece.tensor, piece.first // CHUNK + c)
+    why = ""
+    for _ in range(TRIES):
+        try:
+            found = _get(get, own)
+        except DeliveryError as error:
+            why = str(error)
+            continue
+        if not files.wrong(own, *found):
+            files.write(own, *found)
+            return ""
+        why = "it is not what was committed"
+    return why
+
+
+def _get(get: Get, piece: Piece) -> tuple[bytes, bytes]:
     cipher = get("leaves", piece.at * LEAF_BYTES, piece.count * LEAF_BYTES)
-    true = get("hashes", piece.at * bulk.HASH, piece.count * bulk.HASH)
-    check(shape, chunks, piece, cipher, true)
-    return cipher, true
+    return cipher, get("hashes", piece.at * bulk.HASH, piece.count * bulk.HASH)
 
 
-def check(shape: Shape, chunks: np.ndarray, piece: Piece, cipher: bytes, true: bytes) -> None:
-    """DeliveryError unless every chunk of a piece has its pair."""
-    leaves = np.frombuffer(cipher, np.uint8).reshape(-1, LEAF_BYTES)
-    hashes = np.frombuffer(true, np.uint8).reshape(-1, bulk.HASH)
-    pairs = np.concatenate([bulk.cipher_leaves(leaves, piece.tensor, piece.first), hashes], axis=1)
-    found = chunk_pairs(shape, piece.tensor, pairs)
-    first = shape.first_chunk[piece.tensor] + piece.first // CHUNK
-    wrong = np.flatnonzero((found != chunks[first : first + len(found)]).any(axis=1))
-    if wrong.size:
-        raise DeliveryError(
-            f"chunk {first + int(wrong[0]) - shape.first_chunk[piece.tensor]} is not what was committed"
+def keep_chunk(shape: Shape, folder: Path, tensor: int, chunk: int, cipher: bytes, true: bytes) -> None:
+    """Write a chunk that came another way; it is verified when the rest is fetched."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
+        _Files(shape, np.empty((0, bulk.PAIR), np.uint8), leaves, hashes).write(
+            shape.chunk(tensor, chunk), cipher, true
         )
 
 
-def _insist(get: Callable[[], T], what: str) -> T:
+def _insist(get: Callable[[], T]) -> T:
     for left in range(TRIES - 1, -1, -1):
         try:
             return get()
-        except DeliveryError as error:
-            if not left:
-                raise DeliveryError(f"{what}: {error} ({TRIES} tries)") from None
-    raise AssertionError
-
-
-def _name(piece: Piece) -> str:
-    return f"tensor {piece.tensor}, leaves {piece.first} to {piece.first + piece.count - 1}"
-
-
-def _kept(folder: Path, shape: Shape, chunks: np.ndarray) -> int:
-    """Leaves that an earlier run fetched, verified again."""
-    have = min(_size(folder / "leaves") // LEAF_BYTES, _size(folder / "hashes") // bulk.HASH)
-    start = 0
-    for piece in shape.pieces():
-        if piece.at + piece.count > have:
-            break
-        cipher = np.fromfile(folder / "leaves", np.uint8, piece.count * LEAF_BYTES, offset=piece.at * LEAF_BYTES)
-        true = np.fromfile(folder / "hashes", np.uint8, piece.count * bulk.HASH, offset=piece.at * bulk.HASH)
-        try:
-            check(shape, chunks, piece, cipher.tobytes(), true.tobytes())
         except DeliveryError:
-            break
-        start = piece.at + piece.count
-    return start
+            if not left:
+                raise
+    raise AssertionError
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _at(path: Path, size: int) -> IO[bytes]:
-    """A file that is written from `size` on; what was behind is cut off."""
-    file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
-    file.truncate(size)
-    file.seek(size)
-    return file
+def _open(path: Path) -> IO[bytes]:
+    return open(path, "r+b" if path.exists() else "w+b")

@@ -1,6 +1,7 @@
-"""Deciphering: with the key every leaf must have its true hash; the first that has not is a complaint.
+"""Complaints: a leaf that does not decipher to its true hash, a node whose true hash is not that of its children.
 
-In: a sealed folder whose pairs are known to be those of the claim, the key. Out: the words of each tensor, or a `BadLeaf`.
+In: a sealed folder whose pairs are known to be those of the claim, the key. Out: the words of each tensor, or a `BadLeaf`; a `WrongNode`
+where the trainer committed to a true hash that is none.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vgame.commit.merkle import Kind
 from vgame.delivery import bulk
-from vgame.delivery.cipher import CHUNK, job_key
-from vgame.delivery.sealed import Piece, SealedFolder, leaf_path
+from vgame.delivery.cipher import CHUNK, job_key, padding_pair
+from vgame.delivery.sealed import CipherTree, Piece, SealedFolder, leaf_path
 
 
 @dataclass(eq=False)
@@ -29,6 +31,28 @@ class BadLeaf(Exception):
     @property
     def place(self) -> tuple[bytes, int, list[bytes]]:
         return self.true_hash, self.index, self.path
+
+
+@dataclass(eq=False)
+class WrongNode(Exception):
+    """What `IDelivery.badNode` takes beside the offer: the pairs of its two children, its place."""
+
+    children: list[bytes]
+    place: tuple[bytes, int, list[bytes]]
+
+
+def root_node(tree: CipherTree, final_state: bytes) -> WrongNode:
+    """The root, where its children do not make the final state."""
+    left, right = bulk.from_rows(tree.state[-2] if len(tree.state) > 1 else tree.tensors[0][-2])
+    return WrongNode([*left, *right], (final_state, 0, []))
+
+
+def node_of_chunk(tree: CipherTree, tensor: int, chunk: int, below: np.ndarray, own: np.ndarray) -> WrongNode:
+    """The node of a chunk, `own` its committed pair, `below` those of its children; where the tensor ends between these, one."""
+    padding = padding_pair(Kind.TENSOR, tree.shape.chunk_height(tensor) - 1)
+    left, right = [*bulk.from_rows(below), padding][:2]
+    place = bulk.from_rows(own[None])[0].plain, tree.index(tensor, chunk), tree.path(tensor, chunk)
+    return WrongNode([*left, *right], place)
 
 
 def decipher(sealed: SealedFolder, key: bytes, job: bytes) -> Iterator[tuple[Piece, np.ndarray]]:

@@ -81,9 +81,9 @@ class Shape:
         return Piece(tensor, first, min(CHUNK, self.leaves[tensor] - first), self.first_leaf[tensor] + first)
 
 
-def chunk_pairs(shape: Shape, tensor: int, pairs: np.ndarray) -> np.ndarray:
-    """The pairs over the chunks of a piece, from those of its leaves."""
-    return bulk.levels(Kind.TENSOR, pairs, shape.chunk_height(tensor))[-1]
+def chunk_levels(shape: Shape, tensor: int, pairs: np.ndarray) -> list[np.ndarray]:
+    """The pairs of the leaves of a piece and all over them, up to its chunks."""
+    return bulk.levels(Kind.TENSOR, pairs, shape.chunk_height(tensor))
 
 
 class CipherTree:
@@ -102,6 +102,10 @@ class CipherTree:
     @property
     def root(self) -> Pair:
         return bulk.from_rows(self.state[-1])[0]
+
+    def tensor_root(self, tensor: int) -> bytes:
+        """The true root of a tensor."""
+        return bulk.from_rows(self.tensors[tensor][-1])[0].plain
 
     def path(self, tensor: int, chunk: int) -> list[bytes]:
         """What lies beside the way from a chunk to the root: cipher hash, true hash, ..."""
@@ -156,7 +160,7 @@ def seal(
                 true = true.copy()
                 change(piece, true, cipher)
             pairs = np.concatenate([bulk.cipher_leaves(cipher, piece.tensor, piece.first), true], axis=1)
-            chunks.append(chunk_pairs(shape, piece.tensor, pairs))
+            chunks.append(chunk_levels(shape, piece.tensor, pairs)[-1])
             leaves.write(memoryview(cipher).cast("B"))
             hashes.write(true.tobytes())
     rows = np.concatenate(chunks)

@@ -7,7 +7,7 @@ every tensor of the state; or the sentence that says what the file is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,15 +31,20 @@ def pack_weights(
     bundle: Bundle, step: int, state: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]
 ) -> bytes:
     """The content of a file of `tensors`, which are the module's, or also the slots. Tied weights are written under each of their keys."""
-    places = [[label.name, tensor_root(t).hex()] for label, t in zip(bundle.program.labels.state, state, strict=True)]
-    names = {key: name for key, (name, _) in bundle.keys.items()}
-    head = {
-        "job": bundle.identity.hex(), "step": step, "state": places, "keys": {key: names.get(key, key) for key in tensors},
-    }  # fmt: skip
     return save(
         {key: t.clone(memory_format=torch.contiguous_format) for key, t in tensors.items()},
-        {"format": "pt", HEAD: json.dumps(head)},
+        metadata(bundle, step, list(map(tensor_root, state)), tensors),
     )
+
+
+def metadata(bundle: Bundle, step: int, roots: Sequence[bytes], keys: Iterable[str]) -> dict[str, str]:
+    """What the file's header says: of which state the keys are, and the roots of all its tensors."""
+    places = [[label.name, root.hex()] for label, root in zip(bundle.program.labels.state, roots, strict=True)]
+    names = {key: name for key, (name, _) in bundle.keys.items()}
+    head = {
+        "job": bundle.identity.hex(), "step": step, "state": places, "keys": {key: names.get(key, key) for key in keys},
+    }  # fmt: skip
+    return {"format": "pt", HEAD: json.dumps(head)}
 
 
 def write_weights(path: Path, content: bytes) -> None:
