@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from exchange import DELIVERY, Exchange
 from scene import Play, Scene
 
 from vgame.agents.roles import close_job
+from vgame.agents.status import _phase, read_job
 from vgame.chain.game import Phase
 from vgame.delivery.buyer import Buyer
 from vgame.delivery.sealed import Change, Piece, seal, write_offer
 from vgame.delivery.seller import Seller
+from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, ChainError, DeliveryError, Undelivered
 
@@ -164,6 +167,53 @@ def test_a_damaged_key_is_named(sides: Sides) -> None:
     with pytest.raises(DeliveryError, match="holds 5 bytes"):
         seller.offer()
     assert not (seller.public / "key").exists()
+
+
+def test_a_delegate_with_a_copy_of_the_folder_delivers_and_no_other_does(sides: Sides) -> None:
+    sides.claim()
+    second = Delegate(sides.play.scene.game(), sides.play.id, sides.machine)
+    assert not second.step()
+    second.seller = Seller(sides.folder / "second", sides.play.id, SIZES, sides.words)
+    with pytest.raises(DeliveryError, match="key cannot be read"):
+        second.step()
+    second.seller.key(make=True)
+    with pytest.raises(Abstain, match="another key or state"):
+        second.step()
+    shutil.copyfile(sides.trainer.seller.folder / "key", second.seller.folder / "key")
+    sides.receive()
+    while sides.play.phase is not Phase.REVEALED:  # what it serves it seals again, with the same key
+        second.step() or sides.play.advance(100)
+    assert sides.receive() is not None
+    sides.play.advance(SPEC.complaint_window + 1)
+    assert second.step() and sides.play.phase is Phase.FINAL
+    assert sides.game.credits(sides.trainer.address) == SPEC.reward + SPEC.trainer_bond
+
+
+def test_status_names_the_window_that_runs(sides: Sides) -> None:
+    sides.claim()
+    client, name = sides.play.client, lambda: read_job(client, sides.play.id, sides.play.scene.chain.now())
+    told = name()
+    assert (told.phase, told.window, told.requests_open) == ("delivering", "confirm_window", 0)
+    assert 0 < told.seconds_left <= SPEC.confirm_window
+    Exchange(sides.play, sides.game, None, None, []).request(1, 2)
+    assert name().requests_open == 1 and _phase(name()) == "delivering, confirm window, 1 requested"
+    sides.play.advance(SPEC.confirm_window + 1)
+    assert name().window == "key_window" and 0 < name().seconds_left < SPEC.key_window
+    while sides.play.phase is not Phase.REVEALED:
+        sides.trainer.step() or sides.play.advance(100)
+    told = name()
+    assert (told.window, told.phase) == ("complaint_window", "revealed")
+    assert told.seconds_left <= SPEC.complaint_window
+    sides.until(Phase.FINAL)
+    assert (name().window, name().seconds_left) == (None, None)
+
+
+def test_closing_says_that_a_request_was_refused(sides: Sides) -> None:
+    sides.claim()
+    Exchange(sides.play, sides.game, None, None, []).request(1, 2)
+    sides.play.advance(SPEC.key_window + 1)
+    phase, amount = close_job(sides.play.client, sides.play.id)
+    assert phase is Phase.UNDELIVERED and amount == SPEC.reward
 
 
 # ---- what the client does by itself where the trainer does not deliver ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 import tomllib
@@ -119,6 +120,32 @@ def test_an_auditor_refuses_clocks_that_lock_its_bond(bundle: Bundle, name: str,
     terms = safe_terms(bundle, PACE, Prices()).model_copy(update={name: value})
     (problem,) = auditor_shortcomings(replace(bundle, terms=terms), PACE)
     assert problem.startswith(name)
+
+
+DELIVERY = {"confirm_window": 1, "key_window": 1, "complaint_window": 1}
+
+
+def test_windows_of_delivery_are_proposed_only_where_it_is_ordered(bundle: Bundle) -> None:
+    """They follow size and hashing; the key's window is what a trainer insists on."""
+    assert safe_terms(bundle, PACE, Prices()).confirm_window == 0
+    ordered = replace(bundle, terms=bundle.terms.model_copy(update=DELIVERY))
+    prices = Prices(inclusion=15, censorship=KEPT_OUT)
+    terms = safe_terms(ordered, replace(PACE, state=2), prices)
+    size = sum(-(-s.elements // 128) for s in bundle.program.sources) * 544
+    fetch = math.ceil(size / 2**20 + 8)
+    assert terms.key_window == 900 + 64 * 15 + KEPT_OUT
+    assert terms.confirm_window == math.ceil(1.25 * (terms.key_window + 2 * fetch + KEPT_OUT))
+    assert terms.complaint_window == 16 + 15 + KEPT_OUT
+    # A request is sent when less than this is left, and known as refused before the last fifth.
+    presses = max(terms.confirm_window // 2, terms.key_window + terms.confirm_window // 5)
+    assert terms.confirm_window - presses >= fetch
+    assert trainer_shortcomings(replace(bundle, terms=terms), PACE, PRICE) == []
+    short = terms.model_copy(update={"key_window": terms.key_window - 1})
+    (problem,) = trainer_shortcomings(replace(bundle, terms=short), PACE, PRICE)
+    assert problem == f"key_window is {terms.key_window - 1}, {terms.key_window} is needed"
+    for name in DELIVERY:
+        long = terms.model_copy(update={name: 91 * 86_400})
+        assert [p.split()[0] for p in trainer_shortcomings(replace(bundle, terms=long), PACE, PRICE)] == [name]
 
 
 def test_an_accused_trainer_pays_for_the_proof(bundle: Bundle) -> None:

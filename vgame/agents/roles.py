@@ -20,11 +20,12 @@ from vgame.agents.status import read_game
 from vgame.attacks.adversaries import ATTACKS
 from vgame.chain.connection import Chain, Wallet, connect, keystore_key
 from vgame.chain.game import ENDED, PAGE, STANDING, Game, Job, JobSpec, Phase, Turn
+from vgame.delivery.buyer import late_trainer
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.player import each
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, ChainError, ContractError, NotYet, VgameError
+from vgame.errors import Abstain, ChainError, NotYet, VgameError
 from vgame.execute.devices import fingerprint, settle
 from vgame.execute.work import operations
 from vgame.job.bundle import Bundle, load_bundle
@@ -140,7 +141,7 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     _end_delivery(game, job)
     state = read_game(game, job)[0]
     clocks = [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
-    done = bool(clocks) and max(clocks) < 0
+    done = state.phase in ("created", "accepted", "claimed") and max(clocks, default=0) < 0
     if done:
         game.send("finalize" if game.job(job).phase is Phase.CLAIMED else "expire", job)
     amount = game.credits(game.wallet.address)
@@ -165,12 +166,10 @@ def _end_expired(game: Game, job: bytes) -> None:
 
 def _end_delivery(game: Game, job: bytes) -> None:
     """What time has decided about a delivery: no key, so the reward comes back; or no complaint, so it is paid."""
-    if game.job(job).phase in (Phase.DELIVERING, Phase.REVEALED):
-        try:
-            game.send("closeDelivery", job)
-        except ContractError as error:
-            if error.name not in ("TooEarly", "RequestsOpen"):
-                raise
+    if overdue := late_trainer(game, job):
+        game.send(*overdue)
+    elif game.job(job).phase is Phase.REVEALED and read_game(game, job)[0].seconds_left < 0:
+        game.send("closeDelivery", job)
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:
@@ -378,6 +377,9 @@ def run_delegate(seat: Seat, job: bytes, reporter: Reporter) -> Phase:
         find_order(game, computation.bundle, job)
         delegate = Delegate(game, job, computation.history)
         delegate.terms = JobSpec(**computation.bundle.order)
+        seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
+        if delegate.terms.confirm_window and (seller.folder / "key").exists():
+            delegate.seller = seller
         computation.hold()
         computation.run(delegate.hurry)
         return play(delegate, computation, reporter, seat.poll)

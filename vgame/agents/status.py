@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from vgame.agents.retry import Patience
-from vgame.chain.game import Dispute, Game, Job, Phase, Standing, Turn
+from vgame.chain.game import IN_DELIVERY, Dispute, Game, Job, Phase, Standing, Turn, delivery_window
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter
@@ -47,7 +47,9 @@ class JobState:
     run_root: str | None
     diverged_at: int | None
     steps: int
+    window: str | None  # what runs now
     seconds_left: int | None
+    requests_open: int  # chunks of the state that the client asked for and the trainer has not answered
     reward: int
     trainer_bond: int
     auditor_bond: int
@@ -57,12 +59,17 @@ class JobState:
 def read_job(game: Game, job: bytes, now: int) -> JobState:
     """A job and its disputes at one time."""
     state = game.job(job)
-    window = WINDOWS.get(state.phase)
-    left = state.since + getattr(state.spec, window) - now if window else None
+    window, end, asked = WINDOWS.get(state.phase), 0, 0
+    if window:
+        end = state.since + getattr(state.spec, window)
+    elif state.phase in IN_DELIVERY:
+        exchange = game.exchange(job)
+        (window, end), asked = delivery_window(state, exchange, now), exchange.open
     claimed = state.phase >= Phase.CLAIMED and any(state.run_root)
     return JobState(
         job.hex(), state.phase.name.lower(), state.client, state.trainer if int(state.trainer, 16) else None,
-        state.run_root.hex() if claimed else None, state.diverged_at or None, state.spec.steps, left,
+        state.run_root.hex() if claimed else None, state.diverged_at or None, state.spec.steps,
+        window, end - now if window else None, asked,
         state.spec.reward, state.spec.trainer_bond, state.spec.auditor_bond,
         [_dispute(s, now) for s in game.all_disputes(job)],
     )  # fmt: skip
@@ -139,11 +146,19 @@ def _say_money(reporter: Reporter, facts: dict[str, Any]) -> None:
 def _table(jobs: list[JobState]) -> Table:
     table = Table("job", "phase", "left", "dispute", "stands at", "to move", "left")
     for job in jobs:
-        table.add_row(job.job[:16], job.phase, _duration(job.seconds_left))
+        table.add_row(job.job[:16], _phase(job), _duration(job.seconds_left))
         for d in job.disputes:
             place = d.level if d.step is None else f"{d.level}, step {d.step}"
             table.add_row("", "", "", f"{d.number} {d.status}", place, d.turn or "", _duration(d.seconds_left))
     return table
+
+
+def _phase(job: JobState) -> str:
+    """In a delivery also what is waited for."""
+    if job.window is None or job.window in WINDOWS.values():
+        return job.phase
+    asked = f", {job.requests_open} requested" if job.requests_open else ""
+    return f"{job.phase}, {job.window.replace('_', ' ')}{asked}"
 
 
 def _duration(seconds: int | None) -> str:

@@ -38,6 +38,8 @@ class Phase(IntEnum):
 
 #: The claim stands for ever, whatever becomes of its delivery.
 STANDING = frozenset({Phase.FINAL, Phase.DELIVERING, Phase.REVEALED, Phase.UNDELIVERED, Phase.DECLINED})
+#: The state is being delivered.
+IN_DELIVERY = frozenset({Phase.DELIVERING, Phase.REVEALED})
 #: Nothing but withdrawals follows.
 ENDED = frozenset({Phase.FINAL, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})
 
@@ -191,6 +193,15 @@ class Exchange:
     open: int
     confirmed: bool
     deposits: int
+
+
+def delivery_window(job: Job, exchange: Exchange, now: int) -> tuple[str, int]:
+    """Which window of a job in delivery runs at a time, and when it ends. Silence confirms; an open request keeps the key back."""
+    if job.phase is Phase.REVEALED:
+        return "complaint_window", job.since + job.spec.complaint_window
+    if not exchange.confirmed and now <= exchange.until:
+        return "confirm_window", exchange.until
+    return "key_window", exchange.until + job.spec.key_window
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,19 @@ STEADY = 4  # times the base fee that a request's price still holds
 Write = Callable[[Piece, np.ndarray], None]
 
 
+def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
+    """The call by which the reward comes back from a trainer that has not answered in time, or not given the key; None if there is none."""
+    state, now = game.job(job), game.chain.now()
+    if state.phase is not Phase.DELIVERING:
+        return None
+    exchange = game.exchange(job)
+    for tensor, chunk, price in open_requests(game, job) if exchange.open else ():
+        if now > game.request_since(job, tensor, chunk) + state.spec.key_window and game.chain.fees()[0] <= price:
+            return "refused", job, tensor, chunk
+    late = not exchange.open and now > exchange.until + state.spec.key_window
+    return ("closeDelivery", job) if late else None
+
+
 class Buyer:
     """Receives one job's state into `folder`. `record`: the source record of a tensor with its path, as the contract takes it."""
 
@@ -136,7 +149,7 @@ class Buyer:
     # ---- before the key ----
 
     def _deliver(self, job: Job) -> None:
-        if self._end_of_time(job):
+        if self.game.wallet is not None and (late := late_trainer(self.game, self.job)) and self._attempt(*late):
             return
         try:
             self._complaining(self.fetch)
@@ -154,18 +167,6 @@ class Buyer:
     def _left(self, exchange: Exchange) -> int:
         """Seconds of the confirm window."""
         return exchange.until - self.game.chain.now()
-
-    def _end_of_time(self, job: Job) -> bool:
-        """The trainer has not answered in time, or not given the key: the reward comes back."""
-        if self.game.wallet is None:
-            return False
-        exchange, now = self.game.exchange(self.job), self.game.chain.now()
-        for tensor, chunk, price in open_requests(self.game, self.job) if exchange.open else ():
-            late = now > self.game.request_since(self.job, tensor, chunk) + job.spec.key_window
-            if late and self.game.chain.fees()[0] <= price:
-                return self._attempt("refused", self.job, tensor, chunk)
-        late = not exchange.open and now > exchange.until + job.spec.key_window
-        return late and self._attempt("closeDelivery", self.job)
 
     def _press(self, job: Job, missing: Missing) -> None:
         """Requests in time, `decline` where they cannot help any more."""

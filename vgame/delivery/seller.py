@@ -18,7 +18,7 @@ from typing import Any
 from vgame.chain.game import Game, Job, Phase
 from vgame.delivery.cipher import KEY_BYTES, key_hash
 from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
-from vgame.errors import DeliveryError
+from vgame.errors import Abstain, DeliveryError
 
 Attempt = Callable[..., bool]
 
@@ -51,9 +51,9 @@ class Seller:
             raise DeliveryError(f"{path} holds {len(found)} bytes, a key has {KEY_BYTES}; restore it from a copy")
         return found
 
-    def offer(self) -> Offer:
-        """What the claim commits to; the state is sealed where it was not yet."""
-        key = self.key(make=True)
+    def offer(self, make: bool = True) -> Offer:
+        """What the claim commits to; the state is sealed where it was not yet, with a new key if there is none (`make`)."""
+        key = self.key(make)
         if (self.public / "offer.json").exists():
             job, offer = read_offer(self.public)
             if job == self.job and offer.key_hash == key_hash(key, job):
@@ -62,12 +62,21 @@ class Seller:
 
     # ---- after finality ----
 
+    def committed(self, game: Game) -> Offer:
+        """The offer, which must be the claim's: with another key nothing can be answered or revealed."""
+        offer = self.offer(make=False)
+        if game.offer_hash(astuple(offer)) != game.exchange(self.job).offer:
+            raise Abstain(
+                f"{self.folder} holds another key or state than the claim committed to; restore the folder of the machine that claimed"
+            )
+        return offer
+
     def move(self, game: Game, job: Job, attempt: Attempt) -> bool:
         """The next move, if one is due."""
         if job.phase is Phase.REVEALED:
             over = game.chain.now() > job.since + job.spec.complaint_window
             return over and attempt("closeDelivery", self.job)
-        offer = self.offer()
+        offer = self.committed(game)
         for tensor, chunk, price in open_requests(game, self.job):
             if game.chain.fees()[0] > price:
                 return self._defer(game, job, tensor, chunk, attempt)

@@ -1,11 +1,12 @@
 """A second machine that answers for a trainer, with the same run and a key of its own: an outage of the first forfeits nothing.
 
-The trainer has named its account (`setDelegate`). It never accepts, claims or withdraws: the money is the trainer's.
+The trainer has named its account (`setDelegate`). It never accepts, claims or withdraws: the money is the trainer's. With a copy of the
+trainer's delivery folder (key and ciphertext) it also answers requests and reveals the key.
 """
 
 from __future__ import annotations
 
-from vgame.chain.game import Dispute, Job, Phase
+from vgame.chain.game import IN_DELIVERY, Dispute, Job, Phase
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, Over
 
@@ -20,6 +21,8 @@ class Delegate(Trainer):
         job = self.look()
         if job.phase is Phase.EXPIRED:
             raise Over(f"job {self.id.hex()[:16]} expired before it had a claim: there is nothing to defend")
+        if job.phase in IN_DELIVERY and self.seller:
+            return self.seller.move(self.game, job, self.attempt)
         if job.phase is not Phase.CLAIMED:
             return False
         self.check_delegate(job)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from vgame.commit.merkle import tree_height
-from vgame.commit.words import leaf_count
+from vgame.commit.words import LEAF_BYTES, leaf_count
 from vgame.job.bundle import Bundle, Terms
 from vgame.program.operators import LEAF_TERMS, Contract
 from vgame.program.validate import longest_run
@@ -18,6 +18,10 @@ GWEI = 10**9
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
 WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
 LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
+
+FINAL = 900  # seconds until a confirmation is final, where a node does not say so (vgame/chain/connection.py)
+REQUESTS = 64  # that a client may send, each answered by a transaction
+LINE = 2**20  # bytes a second that the client's line carries at the least
 
 #: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
 #: the dearest leaf of rows of LEAF_TERMS words at most.
@@ -135,6 +139,20 @@ def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
     return work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
 
 
+def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
+    """The windows of delivery. Key: the confirmation is final, all requests are answered. Confirm: fetched twice, then a request is known
+    as refused in time for the last fifth (docs/delivery.md section 3). Complaint: deciphered twice. Hashing of the state is what was
+    measured: fetching takes it for ciphertext and true hashes, deciphering for keystream and hashes."""
+    size = sum(leaf_count(source.elements) for source in bundle.program.sources) * (LEAF_BYTES + 32)
+    key = FINAL + REQUESTS * inclusion + censorship
+    fetch = ceil(size / LINE + 4 * pace.state)
+    return {
+        "confirm_window": ceil(1.25 * (key + 2 * fetch + censorship)),
+        "key_window": key,
+        "complaint_window": 2 * ceil(4 * pace.state) + inclusion + censorship,
+    }
+
+
 def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the bundle's. An auditor
     stakes at most what the trainer does."""
@@ -146,8 +164,10 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
     window = ceil(pace.take(bundle.steps, 2)) + censorship
     accuser = 2 * (moves.trainer_gas * prices.gas + segment)
+    delivery = needed_delivery(bundle, pace, prices.inclusion, censorship) if terms.confirm_window else {}
     return terms.model_copy(
-        update={
+        update=delivery
+        | {
             "slot": slot,
             "trainer_budget": trainer_budget + censorship,
             "auditor_budget": auditor_budget + censorship,
@@ -173,7 +193,10 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
         auditor_bond=2 * moves.trainer_gas * gas_price,
         diverged_pay=terms.reward // 10,
     )
-    return found + _above(terms, challenge_window=LONGEST_WINDOW, auditor_budget=LONGEST_WINDOW)
+    if terms.confirm_window:
+        found += _below(terms, key_window=needed_delivery(bundle, pace, inclusion, KEPT_OUT)["key_window"])
+    longest = ("challenge_window", "auditor_budget", "confirm_window", "key_window", "complaint_window")
+    return found + _above(terms, **dict.fromkeys(longest, LONGEST_WINDOW))
 
 
 def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = 15) -> list[str]:

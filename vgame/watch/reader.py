@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgame.chain.game import Event, Game, Job, Phase
+from vgame.chain.game import IN_DELIVERY, Event, Game, Job, Phase, delivery_window
 from vgame.errors import ChainError, VgameError
 from vgame.watch.differences import State
 from vgame.watch.money import flows, owed
@@ -72,7 +72,10 @@ class Reader:
     def _facts(self, name: str, job: bytes, events: Sequence[Event]) -> JobFacts:
         state = self.game.job(job)
         verdict = self.game.verdict(job) if state.phase is Phase.CONVICTED else None
-        return JobFacts(name, state, list(self.game.all_disputes(job)), events, verdict, self._proofs)
+        delivery = None
+        if state.phase in IN_DELIVERY:
+            delivery = delivery_window(state, self.game.exchange(job), self.game.chain.now())
+        return JobFacts(name, state, list(self.game.all_disputes(job)), events, verdict, self._proofs, delivery)
 
     def _agrees(self, facts: Iterable[JobFacts], events: Sequence[Event]) -> bool:
         """Does the contract owe every account what follows from the events?"""

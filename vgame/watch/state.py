@@ -20,7 +20,7 @@ from vgame.watch.programs import Programs
 
 WINDOWS = {
     Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window",
-    Phase.CONVICTED: "reward_window", Phase.REVEALED: "complaint_window",
+    Phase.CONVICTED: "reward_window",
 }  # fmt: skip
 AMOUNTS = ("reward", "diverged_pay", "trainer_bond", "auditor_bond", "fee")
 
@@ -35,6 +35,7 @@ class JobFacts:
     events: Sequence[Event]
     verdict: Verdict | None = None
     proofs: Mapping[str, bytes] = field(default_factory=dict)  # transaction -> what `prove` showed
+    delivery: tuple[str, int] | None = None  # which window of the delivery runs, and when it ends
 
 
 def job_records(facts: JobFacts, transactions: Mapping[str, Transaction], programs: Programs) -> State:
@@ -82,13 +83,16 @@ def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str,
     job, window = facts.job, WINDOWS.get(facts.job.phase)
     if facts.verdict is not None and facts.verdict.paid:
         window = None
+    end = job.since + getattr(job.spec, window) if window else None
+    if facts.delivery:
+        window, end = facts.delivery
     spec = {k: v.hex() if isinstance(v, bytes) else v for k, v in asdict(job.spec).items()}
     spec |= {k: str(spec[k]) for k in AMOUNTS if k in spec}
     claimed = job.phase >= Phase.CLAIMED and any(job.run_root)
     return {
         "id": facts.id, "phase": job.phase.name.lower(), "client": job.client, "trainer": job.trainer if int(job.trainer, 16) else None,
         "root": job.run_root.hex() if claimed else None, "diverged_at": job.diverged_at or None, "since": job.since,
-        "deadline": job.since + getattr(job.spec, window) if window else None, "window": getattr(job.spec, window) if window else None,
+        "deadline": end, "window": getattr(job.spec, window) if window else None, "window_name": window,
         "seed": str(job.spec.seed), "spec": spec | {"seed": str(job.spec.seed)}, "checkpoints": job.checkpoints, "states": job.states,
         "operators": job.operators, "disputes": job.disputes, "open": job.open, "held": str(balances(paid)["contract"]),
         "verdict": _verdict(facts.verdict), "strip": strip(facts), "program": programs.model(job.spec.program_root.hex()),

@@ -54,7 +54,7 @@ function jobCard(index, job) {
   return [
     h("h3", {}, h("a", { href: `#/job/${job.id}` }, h("span", { class: "text" }, titleOf(index, job)))),
     h("p", {}, phase(job), job.verdict && `, by ${CAUSES[job.verdict.cause]}`),
-    job.deadline && h("p", { class: "soft" }, "Time left: ", clock(index, job.deadline), windowBar(index, job)),
+    job.deadline && h("p", { class: "soft" }, `Time left (${job.window_name.replace("_", " ")}): `, clock(index, job.deadline), windowBar(index, job)),
     h("p", { class: "soft" }, `${many(job.spec.steps, "step")}. In the contract: ${ether(job.held)}. ${many(job.disputes, "dispute")}, ${job.open} open.`),
   ];
 }
@@ -73,7 +73,7 @@ function jobView(index, id) {
     h("p", {}, h("a", { href: "#/" }, "All jobs")),
     h("h1", {}, h("span", { class: "text" }, titleOf(index, job)), " ", phase(job)),
     h("p", {}, standing(index, job)),
-    job.deadline && h("p", {}, "Time left: ", clock(index, job.deadline), windowBar(index, job)),
+    job.deadline && h("p", {}, `Time left (${job.window_name.replace("_", " ")}): `, clock(index, job.deadline), windowBar(index, job)),
     facts([term("client"), who(index, job.client)], [term("trainer"), who(index, job.trainer)],
       [term("run root", "Claimed run root"), h("span", { class: "mono" }, job.root || "nothing is claimed yet")],
       job.diverged_at && [term("diverged"), `before the end of step ${job.diverged_at}`],
