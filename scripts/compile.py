@@ -1,7 +1,9 @@
 """Compile contracts/ with the pinned npm compiler through py-solc-x.
 
-In: contracts/**/*.sol. Out: vgame/chain/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for what is deployed.
-`--check` compares a fresh compilation with the artifacts that are checked in, and exits with 1 if they differ.
+In: contracts/**/*.sol. Out: vgame/chain/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for what is deployed,
+and contracts/storage.json: where each variable of the game lies. VerificationGame runs the code of Settlement and Delivery by
+delegatecall, so all three must have one layout.
+`--check` compares a fresh compilation with the files that are checked in, and exits with 1 if they differ.
 Test harnesses (tests/contracts/) are compiled on demand by `compile_sources`, never checked in.
 """
 
@@ -18,7 +20,10 @@ import solcx
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "vgame" / "chain" / "artifacts"
+STORAGE = ROOT / "contracts" / "storage.json"
 DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise")
+#: They share the game's storage by delegatecall.
+SHARING = ("VerificationGame", "Settlement", "Delivery")
 CODE_SIZE_LIMIT = 24_576  # EIP-170
 IMPORT = re.compile(r'^import .*?"([^"]+)";', re.MULTILINE | re.DOTALL)
 RUNTIME = ["evm.deployedBytecode.object", "evm.deployedBytecode.immutableReferences"]
@@ -52,7 +57,7 @@ def compile_sources(paths: list[Path]) -> dict[str, dict]:
             "viaIR": True,
             "optimizer": {"enabled": True, "runs": 800},
             "metadata": {"bytecodeHash": "none", "appendCBOR": False},
-            "outputSelection": {"*": {"*": ["abi", "evm.bytecode.object", *RUNTIME]}},
+            "outputSelection": {"*": {"*": ["abi", "evm.bytecode.object", "storageLayout", *RUNTIME]}},
         },
     }
     os.chdir(ROOT)
@@ -66,8 +71,20 @@ def compile_sources(paths: list[Path]) -> dict[str, dict]:
                 "bytecode": contract["evm"]["bytecode"]["object"],
                 "runtime": contract["evm"]["deployedBytecode"]["object"],
                 "immutables": sorted(p["start"] for uses in places for p in uses),
+                "storage": layout(contract["storageLayout"]),
             }
     return compiled
+
+
+def layout(found: dict) -> dict[str, list[str]]:
+    """`slot:offset type name` of each variable, and of each field of the structs that are stored."""
+
+    def places(variables: list[dict]) -> list[str]:
+        return [f"{v['slot']}:{v['offset']} {found['types'][v['type']]['label']} {v['label']}" for v in variables]
+
+    types = sorted((found["types"] or {}).values(), key=lambda t: t["label"])
+    structs = {t["label"]: places(t["members"]) for t in types if "members" in t}
+    return {"variables": places(found["storage"]), **structs}
 
 
 def main() -> int:
@@ -75,25 +92,36 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("names", nargs="*", help="only these of the deployed contracts")
     options = parser.parse_args()
-    check = options.check
     ARTIFACTS.mkdir(exist_ok=True)
-    stale = []
+    texts, layouts = {}, {}
     for name in options.names or DEPLOYED:
         (source,) = (ROOT / "contracts").rglob(f"{name}.sol")
         contract = compile_sources([source])[name]  # by itself: what is compiled beside it would change what is inlined
-        text = json.dumps(contract, indent=1, sort_keys=True) + "\n"
+        layouts[name] = contract.pop("storage")
+        texts[ARTIFACTS / f"{name}.json"] = json.dumps(contract, indent=1, sort_keys=True) + "\n"
         size = len(contract["runtime"]) // 2
         print(f"{name}: {size:,} bytes of {CODE_SIZE_LIMIT:,}")
         if size > CODE_SIZE_LIMIT:
             print(f"{name} is too large to deploy: {size:,} bytes, the limit is {CODE_SIZE_LIMIT:,}", file=sys.stderr)
             return 1
-        path = ARTIFACTS / f"{name}.json"
-        if check and (not path.exists() or path.read_text() != text):
-            stale.append(name)
-        elif not check:
+    shared = [layouts[name] for name in SHARING if name in layouts]
+    if any(one != shared[0] for one in shared):
+        print(
+            f"{', '.join(SHARING)} must have one storage layout; declare variables in GameState only", file=sys.stderr
+        )
+        return 1
+    if shared:
+        texts[STORAGE] = json.dumps(shared[0], indent=1) + "\n"
+    if not options.check:
+        for path, text in texts.items():
             path.write_text(text)
+        return 0
+    stale = [path.name for path, text in texts.items() if not path.exists() or path.read_text() != text]
     if stale:
-        print(f"stale artifacts: {', '.join(stale)}; run `make contracts` and commit the result", file=sys.stderr)
+        print(
+            f"not what the sources give: {', '.join(stale)}; run `make contracts` and commit the result",
+            file=sys.stderr,
+        )
     return 1 if stale else 0
 
 

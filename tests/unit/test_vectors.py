@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from eth_utils import keccak
 from small_programs import ZERO_LOSS, World, executed
 
 from vgame.arithmetic.functions import Function
+from vgame.chain.game import JobSpec
 from vgame.commit.merkle import Kind, Tree, path_root, tree_height
 from vgame.commit.tensor import from_words, tensor_root, tensors_root
 from vgame.errors import ProgramError
@@ -22,6 +26,8 @@ from vgame.execute.executor import Executor
 from vgame.program.encoding import operator_record
 from vgame.program.file import decode_program
 from vgame.program.operators import Access, ArgMax, Dim, Map, Operator, ReduceMax, Ref, RefClass, yields_integer
+from vgame.program.optimizers import Adam
+from vgame.program.schedule import Rate, Schedule, to_binary32
 from vgame.program.validate import Tensors, undecidable, validate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,3 +177,42 @@ def test_the_examples_of_the_page() -> None:
     assert f"`{tensor_root(state[0]).hex()}`" in page
     assert f"`{tensors_root(Kind.STATE, state).hex()}`" in page
     assert f"`{operator_record(negation, False).hex()}`" in page
+
+
+def test_scalars() -> None:
+    found = load("scalars")
+    steps = range(1, found["steps"] + 1)
+    for case in found["schedules"]:
+        schedule = Schedule(**{name: value for name, value in case.items() if name != "words"})
+        assert words(case["words"]) == [rounded(schedule.rate(t, found["steps"])) for t in steps], case
+    adamw = found["adamw"]
+    rule = Adam((float(adamw["beta1"]), float(adamw["beta2"])), 1e-8, float(adamw["decay"]), decoupled=True)
+    rates = [Schedule(**adamw["schedule"]).rate(t, found["steps"]) for t in steps]
+    assert set(rule.scalars) == {"rate", "root", "keep"}
+    for name, formula in rule.scalars.items():
+        assert words(adamw[name]) == [rounded(formula(rate, t)) for t, rate in zip(steps, rates, strict=True)], name
+
+
+def rounded(value: Rate) -> int:
+    return int(to_binary32(value).view(np.uint32))
+
+
+def test_an_order_is_words_of_32_bytes_in_the_order_of_its_fields() -> None:
+    """What docs/formats.md says of the encoding; that the contract names a job so is played in every game."""
+    found = load("job")
+
+    def word(value: int | str) -> bytes:
+        return (
+            value.to_bytes(32, "big")
+            if isinstance(value, int)
+            else bytes.fromhex(value.removeprefix("0x")).rjust(32, b"\0")
+        )
+
+    place = [found[name] for name in ("chain_id", "contract", "client", "nonce")]
+    encoded = b"".join(word(value) for value in [field["value"] for field in found["order"]] + place)
+    assert (encoded.hex(), keccak(encoded).hex()) == (found["encoded"], found["job"])
+    assert [snake(field["field"]) for field in found["order"]] == [field.name for field in fields(JobSpec)]
+
+
+def snake(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: "_" + letter.group().lower(), name)
