@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -118,6 +119,74 @@ def test_a_record_of_another_run_says_nothing(run: Path, tmp_path: Path) -> None
     assert vgame.audit(other, record=tmp_path / "record").match  # one worker
     store = open_run(run)
     assert not any(parallel_audit.Record(tmp_path / "record", store).holds((c, c)) for c in range(1, 7))
+
+
+ROOTS = ("roots.bin", "checks.bin")
+
+
+def test_a_run_that_is_another_one_for_the_workers(
+    run: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cheat's roots are there when the audit begins, honest ones when its workers look: its roots were told as a MATCH, and recorded."""
+    other, begin = vgame.train(bundle("0.2"), tmp_path / "other").folder, _Worker.__init__
+    for name in ROOTS:
+        shutil.copy(other / name, copy / name)
+
+    def late(self: _Worker, *given) -> None:
+        for name in ROOTS:
+            shutil.copy(run / name, copy / name)
+        begin(self, *given)
+
+    monkeypatch.setattr(_Worker, "__init__", late)
+    with pytest.raises(vgame.VgameError, match="was changed while it was audited"):
+        vgame.audit(copy, segments=(2, 3), record=tmp_path / "record")
+    assert not (tmp_path / "record").exists()
+
+
+def test_a_run_that_grows_meanwhile_is_audited_as_far_as_it_went(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, begin = {name: (copy / name).read_bytes() for name in ROOTS}, _Worker.__init__
+    for name in ROOTS:
+        (copy / name).write_bytes(whole[name][: 32 * 4])
+
+    def late(self: _Worker, *given) -> None:
+        for name in ROOTS:
+            (copy / name).write_bytes(whole[name])
+        begin(self, *given)
+
+    monkeypatch.setattr(_Worker, "__init__", late)
+    found = vgame.audit(copy, record=tmp_path / "record")
+    assert found.match and found.checked == (1, 2, 3, 4) and not found.complete
+
+
+def test_losses_that_were_changed_after_the_record(copy: Path, tmp_path: Path) -> None:
+    assert vgame.audit(copy, record=tmp_path / "record").match
+    losses = bytearray((copy / "losses.bin").read_bytes())
+    losses[4 * 9] ^= 1
+    (copy / "losses.bin").write_bytes(losses)
+    found = vgame.audit(copy, record=tmp_path / "record")
+    assert not found.match and found.step == 10
+
+
+@pytest.mark.parametrize("held", ["bytes", "folder", "pipe", "link"])
+def test_a_record_that_is_none(run: Path, tmp_path: Path, held: str) -> None:
+    """A sentence, where there was a traceback; through a link nothing is written, and a pipe is not waited for."""
+    path, target = tmp_path / "record", tmp_path / "target"
+    make = {"bytes": lambda: path.write_bytes(b"\xff\n"), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path),
+            "link": lambda: path.symlink_to(target)}  # fmt: skip
+    make[held]()
+    with pytest.raises(vgame.VgameError, match="is not the record of an audit"):
+        vgame.audit(run, workers=2, record=path)
+    assert not target.exists()
+
+
+def test_a_divergence_before_the_last_checkpoint(copy: Path, tmp_path: Path) -> None:
+    """A run that was whole says that it stopped at step 3."""
+    header = json.loads((copy / "run.json").read_text())
+    header["divergence"] = {"step": 3, "operator": 0, "element": 0}
+    (copy / "run.json").write_text(json.dumps(header))
+    assert not vgame.audit(copy).match and not vgame.audit(copy, record=tmp_path / "record").match
 
 
 def test_parts_begin_where_a_state_is_kept(tmp_path: Path) -> None:

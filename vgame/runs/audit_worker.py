@@ -1,7 +1,7 @@
-"""A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE`.
+"""A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT`.
 
-In: lines `FIRST LAST` (checkpoints) on standard input. Out: one JSON object a line: {"ready": identity of the run's job}, then for each
-part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, or {"error": sentence}.
+In: lines `FIRST LAST` (checkpoints up to COUNT) on standard input. Out: one JSON object a line: {"ready": hash of what it opened}, then for
+each part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, or {"error": sentence}.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from vgame.errors import VgameError
 from vgame.execute.devices import prepare_environment, settle
 
 
-def serve(run: Path, device: str) -> None:
+def serve(run: Path, device: str, count: int) -> None:
     from vgame.runs.local import audit_kept, audit_parts, executor_of, open_run
     from vgame.runs.logged_store import LoggedStore
+    from vgame.runs.parallel_audit import opened
     from vgame.system.progress import SILENCE
 
     with settle(device) as kind:
@@ -25,7 +26,7 @@ def serve(run: Path, device: str) -> None:
         executor = executor_of(store.bundle, kind)
         if isinstance(store, LoggedStore):
             store.follow(executor)
-        _say(ready=store.bundle.identity.hex())
+        _say(ready=opened(store, count))
         for line in sys.stdin:
             first, last = map(int, line.split())
             part = list(range(first, last + 1))
@@ -40,7 +41,7 @@ def _say(**fields: object) -> None:
 if __name__ == "__main__":
     prepare_environment(sys.argv[2])
     try:
-        serve(Path(sys.argv[1]), sys.argv[2])
+        serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
     except VgameError as error:
         _say(error=str(error))
         sys.exit(1)

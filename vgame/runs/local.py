@@ -260,7 +260,7 @@ def audit_by_workers(
     if not chosen and store.divergence:
         state = executor.to_device(state_at(store, executor, len(store.roots)))
         end = replace(store.bundle, steps=store.divergence.step)
-        mine = next(intervals(end, executor, state, len(store.roots) * store.bundle.interval + 1))
+        mine = next(intervals(end, executor, state, len(store.roots) * store.bundle.interval + 1), None)
         if mine != store.divergence:
             at = len(store.roots) + 1
             mine_is = outcome([], at, mine if isinstance(mine, Divergence) else None)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from vgame.errors import Cancelled, VgameError
 from vgame.execute.devices import find
 from vgame.runs.own_process import child_environment
 from vgame.runs.store import Store
+from vgame.system.files import no_link, read_file
 from vgame.system.progress import Silence
 
 TRIES = 3  # of one part, before the audit gives up on it
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 CELLS = 60  # of the picture of the run
+MOST_RECORD = 2**31  # bytes: 2^24 checkpoints
 
 Part = tuple[int, int]  # first and last checkpoint
 
@@ -48,29 +51,53 @@ def chance(count: int, checked: int, wrong: int) -> float:
     return 1 - math.comb(count - wrong, checked) / math.comb(count, checked)
 
 
+def committed(store: Store) -> list[str]:
+    """For each checkpoint a hash of all that decides whether it is right: place, the state before it and its own, log, losses."""
+    every, states = store.bundle.interval, [store.bundle.initial_root, *store.roots]
+    logs, losses = getattr(store, "log_roots", []), store.losses().tobytes()
+
+    def told(c: int) -> bytes:
+        part = sha256(losses[4 * every * (c - 1) : 4 * every * c]).digest()
+        return b"".join([store.bundle.identity, c.to_bytes(8), *states[c - 1 : c + 1], *logs[c - 1 : c], part])
+
+    return [sha256(told(c)).hexdigest() for c in range(1, len(store.roots) + 1)]
+
+
+def opened(store: Store, count: int) -> str:
+    """Hash of what this process has read of a run, which from now on has `count` checkpoints. Where others can write, a process that
+    opens it later may find another run."""
+    del store.roots[count:]
+    return sha256("".join(committed(store)).encode()).hexdigest()
+
+
 class Record:
     """What was found equal, in a file of lines, so that an audit that was stopped goes on. None: nothing is kept."""
 
     def __init__(self, path: Path | None, store: Store) -> None:
-        self.path, self.store = path, store
-        known = path.read_text().splitlines() if path and path.exists() else []
-        self.done = {line for line in known if line}
+        self.path, self.lines = path, committed(store)
+        self.done = set(self._read()) if path and os.path.lexists(path) else set[str]()
+
+    def _read(self) -> list[str]:
+        try:
+            return read_file(self.path, MOST_RECORD).decode("ascii").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            told = error.strerror if isinstance(error, OSError) else "it holds something else"
+            raise VgameError(f"--record {self.path} is not the record of an audit: {told}; give another file") from None
 
     def holds(self, part: Part) -> bool:
-        return all(self._line(c) in self.done for c in range(part[0], part[1] + 1))
+        return all(self.lines[c - 1] in self.done for c in range(part[0], part[1] + 1))
 
     def add(self, part: Part) -> None:
-        lines = [self._line(c) for c in range(part[0], part[1] + 1)]
+        lines = self.lines[part[0] - 1 : part[1]]
         self.done.update(lines)
         if self.path:
-            with self.path.open("a") as file:
-                file.writelines(f"{line}\n" for line in lines)
-
-    def _line(self, checkpoint: int) -> str:
-        """A checkpoint with all that decides whether it is right."""
-        roots = self.store.roots
-        before = roots[checkpoint - 2] if checkpoint > 1 else self.store.bundle.initial_root
-        return f"{self.store.bundle.identity.hex()} {checkpoint} {before.hex()} {roots[checkpoint - 1].hex()}"
+            try:
+                with open(self.path, "a", opener=no_link) as file:
+                    file.writelines(f"{line}\n" for line in lines)
+            except OSError as error:
+                raise VgameError(
+                    f"--record {self.path} cannot be written: {error.strerror}; give another file"
+                ) from None
 
 
 @dataclass
@@ -131,7 +158,7 @@ def audit_in_parallel(
 ) -> dict[str, Any] | None:
     """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a part cannot be
     executed, Cancelled if the listener says so."""
-    known = Record(record, store)
+    held, known = opened(store, len(store.roots)), Record(record, store)
     parts = [part for part in parts_of(store, chosen) if not known.holds(part)]
     count = len(parts)
 
@@ -140,7 +167,7 @@ def audit_in_parallel(
 
     work = _Work(list(parts), len(store.roots), tell, known)
     threads = [
-        threading.Thread(target=_attend, args=(store, device, workers, work)) for _ in range(min(workers, count))
+        threading.Thread(target=_attend, args=(store, held, device, workers, work)) for _ in range(min(workers, count))
     ]
     for thread in threads:
         thread.start()
@@ -155,13 +182,13 @@ def audit_in_parallel(
     return work.worst
 
 
-def _attend(store: Store, device: str, workers: int, work: _Work) -> None:
+def _attend(store: Store, held: str, device: str, workers: int, work: _Work) -> None:
     """Hands parts to a worker until none is left; a worker that died is replaced."""
     worker: _Worker | None = None
     try:
         while (part := work.take()) is not None:
             try:
-                worker = worker or _Worker(store, device, workers)
+                worker = worker or _Worker(store, held, device, workers)
                 work.finished(part, worker.audit(part))
             except WorkerDied as error:
                 work.again(part, error)
@@ -176,14 +203,15 @@ def _attend(store: Store, device: str, workers: int, work: _Work) -> None:
 class _Worker:
     """One process (audit_worker.py) with its share of the cores."""
 
-    def __init__(self, store: Store, device: str, workers: int) -> None:
+    def __init__(self, store: Store, held: str, device: str, workers: int) -> None:
         share = str(max(1, (os.cpu_count() or 1) // workers))
         environment = child_environment() | find(device).environment | dict.fromkeys(THREADS, share)
         command = [sys.executable, "-P", "-m", "vgame.runs.audit_worker", str(store.folder), device]
+        command.append(str(len(store.roots)))
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        if self._answer().get("ready") != store.bundle.identity.hex():
+        if self._answer().get("ready") != held:
             self.end()
             raise VgameError(f"{store.folder} was changed while it was audited; audit it again")
 

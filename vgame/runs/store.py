@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import IO
@@ -253,7 +254,13 @@ class Store:
         return fork
 
     def losses(self) -> np.ndarray:
-        return np.frombuffer(self._read("losses.bin")[: 4 * self.step], "<f4")
+        data = self._read("losses.bin") if self.writable else self._losses
+        return np.frombuffer(data[: 4 * self.step], "<f4")
+
+    @cached_property
+    def _losses(self) -> bytes:
+        """Of somebody else's run: read once, so that all who ask see the same."""
+        return self._read("losses.bin")
 
     # ---- states ----
 
