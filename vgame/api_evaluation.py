@@ -20,6 +20,10 @@ from vgame.tasks.task import Batch, Evaluation, Task
 
 TOTALS = "totals"  # the totals are the state tensors `totals.NAME`
 SAMPLES = "samples"  # how many samples were measured
+SIZES = "sizes"  # `sizes.NAME`: sum of an integer total's absolute values, in binary32
+LARGEST = (
+    2.0**30
+)  # of a size: binary32 loses less than 2^29 of it in 2^24 steps, so below this no total has passed 2^31
 
 
 class Measured(nn.Module):
@@ -31,6 +35,10 @@ class Measured(nn.Module):
         self.totals = nn.Module()
         for name, tensor in {SAMPLES: torch.zeros((), dtype=torch.int32), **totals}.items():
             self.totals.register_buffer(name, tensor)
+        self.sizes = nn.Module()
+        for name, tensor in totals.items():
+            if not tensor.is_floating_point():
+                self.sizes.register_buffer(name, torch.zeros(()))
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,24 @@ def evaluate(
 
 
 def evaluated(run: Run | Folder) -> Evaluated:
-    """The numbers of an evaluation's run. StoreError where it is none, or has not ended."""
+    """The numbers of an evaluation's run. StoreError where it is none, or has not ended; ProgramError where an integer total may have
+    passed 2^31, beyond which it begins again at -2^31."""
     run = run if isinstance(run, Run) else Run.open(run)
-    prefix = f"{TOTALS}."
-    state = {n.removeprefix(prefix): t.item() for n, t in run.state_dict().items() if n.startswith(prefix)}
+    state, sizes = (_numbers(run, prefix) for prefix in (TOTALS, SIZES))
     if SAMPLES not in state or not run.done:
         raise StoreError(f"{run.folder} is not the run of an evaluation that has ended; `vgame evaluate` makes one")
+    if large := [name for name, size in sizes.items() if size >= LARGEST]:
+        raise ProgramError(
+            f"the evaluation {run.folder} counts {sizes[large[0]]:.3g} of {large[0]}; integers are added up in 32 bits, "
+            "so 2^30 is the most: return it as a float, or measure smaller numbers"
+        )
     samples = state.pop(SAMPLES)
     return Evaluated(state, samples, run)
+
+
+def _numbers(run: Run, kind: str) -> dict[str, int | float]:
+    prefix = f"{kind}."
+    return {n.removeprefix(prefix): t.item() for n, t in run.state_dict().items() if n.startswith(prefix)}
 
 
 def evaluation_job(run: Run | Folder, task: Task, *, interval: int = 10, terms: Terms | None = None) -> Job:
@@ -109,7 +127,11 @@ def _loaded(model: nn.Module, run: Run) -> nn.Module:
 
 def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
     """One pass over the held-out data, batch after batch. ProgramError where `measure` returns what cannot be added up."""
-    samples = len(next(iter(evaluation.data.values())))
+    samples = len(next(iter(evaluation.data.values()), ()))
+    if not samples:
+        raise ProgramError(
+            "evaluate: there are no held-out samples; give tensors that count them in their first dimension"
+        )
     _check_batch(evaluation.batch, samples)
     measured = Measured(model, _zeros(evaluation, model))
 
@@ -117,7 +139,9 @@ def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
         found = evaluation.measure(module.model, batch)
         for name, value in found.items():
             total = getattr(module.totals, name)
-            setattr(module.totals, name, total + value.to(total.dtype))
+            setattr(module.totals, name, total + (more := value.to(total.dtype)))
+            if (size := getattr(module.sizes, name, None)) is not None:
+                setattr(module.sizes, name, size + more.float().abs())
         setattr(module.totals, SAMPLES, getattr(module.totals, SAMPLES) + evaluation.batch)
         return getattr(
             module.totals, SAMPLES
@@ -128,6 +152,8 @@ def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
 
 
 def _check_batch(batch: int, samples: int) -> None:
+    if type(batch) is not int or batch < 1:
+        raise ProgramError(f"evaluate: batch = {batch!r}: a whole number of at least 1 is expected")
     if samples % batch:
         smaller = next(b for b in range(batch, 0, -1) if samples % b == 0)
         raise ProgramError(
@@ -145,8 +171,10 @@ def _zeros(evaluation: Evaluation, model: nn.Module) -> dict[str, torch.Tensor]:
         raise ProgramError(f"measure returned {found!r}; a dict of sums over the batch is expected, "
                            '{"correct": (guess == batch["y"]).sum()}')  # fmt: skip
     for name, value in found.items():
-        if not (isinstance(name, str) and name.isidentifier()) or name == SAMPLES:
-            raise ProgramError(f'measure returned the name {name!r}; a Python name other than "{SAMPLES}" is expected')
+        if not (isinstance(name, str) and name.isidentifier()) or name == SAMPLES or hasattr(nn.Module(), name):
+            raise ProgramError(
+                f'measure returned the name {name!r}; a Python name is expected, none of a module\'s own and not "{SAMPLES}"'
+            )
         if not isinstance(value, torch.Tensor) or value.dim() or value.is_complex():
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
             raise ProgramError(

@@ -100,12 +100,29 @@ def test_what_is_not_finite_is_said(run: vgame.Run, tmp_path: Path) -> None:
             r"logits = a tensor of shape \(10, 4\); a tensor of one",
         ),
         ({"measure": lambda model, batch: {"samples": batch["x"].sum()}}, "the name 'samples'"),
+        ({"measure": lambda model, batch: {"training": batch["x"].sum()}}, "the name 'training'; .* of a module's own"),
+        ({"batch": 0}, "batch = 0: a whole number of at least 1 is expected"),
+        ({"samples": 0}, "there are no held-out samples"),
     ],
 )
 def test_what_cannot_be_added_up_is_refused(run: vgame.Run, tmp_path: Path, changed, sentence: str) -> None:
     with pytest.raises(vgame.ProgramError, match=sentence):
         vgame.evaluate(run, task(**changed), tmp_path / "evaluation")
     assert not (tmp_path / "evaluation").exists()
+
+
+@pytest.mark.parametrize("each, fits", [(2**23, True), (2**25, False), (-(2**25), False)])
+def test_a_total_beyond_32_bits_is_refused(run: vgame.Run, tmp_path: Path, each: int, fits: bool) -> None:
+    """40 samples of 2^25 are 2^30; at 2^31 the sum would begin again at -2^31, and was told so."""
+
+    def count(model: nn.Module, batch) -> dict[str, torch.Tensor]:
+        return {"tokens": (torch.full_like(batch["y"], each) + 0 * model(batch["x"]).argmax(1)).sum()}
+
+    if fits:
+        assert vgame.evaluate(run, task(count), tmp_path / "evaluation").totals == {"tokens": 40 * each}
+        return
+    with pytest.raises(vgame.ProgramError, match="of tokens; integers are added up in 32 bits"):
+        vgame.evaluate(run, task(count), tmp_path / "evaluation")
 
 
 def test_a_run_of_another_module_and_one_that_is_no_evaluation(run: vgame.Run, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ Batch = Mapping[str, torch.Tensor]
 class Evaluation:
     """`measure(model, batch)` returns sums over a batch of held-out data, by name: tensors of one number.
 
-    Integers are added up in int32 and stay exact below 2^31; floats are added in binary32, batch after batch. The number of samples is
-    counted beside them. The model is in evaluation mode. `batch` divides the number of samples.
+    Integers are added up in int32, and refused where they come to 2^30 or more; floats are added in binary32, batch after batch. The
+    number of samples is counted beside them. The model is in evaluation mode. `batch` divides the number of samples.
     """
 
     measure: Callable[[nn.Module, Batch], Mapping[str, torch.Tensor]]
