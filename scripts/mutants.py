@@ -30,7 +30,7 @@ GAME = tuple(
     for n in ("errors", "clocks", "fraud", "trees", "divergence", "restart", "agents", "many", "stateful", "listed")
 )
 TWIN = ("tests/twin", *GAME)
-LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud"))
+LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
 LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
 
 
