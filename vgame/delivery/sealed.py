@@ -11,6 +11,7 @@ Tensors follow each other in the order of the state, each in whole leaves. The k
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -163,6 +164,9 @@ def seal(
             chunks.append(chunk_levels(shape, piece.tensor, pairs)[-1])
             leaves.write(memoryview(cipher).cast("B"))
             hashes.write(true.tobytes())
+        for file in (leaves, hashes):  # before there is an offer that says so
+            file.flush()
+            os.fsync(file.fileno())
     rows = np.concatenate(chunks)
     write_atomic(folder / "chunks", rows.tobytes())
     root = CipherTree(shape, rows).root

@@ -38,11 +38,14 @@ class Seller:
         path = self.folder / "key"
         if make and not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            half = self.folder / ".key.half"
+            half.unlink(missing_ok=True)
+            descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(KEY_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
+            os.rename(half, path)  # whole or not there
         try:
             found = path.read_bytes()
         except OSError as error:

@@ -1,0 +1,144 @@
+"""The scene of the exchange: the trained state for the reward, honestly and with every way to cheat, over a small job of its own.
+
+All jobs are claimed, then become final together; trainer and client are the real seller and buyer, in this process. The honest state goes
+over HTTP into a file, which has to hold what the run holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vgame.agents.delivery import folder_server, source_record, write_state
+from vgame.agents.roles import Computation, Seat, post_job
+from vgame.attacks.exchange import CHEATS, HONEST, Cheat, Exchange
+from vgame.chain.game import Game
+from vgame.commit.tensor import to_words
+from vgame.delivery.fetch import Source
+from vgame.demo.result import Sale
+from vgame.execute.devices import settle
+from vgame.system.progress import Reporter
+from vgame.tasks.task import Task
+from vgame.watch.money import CONTRACT, balances, flows
+
+if TYPE_CHECKING:
+    from vgame.demo.story import Story
+
+WINDOWS = {"confirm_window": 90_000, "key_window": 20_000, "complaint_window": 20_000}
+REWARD = 10**17
+LIMIT = "requests-to-the-limit"
+FAULTS = ("no key", "a refused request", "badNode", "badLeaf")
+
+
+class Small(torch.nn.Module):
+    """`vectors` parameters of three numbers, and a layer."""
+
+    def __init__(self, vectors: int, width: int) -> None:
+        super().__init__()
+        self.vectors = torch.nn.ParameterList(torch.full((3,), n / 1000) for n in range(vectors))
+        self.layer = torch.nn.Linear(3, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x + sum(self.vectors))
+
+
+def task(vectors: int, width: int) -> Task:
+    torch.manual_seed(1)
+    model, data = Small(vectors, width), {"x": torch.randn(8, 3)}
+    loss = lambda m, batch: m(batch["x"]).square().mean()  # noqa: E731
+    return Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=4)
+
+
+class Order:
+    """A small job: its bundle, and its run."""
+
+    def __init__(self, story: Story, name: str, vectors: int, width: int) -> None:
+        from vgame.api import Job, prepare
+        from vgame.job.bundle import Terms
+
+        terms = Terms(reward=REWARD, trainer_bond=2 * REWARD, diverged_pay=0, **WINDOWS)
+        self.bundle = prepare(Job(task(vectors, width), steps=2, interval=1, seed=5, terms=terms))
+        folder = story.folder / name
+        self.bundle.save(folder)
+        story.page.programs.add(self.bundle)
+        seat = Seat(story.url, story.game.address, folder, story.folder / f"{name}-run")
+        with settle("default") as kind:
+            computation = Computation(seat, kind, _Quiet())
+            computation.hold()
+            computation.run()
+        self.history = computation.history
+        self.words = [to_words(t) for t in self.history.state_tensors(self.bundle.steps)]
+
+
+class _Quiet(Reporter):
+    def emit(self, event: str, text: str = "", **fields: Any) -> None:
+        """Nothing: the scene tells it."""
+
+
+class Deliveries:
+    """Plays them over a story."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    def play(self) -> None:
+        story = self.story
+        story.screen.scene("The trained state for the reward: honestly, and with every way to cheat")
+        small, limit = Order(story, "delivery", 0, 5_500), Order(story, "delivery-limit", 62, 100)
+        exchanges = [
+            self._begin(limit if cheat.name == LIMIT else small, cheat) for cheat in (HONEST, *CHEATS.values())
+        ]
+        story.travel(small.bundle.terms.challenge_window + 1)
+        for exchange in exchanges:  # all confirm windows begin now
+            exchange.trainer.step()
+            self._end(exchange)
+
+    def _begin(self, order: Order, cheat: Cheat) -> Exchange:
+        story = self.story
+        story.nonce += 1
+        job = post_job(story.game, order.bundle, story.nonce)
+        story.page.titles[job.hex()] = f"{cheat.name}: {cheat.title}"
+        trainer = Game(story.chain, story.game.address, story.wallets["trainer" if cheat is HONEST else "cheat"])
+        folder = story.folder / "deliveries" / cheat.name
+        record = partial(source_record, order.bundle)
+        exchange = Exchange(cheat, story.game, trainer, order.history, job, order.words, folder, record)
+        exchange.claim()
+        if cheat is HONEST:
+            self._over_http(exchange, order, folder / "model.safetensors")
+        return exchange
+
+    def _over_http(self, exchange: Exchange, order: Order, out: Path) -> None:
+        """What the client loads is what was trained."""
+        from vgame.job.weights import check_weights
+
+        server = folder_server(exchange.seller.public, "127.0.0.1", 0)
+        self.story.stack.callback(server.server_close)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.story.stack.callback(server.shutdown)
+        exchange.get = Source(f"http://127.0.0.1:{server.server_port}").get
+
+        def write(buyer: Any) -> None:
+            write_state(order.bundle, buyer, out)
+            keys = check_weights(out, buyer.offer().final_state, order.bundle)
+            self.story.screen.say(f"the client has {len(keys)} tensors, certified by the claim")
+
+        exchange.write = write
+
+    def _end(self, exchange: Exchange) -> None:
+        phase, story = exchange.play(), self.story
+        events = story.game.events(job=exchange.job)
+        fault = next((FAULTS[e.args["fault"]] for e in events if e.name == "NotDelivered"), None)
+        asked = sum(e.name == "Requested" for e in events)
+        found = balances(flows(story.game.job(exchange.job), events))
+        money = {story.names.get(who, who): wei for who, wei in found.items() if who != CONTRACT}
+        cheat = exchange.cheat
+        sale = Sale(
+            cheat.name, cheat.title, phase.name.lower(), cheat.end.name.lower(), fault, exchange.refusals, asked, money,
+            exchange.received,
+        )  # fmt: skip
+        story.result.exchanges.append(sale)
+        story.screen.sale(sale)
