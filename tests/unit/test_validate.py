@@ -225,8 +225,15 @@ BROKEN = {
     "a divisor beyond 31 bits": Broken(
         COUNT, access(0, dims=(Dim(1, 0, 2**31),)), "an operand dimension has a size or divisor out of range"
     ),
-    "coordinates beyond 63 bits": Broken(
-        COUNT, access(0, dims=(Dim(1, 2**62 + 1),)), "the coordinates of an access do not fit 63 bits"
+    "a coordinate above 2^62": Broken(
+        COUNT,
+        access(0, dims=(Dim(1, 2**62 + 1),)),
+        f"an access reaches the coordinate {2**62 + 1}; -2\\^62 to 2\\^62 are the most",
+    ),
+    "a coordinate below -2^62": Broken(
+        COUNT,
+        access(0, dims=(Dim(1, -(2**62) - 1),)),
+        f"an access reaches the coordinate {-(2**62) - 1}; -2\\^62 to 2\\^62 are the most",
     ),
     "a fill that is another NaN": Broken(TURNED, access(1, fill=0x7FC00001), "a fill is a NaN other than 0x7fc00000"),
     "a fill of a map that is another NaN": Broken(

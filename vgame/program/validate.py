@@ -213,8 +213,8 @@ def _access_problem(sizes: tuple[int, ...], access: Access, integer: bool) -> st
             return f"an access has the target {target} with coefficient {coefficient}"
     if any(not 1 <= d.size <= MAX_ELEMENTS or not 1 <= d.divisor <= MAX_ELEMENTS for d in access.dims):
         return "an operand dimension has a size or divisor out of range"
-    if any(abs(bound) > 2**62 for pair in access.bounds(sizes) for bound in pair):
-        return "the coordinates of an access do not fit 63 bits"
+    if far := [bound for pair in access.bounds(sizes) for bound in pair if abs(bound) > 2**62]:
+        return f"an access reaches the coordinate {far[0]}; -2^62 to 2^62 are the most"
     if not integer and not _canonical(access.fill):
         return "a fill is a NaN other than 0x7fc00000"
     return None
