@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,20 @@ from typing import Any
 import torch
 from web3 import Web3
 
+from vgame.agents.delivery import source_record
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
+from vgame.attacks.exchange import CHEATS, HONEST, Exchange
 from vgame.chain.connection import Chain, Wallet, deploy_game
 from vgame.chain.embedded import serve
 from vgame.chain.game import Game, JobSpec, Phase, abi_type, full_abi
+from vgame.commit.tensor import to_words
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, prepare, read_job_file
 from vgame.runs.history import History
 from vgame.runs.store import Store
-from vgame.runs.training import intervals
+from vgame.runs.training import intervals, train
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "gas.json"
 MARGIN = 0.02
@@ -142,6 +146,42 @@ class Stage:
                 return self.calls(first)
 
 
+# ---- delivery ----
+
+WINDOWS = {"confirm_window": 20_000, "key_window": 8_000, "complaint_window": 8_000}
+#: Of the register of attacks on a delivery those that make each of its calls.
+SALES = ("honest-exchange", "one-wrong-leaf", "wrong-true-hash", "refused-chunk", "answers-on-chain", "declines")
+
+
+def deliveries(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
+    """Least and most gas of the calls of deliveries of a short job's state."""
+    job = read_job_file(Path(str(files("vgame.tasks") / "digits.toml")))
+    bundle = prepare(job.model_copy(update={"steps": 2, "interval": 1, "terms": job.terms.model_copy(update=WINDOWS)}))
+    s = Stage(chain, bundle, folder)
+    store = Store(folder / "sold", bundle)
+    train(store, s.executor(), lambda step, loss: None)
+    history = History(store, s.executor())
+    words = [to_words(t) for t in history.state_tensors(bundle.steps)]
+    first = chain.web3.eth.block_number + 1
+    for name in SALES:
+        client, spec, s.nonce = s.game(), JobSpec(**bundle.order), s.nonce + 1
+        client.send("createJob", astuple(spec), s.nonce, bundle.program.header, value=spec.reward)
+        identity = client.job_id(spec, client.wallet.address, s.nonce)
+        record = partial(source_record, bundle)
+        sale = Exchange(CHEATS.get(name, HONEST), client, s.game(), history, identity, words, folder / name, record)
+        sale.claim()
+        chain.advance(bundle.terms.challenge_window + 1)
+        sale.play()
+    return ranges([call for call in s.calls(first) if call[0] in DELIVERY])
+
+
+def ranges(calls: list[tuple[str, int]]) -> dict[str, dict[str, int]]:
+    table: dict[str, list[int]] = {}
+    for name, gas in calls:
+        table.setdefault(name, []).append(gas)
+    return {name: {"least": min(gas), "most": max(gas)} for name, gas in table.items()}
+
+
 @contextmanager
 def stage() -> Iterator[Stage]:
     """Everything that the measurement needs."""
@@ -153,6 +193,10 @@ def stage() -> Iterator[Stage]:
     server.shutdown()
 
 
+#: The calls of IDelivery.
+DELIVERY = {
+    "postClaimAndOffer", "confirm", "decline", "request", "answer", "refused", "revealKey", "badNode", "badLeaf", "closeDelivery",
+}  # fmt: skip
 #: What is no move of a dispute.
 AROUND = {"acceptJob", "createJob", "payReward", "postClaim", "proveKnowledge", "withdraw", "finalize", "refund"}
 
@@ -162,12 +206,11 @@ def measure() -> dict[str, Any]:
     with stage() as s:
         final = s.play(s.honest, auditor=False)
         disputes = {title: s.play(s.cheat(*where), auditor=True) for title, where in FRAUDS.items()}
-    table: dict[str, list[int]] = {}
-    for name, gas in [*final, *(call for calls in disputes.values() for call in calls)]:
-        table.setdefault(name, []).append(gas)
+        sold = deliveries(s.chain, s.folder / "sales")
     moves = {title: [gas for name, gas in calls if name not in AROUND] for title, calls in disputes.items()}
     return {
-        "calls": {name: {"least": min(gas), "most": max(gas)} for name, gas in table.items()},
+        "calls": ranges([*final, *(call for calls in disputes.values() for call in calls)]),
+        "delivery": sold,
         "disputes": {title: {"gas": sum(gas), "transactions": len(gas)} for title, gas in moves.items()},
     }
 

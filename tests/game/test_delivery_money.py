@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
@@ -100,6 +101,23 @@ def test_a_complaint_pays_no_more_than_its_gas(scene: Scene, fee, tmp_path: Path
 def gas_of(receipt, name: str, args) -> int:
     """As on the main chain since Prague: at least the floor of the calldata."""
     return max(int(receipt["gasUsed"], 16), calldata_floor(bytes.fromhex(calldata(name, args)[2:])))
+
+
+def test_the_recorded_gas_is_within_its_bounds() -> None:
+    """docs/gas.json is what scripts/gas.py measured."""
+    record = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())
+    most = {name: call["most"] for name, call in record["delivery"].items()}
+    assert most["postClaimAndOffer"] - record["calls"]["postClaim"]["least"] <= 60_000
+    bounds = {
+        "revealKey": 60_000,
+        "badLeaf": MOST,
+        "badNode": MOST,
+        "decline": 100_000,
+        "confirm": 60_000,
+        "refused": 100_000,
+    }
+    assert all(most[name] <= bound for name, bound in bounds.items())
+    assert min(record["delivery"][name]["least"] for name in ("badLeaf", "badNode")) > COMPLAINT_GAS
 
 
 # ---- states of any size ----

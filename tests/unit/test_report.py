@@ -10,7 +10,8 @@ from pathlib import Path
 from vgame.attacks.adversaries import ATTACKS
 from vgame.demo.dossier import Dossier, Move, with_value
 from vgame.demo.report import TITLES, exact_ether, story_record, write_report
-from vgame.demo.result import Result
+from vgame.demo.result import Result, Sale
+from vgame.demo.story import as_expected
 
 ETHER = 10**18
 ONE = Dossier(
@@ -55,6 +56,13 @@ def test_the_whole_story() -> None:
     ):
         assert present in text, present
     assert "Mode nearest (binary64, rounded): did not part within the run" in text
+
+
+def test_deliveries_are_counted_and_a_wrong_end_fails_the_story() -> None:
+    sold = Sale("no-key", "keeps the key", "undelivered", "no key", [], 0, {"cheat": -1, "burnt": 1}, True)
+    played = replace(SINGLE, exchanges=[sold, replace(sold, right=False)])
+    assert "1 of 2 deliveries ended as they must" in text_of(played)
+    assert not as_expected(played) and as_expected(replace(played, exchanges=[sold]))
 
 
 def test_what_was_not_compared_is_not_said() -> None:

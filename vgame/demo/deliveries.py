@@ -16,7 +16,7 @@ import torch
 from vgame.agents.delivery import folder_server, source_record, write_state
 from vgame.agents.roles import Computation, Seat, post_job
 from vgame.attacks.exchange import CHEATS, HONEST, Cheat, Exchange
-from vgame.chain.game import Game
+from vgame.chain.game import Game, Phase
 from vgame.commit.tensor import to_words
 from vgame.delivery.fetch import Source
 from vgame.demo.result import Sale
@@ -28,27 +28,19 @@ from vgame.watch.money import CONTRACT, balances, flows
 if TYPE_CHECKING:
     from vgame.demo.story import Story
 
-WINDOWS = {"confirm_window": 90_000, "key_window": 20_000, "complaint_window": 20_000}
+WINDOWS = {"confirm_window": 20_000, "key_window": 8_000, "complaint_window": 8_000}
 REWARD = 10**17
-LIMIT = "requests-to-the-limit"
+#: Of the register these; tests/game/test_exchange_attacks.py plays all.
+SHOWN = (
+    "garbage-ciphertext", "one-wrong-leaf", "wrong-true-hash", "wrong-key", "no-key", "refused-chunk", "false-complaint", "declines",
+    "requests-to-the-limit", "silent-client",
+)  # fmt: skip
 FAULTS = ("no key", "a refused request", "badNode", "badLeaf")
 
 
-class Small(torch.nn.Module):
-    """`vectors` parameters of three numbers, and a layer."""
-
-    def __init__(self, vectors: int, width: int) -> None:
-        super().__init__()
-        self.vectors = torch.nn.ParameterList(torch.full((3,), n / 1000) for n in range(vectors))
-        self.layer = torch.nn.Linear(3, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x + sum(self.vectors))
-
-
-def task(vectors: int, width: int) -> Task:
+def task() -> Task:
     torch.manual_seed(1)
-    model, data = Small(vectors, width), {"x": torch.randn(8, 3)}
+    model, data = torch.nn.Linear(3, 5_500), {"x": torch.randn(8, 3)}
     loss = lambda m, batch: m(batch["x"]).square().mean()  # noqa: E731
     return Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=4)
 
@@ -56,16 +48,16 @@ def task(vectors: int, width: int) -> Task:
 class Order:
     """A small job: its bundle, and its run."""
 
-    def __init__(self, story: Story, name: str, vectors: int, width: int) -> None:
+    def __init__(self, story: Story) -> None:
         from vgame.api import Job, prepare
         from vgame.job.bundle import Terms
 
         terms = Terms(reward=REWARD, trainer_bond=2 * REWARD, diverged_pay=0, **WINDOWS)
-        self.bundle = prepare(Job(task(vectors, width), steps=2, interval=1, seed=5, terms=terms))
-        folder = story.folder / name
+        self.bundle = prepare(Job(task(), steps=2, interval=1, seed=5, terms=terms))
+        folder = story.folder / "delivery"
         self.bundle.save(folder)
         story.page.programs.add(self.bundle)
-        seat = Seat(story.url, story.game.address, folder, story.folder / f"{name}-run")
+        seat = Seat(story.url, story.game.address, folder, story.folder / "delivery-run")
         with settle("default") as kind:
             computation = Computation(seat, kind, _Quiet())
             computation.hold()
@@ -75,8 +67,13 @@ class Order:
 
 
 class _Quiet(Reporter):
+    """The scene tells it."""
+
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
-        """Nothing: the scene tells it."""
+        pass
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        pass
 
 
 class Deliveries:
@@ -88,13 +85,10 @@ class Deliveries:
     def play(self) -> None:
         story = self.story
         story.screen.scene("The trained state for the reward: honestly, and with every way to cheat")
-        small, limit = Order(story, "delivery", 0, 5_500), Order(story, "delivery-limit", 62, 100)
-        exchanges = [
-            self._begin(limit if cheat.name == LIMIT else small, cheat) for cheat in (HONEST, *CHEATS.values())
-        ]
-        story.travel(small.bundle.terms.challenge_window + 1)
-        for exchange in exchanges:  # all confirm windows begin now
-            exchange.trainer.step()
+        order = Order(story)
+        exchanges = [self._begin(order, cheat) for cheat in (HONEST, *(CHEATS[name] for name in SHOWN))]
+        story.travel(order.bundle.terms.challenge_window + 1)
+        for exchange in exchanges:
             self._end(exchange)
 
     def _begin(self, order: Order, cheat: Cheat) -> Exchange:
@@ -102,7 +96,9 @@ class Deliveries:
         story.nonce += 1
         job = post_job(story.game, order.bundle, story.nonce)
         story.page.titles[job.hex()] = f"{cheat.name}: {cheat.title}"
-        trainer = Game(story.chain, story.game.address, story.wallets["trainer" if cheat is HONEST else "cheat"])
+        trainer = Game(
+            story.chain, story.game.address, story.wallets["cheat" if cheat.end is Phase.UNDELIVERED else "trainer"]
+        )
         folder = story.folder / "deliveries" / cheat.name
         record = partial(source_record, order.bundle)
         exchange = Exchange(cheat, story.game, trainer, order.history, job, order.words, folder, record)
@@ -136,9 +132,9 @@ class Deliveries:
         found = balances(flows(story.game.job(exchange.job), events))
         money = {story.names.get(who, who): wei for who, wei in found.items() if who != CONTRACT}
         cheat = exchange.cheat
+        right = phase is cheat.end and exchange.received == (phase is Phase.FINAL and not cheat.absent)
         sale = Sale(
-            cheat.name, cheat.title, phase.name.lower(), cheat.end.name.lower(), fault, exchange.refusals, asked, money,
-            exchange.received,
+            cheat.name, cheat.title, phase.name.lower(), fault, exchange.refusals, asked, money, right
         )  # fmt: skip
         story.result.exchanges.append(sale)
         story.screen.sale(sale)

@@ -15,6 +15,7 @@ Names = Mapping[str, str]  # address -> who that is
 
 LEAF_MOVES = frozenset({"prove"})
 AFTERWARDS = frozenset({"refund", "proveKnowledge", "payReward", "withdraw", "finalize"})
+PAYING = frozenset({"JobCreated", "JobAccepted", "Challenged", "Requested"})  # events of calls that bring money
 BEFORE = frozenset({"createJob", "acceptJob", "postClaim", "postDiverged"})
 
 
@@ -168,7 +169,7 @@ def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Progr
 def paid_in(game: Game, events: Iterable[Event]) -> dict[str, int]:
     """Per address what it ever paid into the contract."""
     paid: dict[str, int] = {}
-    for digest in {e.transaction for e in events if e.name in ("JobCreated", "JobAccepted", "Challenged")}:
+    for digest in {e.transaction for e in events if e.name in PAYING}:
         tx = game.chain.web3.eth.get_transaction(bytes.fromhex(digest))
         paid[tx["from"]] = paid.get(tx["from"], 0) + int(tx["value"])
     return paid

@@ -53,6 +53,9 @@ def _cards(result: Result) -> list[dict[str, Any]]:
         if found:
             right = sum(d.verdict == verdict for d in found)
             cards.append(_card(f"{right} of {len(found)}", f"{what} {verdict}", right == len(found)))
+    if sales := result.exchanges:
+        right = sum(s.right for s in sales)
+        cards.append(_card(f"{right} of {len(sales)}", "deliveries ended as they must", right == len(sales)))
     told = "conserved" if result.conserved else "NOT conserved"
     return [*cards, _card(told, "money in = out + credits + burnt, to the wei", result.conserved)]
 

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vgame.demo.dossier import Dossier
 
 DEVICE_A, DEVICE_B = "default", "compatible"
+
+
+@dataclass(frozen=True)
+class Sale:
+    """How one delivery ended, by which complaint, what the contract refused, who has more or less by it. `right`: it ended as it must."""
+
+    name: str
+    title: str
+    verdict: str
+    fault: str | None
+    refused: list[str]
+    requests: int
+    money: dict[str, int]
+    right: bool
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass
@@ -22,12 +39,14 @@ class Result:
     losses: list[float] = field(default_factory=list)
     money: dict[str, int] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
+    exchanges: list[Sale] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "honest": self.honest,
             "attacks": [a.facts() for a in self.attacks],
             "accusations": [a.facts() for a in self.accusations],
+            "exchanges": [s.facts() for s in self.exchanges],
             "conserved": self.conserved,
             "seconds": round(self.seconds, 1),
         }

@@ -12,7 +12,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from vgame.demo.dossier import Dossier
-    from vgame.demo.result import Result
+    from vgame.demo.result import Result, Sale
 
 
 class Screen:
@@ -69,6 +69,16 @@ class Screen:
         place = f" at step {dossier.step}, {dossier.operator}" if dossier.step else ""
         element = f", element {dossier.element}" if dossier.element is not None else ""
         self.say(f"{dossier.verdict} by {dossier.decided_by}{place}{element}{bits}")
+
+    def sale(self, sale: Sale) -> None:
+        """One line for a delivery."""
+        by = f" by {sale.fault}" if sale.fault else ""
+        refused = f"; the contract refused {', '.join(sale.refused)}" if sale.refused else ""
+        asked = f"; {sale.requests} chunks requested" if sale.requests else ""
+        money = ", ".join(f"{who} {wei / 1e18:+.3f}" for who, wei in sale.money.items() if wei)
+        self.say(
+            f"{sale.name} ({sale.title}): {sale.verdict}{by}{refused}{asked}; {money or 'nobody has more or less'}"
+        )
 
     def table(self, result: Result) -> None:
         """The facts in the end."""

@@ -22,6 +22,7 @@ from vgame.chain.connection import Wallet, connect, deploy_game
 from vgame.chain.game import Event, Game, Status
 from vgame.demo.cheats import LOGGED, Cheats
 from vgame.demo.comparison import Comparison
+from vgame.demo.deliveries import Deliveries
 from vgame.demo.dossier import investigate, paid_in
 from vgame.demo.page import StoryPage
 from vgame.demo.processes import Role, start_embedded_chain
@@ -100,7 +101,8 @@ def as_expected(result: Result) -> bool:
     honest = not result.honest or result.honest["verdict"] == "final"
     convicted = all(a.verdict == "convicted" for a in result.attacks)
     dismissed = all(a.verdict == "dismissed" for a in result.accusations)
-    return honest and convicted and dismissed and result.conserved
+    exchanged = all(s.right for s in result.exchanges)
+    return honest and convicted and dismissed and exchanged and result.conserved
 
 
 class Story:
@@ -267,6 +269,8 @@ class Story:
         self.audited(auditor, trainer, job)
         self.settle(trainer, job)
         Cheats(self).attacks(attacks, cheats, Comparison(self, (DEVICE_A, DEVICE_B)))
+        if self.can_travel:
+            Deliveries(self).play()
 
     def _cheats(self, count: int) -> dict[str, Role]:
         return {name: self.role(name, "adversary", name, name, DEVICE_A) for name in CHEATS[:count]}
