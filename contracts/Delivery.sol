@@ -15,8 +15,9 @@ import {Records} from "./Records.sol";
 /// @notice Runs inside `VerificationGame` by delegatecall, behind `Settlement`; at its own address there is no job, so nothing can be played there.
 contract Delivery is GameState, IDelivery {
     uint256 private constant MAX_REQUESTS = 64;
-    /// @dev Less than any complaint costs (docs/gas.json): to be paid for it is no gain.
-    uint256 private constant COMPLAINT_GAS = 80_000;
+    /// @dev Less than any complaint costs, also of who has credits already (tests/game/test_delivery_money.py): to be paid for it is no gain.
+    uint256 private constant NODE_GAS = 35_000;
+    uint256 private constant LEAF_GAS = 55_000;
     /// @dev What every answer costs, and each byte of it: the floor of calldata. Less than it really costs, so to be asked is no gain.
     uint256 private constant ANSWER_GAS = 21_000;
     uint256 private constant BYTE_GAS = 40;
@@ -188,7 +189,7 @@ contract Delivery is GameState, IDelivery {
         (bytes32 cipher, bytes32 plain) = Cipher.parent(kind, children[0], children[1], children[2], children[3]);
         if (plain == place.trueHash) revert NothingWrong();
         _checkPair(job, offer, Cipher.Pair(cipher, place.trueHash), place.index, place.path);
-        _fail(id, job, e, Fault.BadNode, COMPLAINT_GAS);
+        _fail(id, job, e, Fault.BadNode, NODE_GAS);
     }
 
     /// @inheritdoc IDelivery
@@ -209,7 +210,7 @@ contract Delivery is GameState, IDelivery {
         Cipher.Pair memory pair = Cipher.Pair(Cipher.leaf(cipher, tensor, leaf), place.trueHash);
         _checkPair(job, offer, pair, place.index, place.path);
         if (Cipher.trueHash(cipher, Cipher.jobKey(key, id), tensor, leaf) == place.trueHash) revert NothingWrong();
-        _fail(id, job, e, Fault.BadLeaf, COMPLAINT_GAS);
+        _fail(id, job, e, Fault.BadLeaf, LEAF_GAS);
     }
 
     /// @inheritdoc IDelivery

@@ -98,9 +98,11 @@ def words_of(sizes: tuple[int, ...]) -> list[np.ndarray]:
     return [random.integers(0, 2**32, n, dtype=np.uint32) for n in sizes]
 
 
-def offered(scene: Scene, folder: Path, setup: Setup = DELIVERY, change: Change | None = None) -> Exchange:
-    """A claimed job and what its trainer offers; `change`: how it cheats in what it commits to."""
-    play = scene.post(setup)
+def offered(
+    scene: Scene, folder: Path, setup: Setup = DELIVERY, change: Change | None = None, wallet: Any = None
+) -> Exchange:
+    """A claimed job and what its trainer offers; `change`: how it cheats in what it commits to; `wallet`: the client's."""
+    play = scene.post(setup, wallet)
     trainer = scene.game()
     trainer.send("acceptJob", play.id, value=setup.spec.trainer_bond)
     sizes = tuple(s.elements for s in setup.program.states)

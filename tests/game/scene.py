@@ -107,10 +107,10 @@ class Scene:
     def game(self, wallet: Wallet | None = None) -> Game:
         return self.make_game(self.chain, self.address, wallet or self.wallet())
 
-    def post(self, setup: Setup) -> Play:
+    def post(self, setup: Setup, wallet: Wallet | None = None) -> Play:
         """Order a job."""
         self.nonce += 1
-        game = self.game()
+        game = self.game(wallet)
         game.send("createJob", astuple(setup.spec), self.nonce, setup.program.header, value=setup.spec.reward)
         return Play(self, setup, game.job_id(setup.spec, game.wallet.address, self.nonce), game)
 

@@ -187,9 +187,9 @@ def top_children(x: Exchange) -> list[bytes]:
     return [h for pair in bulk.from_rows(bulk.next_level(Kind.TENSOR, pairs, 0)) for h in pair]
 
 
-def graft(scene: Scene, folder: Path, honest: Exchange, lie: Exchange) -> Exchange:
+def graft(scene: Scene, folder: Path, honest: Exchange, lie: Exchange, wallet: Any = None) -> Exchange:
     """A claim with the true final state and the cipher root of the lie."""
-    play = scene.post(ONE)
+    play = scene.post(ONE, wallet)
     trainer = scene.game()
     trainer.send("acceptJob", play.id, value=ONE.spec.trainer_bond)
     offer = replace(lie.offer, final_state=honest.offer.final_state)

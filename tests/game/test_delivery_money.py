@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from exchange import DELIVERY, KEY, KEY_WINDOW, Exchange, claim, offered
+from exchange import DELIVERY, KEY, KEY_WINDOW, ONE, Exchange, claim, offered
 from revm_node import calldata
-from scene import Scene, fast_scene
-from test_delivery import BIG, owed, refuses, request_call
+from scene import Scene, Setup, fast_scene
+from test_delivery import BIG, graft, owed, refuses, request_call, top_children
+from toy import Operator, Program, State
 
-from vgame.chain.connection import calldata_floor
+from vgame.chain.connection import Wallet, calldata_floor
 from vgame.chain.game import Phase
 from vgame.commit.merkle import Kind, leaf_hash
 from vgame.delivery.cipher import Pair, cipher_leaf, crypt, job_key, key_hash, parent
@@ -22,7 +24,7 @@ from vgame.delivery.sealed import Offer, Piece
 
 SPEC = DELIVERY.spec
 PRICE = 11 * 2**14
-COMPLAINT_GAS = 80_000
+NODE_GAS, LEAF_GAS = 35_000, 55_000
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +96,49 @@ def test_a_complaint_pays_no_more_than_its_gas(scene: Scene, fee, tmp_path: Path
     args = x.bad_leaf(2, 0)
     used = gas_of(stranger.send("badLeaf", *args), "badLeaf", args)
     paid = stranger.credits(stranger.wallet.address)
-    assert paid == COMPLAINT_GAS * PRICE < used * PRICE
+    assert paid == LEAF_GAS * PRICE < used * PRICE
     assert owed(x) == (SPEC.reward, 0) and stranger.burnt() - burnt == SPEC.trainer_bond - paid
+
+
+@pytest.mark.parametrize("kind", ["badNode", "badLeaf"])
+def test_the_cheapest_complaint_costs_more_than_it_is_paid(scene: Scene, fee, tmp_path: Path, kind: str) -> None:
+    """The smallest tree, a caller and a client that the contract owes something already."""
+    setup, least = (ONE, NODE_GAS) if kind == "badNode" else (TINY, LEAF_GAS)
+    stranger, wallet, used = scene.game(), scene.wallet(), []
+    for n in range(2):
+        x = cheated(scene, tmp_path / str(n), setup, kind, wallet)
+        args = complaint(x, kind)
+        used.append(gas_of(stranger.send(kind, *args), kind, args))
+        assert x.phase is Phase.UNDELIVERED and x.client.credits(wallet.address) == (n + 1) * SPEC.reward
+    assert used[1] < used[0] - 30_000 and least < used[1]
+    assert stranger.credits(stranger.wallet.address) == 2 * least * PRICE
+
+
+TINY = replace(ONE, program=Program((Operator(1),), (State(1),)))
+
+
+def cheated(scene: Scene, folder: Path, setup: Setup, kind: str, wallet: Wallet) -> Exchange:
+    """A delivery to this wallet, of a trainer that cheats."""
+
+    def garble(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
+        cipher[0] ^= 1
+
+    def lie(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
+        true[2] ^= 1
+
+    if kind == "badLeaf":
+        x = offered(scene, folder, setup, garble, wallet).finalize()
+        x.client.send("confirm", x.id)
+        x.reveal()
+        return x
+    honest, x = offered(scene, folder / "honest", setup), offered(scene, folder / "lie", setup, lie)
+    return graft(scene, folder, honest, x, wallet).finalize()
+
+
+def complaint(x: Exchange, kind: str) -> tuple[Any, ...]:
+    if kind == "badLeaf":
+        return x.bad_leaf(0, 0)
+    return x.id, astuple(x.offer), top_children(x), (x.offer.final_state, 0, [])
 
 
 def gas_of(receipt, name: str, args) -> int:
@@ -117,7 +160,6 @@ def test_the_recorded_gas_is_within_its_bounds() -> None:
         "refused": 100_000,
     }
     assert all(most[name] <= bound for name, bound in bounds.items())
-    assert min(record["delivery"][name]["least"] for name in ("badLeaf", "badNode")) > COMPLAINT_GAS
 
 
 # ---- states of any size ----

@@ -187,6 +187,16 @@ def test_one_refused_chunk_is_the_only_one_that_is_missing_and_may_come_another_
     assert fetch(nothing, SHAPE, offer, tmp_path).tree.root.plain == offer.final_state  # all leaves are here
 
 
+@pytest.mark.parametrize("place", [(3, 0), (1, 131), (-1, 0), (1, -1)])
+def test_what_an_endpoint_shows_is_written_only_where_it_belongs(tmp_path: Path, place: tuple[int, int]) -> None:
+    """A fabricated event."""
+    with pytest.raises(DeliveryError, match="no chunk"):
+        keep_chunk(SHAPE, tmp_path, *place, bytes(64 * 512), bytes(64 * 32))
+    with pytest.raises(DeliveryError, match="another size"):
+        keep_chunk(SHAPE, tmp_path, 1, 0, bytes(64 * 512 + 1), bytes(64 * 32))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_server_that_is_away_is_not_asked_for_every_chunk(sealed, tmp_path: Path) -> None:
     folder, offer = sealed
     asked: list[str] = []

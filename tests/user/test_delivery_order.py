@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,3 +108,31 @@ def test_a_received_file_is_what_an_export_writes(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), StateFile(tmp_path / "half", bundle, [bytes(32)] * 4):
         raise ZeroDivisionError
     assert sorted(p.name for p in tmp_path.iterdir()) == ["expected", "m.safetensors"]
+
+
+def test_the_server_gives_four_files_and_nothing_else(tmp_path: Path) -> None:
+    """The key lies beside the folder that is served."""
+    (tmp_path / "key").write_bytes(b"secret")
+    public = tmp_path / "public"
+    public.mkdir()
+    for name in ("offer.json", "chunks", "hashes", "leaves", "other"):
+        (public / name).write_bytes(b"0123456789")
+    server = folder_server(public, "127.0.0.1", 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def ask(path: str, wanted: str = "bytes=2-4", method: str = "GET") -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+        connection.putrequest(method, path, skip_host=True)
+        connection.putheader("Range", wanted)
+        connection.endheaders()
+        with connection.getresponse() as reply:
+            return reply.status, reply.read()
+
+    assert ask("/leaves") == (206, b"234") and ask("/leaves", "bytes=8-99") == (206, b"89")
+    for path in ("/../key", "/..%2fkey", "/other", "/", "//etc/passwd", "/leaves/../../key", "/leaves?x", "/.key.half"):
+        assert ask(path)[0] == 404, path
+    for wanted in ("bytes=10-11", "bytes=4-2"):
+        assert ask("/leaves", wanted)[0] == 416, wanted
+    assert ask("/leaves", "bytes=0-1,3-4") == (200, b"0123456789")
+    assert {ask("/leaves", method=m)[0] for m in ("HEAD", "PUT", "DELETE", "POST")} == {501}
+    server.shutdown()

@@ -232,11 +232,12 @@ def _get(get: Get, piece: Piece) -> tuple[bytes, bytes]:
 
 def keep_chunk(shape: Shape, folder: Path, tensor: int, chunk: int, cipher: bytes, true: bytes) -> None:
     """Write a chunk that came another way; it is verified when the rest is fetched."""
+    piece = shape.chunk(tensor, chunk)
+    if len(cipher) != piece.count * LEAF_BYTES or len(true) != piece.count * bulk.HASH:
+        raise DeliveryError(f"tensor {tensor}, chunk {chunk}: what is shown has another size than this chunk")
     folder.mkdir(parents=True, exist_ok=True)
     with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
-        _Files(shape, np.empty((0, bulk.PAIR), np.uint8), leaves, hashes).write(
-            shape.chunk(tensor, chunk), cipher, true
-        )
+        _Files(shape, np.empty((0, bulk.PAIR), np.uint8), leaves, hashes).write(piece, cipher, true)
 
 
 def _insist(get: Callable[[], T]) -> T:

@@ -79,6 +79,8 @@ class Shape:
 
     def chunk(self, tensor: int, chunk: int) -> Piece:
         first = chunk * CHUNK
+        if not (0 <= tensor < len(self.chunks) and 0 <= chunk < self.chunks[tensor]):
+            raise DeliveryError(f"the state has no chunk {chunk} of tensor {tensor}")
         return Piece(tensor, first, min(CHUNK, self.leaves[tensor] - first), self.first_leaf[tensor] + first)
 
 
