@@ -30,6 +30,7 @@ GAME = tuple(
     for n in ("errors", "clocks", "fraud", "trees", "divergence", "restart", "agents", "many", "stateful", "listed")
 )
 TWIN = ("tests/twin", *GAME)
+PAYMENTS = ("tests/game/test_payments.py",)
 LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
 LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
 
@@ -118,12 +119,12 @@ MUTANTS = (
     Mutant("Settlement.sol", "if (v.best == 0) burnt += reward;", "if (v.best == 0) burnt += 0;"),
     Mutant("Settlement.sol", "_expect(commitment, d.commitment);", ""),
     Mutant("Settlement.sol", "own.height > place.height || ", ""),
-    Mutant("Settlement.sol", "if (place.index == 0) revert NotEligible();", ""),
-    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "d.entry != Level.Run"),
-    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "v.cause == Cause.Timeout"),
-    Mutant("Settlement.sol", "d.moves == 0 || !_comparable", "!_comparable"),
-    Mutant("Settlement.sol", "v.pool -= uint128(stipend);", ""),
-    Mutant("Settlement.sol", "v.paid || d.moves == 0", "d.moves == 0"),
+    Mutant("Settlement.sol", "if (place.index == 0) revert NotEligible();", "", PAYMENTS),
+    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "d.entry != Level.Run", PAYMENTS),
+    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "v.cause == Cause.Timeout", PAYMENTS),
+    Mutant("Settlement.sol", "d.moves == 0 || !_comparable", "!_comparable", PAYMENTS),
+    Mutant("Settlement.sol", "v.pool -= uint128(stipend);", "", PAYMENTS),
+    Mutant("Settlement.sol", "v.paid || d.moves == 0", "d.moves == 0", PAYMENTS),
     # the least that an order may say
     Mutant("Settlement.sol", " || spec.trainerBond < spec.reward", ""),
     Mutant("Settlement.sol", "spec.trainerBudget < spec.slot", "spec.trainerBudget == 0"),
