@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.game import Level, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import View
 from vgame.errors import ContractError
 
 SPEC = SETUP.spec
@@ -102,6 +104,22 @@ def test_silence_is_no_knowledge_for_anybody(scene: Scene) -> None:
         squatter.game.send("proveKnowledge", play.id, 0, (squatter.salt(own), own, own, [], root, []))
 
 
+def test_what_was_known_is_not_paid_after_a_timeout(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contract refuses what would be knowledge behind any other cause; agents do not even ask."""
+    play = scene.claimed(SETUP, LIE, Bluffer, silent={"postSegment"})
+    honest = play.auditor()
+    play.run(play.trainer, honest)
+    play.wait_for_clocks()
+    scene.game().send("timeout", play.id, 0)
+    verdict = replace(play.client.verdict(play.id), cause="element")
+    with monkeypatch.context() as patched:
+        patched.setattr(honest.game, "verdict", lambda _: verdict)
+        k = View(honest, play.job).knowledge(play.dispute(0))
+    assert k is not None
+    with pytest.raises(ContractError, match="NotEligible"):
+        honest.game.send("proveKnowledge", play.id, 0, k)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_squatter_is_never_paid_for_knowing(scene: Scene, place: int) -> None:
     """It came first, copies every move, and committed to arbitrary leaves: at the first checkpoint there is nothing to compare, behind it
@@ -137,6 +155,24 @@ def test_who_enters_where_the_children_are_public_has_no_share(scene: Scene) -> 
     k = copy.knowledge(play.trainer.segment_tree(1), 2)
     with pytest.raises(ContractError, match="NotEligible"):
         copy.game.send("proveKnowledge", play.id, 1, k)
+
+
+def test_a_run_tree_that_was_committed_to_below_the_run_has_no_share(scene: Scene) -> None:
+    """Who enters at the segment has seen the run's checkpoints: a tree of these with another leaf at the fraud would compare them."""
+    play = scene.claimed(SETUP, LIE)
+    honest = play.auditor()
+    play.run_until("postTrace", honest, play.trainer)
+    claimed = play.trainer.run_tree()
+    copy = play.auditor(cls=Other, tree=Tree(Kind.RUN, [claimed.node(0, 0), b"\x5a" * 32, claimed.node(0, 2)]))
+    root = play.client.segment_root(play.id, 2)
+    copy.game.send("challenge", play.id, int(Level.SEGMENT), 2, root, copy.commitment(b""), value=SPEC.auditor_bond)
+    for _ in rounds(play):
+        for player in (copy, honest, play.trainer):
+            if play.phase is Phase.CLAIMED and (call := due(player)):
+                call.send(player.game)
+    assert [v[2] for v in play.verdicts] == ["element"] and play.dispute(1).moves
+    with pytest.raises(ContractError, match="NotEligible"):
+        copy.game.send("proveKnowledge", play.id, 1, copy.knowledge(claimed, 1))
 
 
 def test_idle_and_off_the_path(scene: Scene) -> None:

@@ -73,8 +73,9 @@ def test_idle_disputes_do_not_eat_an_honest_trainers_clock(crowded: Scene, count
     """An accuser moves as soon as the trainer has begun to end the disputes whose time is over."""
     setup = Setup(SETUP.program, steps=8, terms={"auditor_budget": 1000, "trainer_budget": 15 * BLOCK, "slot": BLOCK})
     play = crowded.claimed(setup)
-    crowd(play, count)
-    play.trainer.step()
+    crowd(play, 1)
+    play.trainer.step()  # it opens the root for all of them
+    crowd(play, count - 1)
     play.advance(setup.spec.auditor_budget - 5 * BLOCK)
     accuser = play.auditor(None, FalseAccuser, step_wanted=5)
     accuser.step()
