@@ -32,6 +32,7 @@ GAME = tuple(
 TWIN = ("tests/twin", *GAME)
 PAYMENTS = ("tests/game/test_payments.py",)
 LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
+SOLD = tuple(f"tests/game/test_{n}.py" for n in ("delivery", "delivery_money", "delivery_orders", "exchange_attacks"))
 LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
 
 
@@ -180,6 +181,45 @@ MUTANTS = (
     Mutant("VerificationGame.sol", "if (address(logged_) != address(referee_)) _checkPart(address(logged_));", "", LATER),
     Mutant("Settlement.sol", "if (address(this) == self) revert OnlyDelegated();", "", LATER),
     Mutant("Settlement.sol", "sendValue(recipient, amount);", "sendValue(payable(msg.sender), amount);", ("tests/game/test_listed.py",)),
+    # delivery
+    Mutant("Delivery.sol", "if (e.open != 0) revert RequestsOpen(e.open);\n        (e.confirmed", "(e.confirmed", SOLD),
+    Mutant("Delivery.sol", "uint256 quarter = job.spec.reward / 4;", "uint256 quarter = job.spec.reward / 2;", SOLD),
+    Mutant("Delivery.sol", "credits[job.client] += quarter + e.deposits;", "credits[job.client] += quarter;", SOLD),
+    Mutant("Delivery.sol", "if (e.requests == MAX_REQUESTS) revert", "if (e.requests > MAX_REQUESTS) revert", SOLD),
+    Mutant("Delivery.sol", "if (price < block.basefee) revert", "if (price == 0 && block.basefee != 0) revert", SOLD),
+    Mutant("Delivery.sol", "if (msg.value != cost) revert WrongValue(msg.value, cost);", "", SOLD),
+    Mutant("Delivery.sol", "if (r.since != 0) revert AlreadyRequested();", "if (r.open) revert AlreadyRequested();", SOLD),
+    Mutant("Delivery.sol", "if (msg.sender != job.client) revert NotClient(msg.sender);", "", SOLD),
+    Mutant("Delivery.sol", "if (e.confirmed) revert AlreadyConfirmed();", "", SOLD),
+    Mutant("Delivery.sol", "if (block.timestamp > e.until) revert TooLate(block.timestamp, e.until);", "", SOLD),
+    Mutant("Delivery.sol", "uint256(chunk) * Cipher.CHUNK, leaves", "0, leaves", SOLD),
+    Mutant("Delivery.sol", "if (block.timestamp > e.until) e.until = uint40(block.timestamp);", "", SOLD),
+    Mutant("Delivery.sol", "gas_ * Math.min(r.price, block.basefee)", "gas_ * r.price", SOLD),
+    Mutant("Delivery.sol", "if (block.basefee > r.price) revert PriceExceeded(r.price, block.basefee);", "", SOLD),
+    Mutant(
+        "Delivery.sol",
+        "if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);\n        _fail(id, job, e, Fault.Refused",
+        "_fail(id, job, e, Fault.Refused",
+        SOLD,
+    ),
+    Mutant("Delivery.sol", "if (!e.confirmed && block.timestamp <= e.until) revert NotConfirmed(e.until);", "", SOLD),
+    Mutant("Delivery.sol", "_expect(Cipher.keyHash(key, id), offer.keyHash);\n        job.phase", "job.phase", SOLD),
+    Mutant("Delivery.sol", "if (plain == place.trueHash) revert NothingWrong();", "", SOLD),
+    Mutant(
+        "Delivery.sol", "Cipher.leaf(cipher, tensor, leaf), place.trueHash",
+        "Cipher.leaf(cipher, tensor, uint40(place.index)), place.trueHash", SOLD,
+    ),
+    Mutant(
+        "Delivery.sol", "tensor, leaf) == place.trueHash) revert NothingWrong();",
+        "tensor, leaf) != place.trueHash) revert NothingWrong();", SOLD,
+    ),
+    Mutant("Delivery.sol", "_fail(id, job, e, Fault.BadLeaf, LEAF_GAS);", "_fail(id, job, e, Fault.BadLeaf, 100_000);", SOLD),
+    Mutant(
+        "Delivery.sol", "credits[job.client] += uint256(job.spec.reward) + e.deposits;",
+        "credits[job.client] += uint256(job.spec.reward);", SOLD,
+    ),
+    Mutant("Delivery.sol", "depth - 1 - i < ofState ?", "depth - i < ofState ?", SOLD),
+    Mutant("Cipher.sol", "KIND = 12;", "KIND = 13;", SOLD),
 )  # fmt: skip
 
 
