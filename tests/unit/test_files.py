@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,21 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
     with pytest.raises(Exception, match="cannot be written: No space left on device"):
         write_atomic(tmp_path / "a", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_bytes() == b"old"
+
+
+MADE = """
+import sys
+from pathlib import Path
+from vgame.system.files import private, write_atomic
+write_atomic(Path(sys.argv[1]) / "state", b"1")
+open(Path(sys.argv[1]) / "lock", "ab", opener=private)
+"""
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_files_keep_the_users_umask_and_locks_are_the_users_alone(tmp_path: Path, umask: int, mode: int) -> None:
+    """A run of somebody who shares nothing could be read by all; who can read a lock can hold it."""
+    (tmp_path / "lock").touch(0o644)
+    subprocess.run([sys.executable, "-c", MADE, str(tmp_path)], check=True, umask=umask)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("state", "lock")]
+    assert modes == [mode, 0o600]

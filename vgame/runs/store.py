@@ -33,7 +33,7 @@ from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
 from vgame.job.bundle import Bundle
 from vgame.program.tensor_file import pack_tensors, read_tensors
-from vgame.system.files import cut, no_link, parse_json, read_file, remove_halves, write_atomic
+from vgame.system.files import cut, no_link, parse_json, private, read_file, remove_halves, write_atomic
 
 ROOT_BYTES = 32
 MOST_HEADER = 2**20  # bytes of a run.json
@@ -146,7 +146,7 @@ class Store:
         if not self.writable:
             raise StoreError(f"{self.folder} was opened for reading; nothing is written there")
         try:
-            lock = open(self.folder / "lock", "ab", opener=no_link)  # noqa: SIM115
+            lock = open(self.folder / "lock", "ab", opener=private)  # noqa: SIM115
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(

@@ -17,6 +17,16 @@ from vgame.errors import VgameError
 HALF = ".half"  # ends the name of a file that is being written
 
 
+def _umask() -> int:
+    """The user's; it can be read only by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+MODE = 0o666 & ~_umask()  # of files that are made; at the import, while there is one thread
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write to a temporary file beside the target, flush it to the disk, then rename. The file is locked as long as its writer lives."""
     try:
@@ -26,7 +36,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 with suppress(OSError):  # some file systems have no locks: what is left there stays
                     fcntl.flock(file, fcntl.LOCK_EX)
-                os.fchmod(descriptor, 0o644)
+                os.fchmod(descriptor, MODE)
                 file.write(data)
                 file.flush()
                 os.fsync(descriptor)
@@ -56,12 +66,20 @@ def remove_halves(folder: Path) -> None:
             half.unlink()
 
 
-def no_link(path: str, flags: int) -> int:
+def no_link(path: str, flags: int, mode: int = 0o666) -> int:
     """An opener for `open`: what is written goes where the name stands, not where somebody's link leads; nothing waits for a pipe."""
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "a file is expected", path)
+    return descriptor
+
+
+def private(path: str, flags: int) -> int:
+    """The same for a lock: whoever can read it could hold it."""
+    descriptor = no_link(path, flags, 0o600)
+    with suppress(OSError):  # another user's
+        os.fchmod(descriptor, 0o600)
     return descriptor
 
 
