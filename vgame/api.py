@@ -338,6 +338,7 @@ def audit(
     order: Folder | None = None,
     workers: int = 1,
     record: Folder | None = None,
+    timeout: float = 600.0,
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> AuditResult:
@@ -345,12 +346,12 @@ def audit(
 
     `seed` makes the sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is of it.
     `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a file of what they found
-    equal, with which an audit that was stopped goes on.
+    equal, with which an audit that was stopped goes on; `timeout`: seconds without a new step after which a worker is replaced.
     """
     folder, segment = _folder(run), None if segments is None else f"{segments[0]}..{segments[1]}"
     with _Listener(progress, cancel) as listener:
         if _apart(device):
-            options: list[object] = ["--workers", workers]
+            options: list[object] = ["--workers", workers, "--timeout", timeout]
             options += [] if record is None else ["--record", record]
             options += [] if segment is None else ["--segment", segment]
             options += [] if sample is None else ["--sample", sample]
@@ -359,7 +360,7 @@ def audit(
             names = ("match", "complete", "differs", "theirs", "mine", "step")
             return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
         kept, held = Path(order) if order else None, Path(record) if record else None
-        done = audit_run(folder, device, segment, sample, seed, listener, kept, workers, held)
+        done = audit_run(folder, device, segment, sample, seed, listener, kept, workers, held, timeout)
     found = done.finding
     match, checked = found.differs is None, tuple(found.checked)
     return AuditResult(match, done.store.done, checked, found.differs, found.theirs, found.mine, found.step)

@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from logged_runs import job, trained_on
 
 import vgame
+from vgame.job.bundle import prepare, save_bundle
 from vgame.runs import parallel_audit
 from vgame.runs.local import open_run
 from vgame.runs.parallel_audit import _Worker, chance, parts_of
@@ -95,6 +99,59 @@ def test_a_part_that_kills_every_worker_ends_the_audit(run: Path, monkeypatch: p
     monkeypatch.setattr(_Worker, "audit", always_killed)
     with pytest.raises(vgame.VgameError, match=r"checkpoints \d\.\.\d: 3 workers ended .*give fewer"):
         vgame.audit(run, workers=2)
+
+
+def test_a_worker_that_hangs_is_named_and_its_part_executed_by_another(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped, not killed: nothing but the time tells."""
+    stopped, told, audit = [], [], _Worker.audit
+
+    def stopped_once(self: _Worker, part):
+        if not stopped:
+            os.kill(self.process.pid, signal.SIGSTOP)
+            stopped.append((self.process.pid, part))
+            self.timeout = 0.5
+        return audit(self, part)
+
+    monkeypatch.setattr(_Worker, "audit", stopped_once)
+    monkeypatch.setattr(vgame.api._Listener, "stage", lambda self, text: told.append(text))
+    assert vgame.audit(run, workers=2).match
+    (pid, (first, last)) = stopped[0]
+    named = f"checkpoints {first}..{last}: worker {pid} hung before its first step: no sign of life for 0.5 s"
+    assert f"{named}; another worker executes them" in told
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_time_without_a_step_counts_not_time_of_a_part() -> None:
+    """Signs of life every 0.3 s for 1.8 s, with 1.5 s allowed; then silence."""
+    worker = _Worker.__new__(_Worker)
+    code = "import time\nfor n in range(6): print('{\"begins\": %d}' % n, flush=True); time.sleep(0.3)\ntime.sleep(60)"
+    worker.process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    worker.timeout, worker.begun, worker.unread = 30.0, "before its first step", b""
+    worker._line()  # the interpreter has started
+    worker.timeout = 1.5
+    with pytest.raises(parallel_audit.WorkerDied, match=r"hung at step 5: no sign of life for 1\.5 s"):
+        worker._answer()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 2_000_001, float("nan"), float("inf")])
+def test_a_timeout_that_is_none(run: Path, timeout: float) -> None:
+    with pytest.raises(
+        vgame.VgameError, match=r"--timeout .*: a number of seconds above 0 and up to 2,000,000 is expected"
+    ):
+        vgame.audit(run, workers=2, timeout=timeout)
+
+
+def test_a_run_with_a_log(tmp_path: Path) -> None:
+    """Mode `logged`: the workers follow the log that the run holds."""
+    save_bundle(prepare(job()), tmp_path / "bundle")
+    folder = trained_on(tmp_path / "bundle", tmp_path / "run").folder
+    one, two = (vgame.audit(folder, workers=n) for n in (1, 2))
+    assert two.match and two == one
 
 
 def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

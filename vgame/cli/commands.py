@@ -135,6 +135,9 @@ def audit(
     record: Annotated[
         Path | None, typer.Option(help="file of what was found equal; with it a stopped audit goes on")
     ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="seconds without a new step after which a worker hangs and is replaced")
+    ] = 600.0,
     json: Json = False,
 ) -> None:
     """Re-execute a run and say MATCH or NO MATCH (exit code 2)."""
@@ -143,7 +146,7 @@ def audit(
     prepare_environment(device)
     from vgame.cli.runs import audit_offline
 
-    match = audit_offline(run, device, segment, sample, seed, Reporter(json), bundle, workers, record)
+    match = audit_offline(run, device, segment, sample, seed, Reporter(json), bundle, workers, record, timeout)
     raise typer.Exit(0 if match else 2)
 
 

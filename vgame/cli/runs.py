@@ -14,7 +14,7 @@ from vgame.logged.sums import PROVEN
 from vgame.runs.local import Finding, audit_run, run_root, train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.logged_store import LoggedStore
-from vgame.runs.parallel_audit import chance
+from vgame.runs.parallel_audit import TIMEOUT, chance
 from vgame.runs.store import Store
 from vgame.runs.trace import trace_step
 from vgame.system.progress import SILENCE, Reporter
@@ -42,10 +42,10 @@ def train_offline(
 
 def audit_offline(
     run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
-    order: Path | None = None, workers: int = 1, record: Path | None = None,
+    order: Path | None = None, workers: int = 1, record: Path | None = None, timeout: float = TIMEOUT,
 ) -> bool:  # fmt: skip
     """Audit and say what came out; True if all match."""
-    audit = audit_run(run, device, segment, sample, seed, reporter, order, workers, record)
+    audit = audit_run(run, device, segment, sample, seed, reporter, order, workers, record, timeout)
     reporter.close()
     store, finding = audit.store, audit.finding
     if isinstance(store, LoggedStore) and not finding.kept and workers == 1 and record is None:

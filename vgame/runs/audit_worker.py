@@ -1,7 +1,8 @@
 """A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT`.
 
 In: lines `FIRST LAST` (checkpoints up to COUNT) on standard input. Out: one JSON object a line: {"ready": hash of what it opened}, then for
-each part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, or {"error": sentence}.
+each part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, or {"error": sentence}; {"begins": step} as a sign of
+life before each step that is executed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vgame.errors import VgameError
 from vgame.execute.devices import prepare_environment, settle
+
+if TYPE_CHECKING:
+    from vgame.execute.executor import Executor
 
 
 def serve(run: Path, device: str, count: int) -> None:
@@ -24,6 +29,7 @@ def serve(run: Path, device: str, count: int) -> None:
     with settle(device) as kind:
         store = open_run(run)
         executor = executor_of(store.bundle, kind)
+        _tell_steps(executor)
         if isinstance(store, LoggedStore):
             store.follow(executor)
         _say(ready=opened(store, count))
@@ -32,6 +38,17 @@ def serve(run: Path, device: str, count: int) -> None:
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, SILENCE)
             _say(first=first, last=last, **asdict(finding))
+
+
+def _tell_steps(executor: Executor) -> None:
+    """Every step is told when it begins, also those that lead to a state which the run does not keep."""
+    step = executor.step
+
+    def told(number: int, *given: Any) -> Any:
+        _say(begins=number)
+        return step(number, *given)
+
+    executor.step = told  # type: ignore[method-assign]
 
 
 def _say(**fields: object) -> None:

@@ -36,7 +36,7 @@ from vgame.job.bundle import (
 )
 from vgame.job.differences import order_differences
 from vgame.runs.logged_store import LoggedStore, make_executor
-from vgame.runs.parallel_audit import audit_in_parallel
+from vgame.runs.parallel_audit import TIMEOUT, audit_in_parallel
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import Committed, intervals, state_at, train
 from vgame.system.progress import SILENCE, Silence
@@ -186,10 +186,11 @@ class Audit:
 
 def audit_run(
     run: Path, device: str, segment: str | None, sample: float | None, seed: int, listener: Silence = SILENCE,
-    order: Path | None = None, workers: int = 1, record: Path | None = None,
+    order: Path | None = None, workers: int = 1, record: Path | None = None, timeout: float = TIMEOUT,
 ) -> Audit:  # fmt: skip
     """Re-execute a run, whole or in part, and compare every checkpoint and loss. `order`: the bundle that it must be a run of.
-    `workers`: processes that execute parts at the same time; `record`: a file of what they found equal, to go on after a stop."""
+    `workers`: processes that execute parts at the same time; `record`: a file of what they found equal, to go on after a stop;
+    `timeout`: seconds without a new step after which a worker hangs."""
     with settle(device) as kind:
         store = open_run(run)
         if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
@@ -201,7 +202,7 @@ def audit_run(
             store.follow(executor)
         chosen = chosen_checkpoints(store, segment, sample, seed)
         if workers > 1 or record is not None:
-            finding = audit_by_workers(store, executor, device, chosen, workers, listener, record)
+            finding = audit_by_workers(store, executor, device, chosen, workers, listener, record, timeout)
         else:
             finding = audit_kept(store, chosen)
             if finding is None:
@@ -249,10 +250,11 @@ def audit_by_workers(
     workers: int,
     listener: Silence,
     record: Path | None,
+    timeout: float,
 ) -> Finding:
     """The parts by processes of their own; what follows the last checkpoint of a run that diverged, and what no part holds, here."""
     checked = chosen or list(range(1, len(store.roots) + 1))
-    found = audit_in_parallel(store, device, checked, workers, listener, record)
+    found = audit_in_parallel(store, device, checked, workers, listener, record, timeout)
     if found is None and not chosen and (kept := audit_kept(store, checked)):
         return kept
     if found is not None:

@@ -1,7 +1,8 @@
 """Audit a run with several processes: a part between two kept checkpoints needs nothing but the state that it starts from.
 
 In: an opened run, the checkpoints to execute again. Out: one `Finding`, as from one process. A run all of whose parts match, from the
-agreed initial state on, matches. A worker that dies costs only the part that it was at, which another one takes.
+agreed initial state on, matches. A worker that dies, or begins no step for too long, costs only the part that it was at, which another
+one takes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +30,8 @@ from vgame.system.files import no_link, read_file
 from vgame.system.progress import Silence
 
 TRIES = 3  # of one part, before the audit gives up on it
+TIMEOUT = 600.0  # seconds without a sign of life, after which a worker hangs
+MOST_TIMEOUT = 2_000_000  # seconds; poll counts milliseconds in 31 bits
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 CELLS = 60  # of the picture of the run
 MOST_RECORD = 2**31  # bytes: 2^24 checkpoints
@@ -34,7 +40,7 @@ Part = tuple[int, int]  # first and last checkpoint
 
 
 class WorkerDied(Exception):
-    """A worker's process ended without an answer."""
+    """A worker's process ended without an answer, or was ended because it hung."""
 
 
 def parts_of(store: Store, chosen: Sequence[int]) -> list[Part]:
@@ -107,6 +113,7 @@ class _Work:
     parts: list[Part]
     total: int
     tell: Callable[[int, str], None]
+    say: Callable[[str], None]
     record: Record
     done: list[Part] = field(default_factory=list)
     worst: dict[str, Any] | None = None
@@ -137,10 +144,11 @@ class _Work:
             self.tries[part] = self.tries.get(part, 0) + 1
             if self.tries[part] >= TRIES:
                 self.error = VgameError(
-                    f"checkpoints {part[0]}..{part[1]}: {TRIES} workers ended while they executed them ({error}); "
-                    "there may be too little memory for so many workers: give fewer"
+                    f"checkpoints {part[0]}..{part[1]}: {TRIES} workers ended while they executed them ({error}); there may be too little "
+                    "memory for so many workers: give fewer; or, if a step takes so long, a longer --timeout"
                 )
             self.parts.insert(0, part)
+            self.say(f"checkpoints {part[0]}..{part[1]}: {error}; another worker executes them")
 
     def stop(self, error: Exception) -> None:
         with self.lock:
@@ -154,10 +162,13 @@ class _Work:
 
 
 def audit_in_parallel(
-    store: Store, device: str, chosen: Sequence[int], workers: int, listener: Silence, record: Path | None = None
-) -> dict[str, Any] | None:
+    store: Store, device: str, chosen: Sequence[int], workers: int, listener: Silence, record: Path | None = None,
+    timeout: float = TIMEOUT,
+) -> dict[str, Any] | None:  # fmt: skip
     """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a part cannot be
     executed, Cancelled if the listener says so."""
+    if not 0 < timeout <= MOST_TIMEOUT:
+        raise VgameError(f"--timeout {timeout}: a number of seconds above 0 and up to {MOST_TIMEOUT:,} is expected")
     held, known = opened(store, len(store.roots)), Record(record, store)
     parts = [part for part in parts_of(store, chosen) if not known.holds(part)]
     count = len(parts)
@@ -165,9 +176,10 @@ def audit_in_parallel(
     def tell(done: int, picture: str) -> None:
         listener.progress("auditing", done, count, picture)
 
-    work = _Work(list(parts), len(store.roots), tell, known)
+    work = _Work(list(parts), len(store.roots), tell, listener.stage, known)
     threads = [
-        threading.Thread(target=_attend, args=(store, held, device, workers, work)) for _ in range(min(workers, count))
+        threading.Thread(target=_attend, args=(store, held, device, workers, timeout, work))
+        for _ in range(min(workers, count))
     ]
     for thread in threads:
         thread.start()
@@ -182,13 +194,13 @@ def audit_in_parallel(
     return work.worst
 
 
-def _attend(store: Store, held: str, device: str, workers: int, work: _Work) -> None:
-    """Hands parts to a worker until none is left; a worker that died is replaced."""
+def _attend(store: Store, held: str, device: str, workers: int, timeout: float, work: _Work) -> None:
+    """Hands parts to a worker until none is left; a worker that died or hangs is replaced."""
     worker: _Worker | None = None
     try:
         while (part := work.take()) is not None:
             try:
-                worker = worker or _Worker(store, held, device, workers)
+                worker = worker or _Worker(store, held, device, workers, timeout)
                 work.finished(part, worker.audit(part))
             except WorkerDied as error:
                 work.again(part, error)
@@ -203,34 +215,46 @@ def _attend(store: Store, held: str, device: str, workers: int, work: _Work) -> 
 class _Worker:
     """One process (audit_worker.py) with its share of the cores."""
 
-    def __init__(self, store: Store, held: str, device: str, workers: int) -> None:
+    def __init__(self, store: Store, held: str, device: str, workers: int, timeout: float = TIMEOUT) -> None:
+        self.timeout, self.begun, self.unread = timeout, "before its first step", b""
         share = str(max(1, (os.cpu_count() or 1) // workers))
         environment = child_environment() | find(device).environment | dict.fromkeys(THREADS, share)
         command = [sys.executable, "-P", "-m", "vgame.runs.audit_worker", str(store.folder), device]
         command.append(str(len(store.roots)))
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
         )
         if self._answer().get("ready") != held:
             self.end()
             raise VgameError(f"{store.folder} was changed while it was audited; audit it again")
 
     def audit(self, part: Part) -> dict[str, Any]:
-        try:
-            self.process.stdin.write(f"{part[0]} {part[1]}\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
+        with suppress(BrokenPipeError):  # its answer, or that there is none, says more
+            self.process.stdin.write(f"{part[0]} {part[1]}\n".encode())
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        line = self.process.stdout.readline()
-        if not line.endswith("\n"):
-            raise WorkerDied(f"exit code {self.process.wait()}")
-        found = json.loads(line)
+        while "begins" in (found := json.loads(self._line())):
+            self.begun = f"at step {found['begins']}"
         if "error" in found:
             raise VgameError(found["error"])
         return found
+
+    def _line(self) -> bytes:
+        """The next line, or WorkerDied: where none comes in time, the process is ended, for it may never end by itself."""
+        pipe, end = select.poll(), time.monotonic() + self.timeout
+        pipe.register(self.process.stdout, select.POLLIN)
+        while b"\n" not in self.unread:
+            if not pipe.poll(max(0.0, 1000 * (end - time.monotonic()))):
+                self.end()
+                raise WorkerDied(f"worker {self.process.pid} hung {self.begun}: no sign of life for {self.timeout:g} s")
+            if not (read := os.read(self.process.stdout.fileno(), 2**16)):
+                code = self.process.wait()
+                self.end()
+                raise WorkerDied(f"worker {self.process.pid} ended {self.begun} with exit code {code}")
+            self.unread += read
+        line, _, self.unread = self.unread.partition(b"\n")
+        return line
 
     def end(self) -> None:
         self.process.kill()
