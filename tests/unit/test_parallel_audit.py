@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,34 @@ def test_the_chance_of_a_sample() -> None:
     assert chance(10, 3, 1) == pytest.approx(0.3)
     assert chance(10, 3, 8) == pytest.approx(1.0)
     assert chance(100, 10, 10) == pytest.approx(0.6695, abs=1e-4)
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.nightly)])
+def test_workers_killed_at_random_moments(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """The verdict is the one of an audit in which nobody dies, and no part is left out. At most two deaths a part."""
+    dice, audit = random.Random(kills), _Worker.audit
+    died: list[tuple[int, parallel_audit.Part]] = []  # number of the audit, part
+
+    def at_risk(self: _Worker, part: parallel_audit.Part):
+        if len(died) >= kills or died.count((audits, part)) >= parallel_audit.TRIES - 1:
+            return audit(self, part)
+        timer = threading.Timer(dice.random() * 0.05, self.process.kill)
+        timer.start()
+        try:
+            return audit(self, part)
+        except parallel_audit.WorkerDied:
+            died.append((audits, part))
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+
+    audits, alone = 0, vgame.audit(run)
+    monkeypatch.setattr(_Worker, "audit", at_risk)
+    while len(died) < kills:
+        audits += 1
+        record = tmp_path / str(audits)
+        assert vgame.audit(run, workers=2, record=record) == alone
+        assert len(record.read_text().splitlines()) == 6
