@@ -74,14 +74,19 @@ def test_the_keystream_costs_at_most_twice_the_hashing_of_the_same_leaves() -> N
     data = leaves(1 << 15)
     bulk.keystreams(KEY, 0, 0, len(data)), bulk.true_hashes(data)  # compiled
 
-    def least(run) -> float:
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-        return min(times)
+    def once(run) -> float:
+        start = time.process_time()
+        run()
+        return time.process_time() - start
 
     flat = data.reshape(-1)
-    hashing = least(lambda: words.kernel().leaf_hashes(flat, Kind.TENSOR))
-    assert least(lambda: bulk.keystreams(KEY, 0, 0, len(data))) < 2.5 * hashing  # 1.8 by the number of compressions
+    pairs = [
+        (
+            once(lambda: bulk.keystreams(KEY, 0, 0, len(data))),
+            once(lambda: words.kernel().leaf_hashes(flat, Kind.TENSOR)),
+        )
+        for _ in range(9)  # in turns: a busy machine slows both
+    ]
+    assert min(stream for stream, _ in pairs) < 2.5 * min(
+        hashing for _, hashing in pairs
+    )  # 1.8 by the number of compressions

@@ -13,7 +13,7 @@ from dataclasses import asdict, astuple, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from vgame.agents.delivery import seller_of
+from vgame.agents.delivery import delivered_folder, seller_of
 from vgame.agents.order import find_order, matches
 from vgame.agents.retry import Deferred, Patience
 from vgame.agents.status import read_game
@@ -377,9 +377,9 @@ def run_delegate(seat: Seat, job: bytes, reporter: Reporter) -> Phase:
         find_order(game, computation.bundle, job)
         delegate = Delegate(game, job, computation.history)
         delegate.terms = JobSpec(**computation.bundle.order)
-        seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
-        if delegate.terms.confirm_window and (seller.folder / "key").exists():
-            delegate.seller = seller
+        store = computation.store.folder.parent
+        if delegate.terms.confirm_window and (delivered_folder(store, job) / "key").exists():
+            delegate.seller = seller_of(computation.bundle, computation.history, store, job)
         computation.hold()
         computation.run(delegate.hurry)
         return play(delegate, computation, reporter, seat.poll)
