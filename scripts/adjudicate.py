@@ -30,10 +30,12 @@ sys.path.insert(0, str(ROOT / "tests" / "twin"))
 from onchain import StepOnChain, deploy_referee
 
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, JobFile, prepare, read_job_file
+from vgame.job.bundle import Bundle
+from vgame.job.file import JobFile, read_job_file
 from vgame.program.operators import ArgMax, Contract, Operator, ReduceMax, RefClass, operand_refs
 from vgame.runs import history as histories
 from vgame.runs.history import History
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.tasks import cifar10
 

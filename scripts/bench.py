@@ -31,8 +31,9 @@ from bench_steps import steps, take_turns
 from vgame.arithmetic.certified import counting, dot
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.job.bundle import prepare, read_job_file
-from vgame.runs.local import executor_of
+from vgame.job.file import read_job_file
+from vgame.runs.folder import executor_of
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import train
 from vgame.tasks import digits

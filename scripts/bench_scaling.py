@@ -12,8 +12,9 @@ from bench_compare import Contestants, compare, show
 from bench_steps import STEPS
 
 from vgame.arithmetic.certified import dot
-from vgame.job.bundle import prepare, read_job_file
-from vgame.runs.local import executor_of
+from vgame.job.file import read_job_file
+from vgame.runs.folder import executor_of
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import train
 from vgame.tasks import digits, shipped

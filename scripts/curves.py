@@ -21,7 +21,10 @@ import torch
 
 from vgame.arithmetic.reference.philox import shuffle_index
 from vgame.commit.trees import run_tree
-from vgame.job.bundle import JobFile, load_bundle, make_task, prepare, read_job_file, save_bundle
+from vgame.job.bundle import load_bundle, save_bundle
+from vgame.job.factory import make_task
+from vgame.job.file import JobFile, read_job_file
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,15 +26,20 @@ from web3 import Web3
 from vgame.agents.delivery import source_record
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.attacks.exchange import CHEATS, HONEST, Exchange
-from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.chain.abi import abi_type, full_abi
+from vgame.chain.connection import Chain
 from vgame.chain.embedded import serve
-from vgame.chain.game import Game, JobSpec, Phase, abi_type, full_abi
+from vgame.chain.game import Game
+from vgame.chain.records import JobSpec, Phase
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.commit.tensor import to_words
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, prepare, read_job_file
+from vgame.job.bundle import Bundle
+from vgame.job.file import read_job_file
 from vgame.runs.history import History
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import intervals, train
 

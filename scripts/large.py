@@ -37,7 +37,9 @@ def random_cifar(folder: Path) -> None:
 
 def prepare(name: str, steps: int, args: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the bundle of a workload; what it consists of."""
-    from vgame.job.bundle import prepare, read_job_file, save_bundle
+    from vgame.job.bundle import save_bundle
+    from vgame.job.file import read_job_file
+    from vgame.runs.prepare import prepare
 
     job = read_job_file(ROOT / f"vgame/tasks/{name}.toml")
     job = job.model_copy(update={"args": job.args | args, "steps": steps, "interval": 1})
@@ -60,7 +62,7 @@ def run(folder: Path, device: str) -> dict[str, Any]:
     from vgame.commit.tensor import tensors_root
     from vgame.execute.devices import settle
     from vgame.job.bundle import load_bundle
-    from vgame.runs.local import executor_of
+    from vgame.runs.folder import executor_of
 
     with settle(device) as kind:
         bundle = load_bundle(folder)

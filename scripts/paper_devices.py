@@ -34,7 +34,8 @@ def bundle_of(
     name: str, text: Path, steps: int, mode: str = "logged", thresholds: str = "proven", bits: int = 32, seed: int = 0
 ):
     """A shipped job as a bundle with other numbers."""
-    from vgame.job.bundle import LogTerms, prepare
+    from vgame.job.file import LogTerms
+    from vgame.runs.prepare import prepare
 
     job = source_of(name, text)
     log = LogTerms(bits=bits, thresholds=thresholds) if mode == "logged" else None
@@ -44,7 +45,7 @@ def bundle_of(
 
 def source_of(name: str, text: Path):
     """The job file of a shipped job, with its arguments."""
-    from vgame.job.bundle import read_job_file
+    from vgame.job.file import read_job_file
 
     file, args, _ = JOBS[name]
     job = read_job_file(ROOT / f"vgame/tasks/{file}.toml")

@@ -54,7 +54,8 @@ def large(job: str, options: argparse.Namespace) -> dict[str, Any]:
 @contextmanager
 def bundle_of_large(job: str, text: Path):
     """ResNet-50 or GPT-2 in mode logged, proven."""
-    from vgame.job.bundle import LogTerms, prepare, read_job_file
+    from vgame.job.file import LogTerms, read_job_file
+    from vgame.runs.prepare import prepare
 
     sys.path.insert(0, str(ROOT / "scripts"))
     from large import random_cifar

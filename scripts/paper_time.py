@@ -35,7 +35,7 @@ def variants_of(job: str, options: argparse.Namespace) -> dict[str, Callable[[in
     import torch
 
     from vgame.execute.executor import Executor
-    from vgame.job.bundle import make_task
+    from vgame.job.factory import make_task
 
     bundle = bundle_of(job, options.text, 1000)
     source, state = source_of(job, options.text), list(bundle.state)

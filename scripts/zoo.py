@@ -64,7 +64,8 @@ def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any]) -> None:
     """Build, capture, lower; the bundle goes into the folder, what torch computes beside it."""
     import torch
 
-    from vgame.job.bundle import Bundle, Terms, save_bundle
+    from vgame.job.bundle import Bundle, save_bundle
+    from vgame.job.file import Terms
     from vgame.program import capture as capturing
     from vgame.program.lower import lower_captured
     from vgame.program.operators import Philox
@@ -136,7 +137,7 @@ def execute(folder: Path, device: str, kind: str, result: dict[str, Any]) -> Non
     from vgame.commit.merkle import Kind
     from vgame.commit.tensor import tensors_root
     from vgame.job.bundle import load_bundle
-    from vgame.runs.local import executor_of
+    from vgame.runs.folder import executor_of
 
     bundle = load_bundle(folder / "job")
     executor = executor_of(bundle, kind)

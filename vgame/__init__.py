@@ -9,22 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vgame.api import (
-        AuditResult,
-        Constant,
-        Cosine,
-        Job,
-        Linear,
-        Run,
-        StepDecay,
-        audit,
-        locate,
-        prepare,
-        train,
-    )
+    from vgame.api import AuditResult, Job, Run, audit, locate, prepare, train
     from vgame.api_chain import AuditorAgent, Game, Node, Order, Received, TrainerAgent, embedded_chain
     from vgame.api_evaluation import Evaluated, evaluate, evaluated, evaluation_job
-    from vgame.chain.connection import Chain, Wallet, connect
+    from vgame.chain.connection import Chain, connect
+    from vgame.chain.wallet import Wallet
     from vgame.errors import (
         BundleError,
         Cancelled,
@@ -38,26 +27,31 @@ if TYPE_CHECKING:
         UnsupportedOperators,
         VgameError,
     )
-    from vgame.job.bundle import Bundle, LogTerms, Terms
+    from vgame.job.bundle import Bundle
+    from vgame.job.file import LogTerms, Terms
     from vgame.runs.locate import Difference
     from vgame.runs.store import Divergence
+    from vgame.schedules import Constant, Cosine, Linear, StepDecay
     from vgame.tasks.mapped import mapped
     from vgame.tasks.task import Evaluation, Task
 
 _PLACES = {
     "vgame.api": (
-        "AuditResult", "Constant", "Cosine", "Job", "Linear", "Run", "StepDecay", "audit", "locate", "prepare", "train",
+        "AuditResult", "Job", "Run", "audit", "locate", "prepare", "train",
     ),
     "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "Received", "TrainerAgent", "embedded_chain"),
     "vgame.api_evaluation": ("Evaluated", "evaluate", "evaluated", "evaluation_job"),
     "vgame.runs.store": ("Divergence",),
     "vgame.runs.locate": ("Difference",),
+    "vgame.schedules": ("Constant", "Cosine", "Linear", "StepDecay"),
     "vgame.errors": (
         "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError",
         "MissingPackage", "ProgramError", "StoreError", "UnsupportedOperators", "VgameError",
     ),
-    "vgame.chain.connection": ("Chain", "Wallet", "connect"),
-    "vgame.job.bundle": ("Bundle", "LogTerms", "Terms"),
+    "vgame.chain.connection": ("Chain", "connect"),
+    "vgame.chain.wallet": ("Wallet",),
+    "vgame.job.bundle": ("Bundle",),
+    "vgame.job.file": ("LogTerms", "Terms"),
     "vgame.tasks.mapped": ("mapped",),
     "vgame.tasks.task": ("Evaluation", "Task"),
 }  # fmt: skip

@@ -22,20 +22,23 @@ import torch
 from pydantic import ValidationError
 
 from vgame.errors import Cancelled, JobFileError, VgameError
-from vgame.execute.devices import find, settle
-from vgame.job import bundle as spec
-from vgame.job.bundle import Bundle, LogTerms, Terms
+from vgame.execute.devices import find
+from vgame.job import factory, file
+from vgame.job.bundle import Bundle
+from vgame.job.file import LogTerms, Terms
 from vgame.job.start import Start, load_named, load_weights
 from vgame.job.state_keys import state_dict
 from vgame.job.weights import pack_weights, write_weights
-from vgame.logged.kernels import LoggedExecutor
 from vgame.program.schedule import Schedule
-from vgame.runs.local import audit_run, executor_of, open_run, prepare_run, run_root, train_run
+from vgame.runs import prepare as preparing
+from vgame.runs.folder import open_run
+from vgame.runs.local import audit_run, prepare_run, run_root, train_run
 from vgame.runs.locate import Difference, find_difference
-from vgame.runs.logged_store import LoggedStore
 from vgame.runs.own_process import run_apart
+from vgame.runs.start import start_of, state_after
 from vgame.runs.store import Divergence, Store
-from vgame.runs.training import Committed, advance, state_at
+from vgame.runs.training import Committed
+from vgame.schedules import Constant
 from vgame.system.progress import Reporter, Silence
 from vgame.tasks.task import Task
 
@@ -48,40 +51,6 @@ Callback = Callable[[int, torch.nn.Module, list[float]], Any]
 
 
 # ---- schedules ----
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constant:
-    """Learning rate `lr`, a decimal string, after `warmup` steps that lead to it from 0."""
-
-    lr: str
-    warmup: int = 0
-    kind = "constant"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Linear(Constant):
-    """From `lr` to `final` in equal steps."""
-
-    final: str = "0"
-    kind = "linear"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cosine(Constant):
-    """From `lr` to `final` along half a wave of the cosine."""
-
-    final: str = "0"
-    kind = "cosine"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepDecay(Constant):
-    """`lr`, multiplied by `factor` every `every` steps."""
-
-    every: int = 1
-    factor: str = "0.1"
-    kind = "step"
 
 
 # ---- jobs ----
@@ -117,9 +86,11 @@ class Job(_Order):
     @classmethod
     def from_toml(cls, path: Folder) -> Job:
         """The job that a job file describes (docs/guide.md). Calls the factory that it names."""
-        job = spec.read_job_file(Path(path))
+        job = file.read_job_file(Path(path))
         fields = ("steps", "interval", "seed", "schedule", "mode", "depth", "terms", "log")
-        return cls(spec.make_task(job), initial=spec.initial_of(job), **{name: getattr(job, name) for name in fields})
+        return cls(
+            factory.make_task(job), initial=factory.initial_of(job), **{name: getattr(job, name) for name in fields}
+        )
 
     def _steps(self) -> int:
         if self.steps is not None and self.epochs is None:
@@ -130,15 +101,15 @@ class Job(_Order):
             )
         return math.ceil(self.epochs * self.task.population / (self.task.batch * self.task.accumulate))
 
-    def _file(self) -> spec.JobFile:
+    def _file(self) -> file.JobFile:
         fields: dict[str, Any] = {name: getattr(self, name) for name in _Order.__dataclass_fields__}
         fields["steps"] = self._steps()
         if isinstance(self.schedule, Constant):
             fields["schedule"] = vars(self.schedule) | {"kind": self.schedule.kind}
         try:
-            job = spec.JobFile.model_validate({"model": "vgame:Task"} | fields)
+            job = file.JobFile.model_validate({"model": "vgame:Task"} | fields)
         except ValidationError as error:
-            raise JobFileError(f"the job: {spec.problems(error)}") from None
+            raise JobFileError(f"the job: {file.problems(error)}") from None
         job._task, job._initial = self.task, self.initial
         return job
 
@@ -146,7 +117,7 @@ class Job(_Order):
 def prepare(job: Job, *, progress: bool | Progress = False, cancel: Cancel | None = None) -> Bundle:
     """Capture the task: program, initial state, data, scalars. ProgramError where it cannot be captured (docs/capture.md)."""
     with _Listener(progress, cancel) as listener:
-        return spec.prepare(job._file(), listener)
+        return preparing.prepare(job._file(), listener)
 
 
 # ---- runs ----
@@ -210,14 +181,7 @@ class Run:
 
     def start(self) -> Start:
         """What a job starts from that continues this run."""
-        if not self.done:
-            raise VgameError(
-                f"{self.folder} is at step {self.step} of {self.bundle.steps}: train it to its end first, or start from its weights alone: "
-                "initial=run.state_dict()"
-            )
-        labels, state = self.bundle.program.labels.state, self._at(None)[1]
-        tensors = {l.name: t.cpu().reshape(l.shape) for l, t in zip(labels, state, strict=True)}
-        return Start(tensors, self.bundle.before + self.step)
+        return start_of(self._store)
 
     def _named(self, state: Any, slots: bool) -> dict[str, torch.Tensor]:
         return state_dict(self.bundle.keys, self.bundle.program.labels.state, state, slots)
@@ -227,22 +191,7 @@ class Run:
         step = self.step if step is None else step
         if not 0 <= step <= self.step:
             raise VgameError(f"step = {step}: a step from 0 to {self.step} is expected, which is how far the run is")
-        return step, self._state(self._store, step)
-
-    def _state(self, store: Store, step: int) -> Any:
-        checkpoint = -(-step // self.bundle.interval)
-        if step in (0, self.step) or step % self.bundle.interval == 0:
-            if store.nearest(checkpoint) == checkpoint:
-                return store.load_state(checkpoint)
-        else:
-            checkpoint -= 1
-        with settle("default") as kind:
-            executor = executor_of(self.bundle, kind)
-            if isinstance(store, LoggedStore):
-                assert isinstance(executor, LoggedExecutor), "a run in mode logged has an executor that follows"
-                store.follow(executor)
-            state = state_at(store, executor, checkpoint)
-            return advance(executor, state, min(checkpoint * self.bundle.interval, self.bundle.steps) + 1, step)
+        return step, state_after(self._store, step)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from vgame.agents import delivery, roles
+from vgame.agents import auditor_service, client, config, delivery, local_run, roles
 from vgame.agents.retry import Patience
 from vgame.api import save_pretrained
 from vgame.chain import game as contract
-from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.chain.connection import Chain
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError
 from vgame.execute.devices import find, settle
@@ -70,7 +71,7 @@ class Game(contract.Game):
 
     def post(self, bundle: Bundle, nonce: int = 0) -> Order:
         """Order a bundle's job; pays its reward. The same order once more needs another `nonce`."""
-        return Order(self, roles.post_job(self, bundle, nonce))
+        return Order(self, client.post_job(self, bundle, nonce))
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Order:
 
     def close(self) -> int:
         """End the job if its time is over, and withdraw all that the contract owes the wallet: wei. ChainError if there is neither."""
-        return roles.close_job(self.game, self.job)[1]
+        return client.close_job(self.game, self.job)[1]
 
     def receive(self, bundle: Bundle | Path | str, source: str, out: Path | str) -> Received:
         """As the client, get what was trained: fetch it from the trainer's URL, confirm, wait for the key, write the safetensors file
@@ -130,7 +131,7 @@ class _Agent:
         if find(device).environment:
             raise VgameError(f"device {device} needs a process of its own: start `vgame {self.role} --device {device}`")
         self.game, self.device, self.any_terms = game, device, any_terms
-        self.seat = roles.Seat(game.chain.url, game.address, Path(bundle), Path(store), device)
+        self.seat = config.AgentConfig(game.chain.url, game.address, Path(bundle), Path(store), device)
         self.reporter = _Log(who=self.role)
         self._player: Any = None
 
@@ -139,10 +140,10 @@ class _Agent:
         is in the way; the next call tries again."""
         with settle(self.device) as kind:
             if self._player is None:
-                self._player = self._start(roles.Computation(self.seat, kind, self.reporter))
+                self._player = self._start(local_run.LocalRun(self.seat, kind, self.reporter))
             return self._move()
 
-    def _start(self, computation: roles.Computation) -> Any:
+    def _start(self, computation: local_run.LocalRun) -> Any:
         raise NotImplementedError
 
     def _move(self) -> bool:
@@ -167,7 +168,7 @@ class TrainerAgent(_Agent):
         super().__init__(game, bundle, store, device=device, any_terms=any_terms)
         self.order = order
 
-    def _start(self, computation: roles.Computation) -> Trainer:
+    def _start(self, computation: local_run.LocalRun) -> Trainer:
         return roles.trainer_of(self.game, self.order.job, computation, self.any_terms)
 
     def _move(self) -> bool:
@@ -176,7 +177,7 @@ class TrainerAgent(_Agent):
     def run(self) -> str:
         """Play until the job has ended: final or convicted. Outages are waited for."""
         with settle(self.device) as kind:
-            computation = roles.Computation(self.seat, kind, self.reporter)
+            computation = local_run.LocalRun(self.seat, kind, self.reporter)
             trainer = roles.trainer_of(self.game, self.order.job, computation, self.any_terms)
             return roles.play(trainer, computation, self.reporter, self.seat.poll).name.lower()
 
@@ -186,10 +187,10 @@ class AuditorAgent(_Agent):
 
     role = "auditor"
 
-    def _start(self, computation: roles.Computation) -> roles.Watch:
+    def _start(self, computation: local_run.LocalRun) -> auditor_service.AuditorService:
         computation.run()
-        limits = roles.Limits(any_clocks=self.any_terms)
-        return roles.Watch(self.game, computation, self.reporter, self.seat.poll, limits)
+        limits = auditor_service.Limits(any_clocks=self.any_terms)
+        return auditor_service.AuditorService(self.game, computation, self.reporter, self.seat.poll, limits)
 
     def _move(self) -> bool:
         return bool(self._player.round())

@@ -15,7 +15,7 @@ from torch import nn
 
 from vgame.api import Cancel, Folder, Job, Progress, Run, prepare, train
 from vgame.errors import ProgramError, StoreError
-from vgame.job.bundle import Terms
+from vgame.job.file import Terms
 from vgame.tasks.task import Batch, Evaluation, Task
 
 TOTALS = "totals"  # the totals are the state tensors `totals.NAME`

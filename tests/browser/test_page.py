@@ -12,7 +12,8 @@ import pytest
 from frauds import SETUP, SUM, word_lie
 from scene import Play, Scene, fast_scene
 
-from vgame.chain.game import Game, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
 from vgame.watch.differences import shown
 from vgame.watch.reader import Reader
 from vgame.watch.server import Hub, PageServer

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "twin"))
 from revm_node import RevmChain, RevmNode
 from scene import Scene, fast_scene, watch
 
-from vgame.chain.connection import deploy_game
+from vgame.chain.wallet import deploy_game
 
 
 @pytest.fixture(scope="session")

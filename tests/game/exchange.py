@@ -10,7 +10,7 @@ import numpy as np
 from scene import Play, Scene, Setup
 from toy import Operator, Program, State
 
-from vgame.chain.game import Phase
+from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.trees import run_leaf
 from vgame.delivery import bulk

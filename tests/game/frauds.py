@@ -8,9 +8,10 @@ from scene import WIDE, Call, Setup
 from toy import Lies, ToyMachine
 
 from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
-from vgame.chain.game import Dispute, Game, Level
+from vgame.chain.game import Game
+from vgame.chain.records import Dispute, Level
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import View
+from vgame.dispute.claim_view import ClaimView
 from vgame.errors import VgameError
 
 JUNK = b"\x5a" * 32
@@ -54,7 +55,7 @@ class Forcer(FalseAccuser):
     def __init__(self, game: Game, job: bytes, machine: ToyMachine, step: int) -> None:
         super().__init__(game, job, machine, step_wanted=step)
 
-    def move(self, view: View, number: int, d: Dispute) -> bool:
+    def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
         return not (d.level is Level.SEGMENT and d.height == 0) and super().move(view, number, d)
 
 
@@ -62,7 +63,7 @@ class Arbitrary(Auditor):
     """It may name anything that was opened."""
 
     def options(self, number: int, d: Dispute) -> Iterator[Call]:
-        view, game = View(self, self.game.job(self.id)), self.game
+        view, game = ClaimView(self, self.game.job(self.id)), self.game
         calls: list[Call] = []
         game.send = lambda name, *args, value=0: calls.append(Call(name, args, value))
         if d.level is Level.TENSOR and d.height == 0:

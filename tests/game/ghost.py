@@ -13,7 +13,7 @@ from typing import Any
 from eth_abi import decode
 from revm_node import DATA, RICH, SELECTORS, TOPICS, RevmNode, decode_output
 
-from vgame.chain.game import Dispute, Job, JobSpec, Level, Phase, Status
+from vgame.chain.records import Dispute, Job, JobSpec, Level, Phase, Status
 
 
 @dataclass

@@ -8,7 +8,7 @@ from frauds import Forcer, Place
 from scene import Play, Scene, Setup
 from toy import Lies, ToyMachine
 
-from vgame.chain.game import Level, Phase
+from vgame.chain.records import Level, Phase
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import padding
 from vgame.dispute.auditor import Auditor

@@ -10,8 +10,9 @@ from revm_node import RevmChain, RevmGame, calldata
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.attacks.tampered_log import Tampering
-from vgame.chain.connection import Wallet, calldata_floor
-from vgame.chain.game import CAUSES, JobSpec, Level, Phase
+from vgame.chain.connection import calldata_floor
+from vgame.chain.records import CAUSES, JobSpec, Level, Phase
+from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer

@@ -11,7 +11,7 @@ from refusals import LIE, NODE, Refusal, diverged_play, refuses, struct
 from scene import Call, Scene, due
 from toy import Operator, Program, State
 
-from vgame.chain.game import JobSpec, Phase
+from vgame.chain.records import JobSpec, Phase
 
 
 @refuses("BadSpec", "WrongValue", "JobExists", "HeaderMismatch")

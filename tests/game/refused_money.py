@@ -11,11 +11,11 @@ from refusals import LIE, NODE, Refusal, refuses, struct
 from scene import Call, Scene, due, payee_game
 from toy import Lies
 
-from vgame.chain.game import Level, Phase, Status
+from vgame.chain.records import Level, Phase, Status
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import View
+from vgame.dispute.claim_view import ClaimView
 
 
 class Other(Auditor):
@@ -55,7 +55,7 @@ def after_a_conviction(scene: Scene) -> Iterator[Refusal]:
         yield Refusal("WrongPhase", (Phase.CLAIMED, Phase.CONVICTED), game, call)
     play.run(trainer, winner)
     assert play.phase is Phase.CONVICTED
-    show = Call("proveKnowledge", (play.id, 2, View(winner, play.job).knowledge(play.dispute(2))))
+    show = Call("proveKnowledge", (play.id, 2, ClaimView(winner, play.job).knowledge(play.dispute(2))))
     yield Refusal("WrongPhase", (Phase.NONE, Phase.CONVICTED), game, show.but(0, NODE))
     for number, status in ((0, Status.DISMISSED), (9, Status.NONE)):
         yield Refusal("DisputeClosed", (status,), game, show.but(1, number))
@@ -65,7 +65,10 @@ def after_a_conviction(scene: Scene) -> Iterator[Refusal]:
         yield Refusal("PathLength", (1, 2), game, struct(show, field, show.args[2][field][:1]))
     yield Refusal("BadProof", None, game, show.but(1, 1))  # somebody else's commitment
     yield Refusal(
-        "NotEligible", (), game, Call("proveKnowledge", (play.id, 1, View(idle, play.job).knowledge(play.dispute(1))))
+        "NotEligible",
+        (),
+        game,
+        Call("proveKnowledge", (play.id, 1, ClaimView(idle, play.job).knowledge(play.dispute(1)))),
     )
     for number, other in ((3, copy), (4, left)):
         yield Refusal("NotEligible", (), game, Call("proveKnowledge", (play.id, number, other.knowledge(claimed, 1))))

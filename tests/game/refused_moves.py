@@ -10,7 +10,7 @@ from refusals import NODE, RECORD, Refusal, disputed, diverged_play, refuses, st
 from scene import Call, Scene, Setup
 from toy import Special
 
-from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import padding
 

@@ -17,8 +17,11 @@ from eth_account import Account
 from web3 import Web3
 from web3.providers import JSONBaseProvider
 
-from vgame.chain.connection import GAS_CAP, Chain, Wallet
-from vgame.chain.game import Event, Game, abi_type, full_abi
+from vgame.chain.abi import abi_type, full_abi
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Event
+from vgame.chain.wallet import GAS_CAP, Wallet
 
 CHAIN_ID = 1337
 START = 1_700_000_000

@@ -19,9 +19,11 @@ from ghost import Ghost
 from revm_node import PayeeGame, RevmChain, RevmGame, RevmNode
 from toy import Kind, Lies, Operator, Program, State, ToyMachine
 
-from vgame.chain.connection import Chain, Wallet, deploy_game
+from vgame.chain.connection import Chain
 from vgame.chain.embedded import serve
-from vgame.chain.game import CAUSES, Dispute, Game, Job, JobSpec, Phase, Status
+from vgame.chain.game import Game
+from vgame.chain.records import CAUSES, Dispute, Job, JobSpec, Phase, Status
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer

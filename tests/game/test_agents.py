@@ -8,9 +8,9 @@ from scene import Play, Scene, Setup, due
 
 from vgame.agents.retry import Patience
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import View
+from vgame.dispute.claim_view import ClaimView
 from vgame.errors import Abstain, ChainError, NotYet, TooDear
 from vgame.system.progress import Reporter
 
@@ -48,7 +48,7 @@ def test_an_endpoint_that_lags_behind_is_waited_for(scene: Scene) -> None:
     events = auditor.game.events
     auditor.game.events = lambda *args, **options: [] if args[0] == "Revealed" else events(*args, **options)
     with pytest.raises(NotYet, match="not shown"):
-        View(auditor, play.job).base(play.dispute())
+        ClaimView(auditor, play.job).base(play.dispute())
     assert auditor.step() is False and play.phase is Phase.CLAIMED
     auditor.game.events = events
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
@@ -188,7 +188,7 @@ def pay_the_first(play: Play, auditors: list[Auditor]) -> None:
 def test_the_earliest_that_knew_is_paid_whoever_shows_it_first(scene: Scene, order: tuple[int, int]) -> None:
     play, auditors = convicted_by_two(scene)
     for number in order:
-        view = View(auditors[number], play.job)
+        view = ClaimView(auditors[number], play.job)
         play.scene.game(auditors[number].game.wallet).send(
             "proveKnowledge", play.id, number, view.knowledge(play.dispute(number))
         )

@@ -15,14 +15,16 @@ from scene import Play, Scene, watch
 
 from vgame.attacks import computation as attacks
 from vgame.attacks.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
-from vgame.chain.connection import deploy_game
-from vgame.chain.game import JobSpec, Level, Phase
+from vgame.chain.records import JobSpec, Level, Phase
+from vgame.chain.wallet import deploy_game
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, JobFile, load_bundle, prepare, save_bundle
+from vgame.job.bundle import Bundle, load_bundle, save_bundle
+from vgame.job.file import JobFile
 from vgame.program.schedule import Schedule
 from vgame.runs.history import History
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import train
 

@@ -13,11 +13,12 @@ from revm_node import ENTRIES, SELECTORS, Reverted, decode_log
 from scene import Call, Play, Scene, due, payee_game
 from wild import Frame, Layout, frame, number, wild
 
-from vgame.chain.game import Game, Level, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Level, Phase
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import Openings, View
+from vgame.dispute.claim_view import ClaimView, Openings
 from vgame.dispute.trainer import Trainer
 
 LIE = word_lie(6, SUM, 4, 1)[0]
@@ -148,7 +149,7 @@ class Trial:
 
     def compare(self) -> None:
         """What the contract has stored is what an agent reads."""
-        view, game = View(self.auditor, self.play.job), self.auditor.game
+        view, game = ClaimView(self.auditor, self.play.job), self.auditor.game
         openings, events = Openings(game, self.play.id), [decode_log(e) for e in self.node.receipts["case"]["logs"]]
         assert events
         for name, args in ((e.name, e.args) for e in events):

@@ -12,7 +12,8 @@ from scene import Call, Play, Scene, due
 from toy import Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Game, Level, Phase, Turn
+from vgame.chain.game import Game
+from vgame.chain.records import Level, Phase, Turn
 from vgame.dispute.player import Player
 from vgame.errors import ContractError
 

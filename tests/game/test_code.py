@@ -9,8 +9,8 @@ from eth.vm.forks.prague.computation import PragueComputation
 from frauds import SETUP
 from scene import Scene, deploy_code, embedded_chain, toy_contracts
 
-from vgame.chain.connection import Wallet, deploy_game
 from vgame.chain.game import Game
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.errors import ChainError, ContractError
 
 

@@ -6,7 +6,7 @@ import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from scene import Call, Play, Scene
 
-from vgame.chain.game import Phase
+from vgame.chain.records import Phase
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer

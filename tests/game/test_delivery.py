@@ -12,7 +12,7 @@ from exchange import COMPLAINT, DELIVERY, KEY, KEY_WINDOW, ONE, Exchange, claim,
 from scene import Scene
 from toy import Operator, Program, State
 
-from vgame.chain.game import Phase
+from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind, node_hash
 from vgame.commit.words import LEAF_BYTES
 from vgame.delivery import bulk

@@ -11,9 +11,9 @@ import pytest
 from exchange import DELIVERY, Exchange
 from scene import Play, Scene
 
-from vgame.agents.roles import close_job
+from vgame.agents.client import close_job
 from vgame.agents.status import _phase, read_job
-from vgame.chain.game import Phase
+from vgame.chain.records import Phase
 from vgame.delivery.buyer import Buyer
 from vgame.delivery.sealed import Change, Piece, seal, write_offer
 from vgame.delivery.seller import Seller

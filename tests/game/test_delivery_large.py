@@ -22,7 +22,7 @@ from toy import Operator, Program, State
 
 from vgame.agents.delivery import folder_server
 from vgame.chain import connection
-from vgame.chain.game import Phase
+from vgame.chain.records import Phase
 from vgame.commit.words import LEAF_BYTES, leaf_hashes
 from vgame.delivery import bulk
 from vgame.delivery.buyer import Buyer

@@ -17,7 +17,8 @@ from eth_abi.exceptions import EncodingError
 from exchange import KEY, ONE, Exchange, offered
 from scene import Call, Scene
 
-from vgame.chain.game import ENDED, IN_DELIVERY, Phase, delivery_window, errors
+from vgame.chain.abi import errors
+from vgame.chain.records import ENDED, IN_DELIVERY, Phase, delivery_window
 from vgame.delivery.sealed import Piece
 from vgame.errors import ContractError
 

@@ -10,7 +10,7 @@ from outcomes import Forged, caught, check_conviction, check_dismissal, convicte
 from scene import WIDE, Scene, Setup
 from toy import INFINITY, NAN, Lies, Special, Stop
 
-from vgame.chain.game import Level, Phase
+from vgame.chain.records import Level, Phase
 from vgame.commit.merkle import Kind as Tree_
 
 ENDS = (1, 3, 4, 6, 8)  # no checkpoint before it; last of a segment; first; with padding in the segment; last of all

@@ -14,7 +14,7 @@ from scene import Scene
 from toy import Operator, Program, State
 
 from vgame.attacks.exchange import CHEATS, HONEST, Cheat, Exchange
-from vgame.chain.game import Phase
+from vgame.chain.records import Phase
 from vgame.delivery.sealed import Piece
 from vgame.errors import VgameError
 

@@ -15,7 +15,7 @@ from frauds import Arbitrary
 from scene import Call, Play, Scene, Setup, due
 from toy import Kind, Lies, Operator, Program, State
 
-from vgame.chain.game import Dispute, Level, Phase, Status, Turn
+from vgame.chain.records import Dispute, Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
 from vgame.errors import ContractError

@@ -14,7 +14,7 @@ from scene import WIDE, Scene, Setup
 from toy import Kind, Lies, Operator, Program, State
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Level, Phase, Status
+from vgame.chain.records import Level, Phase, Status
 from vgame.dispute.auditor import Auditor
 
 # ---- the table ----

@@ -14,8 +14,10 @@ import pytest
 from scene import ETHER, Setup, embedded_chain
 
 from vgame.arithmetic.functions import Function
-from vgame.chain.connection import Chain, Wallet, deploy_game
-from vgame.chain.game import Game, Level, Status
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Level, Status
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.commit.merkle import Kind, Tree, leaf_hash, node_hash, padding, tree_height
 from vgame.commit.trees import reveal_depth, run_leaf
 from vgame.commit.words import LEAF_WORDS

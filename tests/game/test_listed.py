@@ -15,9 +15,10 @@ from scene import Call, Scene, Setup, due, payee_game
 from toy import Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Game, Level, Phase, Status, Turn
+from vgame.chain.game import Game
+from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import View
+from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.player import Player
 from vgame.errors import ContractError, VgameError
 
@@ -277,7 +278,7 @@ def test_a_copied_proof_of_knowledge(scene: Scene) -> None:
     thief, honest = play.auditor(), play.auditor()
     play.run_until("selectElement", thief, play.trainer)
     play.run(play.trainer, honest)
-    shown = View(honest, play.job).knowledge(play.dispute(1))
+    shown = ClaimView(honest, play.job).knowledge(play.dispute(1))
     with pytest.raises(ContractError, match="BadProof"):
         thief.game.send("proveKnowledge", play.id, 0, shown)
 

@@ -10,21 +10,25 @@ import pytest
 import torch
 from real_jobs import AtElement, Scene, train_run
 
-from vgame.agents.roles import Computation, Seat, off_chain
+from vgame.agents.client import off_chain
+from vgame.agents.config import AgentConfig
+from vgame.agents.local_run import LocalRun
 from vgame.arithmetic.reference.sums import Partial
 from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.attacks.adversaries import CheatingTrainer
 from vgame.attacks.tampered_log import Tampering
-from vgame.chain.game import Level, Phase
+from vgame.chain.records import Level, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.errors import Abstain, ContractError, StoreError
-from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.job.bundle import Bundle, load_bundle, save_bundle
+from vgame.job.file import LogTerms, read_job_file
 from vgame.job.terms import gas_of
 from vgame.logged.admissible import Moments, merge_moments, moments_sum
 from vgame.logged.kernels import sum_operators
 from vgame.program.operators import Contract
 from vgame.runs.logged_history import LoggedHistory
 from vgame.runs.logged_store import make_executor
+from vgame.runs.prepare import prepare
 from vgame.runs.published_log import FILES, PublishedLog
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import train
@@ -240,8 +244,10 @@ def test_logs_of_two_trainers_in_one_store(bundle: Bundle, tmp_path: Path) -> No
         bundle, tmp_path / "second", lambda k: k.strike(1, operator_called(bundle, "hidden"), lambda *_: [3], True)
     )
     save_bundle(bundle, tmp_path / "bundle")
-    seats = [Seat("", "", tmp_path / "bundle", tmp_path / "store", log=tmp_path / n) for n in ("first", "second")]
-    first, second = (Computation(seat, "cpu", Reporter(json_lines=True)).published for seat in seats)
+    seats = [
+        AgentConfig("", "", tmp_path / "bundle", tmp_path / "store", log=tmp_path / n) for n in ("first", "second")
+    ]
+    first, second = (LocalRun(seat, "cpu", Reporter(json_lines=True)).published for seat in seats)
     assert first.committed(1) and second.committed(1) and first.run_root != second.run_root
 
 

@@ -8,12 +8,14 @@ import pytest
 from real_jobs import AtElement, Scene, train_run
 from revm_node import RevmChain
 
-from vgame.chain.game import Phase
-from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.chain.records import Phase
+from vgame.job.bundle import Bundle, load_bundle, save_bundle
+from vgame.job.file import LogTerms, read_job_file
 from vgame.job.terms import gas_of
 from vgame.program.operators import Contract
+from vgame.runs.folder import executor_of
 from vgame.runs.history import History
-from vgame.runs.local import executor_of
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import train
 

@@ -12,8 +12,8 @@ from scene import Play, Scene, Setup, due
 from toy import INFINITY, Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Level, Phase, Status, Turn
-from vgame.dispute.claim_view import View
+from vgame.chain.records import Level, Phase, Status, Turn
+from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.player import Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]
@@ -179,7 +179,7 @@ def test_a_tree_that_ends_before_the_conviction(scene: Scene, step: int, entry: 
     due(mistaken).send(mistaken.game)
     play.run(play.trainer, honest)
     assert play.verdicts == [("Convicted", 1, "element")] and play.dispute(0).entry is entry
-    assert View(mistaken, play.job).knowledge(play.dispute(0)) is None
+    assert ClaimView(mistaken, play.job).knowledge(play.dispute(0)) is None
     play.run_to_end(mistaken, honest)
     assert play.paid(mistaken) == SETUP.spec.auditor_bond
     assert play.paid(honest) == SETUP.spec.auditor_bond + share(play, 1)

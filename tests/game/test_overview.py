@@ -11,11 +11,12 @@ from eth_account import Account
 from frauds import SETUP, SUM, word_lie
 from scene import Scene
 
-from vgame.agents.roles import close_job, wallet_from_environment
+from vgame.agents.client import close_job
+from vgame.agents.config import wallet_from_environment
 from vgame.agents.status import alarms, read_game, read_job, show_status, watch
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.connection import Chain, checksum_address
-from vgame.chain.game import Phase, Turn
+from vgame.chain.records import Phase, Turn
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter

@@ -13,7 +13,7 @@ from refused_money import Other
 from scene import Play, Scene, due, fast_scene
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Level, Phase
+from vgame.chain.records import Level, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import View

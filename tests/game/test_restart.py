@@ -14,7 +14,7 @@ from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, state_lie, word_lie
 from scene import Call, Scene, due
 from toy import INFINITY, Lies, Special
 
-from vgame.chain.game import Level, Phase, Status
+from vgame.chain.records import Level, Phase, Status
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, ContractError

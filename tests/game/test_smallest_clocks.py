@@ -19,13 +19,13 @@ from scene import Play, Scene
 from test_attacks import STRIKE, Job
 
 from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
-from vgame.chain.connection import deploy_game
-from vgame.chain.game import JobSpec, Level, Phase, Status, Turn
+from vgame.chain.records import JobSpec, Level, Phase, Status, Turn
+from vgame.chain.wallet import deploy_game
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import View
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer
-from vgame.job.bundle import Terms
+from vgame.job.file import Terms
 from vgame.job.terms import (
     KEPT_OUT,
     Pace,

@@ -25,7 +25,8 @@ from hypothesis.stateful import (
 from scene import Call, Play, Scene, due, fast_scene, watch
 from toy import INFINITY, Lies, ToyMachine
 
-from vgame.chain.game import Level, Phase, Status, Turn, errors
+from vgame.chain.abi import errors
+from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
 from vgame.errors import ContractError, VgameError

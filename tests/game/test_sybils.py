@@ -10,7 +10,7 @@ from scene import Play, Scene, Setup, fast_scene
 from toy import Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.player import DISPUTE_GAS, RESERVE, Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]

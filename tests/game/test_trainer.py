@@ -14,8 +14,10 @@ from frauds import SETUP
 from scene import Play, Scene
 
 import vgame.agents.roles
-from vgame.agents.roles import Seat, run_delegate, run_trainer
-from vgame.chain.game import Game, JobSpec, Phase
+from vgame.agents.config import AgentConfig
+from vgame.agents.roles import run_delegate, run_trainer
+from vgame.chain.game import Game
+from vgame.chain.records import JobSpec, Phase
 from vgame.errors import ChainError, NotYet, Over, StoreError
 from vgame.system.progress import Reporter
 
@@ -58,9 +60,9 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
         monkeypatch.setattr(vgame.agents.roles, "settle", nullcontext)
         monkeypatch.setattr(vgame.agents.roles, "hello", lambda *_: None)
         monkeypatch.setattr(vgame.agents.roles, "find_order", lambda *_: None)
-        monkeypatch.setattr(vgame.agents.roles, "Computation", lambda *_: computation)
+        monkeypatch.setattr(vgame.agents.roles, "LocalRun", lambda *_: computation)
         play.said = said.events
-        seat = Seat("", "", Path(), Path(), poll=0.0)
+        seat = AgentConfig("", "", Path(), Path(), poll=0.0)
         if delegate:
             return run_delegate(seat, play.id, said), said.events
         return run_trainer(seat, play.id, said, any_terms=True), said.events

@@ -10,7 +10,8 @@ from outcomes import Forged, caught, check_conviction, convicted_at, forced
 from scene import Scene
 from toy import ToyMachine
 
-from vgame.chain.game import Game, Level
+from vgame.chain.game import Game
+from vgame.chain.records import Level
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import Tree, padding
 from vgame.dispute.trainer import Trainer

@@ -11,9 +11,9 @@ from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from scene import Play, Scene, Setup
 from toy import Lies
 
-import vgame.agents.roles
-from vgame.agents.roles import Limits, Watch
-from vgame.chain.game import Level, Phase, Status
+import vgame.agents.auditor_service
+from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.chain.records import Level, Phase, Status
 from vgame.errors import ChainError, NotYet
 from vgame.job.terms import Pace
 from vgame.system.progress import Reporter
@@ -23,17 +23,17 @@ SHOWN = Lies(shown={(6, SUM, 4): 12345})  # the run root is right, only the trac
 BOND = SETUP.spec.auditor_bond
 
 
-def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -> Watch:
+def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -> AuditorService:
     """An auditor as `vgame auditor` runs it, over the toy machine."""
     setup = play.setup
     computation = SimpleNamespace(
         bundle=SimpleNamespace(order=asdict(setup.spec)), history=setup.machine(), run_root=bytes(32), pace=Pace(0.01, 0.01),
         why_foreign=lambda *_: foreign(),
     )  # fmt: skip
-    return Watch(play.scene.game(), computation, Reporter(), 0.0, limits)
+    return AuditorService(play.scene.game(), computation, Reporter(), 0.0, limits)
 
 
-def staked(play: Play, watch: Watch) -> int:
+def staked(play: Play, watch: AuditorService) -> int:
     return sum(d.auditor == watch.game.wallet.address for d in play.disputes())
 
 
@@ -43,7 +43,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
     def set_(too_short: bool) -> None:
         monkeypatch.setattr(
-            vgame.agents.roles, "auditor_shortcomings", lambda *_: ["auditor_budget is 1"] if too_short else []
+            vgame.agents.auditor_service,
+            "auditor_shortcomings",
+            lambda *_: ["auditor_budget is 1"] if too_short else [],
         )
 
     set_(False)

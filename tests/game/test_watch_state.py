@@ -11,7 +11,8 @@ from frauds import SETUP, SUM, word_lie
 from scene import Play, Scene
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.game import Game, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
 from vgame.errors import ChainError
 from vgame.watch.differences import LONGEST, apply, difference, shown
 from vgame.watch.money import BURNT, CONTRACT, Flow, balances, flows, owed

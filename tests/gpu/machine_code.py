@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from vgame.arithmetic import certified, gate
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.numba.pointwise import Chain
+from vgame.arithmetic.numba.chains import Chain
 from vgame.arithmetic.torch import elementary
 from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.arithmetic.triton import philox as gpu_random

@@ -13,7 +13,7 @@ from small_programs import World, executed
 
 from vgame.arithmetic import gate
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.numba.pointwise import Chain
+from vgame.arithmetic.numba.chains import Chain
 from vgame.execute.chains import ALONE_ON_GPU
 from vgame.execute.executor import Executor
 from vgame.execute.kernels import Correct

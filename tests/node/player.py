@@ -14,8 +14,10 @@ sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in 
 
 from frauds import SETUP
 
-from vgame.chain.connection import Chain, Wallet
-from vgame.chain.game import Game, Phase
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
+from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 

@@ -13,8 +13,10 @@ from scene import Scene, due
 from toy import Lies
 
 from vgame.chain import connection as chain_module
-from vgame.chain.connection import Chain, Wallet, deploy_game
-from vgame.chain.game import Game, Phase
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.errors import ChainError, ContractError
 
 SPEC = SETUP.spec

@@ -15,8 +15,9 @@ import pytest
 from chains import wait_until
 from scene import ETHER, Scene
 
-from vgame.chain.connection import Wallet
-from vgame.chain.game import Game, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
+from vgame.chain.wallet import Wallet
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """

@@ -15,8 +15,11 @@ from scene import Play, Scene
 
 import vgame.chain.connection as chain_module
 from vgame.agents.retry import Patience
-from vgame.chain.connection import Chain, Wallet
-from vgame.chain.game import Game, Phase, Status
+from vgame.chain import http
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Phase, Status
+from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
 from vgame.errors import ChainError
@@ -134,7 +137,7 @@ def test_a_reply_without_an_end_is_no_answer(real_scene: Scene, part: str) -> No
         try:
             with pytest.raises(ChainError):
                 chain.now()
-            assert tracemalloc.get_traced_memory()[1] < 5 * chain_module.MOST_REPLY
+            assert tracemalloc.get_traced_memory()[1] < 5 * http.MOST_REPLY
         finally:
             tracemalloc.stop()
         handler.begin = ""

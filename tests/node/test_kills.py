@@ -15,8 +15,8 @@ from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from proxy import DeadlyProxy, served
 from scene import Play, Scene
 
-from vgame.chain.connection import Wallet
-from vgame.chain.game import Phase, Status
+from vgame.chain.records import Phase, Status
+from vgame.chain.wallet import Wallet
 
 PLAYER = Path(__file__).resolve().parent / "player.py"
 SPEC = SETUP.spec

@@ -16,8 +16,11 @@ from scene import Play, Scene, embedded_chain
 from web3 import Web3
 
 import vgame.chain.connection as chain_module
-from vgame.chain.connection import FEE_MULTIPLE, FEE_VARIABLE, GWEI, USUAL_TIP, Chain, Wallet
-from vgame.chain.game import Game, Level, Phase, Status, full_abi
+from vgame.chain.abi import full_abi
+from vgame.chain.connection import FEE_VARIABLE, GWEI, USUAL_TIP, Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Level, Phase, Status
+from vgame.chain.wallet import FEE_MULTIPLE, Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer

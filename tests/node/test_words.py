@@ -12,9 +12,10 @@ from scene import Scene
 from test_lies import Table, Truth, chain_one, refuses, selector, table, topic
 from test_watch import watch
 
-from vgame.agents.roles import Limits, Watch, play
+from vgame.agents.auditor_service import Limits, Watch
+from vgame.agents.roles import play
 from vgame.chain.connection import CHAIN_VARIABLE, connect
-from vgame.chain.game import Phase
+from vgame.chain.records import Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError

@@ -17,7 +17,8 @@ from draws import EDGES, draw, draw_pair
 from vgame.arithmetic.functions import BINARY_F, COMPARE_F, UNARY_F, Function, arity
 from vgame.commit.tensor import from_words
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, Terms
+from vgame.job.bundle import Bundle
+from vgame.job.file import Terms
 from vgame.program.operators import (
     BROADCAST,
     Access,

@@ -11,7 +11,7 @@ from onchain import StepOnChain, deploy_logged, deploy_referee
 from referee_programs import STEP, Small, state, tensor
 from test_logged_referee import step_of
 
-from vgame.chain.connection import GAS_CAP
+from vgame.chain.wallet import GAS_CAP
 from vgame.job.terms import gas_of
 from vgame.program.operators import MAX_BLOCKS, ArgMax, Contract, Operator, ReduceMax, Variant
 from vgame.program.validate import MAX_LOGGED_TERMS, longest_run

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from vgame.attacks.tampered_log import Tampering
-from vgame.job.bundle import JobFile, LogTerms, load_bundle, read_job_file
+from vgame.job.bundle import load_bundle
+from vgame.job.file import JobFile, LogTerms, read_job_file
 from vgame.logged.kernels import sum_operators
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.training import train

@@ -19,9 +19,12 @@ from safetensors.torch import load_file, save_file
 import vgame.runs.store
 from vgame.cli.runs import audit_offline, locate, ranges, train_offline
 from vgame.errors import BundleError, JobFileError, StoreError, VgameError
-from vgame.job.bundle import differences, load_bundle, prepare, read_job_file, save_bundle
+from vgame.job.bundle import differences, load_bundle, save_bundle
+from vgame.job.file import read_job_file
 from vgame.program.file import load_program
-from vgame.runs.local import executor_of, open_run, prepare_run
+from vgame.runs.folder import executor_of, open_run
+from vgame.runs.local import prepare_run
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import train
 from vgame.system.progress import Reporter

@@ -10,8 +10,10 @@ import torch
 from job_files import write
 
 from vgame.cli import commands as cli
+from vgame.cli import options
 from vgame.errors import ContractError, JobFileError, ProgramError, VgameError
-from vgame.job.bundle import JobFile, make_task, read_job_file
+from vgame.job.factory import make_task
+from vgame.job.file import JobFile, read_job_file
 from vgame.program.lower import lower_task
 from vgame.program.optimizers import check_groups
 from vgame.program.schedule import Schedule
@@ -242,7 +244,7 @@ def test_a_factory_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_an_option_that_is_none(command: str, expected: str) -> None:
     with pytest.raises((VgameError, cli.UsageError)) as caught:
-        cli.app(command.split(), standalone_mode=False)
+        options.app(command.split(), standalone_mode=False)
     assert expected in getattr(caught.value, "message", str(caught.value))
 
 

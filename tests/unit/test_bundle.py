@@ -15,12 +15,14 @@ from safetensors.torch import load_file, save, save_file
 from torch import nn
 
 from vgame.errors import BundleError, ProgramError
-from vgame.job.bundle import MODES, Bundle, JobFile, load_bundle, prepare, save_bundle
+from vgame.job.bundle import Bundle, load_bundle, save_bundle
+from vgame.job.file import MODES, JobFile
 from vgame.program.file import save_program
 from vgame.program.lower import lower_task
 from vgame.program.program import TensorLabel
 from vgame.program.schedule import Schedule
 from vgame.program.tensor_file import keys, pack_tensors, read_tensors
+from vgame.runs.prepare import prepare
 from vgame.tasks.task import Task
 
 

@@ -15,8 +15,9 @@ from vgame.agents.retry import Patience
 from vgame.cli.runs import audit_offline
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, load_bundle, prepare, save_bundle
+from vgame.job.bundle import Bundle, load_bundle, save_bundle
 from vgame.runs.logged_store import LoggedStore, make_executor
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import train
 from vgame.system.progress import Reporter

@@ -13,11 +13,13 @@ from vgame.arithmetic.certified import dot, one_hot_sum, sum_rows
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.torch.rounding_test import at_worst
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, JobFile, LogTerms, Terms, prepare, with_log
+from vgame.job.bundle import Bundle
+from vgame.job.file import JobFile, LogTerms, Terms
 from vgame.job.terms import KEPT_OUT, Prices, auditor_shortcomings, safe_terms, trainer_shortcomings
 from vgame.program.operators import Contract, Gather, Map, Operator, Ref, RefClass, Variant, identity_access
-from vgame.runs.local import executor_of
+from vgame.runs.folder import executor_of
 from vgame.runs.pace import measure
+from vgame.runs.prepare import prepare, with_log
 
 SIZE, TERMS, HARD = 256, 512, 6  # from step HARD on every product cancels to the last bit
 

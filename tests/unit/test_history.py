@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from vgame.execute.executor import Executor
-from vgame.job.bundle import JobFile, prepare
+from vgame.job.file import JobFile
 from vgame.runs import history as module
+from vgame.runs.folder import executor_of
 from vgame.runs.history import History
-from vgame.runs.local import executor_of
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 
 
@@ -40,11 +41,12 @@ import re, sys, tempfile, torch
 from pathlib import Path
 from vgame.runs.store import Store
 from vgame.runs import history
-from vgame.runs.local import executor_of
+from vgame.runs.folder import executor_of
 from vgame.program.operators import *
 from vgame.arithmetic.functions import Function
 from vgame.program.program import Program
-from vgame.job.bundle import Bundle, Terms
+from vgame.job.bundle import Bundle
+from vgame.job.file import Terms
 history.CACHE_BYTES = 2**20
 words = int(sys.argv[2])
 read = [Ref(RefClass.OPERATOR, i) for i in range(4)]

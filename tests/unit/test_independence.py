@@ -12,7 +12,8 @@ from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, prepare
+from vgame.job.bundle import Bundle
+from vgame.runs.prepare import prepare
 
 
 @pytest.fixture(scope="module")

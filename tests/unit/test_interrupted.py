@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from vgame.errors import StoreError
-from vgame.job.bundle import JobFile, prepare, save_bundle
-from vgame.runs.local import open_run
+from vgame.job.bundle import save_bundle
+from vgame.job.file import JobFile
+from vgame.runs.folder import open_run
+from vgame.runs.prepare import prepare
 
 STEPS, INTERVAL = 40, 4
 

@@ -13,7 +13,9 @@ import pytest
 
 from vgame.cli.runs import train_offline
 from vgame.errors import VgameError
-from vgame.job.bundle import JobFile, load_bundle, prepare, read_job_file, save_bundle
+from vgame.job.bundle import load_bundle, save_bundle
+from vgame.job.file import JobFile, read_job_file
+from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.system.progress import Reporter
 

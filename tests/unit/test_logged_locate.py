@@ -10,9 +10,10 @@ from logged_runs import job, tampered, trained_on
 
 from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
 from vgame.cli.runs import audit_offline, locate
-from vgame.job.bundle import load_bundle, prepare, save_bundle
+from vgame.job.bundle import load_bundle, save_bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog
+from vgame.runs.prepare import prepare
 from vgame.runs.thresholds import LEAST
 from vgame.system.progress import Reporter
 

@@ -15,12 +15,14 @@ from logged_runs import ROOT, job, tampered
 
 from vgame.cli.runs import audit_offline, train_offline
 from vgame.errors import VgameError
-from vgame.job.bundle import Bundle, LogTerms, load_bundle, prepare, read_job_file, save_bundle
+from vgame.job.bundle import Bundle, load_bundle, save_bundle
+from vgame.job.file import LogTerms, read_job_file
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import TamperedLog, sum_operators
 from vgame.logged.logfile import LogFile
-from vgame.runs.local import open_run
+from vgame.runs.folder import open_run
 from vgame.runs.logged_store import LoggedStore, make_executor
+from vgame.runs.prepare import prepare
 from vgame.runs.thresholds import LEAST, calibrate, is_safe, search
 from vgame.runs.training import train
 from vgame.system.progress import Reporter

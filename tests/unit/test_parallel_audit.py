@@ -18,10 +18,11 @@ import torch.nn.functional as F
 from logged_runs import job, trained_on
 
 import vgame
-from vgame.job.bundle import prepare, save_bundle
+from vgame.job.bundle import save_bundle
 from vgame.runs import parallel_audit
-from vgame.runs.local import open_run
+from vgame.runs.folder import open_run
 from vgame.runs.parallel_audit import _Worker, chance, parts_of
+from vgame.runs.prepare import prepare
 
 
 def loss(model, batch):

@@ -12,7 +12,7 @@ from certified_data import FAMILIES, draw
 from small_programs import World, executed
 
 from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
-from vgame.arithmetic.numba import pointwise
+from vgame.arithmetic.numba import chains, pointwise
 from vgame.commit.tensor import to_words
 from vgame.execute.chains import ALONE, is_identity, units_of
 from vgame.execute.executor import Executor
@@ -44,8 +44,8 @@ def single(function: Function, *operands: torch.Tensor) -> torch.Tensor:
     slots = [*range(inputs), *[0] * (3 - inputs)]
     code = np.array([[function, inputs, *slots]], np.int64)
     integer = yields_integer(function) or (function is Function.SELECT and operands[1].dtype == torch.int32)
-    chain = pointwise.Chain(code, np.zeros(inputs + 1, np.uint32), inputs, (integer,), np.array([inputs]))
-    (result,), (finite,) = pointwise.run(chain, operands[0].numel(), operands)
+    chain = chains.Chain(code, np.zeros(inputs + 1, np.uint32), inputs, (integer,), np.array([inputs]))
+    (result,), (finite,) = chains.run(chain, operands[0].numel(), operands)
     assert finite == torch.isfinite(result.view(torch.float32)).all()
     return result
 
@@ -115,8 +115,8 @@ def test_a_product_and_a_sum_are_not_contracted():
     x = 1.0 + 2.0**-12 * torch.rand(5000)
     code = np.array([[Function.MUL, 2, 0, 0, 0], [Function.SUB, 1, 2, 3, 0], [Function.MUL, 3, 0, 0, 0]], np.int64)
     code = code[[2, 0, 1]]  # the product twice, then their difference
-    chain = pointwise.Chain(code, np.zeros(4, np.uint32), 1, (False,), np.zeros(0, np.int64))
-    ((found,), _) = pointwise.run(chain, 5000, [x])
+    chain = chains.Chain(code, np.zeros(4, np.uint32), 1, (False,), np.zeros(0, np.int64))
+    ((found,), _) = chains.run(chain, 5000, [x])
     assert not found.any() and (x.double() * x.double() != (x * x).double()).any()
 
 

@@ -12,8 +12,10 @@ import vgame.tasks
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.profile import Profile
-from vgame.job.bundle import Bundle, prepare, read_job_file
-from vgame.runs.local import executor_of
+from vgame.job.bundle import Bundle
+from vgame.job.file import read_job_file
+from vgame.runs.folder import executor_of
+from vgame.runs.prepare import prepare
 
 
 @cache

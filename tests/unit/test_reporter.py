@@ -17,10 +17,11 @@ def say(who: str, json_lines: bool, stdout: int) -> subprocess.CompletedProcess[
     """A process that reports `MANY` events and long work to `stdout`, then exit code 0 as a role's end."""
     body = f"""
 import sys
+from vgame.cli import options
 from vgame.cli import commands as cli
 from vgame.system.progress import Reporter
 
-@cli.app.command()
+@options.app.command()
 def talk():
     reporter = Reporter({json_lines}, {who!r})
     for i in range({MANY}):

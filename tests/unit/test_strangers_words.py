@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vgame.agents.roles import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
-from vgame.chain.connection import MOST_VALUES, Chain, _Provider, without_secrets
+from vgame.agents.config import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
+from vgame.chain.connection import Chain
 from vgame.chain.embedded import serve
+from vgame.chain.http import MOST_VALUES, _Provider, without_secrets
 from vgame.demo import processes
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter, fail, plain

@@ -18,7 +18,8 @@ from vgame.chain.connection import artifact, calldata_floor
 from vgame.cli.terms import propose
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle, JobFile, LogTerms, Terms, prepare, save_bundle, with_log
+from vgame.job.bundle import Bundle, save_bundle
+from vgame.job.file import JobFile, LogTerms, Terms
 from vgame.job.terms import (
     GAS,
     KEPT_OUT,
@@ -33,6 +34,7 @@ from vgame.job.terms import (
 )
 from vgame.program.operators import ArgMax, Ref, RefClass
 from vgame.runs.pace import HARDEST, MEASURED, measure
+from vgame.runs.prepare import prepare, with_log
 from vgame.system.progress import Reporter
 
 RECORD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())

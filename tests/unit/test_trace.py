@@ -11,8 +11,8 @@ from job_files import write
 from vgame.cli.runs import trace, train_offline
 from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
+from vgame.runs.folder import executor_of
 from vgame.runs.history import History
-from vgame.runs.local import executor_of
 from vgame.runs.store import Store
 from vgame.system.progress import Reporter
 

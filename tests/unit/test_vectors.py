@@ -18,7 +18,7 @@ from eth_utils import keccak
 from small_programs import ZERO_LOSS, World, executed
 
 from vgame.arithmetic.functions import Function
-from vgame.chain.game import JobSpec
+from vgame.chain.records import JobSpec
 from vgame.commit.merkle import Kind, Tree, path_root, tree_height
 from vgame.commit.tensor import from_words, tensor_root, tensors_root
 from vgame.errors import ProgramError

@@ -20,7 +20,7 @@ pytest.importorskip("starlette", reason="the page is not tested: pip install 'vg
 
 import vgame
 from vgame.errors import VgameError
-from vgame.runs.local import open_run
+from vgame.runs.folder import open_run
 from vgame.watch.command import Watched, _health, _runs
 from vgame.watch.own import POINTS, Own, OwnRun, sampled
 

@@ -12,9 +12,10 @@ import torch
 
 import vgame
 from vgame.agents.delivery import delivered_folder, folder_server
-from vgame.chain.connection import Chain, Wallet
+from vgame.chain.connection import Chain
+from vgame.chain.wallet import Wallet
 from vgame.errors import DeliveryError, VgameError
-from vgame.job.bundle import Terms
+from vgame.job.file import Terms
 from vgame.job.weights import read_weights
 from vgame.program.program import TensorLabel as L
 

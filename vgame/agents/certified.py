@@ -6,7 +6,8 @@ from pathlib import Path
 
 from vgame.agents.order import find_order
 from vgame.chain.connection import Chain
-from vgame.chain.game import STANDING, Game
+from vgame.chain.game import Game
+from vgame.chain.records import STANDING
 from vgame.errors import ChainError, VgameError
 from vgame.job.bundle import load_bundle
 from vgame.job.weights import check_weights

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vgame.chain.game import Event, Game, JobSpec
+from vgame.chain.game import Game
+from vgame.chain.records import Event, JobSpec
 from vgame.errors import Abstain, ChainError
 from vgame.job.bundle import Bundle
 

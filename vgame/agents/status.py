@@ -13,7 +13,8 @@ from typing import Any
 from rich.table import Table
 
 from vgame.agents.retry import Patience
-from vgame.chain.game import IN_DELIVERY, Dispute, Game, Job, Phase, Standing, Turn, delivery_window
+from vgame.chain.game import Game
+from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase, Standing, Turn, delivery_window
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter

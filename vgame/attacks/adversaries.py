@@ -9,12 +9,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vgame.chain.game import Dispute, Game, Level
+from vgame.chain.game import Game
+from vgame.chain.records import Dispute, Level
 from vgame.commit.machine import Machine
 from vgame.commit.merkle import Kind
 from vgame.commit.words import LEAF_WORDS
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import Node, View
+from vgame.dispute.claim_view import ClaimView, Node
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError
 
@@ -89,7 +90,7 @@ class FalseAccuser(Auditor):
         self.dice = random.Random(f"{job.hex()} {idle} {step_wanted}")
         self.accused = False
 
-    def challenge(self, view: View) -> bool:
+    def challenge(self, view: ClaimView) -> bool:
         if self.accused or self.game.chain.now() > view.job.since + view.job.spec.challenge_window:
             return False
         bond = view.job.spec.auditor_bond
@@ -97,10 +98,10 @@ class FalseAccuser(Auditor):
         self.accused = True
         return True
 
-    def play(self, view: View) -> bool:
+    def play(self, view: ClaimView) -> bool:
         return False if self.idle else super().play(view)
 
-    def move(self, view: View, number: int, d: Dispute) -> bool:
+    def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Any legal move; the contract says what cannot be contested."""
         if d.level is Level.TENSOR and d.height == 0:
             element = min(d.index * LEAF_WORDS + self.dice.randrange(LEAF_WORDS), d.elements - 1)
@@ -127,6 +128,6 @@ class FalseAccuser(Auditor):
             indices = [(leaf >> node.base) - node.first, *indices]
         return indices
 
-    def prove(self, view: View, number: int, d: Dispute) -> bool:
+    def prove(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Proving would only show that the trainer is right."""
         return False

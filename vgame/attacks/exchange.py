@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vgame.chain.game import ENDED, IN_DELIVERY, Game, Phase, delivery_window
+from vgame.chain.game import Game
+from vgame.chain.records import ENDED, IN_DELIVERY, Phase, delivery_window
 from vgame.delivery.buyer import MOST_REQUESTS, Buyer
 from vgame.delivery.cipher import job_key
 from vgame.delivery.fetch import Get

@@ -5,26 +5,17 @@ In: a JSON-RPC endpoint and a private key. Out: answers and receipts; every fail
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import cache
-from http.client import HTTPResponse
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from eth_account import Account
-from eth_account.signers.local import LocalAccount
-from requests.adapters import HTTPAdapter
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from web3 import HTTPProvider, Web3
+from web3 import Web3
 from web3.exceptions import (
     ContractCustomError,
     ContractLogicError,
@@ -33,33 +24,23 @@ from web3.exceptions import (
     Web3Exception,
     Web3RPCError,
 )
-from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
-from vgame.errors import ChainError, EndpointError, TooDear, VgameError
+from vgame.chain.http import provider, without_secrets
+from vgame.errors import ChainError, EndpointError, VgameError
 
 #: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over the C stack.
 MOST_CALLS = 1000
 sys.setrecursionlimit(MOST_CALLS)
 
-GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
-CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
-REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
-MOST_REPLY = 2**25  # bytes of a reply, header and all
-MOST_VALUES = 2**20  # in a reply: as Python objects some 200 MB; 32 MiB of nothing but values would be gigabytes
-CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 TOO_MANY = 429  # the status of a reply to requests that come too fast
-RAISES = 20
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
 FINALITY = 900  # seconds, where a node does not say which block is final
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
-FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-#: How nodes say that a transaction of the same number is already waiting and pays as much, or is this very one.
-REPLACEMENT_REFUSED = ("underpriced", "already known", "already imported", "replacement")
 
 
 class RefusedError(ChainError):
@@ -85,14 +66,6 @@ def checksum_address(text: str) -> str:
     return str(Web3.to_checksum_address(text))
 
 
-def keystore_key(text: str, password: str) -> bytes:
-    """The private key in a keystore (Web3 Secret Storage, version 3); ValueError if it is none, or the password is wrong."""
-    try:
-        return bytes(Account.decrypt(text, password))
-    except (TypeError, KeyError) as error:
-        raise ValueError(str(error)) from None
-
-
 def fee_ceiling() -> int:
     """The most that the user pays per gas, wei."""
     text = os.environ.get(FEE_VARIABLE) or str(FEE_CEILING)
@@ -108,120 +81,6 @@ def quantity(value: Any) -> int:
     return value
 
 
-#: Until when the reply that is waited for has to be here, on the monotonic clock.
-_END: ContextVar[float] = ContextVar("end")
-
-
-class _InTime(io.RawIOBase):
-    """What comes over a socket until `_END`, at most MOST_REPLY bytes. The library's timeout is for each piece, and a line of a header has
-    many."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._raw, self._room = sock, sock.makefile("rb", buffering=0), MOST_REPLY
-
-    def makefile(self, _: str) -> io.BufferedReader:
-        """What HTTPResponse asks a socket for."""
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        if (left := _END.get() - time.monotonic()) <= 0:
-            raise TimeoutError(f"a reply took more than {REPLY_TIMEOUT} seconds")
-        self._sock.settimeout(left)
-        count = self._raw.readinto(buffer)
-        self._room -= count or 0
-        if self._room < 0:
-            raise ValueError(f"a reply has more than {MOST_REPLY:,} bytes")
-        return count
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-def _in_time(pool: Any) -> Any:
-    """A pool of connections whose replies, from the first line of the header on, have to be here by `_END`."""
-
-    def reply(_: Any, sock: socket.socket, **options: Any) -> HTTPResponse:
-        return HTTPResponse(_InTime(sock), **options)  # type: ignore[arg-type]
-
-    return type(
-        pool.__name__, (pool,), {"ConnectionCls": type("Connection", (pool.ConnectionCls,), {"response_class": reply})}
-    )
-
-
-class _InTimeAdapter(HTTPAdapter):
-    """Connections of that kind, through proxies too."""
-
-    pools = {"http": _in_time(HTTPConnectionPool), "https": _in_time(HTTPSConnectionPool)}  # noqa: RUF012
-
-    def init_poolmanager(self, *args: Any, **options: Any) -> None:
-        super().init_poolmanager(*args, **options)
-        self.poolmanager.pool_classes_by_scheme = self.pools
-
-    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **options)
-        manager.pool_classes_by_scheme = self.pools
-        return manager
-
-    def send(self, *args: Any, **options: Any) -> requests.Response:
-        """INVARIANT: a body is as large as what arrived. Compressed it could be of any size, and was not asked for."""
-        _END.set(time.monotonic() + REPLY_TIMEOUT)
-        response = super().send(*args, **options)
-        if response.is_redirect:
-            raise requests.TooManyRedirects(
-                f"it redirects to {response.headers['Location']:.200}; if you trust that, give it as the endpoint",
-                response=response,
-            )
-        response.raw.headers.discard("Content-Encoding")
-        return response
-
-
-class _Provider(HTTPProvider):
-    """It reads a reply only if that has one meaning and few values."""
-
-    def decode_rpc_response(self, raw_response: bytes) -> Any:
-        if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
-            raise ValueError(f"a reply has {values:,} values, more than {MOST_VALUES:,}")
-        return json.loads(raw_response, object_pairs_hook=_unique)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are there once; of two values for one key, two programs may read different ones."""
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("a reply has the same key twice")
-    return found
-
-
-def without_secrets(url: str) -> str:
-    """What messages say of an endpoint: passwords stand before its host, keys in its path or query."""
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:  # no host or port can be told from the rest
-        return "the endpoint" if set("@?") & set(url) or url.count("/") > 2 else url
-    hidden = "/..." if parts.path.strip("/") or parts.query else ""
-    return f"{parts.scheme}://{parts.hostname}{port}{hidden}" if parts.hostname else url
-
-
-def careful_session() -> requests.Session:
-    """For what strangers serve: a reply has to be here in REPLY_TIMEOUT, is not compressed, and leads nowhere else."""
-    session = requests.Session()
-    session.headers["Accept-Encoding"] = "identity"
-    session.mount("http://", _InTimeAdapter())
-    session.mount("https://", _InTimeAdapter())
-    return session
-
-
-def _provider(url: str) -> HTTPProvider:
-    """What was not answered in time is not asked again at once."""
-    session = careful_session()
-    again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
-    return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)
-
-
 class Chain:
     """A connection to one chain, checked when it is made and after every outage."""
 
@@ -231,7 +90,7 @@ class Chain:
     def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
         self.url, self.poll = without_secrets(url), poll
         self._secret = url
-        self.web3 = Web3(_provider(url))
+        self.web3 = Web3(provider(url))
         self.checks: list[Callable[[], None]] = [self._check_id]
         self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
         if chain_id is not None and chain_id != self.chain_id:
@@ -373,111 +232,3 @@ def _named(receipt: Any) -> tuple[Any, bytes]:
     """A receipt that has what is read of it, and its transaction."""
     quantity(receipt["status"])
     return receipt, bytes(receipt["transactionHash"])
-
-
-class Wallet:
-    """An account that signs its own transactions."""
-
-    def __init__(self, chain: Chain, key: str | bytes | None = None) -> None:
-        self.chain = chain
-        self.account: LocalAccount = Account.from_key(key) if key else Account.create()
-        self.address = self.account.address
-
-    @property
-    def key(self) -> bytes:
-        return bytes(self.account.key)
-
-    def send(self, to: str | None, data: bytes, value: int = 0, gas: int | None = None) -> Any:
-        """Sign, send and wait; `gas` is the estimate of what the call executes."""
-        if len(data) > CALLDATA_CAP and to is not None:
-            raise ChainError(f"a transaction of {len(data):,} bytes is too large; {CALLDATA_CAP:,} are the most")
-        limit = max(int((gas or 0) * 1.05) + 10_000, calldata_floor(data))
-        if limit > GAS_CAP:
-            raise ChainError(f"a transaction of {limit:,} gas is too large; {GAS_CAP:,} are the most")
-        tx = {"type": 2, "chainId": self.chain.chain_id, "data": data, "value": value, "gas": limit}
-        if to is not None:
-            tx["to"] = to
-        return self._included(tx)
-
-    def _included(self, tx: dict[str, Any]) -> Any:
-        """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by one that pays more."""
-        web3, sent = self.chain.web3, []
-        base, tip = self.chain.fees()
-        most = min(2 * base + max(tip, 1), self._most(base))
-        tip = min(max(tip, 1), most)
-        tx["nonce"] = self.chain.ask(lambda: quantity(web3.eth.get_transaction_count(self.address, "latest")))
-        for _ in range(RAISES):
-            needed = tx["value"] + tx["gas"] * most
-            if (owned := self.chain.balance(self.address)) < needed:
-                raise ChainError(
-                    f"{self.address} has {owned} wei, {needed} are needed for this transaction; send it some ether"
-                )
-            signed = self.account.sign_transaction(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most})
-            refusal = None
-            try:
-                self.chain.ask(lambda raw=signed.raw_transaction: web3.eth.send_raw_transaction(raw))
-                sent.append(signed.hash)  # whatever the endpoint says that it is
-            except RefusedError as error:
-                refusal = error
-            for digest in sent:
-                if (receipt := self.chain.receipt(digest, 0)) is not None:
-                    return receipt
-            if refusal is not None and not any(sign in str(refusal).lower() for sign in REPLACEMENT_REFUSED):
-                raise refusal
-            if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
-                return receipt
-            base, offered = self.chain.fees()[0], most
-            self.chain.tell(
-                f"transaction {tx['nonce']} waits: {offered} wei per gas are offered, the base fee is {base}"
-            )
-            most = min(max(most * 5 // 4 + 1, 2 * base + tip), self._most(base))
-            tip = min(tip * 5 // 4 + 1, most)
-            if most <= offered:
-                break
-        raise ChainError(
-            f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; the most is "
-            f"{FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what {FEE_VARIABLE} allows"
-        )
-
-    def _most(self, base: int) -> int:
-        """What a transaction may offer per gas; TooDear if the base fee alone is more than the user pays."""
-        ceiling = fee_ceiling()
-        if base > ceiling:
-            raise TooDear(
-                f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most {ceiling // GWEI:,} are paid: nothing "
-                f"is sent; use another endpoint, or put a larger number into {FEE_VARIABLE} if it is true"
-            )
-        return min(ceiling, FEE_MULTIPLE * max(base, USUAL_TIP))
-
-    def deploy(self, name: str, *args: Any) -> str:
-        """Deploy a checked-in contract; its address."""
-        if not self.chain.balance(self.address):
-            raise ChainError(f"{self.address} has no ether on chain {self.chain.chain_id}; send it some")
-        compiled = artifact(name)
-        factory = self.chain.web3.eth.contract(abi=compiled["abi"], bytecode=compiled["bytecode"])
-        constructor = factory.constructor(*args)
-        data = bytes.fromhex(constructor.data_in_transaction[2:])
-        try:
-            gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
-        except ContractCustomError as refusal:
-            raise ChainError(
-                f"{name} refuses chain {self.chain.chain_id}, or what it is to be made of: {_error_name(compiled['abi'], refusal)}"
-            ) from None
-        return str(self.send(None, data, gas=gas)["contractAddress"])
-
-
-def _error_name(abi: list[dict[str, Any]], refusal: ContractCustomError) -> str:
-    """Name of the custom error of a constructor."""
-    errors = [(e["name"], ",".join(i["type"] for i in e["inputs"])) for e in abi if e["type"] == "error"]
-    names = {Web3.keccak(text=f"{name}({types})")[:4].hex(): name for name, types in errors}
-    return names.get(str(refusal.data)[2:10], str(refusal.data))
-
-
-def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
-    """Deploy the whole system, or the game over another machine, which then decides in every mode; the game's address."""
-    logged = referee
-    if referee is None:
-        referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
-        logged = wallet.deploy("Logged", referee)
-    settlement = wallet.deploy("Settlement", referee, wallet.deploy("Delivery", referee))
-    return wallet.deploy("VerificationGame", referee, settlement, logged)

@@ -6,232 +6,40 @@ arguments. Twin: IVerificationGame.sol.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, fields
-from enum import IntEnum
-from functools import cache, cached_property
+from dataclasses import astuple
+from functools import cached_property
 from typing import Any
 
 from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
 
-from vgame.chain.connection import Chain, Wallet, artifact, checksum_address, quantity
+from vgame.chain.abi import abi_type, errors, full_abi
+from vgame.chain.connection import Chain, artifact, checksum_address, quantity
 from vgame.chain.events import Events
+from vgame.chain.records import (
+    CAUSES,
+    FIELDS,
+    Dispute,
+    Event,
+    Exchange,
+    Job,
+    JobSpec,
+    Level,
+    Phase,
+    Standing,
+    Status,
+    Turn,
+    Verdict,
+    _dispute,
+    standing,
+)
+from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError
 
-
-class Phase(IntEnum):
-    NONE = 0
-    CREATED = 1
-    ACCEPTED = 2
-    CLAIMED = 3
-    FINAL = 4
-    CONVICTED = 5
-    EXPIRED = 6
-    DELIVERING = 7
-    REVEALED = 8
-    UNDELIVERED = 9
-    DECLINED = 10
-
-
-#: The claim stands for ever, whatever becomes of its delivery.
-STANDING = frozenset({Phase.FINAL, Phase.DELIVERING, Phase.REVEALED, Phase.UNDELIVERED, Phase.DECLINED})
-#: The state is being delivered.
-IN_DELIVERY = frozenset({Phase.DELIVERING, Phase.REVEALED})
-#: Nothing but withdrawals follows.
-ENDED = frozenset({Phase.FINAL, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})
-
-
-class Status(IntEnum):
-    NONE = 0
-    OPEN = 1
-    DISMISSED = 2
-    WON = 3
-    VOID = 4
-
-
-class Level(IntEnum):
-    NONE = 0
-    RUN = 1
-    SEGMENT = 2
-    STATE = 3
-    TRACE = 4
-    TENSOR = 5
-    ELEMENT = 6
-    BLOCK = 7
-
-
-class Turn(IntEnum):
-    TRAINER = 0
-    AUDITOR = 1
-    TRAINER_EXPIRED = 2
-    AUDITOR_EXPIRED = 3
-
-
-#: Contracts behind the game's interface to what it decides about.
-MACHINES = ("Referee", "Logged", "Pointwise")
 PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
-CAUSES = ("element", "opening", "timeout")
-#: IGame.Field: what of an order is refused.
-FIELDS = (
-    "program", "steps", "interval", "depth", "mode", "budget", "slot", "divergedPay", "trainerBond", "auditorBond",
-    "window", "step",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """IGame.JobSpec, in the contract's order."""
-
-    program_root: bytes
-    data_root: bytes
-    initial_root: bytes
-    scalar_root: bytes
-    seed: int
-    steps: int
-    interval: int
-    depth: int
-    mode: int
-    trainer_budget: int
-    auditor_budget: int
-    slot: int
-    reward: int
-    diverged_pay: int
-    trainer_bond: int
-    auditor_bond: int
-    accept_window: int
-    claim_window: int
-    challenge_window: int
-    reward_window: int
-    confirm_window: int = 0
-    key_window: int = 0
-    complaint_window: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """IGame.Job."""
-
-    phase: Phase
-    states: int
-    operators: int
-    checkpoints: int
-    diverged_at: int
-    since: int
-    disputes: int
-    open: int
-    depth: int
-    slot: int
-    client: str
-    trainer: str
-    run_root: bytes
-    spec: JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Dispute:
-    """IGame.Dispute."""
-
-    node: bytes
-    level: Level
-    height: int
-    index: int
-    step: int
-    operator: int
-    turn_at: int
-    trainer_left: int
-    auditor_left: int
-    others: int
-    moves: int
-    price: int
-    auditor: str
-    status: Status
-    entry: Level
-    finite: bool
-    blocks: int
-    elements: int
-    word: int
-    commitment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """IGame.Standing and the dispute's number; of a closed dispute turn is None and deadline 0."""
-
-    number: int
-    dispute: Dispute
-    turn: Turn | None
-    deadline: int
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """IGame.Verdict."""
-
-    level: Level
-    height: int
-    index: int
-    step: int
-    operator: int
-    dispute: int
-    best: int
-    paid: bool
-    cause: str
-    pool: int
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """IDelivery.Exchange."""
-
-    offer: bytes
-    until: int
-    requests: int
-    open: int
-    confirmed: bool
-    deposits: int
-
-
-def delivery_window(job: Job, exchange: Exchange, now: int) -> tuple[str, int]:
-    """Which window of a job in delivery runs at a time, and when it ends. Silence confirms; an open request keeps the key back."""
-    if job.phase is Phase.REVEALED:
-        return "complaint_window", job.since + job.spec.complaint_window
-    if not exchange.confirmed and now <= exchange.until:
-        return "confirm_window", exchange.until
-    return "key_window", exchange.until + job.spec.key_window
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A log of the game, decoded."""
-
-    name: str
-    args: dict[str, Any]
-    block: int
-    transaction: str
-
-
-@cache
-def full_abi() -> list[dict[str, Any]]:
-    """One interface for both pieces of the game, and the errors that come through from the machine and its libraries."""
-    entries: dict[str, dict[str, Any]] = {}
-    for name in ("VerificationGame", "Settlement", "Delivery", *MACHINES):
-        for entry in artifact(name)["abi"]:
-            foreign = name in MACHINES and entry["type"] != "error"
-            if entry["type"] in ("constructor", "fallback") or foreign:
-                continue
-            entries[json.dumps([entry["type"], entry.get("name"), entry["inputs"]])] = entry
-    return list(entries.values())
-
-
-@cache
-def errors() -> dict[bytes, tuple[str, list[str]]]:
-    """Selector -> name and argument types of every custom error."""
-    found = [(e["name"], [abi_type(i) for i in e["inputs"]]) for e in full_abi() if e["type"] == "error"]
-    return {bytes(Web3.keccak(text=f"{name}({','.join(types)})")[:4]): (name, types) for name, types in found}
 
 
 class Game:
@@ -388,7 +196,7 @@ class Game:
     def disputes(self, job: bytes, first: int = 0, count: int = PAGE) -> list[Standing]:
         """Disputes from `first` on, at most `count` of them, with turn and deadline, in one request."""
         return self._record(
-            lambda a: [_standing(first + i, s) for i, s in enumerate(a)], "getDisputes", job, first, count
+            lambda a: [standing(first + i, s) for i, s in enumerate(a)], "getDisputes", job, first, count
         )
 
     def all_disputes(self, job: bytes) -> Iterator[Standing]:
@@ -475,21 +283,3 @@ class Game:
             return None
         args = dict(event.process_log(log)["args"])
         return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())
-
-
-def _dispute(answer: Any) -> Dispute:
-    values = dict(zip((f.name for f in fields(Dispute)), answer, strict=True))
-    enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
-    return Dispute(**(values | enums))
-
-
-def _standing(number: int, answer: Any) -> Standing:
-    dispute, turn, deadline = answer
-    return Standing(number, _dispute(dispute), Turn(turn) if deadline else None, deadline)
-
-
-def abi_type(item: dict[str, Any]) -> str:
-    """Canonical ABI type of an input, tuples written out."""
-    if not item["type"].startswith("tuple"):
-        return str(item["type"])
-    return f"({','.join(abi_type(c) for c in item['components'])}){item['type'][5:]}"

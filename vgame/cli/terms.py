@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from vgame.errors import VgameError
 from vgame.execute.devices import settle
 from vgame.execute.work import operations
-from vgame.job.bundle import Terms, load_bundle, problems
+from vgame.job.bundle import load_bundle
+from vgame.job.file import Terms, problems
 from vgame.job.terms import GWEI, Pace, Prices, auditor_shortcomings, count_moves, safe_terms, trainer_shortcomings
-from vgame.runs.local import executor_of
+from vgame.runs.folder import executor_of
 from vgame.runs.pace import measure
 from vgame.system.progress import Reporter
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from vgame.chain.game import Exchange, Game, Job, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Exchange, Job, Phase
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape

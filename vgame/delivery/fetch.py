@@ -14,7 +14,7 @@ from typing import IO, TypeVar
 import numpy as np
 import requests
 
-from vgame.chain.connection import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session
+from vgame.chain.http import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session
 from vgame.commit.words import LEAF_BYTES
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, Pair

@@ -15,7 +15,8 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from vgame.chain.game import Game, Job, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Job, Phase
 from vgame.delivery.cipher import KEY_BYTES, key_hash
 from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
 from vgame.errors import Abstain, DeliveryError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
-from vgame.chain.game import Level, Phase, Status, Turn
+from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.demo.comparison import Comparison
 from vgame.demo.dossier import Dossier, investigate
 from vgame.demo.processes import Role

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vgame.agents.client import post_job
+from vgame.agents.config import AgentConfig
 from vgame.agents.delivery import folder_server, source_record, write_state
-from vgame.agents.roles import Computation, Seat, post_job
+from vgame.agents.local_run import LocalRun
 from vgame.attacks.exchange import CHEATS, HONEST, Cheat, Exchange
-from vgame.chain.game import Game, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
 from vgame.commit.tensor import to_words
 from vgame.delivery.fetch import Source
 from vgame.demo.result import Sale
@@ -50,16 +53,16 @@ class Order:
 
     def __init__(self, story: Story) -> None:
         from vgame.api import Job, prepare
-        from vgame.job.bundle import Terms
+        from vgame.job.file import Terms
 
         terms = Terms(reward=REWARD, trainer_bond=2 * REWARD, diverged_pay=0, **WINDOWS)
         self.bundle = prepare(Job(task(), steps=2, interval=1, seed=5, terms=terms))
         folder = story.folder / "delivery"
         self.bundle.save(folder)
         story.page.programs.add(self.bundle)
-        seat = Seat(story.url, story.game.address, folder, story.folder / "delivery-run")
+        seat = AgentConfig(story.url, story.game.address, folder, story.folder / "delivery-run")
         with settle("default") as kind:
-            computation = Computation(seat, kind, _Quiet())
+            computation = LocalRun(seat, kind, _Quiet())
             computation.hold()
             computation.run()
         self.history = computation.history

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vgame.chain.game import CAUSES, Event, Game, Level, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import CAUSES, Event, Level, Phase
 from vgame.program.program import Program
 
 Names = Mapping[str, str]  # address -> who that is

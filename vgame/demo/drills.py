@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vgame.agents.roles import Computation, Seat, hello, open_game
+from vgame.agents.config import AgentConfig, open_game
+from vgame.agents.local_run import LocalRun, hello
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG, CheatingTrainer, FalseAccuser
-from vgame.chain.game import Game, Phase
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.devices import settle
@@ -19,7 +21,7 @@ from vgame.job.bundle import load_bundle
 from vgame.system.progress import Reporter
 
 
-def run_adversary(seat: Seat, reporter: Reporter) -> None:
+def run_adversary(seat: AgentConfig, reporter: Reporter) -> None:
     """Play cheats, one order per line on stdin: {"attack": NAME, "job": HEX, "step": N} or {"accuse": "path" | "idle", "job": HEX}.
 
     Prints `played` when a job has ended (or the accusation has), so a demonstration can give the next order.
@@ -36,9 +38,9 @@ def run_adversary(seat: Seat, reporter: Reporter) -> None:
                 _accuse(seat, game, kind, job, order["accuse"], reporter)
 
 
-def _cheat(seat: Seat, game: Game, kind: str, job: bytes, name: str, step: int, reporter: Reporter) -> None:
+def _cheat(seat: AgentConfig, game: Game, kind: str, job: bytes, name: str, step: int, reporter: Reporter) -> None:
     attack = TAMPERED_LOG if name == TAMPERED_LOG.name else ATTACKS[name]
-    computation = Computation(seat, kind, reporter, (name, step))
+    computation = LocalRun(seat, kind, reporter, (name, step))
     trainer = CheatingTrainer(game, job, computation.history, attack.silent)
     trainer.accept()
     computation.run()
@@ -53,8 +55,8 @@ def _cheat(seat: Seat, game: Game, kind: str, job: bytes, name: str, step: int, 
     reporter.emit("played", f"{name}: over", attack=name, job=job.hex())
 
 
-def _accuse(seat: Seat, game: Game, kind: str, job: bytes, how: str, reporter: Reporter) -> None:
-    computation = Computation(seat, kind, reporter)
+def _accuse(seat: AgentConfig, game: Game, kind: str, job: bytes, how: str, reporter: Reporter) -> None:
+    computation = LocalRun(seat, kind, reporter)
     accuser = FalseAccuser(game, job, computation.history, idle=how == "idle")
     accuser.step()
     reporter.emit("accused", f"accuses the trainer ({how})", how=how, job=job.hex())

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
-from vgame.chain.connection import Wallet, connect, deploy_game
-from vgame.chain.game import Event, Game, Status
+from vgame.chain.connection import connect
+from vgame.chain.game import Game
+from vgame.chain.records import Event, Status
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.demo.cheats import LOGGED, Cheats
 from vgame.demo.comparison import Comparison
 from vgame.demo.deliveries import Deliveries
@@ -85,7 +87,7 @@ def run_demo(json_output: bool, wishes: Wishes, report: Path) -> int:
 
 def _check(wishes: Wishes) -> None:
     """What is wrong is said at once."""
-    from vgame.job.bundle import read_job_file
+    from vgame.job.file import read_job_file
 
     known = [*ATTACKS, TAMPERED_LOG.name]
     if wishes.attack is not None and wishes.attack not in known:
@@ -151,7 +153,9 @@ class Story:
         return Game(self.chain, address, self.wallets["client"])
 
     def _prepare(self, job_file: Path):
-        from vgame.job.bundle import prepare, read_job_file, save_bundle
+        from vgame.job.bundle import save_bundle
+        from vgame.job.file import read_job_file
+        from vgame.runs.prepare import prepare
 
         job = self._with_clocks(read_job_file(job_file))
         if self.wishes.quick:
@@ -167,7 +171,9 @@ class Story:
 
     def prepare_logged(self):
         """A small job in mode `logged`."""
-        from vgame.job.bundle import LogTerms, prepare, read_job_file, save_bundle
+        from vgame.job.bundle import save_bundle
+        from vgame.job.file import LogTerms, read_job_file
+        from vgame.runs.prepare import prepare
 
         job = self._with_clocks(read_job_file(DIGITS))
         small = {"steps": 4, "interval": 2, "mode": "logged", "log": LogTerms(thresholds="proven")}
@@ -208,7 +214,7 @@ class Story:
 
     def post(self, title: str, bundle=None) -> bytes:
         """The client orders the job once more, or another one."""
-        from vgame.agents.roles import post_job
+        from vgame.agents.client import post_job
 
         self.nonce += 1
         job = post_job(self.game, bundle or self.bundle, self.nonce)
@@ -310,7 +316,8 @@ class Story:
         """Loss curve and accuracy of the trained network, from the trainer's store."""
         from vgame.api import Run
         from vgame.api_evaluation import evaluate
-        from vgame.job.bundle import make_task, read_job_file
+        from vgame.job.factory import make_task
+        from vgame.job.file import read_job_file
         from vgame.runs.store import Store
 
         store = Store(self._store_of("trainer"), self.bundle)

@@ -12,10 +12,10 @@ from functools import cached_property, partial
 
 from web3 import Web3
 
-from vgame.chain.game import CAUSES, Dispute, Job, Level, Phase, Status, Turn
+from vgame.chain.records import CAUSES, Dispute, Job, Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
-from vgame.dispute.claim_view import Entry, Node, Openings, View
+from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
 from vgame.dispute.player import Player, each, is_open, one_of
 from vgame.errors import Abstain, ContractError, NotYet
 
@@ -57,15 +57,15 @@ class Auditor(Player):
         job = self.look()
         match job.phase:
             case Phase.CLAIMED:
-                view = View(self, job)
+                view = ClaimView(self, job)
                 return each([lambda: self.refill() or self.play(view) or self.challenge(view), view.complain])
             case Phase.CONVICTED:
-                return self.collect(View(self, job))
+                return self.collect(ClaimView(self, job))
         return self.withdraw()
 
     # ---- what to dispute ----
 
-    def challenge(self, view: View) -> bool:
+    def challenge(self, view: ClaimView) -> bool:
         """Open a dispute where the claim differs from my run, unless I already have one there."""
         job = view.job
         if self.game.chain.now() > job.since + job.spec.challenge_window:
@@ -80,7 +80,7 @@ class Auditor(Player):
         place = (int(entry.level), entry.where, root, commitment)
         return self.attempt("challenge", self.id, *place, value=job.spec.auditor_bond)
 
-    def check_refuted(self, view: View) -> None:
+    def check_refuted(self, view: ClaimView) -> None:
         """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed says that my own run
         is wrong."""
         lost = [n for n, d in view.mine if d.status is Status.DISMISSED]
@@ -93,7 +93,7 @@ class Auditor(Player):
                     f"dispute {number} was dismissed by {causes[number]}: this auditor's own run is wrong; run `vgame doctor`"
                 )
 
-    def check_stake(self, view: View) -> None:
+    def check_stake(self, view: ClaimView) -> None:
         """A bond is risked only within the limits, and not for ever where disputes (by now all that were lost) were lost by time."""
         if self.refusal and (why := self.refusal(view.job)):
             raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
@@ -104,7 +104,7 @@ class Auditor(Player):
                 "it is too slow, or its moves do not arrive"
             )
 
-    def differences(self, view: View) -> Iterator[Entry]:
+    def differences(self, view: ClaimView) -> Iterator[Entry]:
         """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. Strangers can have the trainer
         post as much as they like, and each piece costs a re-execution: none is begun while an own turn is due."""
         if view.checkpoints and view.own_run.root != view.job.run_root:
@@ -119,20 +119,20 @@ class Auditor(Player):
                     found = True
                     yield Entry(level, where)
 
-    def contradicts(self, view: View, level: Level, where: int, root: bytes) -> bool:
+    def contradicts(self, view: ClaimView, level: Level, where: int, root: bytes) -> bool:
         if (level, where, root) not in self.checked:
             compare = view.contradicts_segment if level is Level.SEGMENT else view.contradicts_trace
             self.checked[level, where, root] = compare(where, root)
         return self.checked[level, where, root]
 
-    def engaged(self, view: View) -> bool:
+    def engaged(self, view: ClaimView) -> bool:
         """An own turn is due by now, or too little is left of an own clock for anything else."""
         mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
         return bool(mine) and (not self.spare(view.job, mine) or any(self.turn_of(s.number) in DUE for s in mine))
 
     def agrees(self) -> bool:
         """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see `differences`."""
-        view = View(self, self.game.job(self.id))
+        view = ClaimView(self, self.game.job(self.id))
         if view.checkpoints and view.own_run.root != view.job.run_root:
             return False
         if not (stop := view.job.diverged_at):
@@ -144,7 +144,7 @@ class Auditor(Player):
 
     # ---- playing ----
 
-    def play(self, view: View) -> bool:
+    def play(self, view: ClaimView) -> bool:
         """Make the own move whose clock ends first; where none is due end disputes of others, of which one may convict."""
         mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
         if not mine:
@@ -153,14 +153,14 @@ class Auditor(Player):
         moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
         return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])
 
-    def convict(self, view: View) -> bool:
+    def convict(self, view: ClaimView) -> bool:
         """Where the trainer's time is over in a dispute of somebody else, that convicts it as well."""
         over = [s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED]
         return bool(over) and self.attempt("timeout", self.id, over[0])
 
     def turn(self, job: Job, number: int, d: Dispute) -> bool:
         """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just now."""
-        turn, view = self.turn_of(number), View(self, job)
+        turn, view = self.turn_of(number), ClaimView(self, job)
         try:
             match turn:
                 case Turn.AUDITOR:
@@ -182,7 +182,7 @@ class Auditor(Player):
                 raise
             return False
 
-    def move(self, view: View, number: int, d: Dispute) -> bool:
+    def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Name the first difference among what was opened."""
         view.check_place(d)
         if d.level is Level.TENSOR and d.height == 0:
@@ -210,7 +210,7 @@ class Auditor(Player):
         tree = Tree(Kind.PARTIALS, [leaf_hash(Kind.PARTIALS, p) for p in partials])
         return self.name("selectBlock", number, d, tree.node(0, index), index, tree.path(0, index))
 
-    def prove(self, view: View, number: int, d: Dispute) -> bool:
+    def prove(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Do not wait for the trainer: my operands are its own, for they lie left of the first difference."""
         if d.level is Level.ELEMENT and d.blocks > 1:
             return False
@@ -241,7 +241,7 @@ class Auditor(Player):
         values = [self.id, self.address, self.salt(root), root]
         return bytes(Web3.keccak(self.game.chain.web3.codec.encode(types, values)))
 
-    def collect(self, view: View) -> bool:
+    def collect(self, view: ClaimView) -> bool:
         """After a conviction: bonds back, knowledge shown in time, reward paid, credits withdrawn."""
         for number, dispute in view.mine:
             if dispute.status is Status.OPEN:
@@ -255,7 +255,7 @@ class Auditor(Player):
             return self.attempt("payReward", self.id)
         return self.withdraw()
 
-    def show(self, view: View, number: int, d: Dispute) -> bool:
+    def show(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Prove what I knew, if the conviction lies where my run differs."""
         if d.status not in (Status.WON, Status.VOID):
             return False
@@ -278,4 +278,4 @@ def first(flags: Iterable[bool]) -> int:
     raise Abstain("the posted partial sums are my own: none of them can be named")
 
 
-__all__ = ["Auditor", "Entry", "Node", "View"]
+__all__ = ["Auditor", "ClaimView", "Entry", "Node"]

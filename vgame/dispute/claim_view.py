@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vgame.chain.game import Dispute, Game, Job, Level, Standing
+from vgame.chain.game import Game
+from vgame.chain.records import Dispute, Job, Level, Standing
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
 from vgame.commit.trees import ClaimedTree, known_tree, run_leaf
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
@@ -95,7 +96,7 @@ class Posted(dict[int, bytes]):
         raise NotYet(f"what was posted for {where} is not shown")
 
 
-class View:
+class ClaimView:
     """The claim as the chain shows it now, beside the auditor's own run."""
 
     def __init__(self, auditor: Auditor, job: Job) -> None:

@@ -6,7 +6,7 @@ trainer's delivery folder (key and ciphertext) it also answers requests and reve
 
 from __future__ import annotations
 
-from vgame.chain.game import IN_DELIVERY, Dispute, Job, Phase
+from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, Over
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from vgame.chain.game import PAGE, Dispute, Game, Job, JobSpec, Phase, Standing, Status, Turn
+from vgame.chain.game import PAGE, Game
+from vgame.chain.records import Dispute, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.commit.machine import Machine
 from vgame.errors import ContractError, EndpointError, VgameError
 

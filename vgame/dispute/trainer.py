@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgame.chain.game import Dispute, Job, Level, Phase, Turn
+from vgame.chain.records import Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree

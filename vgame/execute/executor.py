@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from vgame.arithmetic import certified, gate
-from vgame.arithmetic.numba import pointwise
+from vgame.arithmetic.numba import chains, pointwise
 from vgame.arithmetic.torch.indexed_matrix import LEAST, Folded, Mirrored, Placed, fold
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.arithmetic.workspace import copy_shared, keep_pages
@@ -263,7 +263,7 @@ class _Run:
             results = by_kernel.run(fused.chain, fused.elements, inputs, self.marks, first)
             self.found.update(dict.fromkeys(fused.checked, True))  # their marks say it
         else:
-            results, finite = pointwise.run(fused.chain, fused.elements, inputs)
+            results, finite = chains.run(fused.chain, fused.elements, inputs)
             self.found.update(zip(fused.checked, finite.tolist(), strict=True))
         for index, result in zip(fused.results, results, strict=True):
             self.outputs[index] = result

@@ -9,12 +9,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from vgame.errors import JobFileError, VgameError
+from vgame.errors import VgameError
 from vgame.job.weights import read_weights
 from vgame.program.lower import Lowered, as_words
 from vgame.program.schedule import Rate, Schedule
@@ -58,29 +57,6 @@ class Later:
 
     def rate(self, step: int, steps: int) -> Rate:
         return self.own.rate(max(step - self.before, 1), steps - self.before)
-
-
-def start_from(initial: Any, model: nn.Module) -> Start:
-    """Load what a job starts from into the module. `initial`: a run, the path of one or of a file of weights, a state_dict, or None."""
-    if initial is None:
-        return Start()
-    if isinstance(initial, Mapping):
-        load_weights(model, initial, "initial")
-        return Start()
-    if isinstance(initial, str | Path):
-        if not Path(initial).is_dir():
-            load_weights(model, read_checkpoint(Path(initial)), str(initial))
-            return Start()
-        from vgame.api import Run
-
-        initial = Run.open(initial)
-    if not hasattr(initial, "start"):
-        raise JobFileError(
-            f"initial = {type(initial).__name__}: a run, the path of one or of a file of weights, or a state_dict is expected"
-        )
-    start = initial.start()
-    load_named(model, start.state)
-    return start
 
 
 def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:

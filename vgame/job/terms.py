@@ -10,7 +10,8 @@ from math import ceil
 
 from vgame.commit.merkle import tree_height
 from vgame.commit.words import LEAF_BYTES, leaf_count
-from vgame.job.bundle import Bundle, Terms
+from vgame.job.bundle import Bundle
+from vgame.job.file import Terms
 from vgame.program.operators import LEAF_TERMS, Contract
 from vgame.program.validate import longest_run
 

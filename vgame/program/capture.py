@@ -7,11 +7,10 @@ In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
-from operator import getitem
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError, VgameError
 from vgame.program.autocast import as_on_cuda
-from vgame.program.constants import is_random, written_by
+from vgame.program.constants import is_random
 from vgame.program.decompositions import Opened
 from vgame.program.hidden_state import (
     Held,
@@ -35,10 +34,21 @@ from vgame.program.hidden_state import (
     containers,
     line_of,
     refuse_outside,
-    refuse_shared_memory,
     same_parts,
 )
 from vgame.program.lowering import HANDLERS
+from vgame.program.origins import label_gradients, labelled_modules, module_of
+from vgame.program.refusals import (
+    _fails,
+    decides_by_values,
+    functions,
+    refuse_no_loss,
+    refuse_other_names,
+    refuse_types,
+    refuse_unknown_shapes,
+    refuse_written,
+    refuse_written_constants,
+)
 from vgame.program.retrace import is_repeated, output_of, source, without_repetition
 from vgame.tasks.task import Task
 
@@ -67,7 +77,7 @@ def capture(task: Task) -> Captured:
     """The training step of a task, as one graph. Deterministic: tracing again gives the same graph."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
-    _refuse_types(task, parameters, buffers)
+    refuse_types(task, parameters, buffers)
     refuse_outside(task)
     trained = tuple(name for name, p in parameters.items() if p.requires_grad)
     batch = task.samples(torch.arange(task.batch) % task.population)
@@ -86,23 +96,13 @@ def capture(task: Task) -> Captured:
     except VgameError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
-        raise _decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
+        raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
     except Exception as error:
         raise _fails(error) from None
-    _refuse_unknown_shapes(graph, wrapper.decided)
+    refuse_unknown_shapes(graph, wrapper.decided)
     captured = Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
-    _refuse_other_names(captured, parameters, buffers)
+    refuse_other_names(captured, parameters, buffers)
     return captured
-
-
-def _fails(error: Exception) -> ProgramError:
-    """The error of the user's own code, with its line."""
-    what = " ".join(str(error).split("\n")[0].split())
-    if "backward through the graph a second time" in what:
-        return ProgramError(
-            f"the loss calls backward{line_of(error)}; leave backward and the optimizer's step out: vgame makes them"
-        )
-    return ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}")
 
 
 @contextmanager
@@ -114,58 +114,6 @@ def _without_tracebacks() -> Iterator[None]:
         yield
     finally:
         logger.disabled = disabled
-
-
-def _decides_by_values(where: str) -> ProgramError:
-    return ProgramError(
-        f"the model decides by the values of its tensors ({where}), which cannot be captured; "
-        "make the control flow and all shapes independent of the data"
-    )
-
-
-def _refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -> None:
-    """Tensors whose shape depends on data, and numbers read from tensors: what the user wrote, or the operators where that is not known."""
-    found = set()
-    for node in graph.graph.nodes:
-        for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
-            known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
-            if value is not None and not known:
-                found.add(f"{node.target} in {_module(node)}")
-    if found and decided:
-        raise ProgramError(
-            f"the model decides by the values of its tensors ({decided[0]}), which cannot be captured; read no number from a tensor: "
-            "index with the tensor itself, x[rows, columns] or torch.gather, and choose by torch.where"
-        )
-    if found:
-        raise _decides_by_values(", ".join(sorted(found)))
-
-
-def _refuse_other_names(
-    captured: Captured, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
-) -> None:
-    """What a step changes, and that the model knows as another tensor too: in torch that one changes with it."""
-    graph, unchanged = captured.graph, captured.unchanged_buffers()
-    changing = {n for n, p in parameters.items() if p.requires_grad} | (set(buffers) - set(unchanged))
-    constants = [(f"what {_module(n)} reads", getattr(graph, n.target)) for n in graph.graph.find_nodes(op="get_attr")]
-    refuse_shared_memory([*parameters.items(), *buffers.items(), *constants], changing)
-
-
-def _module(node: torch.fx.Node) -> str:
-    return node.meta.get("custom", {}).get("module") or "(model)"
-
-
-def _refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
-    for name, tensor in {**parameters, **buffers, **task.data}.items():
-        if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
-            raise ProgramError(
-                f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or .bfloat16()"
-            )
-        if tensor.device.type != "cpu":
-            raise ProgramError(
-                f"{name} is on the device {tensor.device}; build the model on the CPU, `--device` says where it runs"
-            )
-        if tensor.is_complex():
-            raise ProgramError(f"{name} is complex; only float32 and integers are supported")
 
 
 class _Step:
@@ -198,8 +146,8 @@ class _Step:
             held = Held(self.task.model)
             loss = self.task.loss(self.task.model, batch)
             held.refuse_changes()
-            _refuse_no_loss(loss)
-            self.functions.append(_functions(loss))
+            refuse_no_loss(loss)
+            self.functions.append(functions(loss))
             if self.task.accumulate > 1:
                 loss = loss / self.task.accumulate
             gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
@@ -219,26 +167,13 @@ class _Step:
         fx_traceback.current_meta.pop("custom", None)
         if not self.trained:  # an evaluation
             return []
-        _label_gradients(loss)
+        label_gradients(loss)
         wanted = [parameters[n] for n in self.trained]
         with _without_random_numbers():
             gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
         used = [(n, g) for n, g in zip(self.trained, gradients, strict=True) if g is not None]
         self.trained = tuple(n for n, _ in used)
         return [g for _, g in used]
-
-
-def _refuse_no_loss(loss: Any) -> None:
-    if isinstance(loss, torch.Tensor):
-        return
-    instead = "return one float32"
-    if isinstance(loss, Mapping):
-        instead = f"return one of {', '.join(map(repr, list(loss)[:5]))}"
-    elif isinstance(loss, tuple | list):
-        instead = (
-            "return their sum; of two that train different parts (a GAN) too, the other part detached: docs/loops.md"
-        )
-    raise ProgramError(f"the loss returns a {type(loss).__name__}, one float32 is expected: {instead}")
 
 
 @contextmanager
@@ -250,7 +185,7 @@ def _without_random_numbers() -> Iterator[None]:
     for node in list(nodes)[known:]:
         if is_random(node):
             raise ProgramError(
-                f"the backward pass draws random numbers ({node.target} in {_module(node)}), not those of the forward pass; "
+                f"the backward pass draws random numbers ({node.target} in {module_of(node)}), not those of the forward pass; "
                 "leave dropout and the like out of what torch.utils.checkpoint computes again"
             )
 
@@ -260,11 +195,11 @@ def _three_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Map
     inputs = (parameters, buffers, batch)
     again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, so other placeholders
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
-    _refuse_written_constants(first)
+    refuse_written_constants(first)
     flat = [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))]
     with torch.no_grad():
         second = make_fx(_without_writes(first), **_FAKE)(*flat)
-        _refuse_written(second, list(parameters))
+        refuse_written(second, list(parameters))
         if step.functions[0] != step.functions[1] or not is_repeated(second):
             raise attributes_change(step.changed)
         once = _interpreted(without_repetition(second))
@@ -288,56 +223,6 @@ def _table() -> dict[Any, Callable]:
     """Decompositions of what has no handler."""
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
     return table | {aten.as_strided.default: _as_strided}
-
-
-def _functions(loss: torch.Tensor) -> list[str]:
-    """Names of the functions that the loss is differentiated through."""
-    names, todo, seen = [], [loss.grad_fn], set()
-    while todo:
-        function = todo.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            names.append(function.name())
-            todo.extend(f for f, _ in function.next_functions)
-    return names
-
-
-def _refuse_written_constants(graph: torch.fx.GraphModule) -> None:
-    """Writes to tensors that were there before the step and are neither parameters nor buffers; tensors that get another memory."""
-    for node in graph.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
-            continue
-        where = f"({node.target} in {_module(node)})"
-        if node.target.overloadpacket is aten.set_:
-            raise ProgramError(
-                f"the model sets the memory of a tensor {where}; make it a buffer, or compute a new tensor"
-            )
-        if any(_origin(n).op == "get_attr" for n in written_by(node)):
-            raise ProgramError(
-                f"the model writes to a tensor that is no buffer {where}; make it one, or write to a clone"
-            )
-
-
-def _origin(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory a view, or what an operator wrote in place, shares."""
-    while node.target is getitem or any(r.alias_info for r in _returns(node)):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _returns(node: torch.fx.Node) -> list[Any]:
-    return getattr(getattr(node.target, "_schema", None), "returns", [])
-
-
-def _refuse_written(graph: torch.fx.GraphModule, parameters: list[str]) -> None:
-    """Parameters that the step itself writes to: the optimizer alone may."""
-    places = dict(zip(graph.graph.find_nodes(op="placeholder"), parameters, strict=False))
-    written = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
-    if written:
-        raise ProgramError(
-            f"the model writes to its parameters {', '.join(written)}; make them buffers, or leave it to the optimizer"
-        )
 
 
 def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
@@ -455,60 +340,3 @@ def _as_strided(x: torch.Tensor, size: list[int], stride: list[int], offset: int
 
 
 # ---- where a node comes from ----
-
-
-@contextmanager
-def labelled_modules(model: nn.Module) -> Iterator[None]:
-    """While active, every traced node carries the name of the innermost module that is running."""
-    stack: list[str] = []
-    ranges: list[tuple[int, int, str]] = []
-    starts: list[int] = []
-
-    def enter(name: str) -> Callable:
-        def hook(module: nn.Module, args: Any) -> None:
-            stack.append(name)
-            starts.append(torch.autograd._get_sequence_nr())
-            fx_traceback.current_meta["custom"] = {"module": name}
-
-        return hook
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        ranges.append((starts.pop(), torch.autograd._get_sequence_nr(), stack.pop()))
-        fx_traceback.current_meta["custom"] = {"module": stack[-1] if stack else "loss"}
-
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(enter(name)))
-        handles.append(module.register_forward_hook(leave, always_call=True))
-    _RANGES.append(ranges)
-    try:
-        yield
-    finally:
-        _RANGES.pop()
-        for handle in handles:
-            handle.remove()
-
-
-_RANGES: list[list[tuple[int, int, str]]] = []
-
-
-def _label_gradients(loss: torch.Tensor) -> None:
-    """Before each gradient function runs, name the module whose forward pass made it."""
-    ranges = sorted(_RANGES[-1], key=lambda r: r[1] - r[0])
-    todo, seen = [loss.grad_fn], set()
-    while todo:
-        function = todo.pop()
-        if function is None or function in seen:
-            continue
-        seen.add(function)
-        number = function._sequence_nr()
-        module = next((name for start, end, name in ranges if start <= number < end), "loss")
-        function.register_prehook(_announce(module))
-        todo.extend(f for f, _ in function.next_functions)
-
-
-def _announce(module: str) -> Callable:
-    def prehook(gradients: Any) -> None:
-        fx_traceback.current_meta["custom"] = {"module": module, "backward": True}
-
-    return prehook

@@ -6,8 +6,6 @@ reported at once, with the modules it comes from.
 
 from __future__ import annotations
 
-import operator as python_operator
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,13 +15,13 @@ import torch
 
 from vgame.arithmetic.functions import Function
 from vgame.commit.mapped import flat_of, look_through, source_of
-from vgame.errors import DataError, ProgramError, UnsupportedOperators
+from vgame.errors import DataError, ProgramError
 from vgame.program.batches import POSITION, refuse_carried, rows_of
 from vgame.program.capture import Captured, capture
 from vgame.program.frozen import asleep_of, awake_column
 from vgame.program.indices import check_indices
-from vgame.program.lowering import HANDLERS, Builder, Value
-from vgame.program.lowering.conform import conform
+from vgame.program.lowering import Builder, Value
+from vgame.program.lowering.graph import Graph
 from vgame.program.lowering.pointwise import clamp
 from vgame.program.lowering.precision import narrowed
 from vgame.program.lowering.reduction import vector_norm
@@ -51,11 +49,6 @@ from vgame.system.progress import SILENCE, Silence
 from vgame.tasks.task import Task
 
 PART = 1_000  # steps of a table of scalars between two words about how far it is
-
-#: Operators whose results after the first are read by their own gradients only, and are others than torch's.
-OWN_SECONDS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
-#: Operators that give statistics after their result.
-NORMS = (torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default)
 
 
 @dataclass(frozen=True)
@@ -163,7 +156,7 @@ class _Lowering:
         parameters, buffers = self.inputs[: len(self.captured.parameters)], self.inputs[len(self.captured.parameters) :]
         sums: list[Value] = []
         for batch in self._load_batches():
-            loss, gradients, buffers = _Graph(self.captured, self.b).run([*parameters, *buffers, *batch])
+            loss, gradients, buffers = Graph(self.captured, self.b).run([*parameters, *buffers, *batch])
             news = [loss, *gradients]
             sums = [self.b.map(Function.ADD, a, b) for a, b in zip(sums, news, strict=True)] if sums else news
         for name, value in zip(self.captured.buffers, buffers, strict=True):
@@ -303,7 +296,7 @@ class _Lowering:
 
     def _run(self, graph: torch.fx.GraphModule, values: Sequence[Value]) -> list[Value]:
         """The results of a graph over these values."""
-        first, _, others = _Graph(Captured(graph, (), (), (), ()), self.b).run(values)
+        first, _, others = Graph(Captured(graph, (), (), (), ()), self.b).run(values)
         return [first, *others]
 
     def _scalars(self, group: int, rule: Rule, rate: RateAt) -> dict[str, Value]:
@@ -371,83 +364,6 @@ class _Lowering:
 
 
 # ---- the graph, node by node ----
-
-
-class _Graph:
-    """Runs the handlers over the nodes of a captured graph."""
-
-    def __init__(self, captured: Captured, b: Builder) -> None:
-        self.captured, self.b = captured, b
-        self.values: dict[torch.fx.Node, Any] = {}
-        self.problems: dict[str, set[str]] = defaultdict(set)
-
-    def run(self, inputs: Sequence[Value]) -> tuple[Value, list[Value], list[Value]]:
-        inputs = iter(inputs)
-        result = None
-        for node in self.captured.graph.graph.nodes:
-            match node.op:
-                case "placeholder":
-                    self.values[node] = next(inputs)
-                case "get_attr":
-                    self.values[node] = self.b.constant(getattr(self.captured.graph, node.target))
-                case "output":
-                    result = self._resolve(node.args[0])
-                case _:
-                    self.values[node] = self._call(node)
-        if self.problems:
-            raise UnsupportedOperators({what: sorted(where) for what, where in self.problems.items()})
-        flat = torch.utils._pytree.tree_leaves(result, is_leaf=lambda x: isinstance(x, Value))
-        count = len(self.captured.trained)
-        return flat[0], flat[1 : 1 + count], flat[1 + count :]
-
-    def _resolve(self, argument: Any) -> Any:
-        return torch.fx.node.map_arg(argument, lambda n: self.values[n])
-
-    def _call(self, node: torch.fx.Node) -> Any:
-        one_of_several = node.target is python_operator.getitem
-        handler = (lambda _, values, index: values[index]) if one_of_several else HANDLERS.get(node.target)
-        origin = node.meta.get("custom", {})
-        module = origin.get("module") or "(model)"
-        self.b.label = f"{module} backward" if origin.get("backward") else module
-        if handler and any(self.values[n] is None for n in node.all_input_nodes):
-            return self._stand_in(node.meta.get("val"))  # follows from what was refused
-        try:
-            if handler is None:
-                raise ProgramError("no rule")
-            return self._conformed(node, handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs)))
-        except Exception as error:
-            what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
-            target = node.args[0].target if one_of_several else node.target
-            self.problems[str(target) if handler is None else f"{target} ({what})"].add(module)
-            return self._stand_in(node.meta.get("val"))
-
-    def _conformed(self, node: torch.fx.Node, value: Any) -> Any:
-        """The value as torch has it; one of several is looked at where it is read."""
-        wanted = node.meta.get("val")
-        private = node.target is python_operator.getitem and node.args[1] and node.args[0].target in OWN_SECONDS
-        private = private or (wanted is not None and _is_statistic(node))
-        if private or not isinstance(value, Value) or not isinstance(wanted, torch.Tensor):
-            return value
-        same = [self.values[n] for n in node.all_input_nodes if _type_of(n) == wanted.dtype]
-        return conform(self.b, value, wanted, any(isinstance(x, Value) and x.ref == value.ref for x in same))
-
-    def _stand_in(self, value: Any) -> Any:
-        """A value of the right shape, so that the rest of the graph can be checked too; the program is never used."""
-        if value is None or (isinstance(value, torch.Tensor) and value.is_complex()):
-            return None
-        if isinstance(value, list | tuple):
-            return [self._stand_in(v) for v in value]
-        dtype = torch.float32 if value.is_floating_point() else torch.int32
-        return self.b.tensor(Ref(RefClass.STATE, 0), value.shape, dtype)
-
-
-def _is_statistic(node: torch.fx.Node) -> bool:
-    """Mean or reciprocal deviation of a norm, which its gradient reads: binary32 whatever is normed, as CUDA's kernels have it."""
-    return node.target is python_operator.getitem and node.args[1] > 0 and node.args[0].target in NORMS
-
-
-def _type_of(node: torch.fx.Node) -> torch.dtype | None:
-    return getattr(node.meta.get("val"), "dtype", None)
 
 
 def _reachable(operators: Sequence[Operator], roots: Sequence[Ref]) -> list[int]:

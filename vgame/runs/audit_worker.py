@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def serve(run: Path, device: str, count: int) -> None:
-    from vgame.runs.local import audit_kept, audit_parts, executor_of, open_run
+    from vgame.runs.folder import executor_of, open_run
+    from vgame.runs.local import audit_kept, audit_parts
     from vgame.runs.logged_store import LoggedStore
     from vgame.runs.parallel_audit import opened
     from vgame.system.progress import SILENCE

@@ -22,31 +22,16 @@ from vgame.errors import JobFileError, StoreError, VgameError
 from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.execute.profile import Profile
-from vgame.job.bundle import (
-    Bundle,
-    JobFile,
-    LogTerms,
-    load_bundle,
-    ordered_differences,
-    prepare,
-    prepare_without_log,
-    read_job_file,
-    save_bundle,
-    with_log,
-)
+from vgame.job.bundle import Bundle, load_bundle, ordered_differences, save_bundle
 from vgame.job.differences import order_differences
-from vgame.runs.logged_store import LoggedStore, make_executor
+from vgame.job.file import JobFile, LogTerms, read_job_file
+from vgame.runs.folder import executor_of, open_run, store_of
+from vgame.runs.logged_store import LoggedStore
 from vgame.runs.parallel_audit import TIMEOUT, audit_in_parallel
+from vgame.runs.prepare import prepare, prepare_without_log, with_log
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import Committed, intervals, state_at, train
 from vgame.system.progress import SILENCE, Silence
-
-
-def executor_of(bundle: Bundle, kind: str) -> Executor:
-    """The bundle's executor on a torch device."""
-    if bundle.mode == "logged":
-        return make_executor(bundle, kind)
-    return Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
 
 
 def prepare_run(source: Path | Bundle, run: Path, listener: Silence = SILENCE) -> Bundle:
@@ -107,24 +92,10 @@ def ordered_again(job: JobFile, held: Bundle) -> Bundle:
     return bundle if measured else with_log(bundle, job.log)
 
 
-def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> Store:
-    """The bundle's store in a folder: with a log in mode `logged`."""
-    return (LoggedStore if bundle.mode == "logged" else Store)(run, bundle, keep, writable)
-
-
 def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:
     """Root over `count` checkpoints with these state roots, with the logs that this store has committed."""
     logs = store.log_roots[: len(roots)] if isinstance(store, LoggedStore) else None
     return run_tree(roots, count, logs).root.hex()
-
-
-def open_run(run: Path, keep: int = 1, *, writable: bool = False) -> Store:
-    """The store of a run folder, of somebody else unless it is said that it may be written to."""
-    if not (run / "job" / "spec.json").exists():
-        raise StoreError(
-            f"{run} is not the folder of a run: it has no job/spec.json; `vgame train JOB --out {run}` makes one"
-        )
-    return store_of(run, load_bundle(run / "job"), keep, writable)
 
 
 def train_run(

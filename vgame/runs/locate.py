@@ -15,7 +15,7 @@ from vgame.execute.devices import settle
 from vgame.execute.executor import Executor
 from vgame.job.bundle import differences
 from vgame.logged.kernels import TamperedLog
-from vgame.runs.local import executor_of, open_run
+from vgame.runs.folder import executor_of, open_run
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
 from vgame.runs.training import State, advance, state_at

@@ -10,7 +10,7 @@ from vgame.chain.connection import Chain, checksum_address
 from vgame.chain.game import Game
 from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
-from vgame.runs.local import open_run
+from vgame.runs.folder import open_run
 from vgame.system.progress import Reporter
 from vgame.watch.differences import State
 from vgame.watch.own import Own, OwnRun

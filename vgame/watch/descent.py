@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from vgame.chain.game import Dispute, Job, Level
+from vgame.chain.records import Dispute, Job, Level
 from vgame.commit.words import LEAF_WORDS, leaf_count
 
 

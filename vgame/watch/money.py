@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vgame.chain.game import Event, Job
+from vgame.chain.records import Event, Job
 
 CONTRACT, BURNT = "contract", "burnt"
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vgame.chain.game import Event, Job, Level
+from vgame.chain.records import Event, Job, Level
 
 #: What a transaction is called until it has been read itself.
 GUESSES = {

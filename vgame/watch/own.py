@@ -24,7 +24,7 @@ from vgame.commit.trees import run_tree
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
-from vgame.runs.local import open_run, store_of
+from vgame.runs.folder import open_run, store_of
 from vgame.watch.differences import State, shown
 
 POINTS = 400  # of a loss curve

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgame.chain.game import IN_DELIVERY, Event, Game, Job, Phase, delivery_window
+from vgame.chain.game import Game
+from vgame.chain.records import IN_DELIVERY, Event, Job, Phase, delivery_window
 from vgame.errors import ChainError, VgameError
 from vgame.watch.differences import State
 from vgame.watch.money import flows, owed

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from vgame.chain.game import CAUSES, Dispute, Event, Job, Level, Phase, Standing, Status, Verdict
+from vgame.chain.records import CAUSES, Dispute, Event, Job, Level, Phase, Standing, Status, Verdict
 from vgame.execute.reference import Position
 from vgame.watch.descent import Tree, descent, place
 from vgame.watch.differences import State

@@ -9,9 +9,6 @@ IEEE instructions. Nothing is fast-math.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from llvmlite import ir
@@ -21,8 +18,6 @@ from torch import Tensor
 
 from vgame.arithmetic.numba.compiled import compile_loop, in_use
 from vgame.system.threads import share
-
-__all__ = ["Chain", "all_finite", "in_use", "run"]
 
 #: Words of a block.
 BLOCK = 1024
@@ -198,7 +193,7 @@ def _select(condition, x, y, out):
 
 
 @compile_loop
-def _load(source, layout, start, out):
+def load(source, layout, start, out):
     """out = words start.. of an operand in lines. layout: its rank, sizes and strides, int64; the last stride is 0 or 1."""
     rank = layout[0]
     sizes, strides = layout[1 : 1 + rank], layout[1 + rank : 1 + 2 * rank]
@@ -313,7 +308,7 @@ def _finite(x):
 
 
 @compile_loop
-def _run(code, places, steps, words, layouts, memory, checked, finite, first, last):
+def run_blocks(code, places, steps, words, layouts, memory, checked, finite, first, last):
     """The instructions on words first..last-1, block by block; finite[i] &= whether every word of slot checked[i] is finite.
 
     code: (function, slot of the result, three slots of operands) each. places: where the slots' words begin, 0 for a block of our own,
@@ -334,7 +329,7 @@ def _run(code, places, steps, words, layouts, memory, checked, finite, first, la
             out = carray(_pointer(at[code[c, 1]] + start * steps[code[c, 1]]), (size,), np.float32)
             if code[c, 0] == LOAD:
                 source = carray(_pointer(places[code[c, 2]]), (1 << 48,), np.float32)
-                _load(source.view(np.uint32), layouts[code[c, 3]], start, out.view(np.uint32))
+                load(source.view(np.uint32), layouts[code[c, 3]], start, out.view(np.uint32))
                 continue
             x = carray(_pointer(at[code[c, 2]] + start * steps[code[c, 2]]), (size,), np.float32)
             y = carray(_pointer(at[code[c, 3]] + start * steps[code[c, 3]]), (size,), np.float32)
@@ -344,76 +339,6 @@ def _run(code, places, steps, words, layouts, memory, checked, finite, first, la
                 _narrow(code[c, 0] & 127, x, y, out.view(np.int32), out)
         for i in range(checked.size):
             finite[i] &= _finite(carray(_pointer(places[checked[i]] + 4 * start), (size,), np.int32))
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Instructions over slots: first the inputs, then the results that are kept, then constants and blocks of our own.
-
-    code: int64 [n, 5], rows as in _run. words: uint32, per slot its constant, or anything. results: which are int32.
-    checked: int64, the slots of the results that are looked at for infinities and NaN while they are at hand.
-    """
-
-    code: np.ndarray
-    words: np.ndarray
-    inputs: int
-    results: tuple[bool, ...]
-    checked: np.ndarray
-
-
-def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Tensor], np.ndarray]:
-    """The results, flat, of `elements` words each; whether the checked ones are finite.
-
-    inputs: strided views of so many words on a CPU, read in row-major order.
-
-    SAFETY: the addresses stay good because whoever computes a part holds the tensors.
-    """
-    results = [torch.empty(elements, dtype=torch.int32 if integer else torch.float32) for integer in chain.results]
-    places, steps, words = [0] * chain.words.size, [0] * chain.words.size, chain.words.copy()
-    sources, layouts, loads = [], [], []
-    inputs = [x if x.is_contiguous() or _is_in_lines(x) else x.contiguous() for x in inputs]
-    for slot, x in enumerate(inputs):
-        sizes, strides = joined(x)
-        if x.is_contiguous():
-            places[slot], steps[slot] = x.data_ptr(), 4
-            continue
-        if not any(strides):
-            words[slot] = x.view(torch.int32)[(0,) * x.dim()].item() & 0xFFFFFFFF
-            continue
-        loads.append((LOAD, slot, chain.words.size + len(sources), len(sources), 0))
-        sources.append(x.data_ptr())
-        layouts.append([len(sizes), *sizes, *strides] + [0] * (2 * MOST_DIMENSIONS - 2 * len(sizes)))
-    for slot, result in enumerate(results, chain.inputs):
-        places[slot], steps[slot] = result.data_ptr(), 4
-    code = np.concatenate([np.array(loads, np.int64), chain.code]) if loads else chain.code
-    at, moves = (np.array(x + y, np.int64) for x, y in ((places, sources), (steps, [0] * len(sources))))
-    layout = np.array(layouts, np.int64).reshape(-1, 1 + 2 * MOST_DIMENSIONS)
-
-    def part(first: int, last: int, _held: tuple = (inputs, results)) -> np.ndarray:
-        memory, finite = np.empty((places.count(0), BLOCK), np.float32), np.ones(chain.checked.size, np.bool_)
-        _run(code, at, moves, words, layout, memory, chain.checked, finite, first * BLOCK, min(last * BLOCK, elements))
-        return finite
-
-    return results, np.all(share(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4), part), axis=0)
-
-
-def _is_in_lines(x: Tensor) -> bool:
-    """Whether `_load` can read it."""
-    sizes, strides = joined(x)
-    return len(sizes) <= MOST_DIMENSIONS and strides[-1] <= 1
-
-
-def joined(x: Tensor) -> tuple[list[int], list[int]]:
-    """Sizes and strides with the dimensions joined that lie in one line."""
-    sizes, strides = [], []
-    for size, stride in zip(x.shape, x.stride(), strict=True):
-        if size == 1:
-            continue
-        if sizes and strides[-1] == size * stride:
-            sizes[-1], strides[-1] = sizes[-1] * size, stride
-        else:
-            sizes, strides = [*sizes, size], [*strides, stride]
-    return sizes or [1], strides or [0]
 
 
 def all_finite(x: Tensor) -> Tensor:

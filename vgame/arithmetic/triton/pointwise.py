@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vgame.arithmetic.numba import pointwise
-from vgame.arithmetic.numba.pointwise import Chain, joined
+from vgame.arithmetic.numba.chains import Chain, joined
 
 BLOCK = 1024
 
@@ -174,7 +174,7 @@ def _look(x, marks, first, elements, BLOCK: tl.constexpr):
 
 
 def run(chain: Chain, elements: int, inputs: Sequence[Tensor], marks: Tensor, first: int) -> list[Tensor]:
-    """Twin: pointwise.run. marks: int32, zero so far; marks[first + c] becomes 1 where checked result c is not finite."""
+    """Twin: chains.run. marks: int32, zero so far; marks[first + c] becomes 1 where checked result c is not finite."""
     device = marks.device
     results = [torch.empty(elements, dtype=torch.int32, device=device) for _ in chain.results]
     words = [int(word) for word in chain.words[chain.inputs :].view("int32")]

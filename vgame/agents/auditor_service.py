@@ -1,0 +1,156 @@
+"""The auditor's process: every claim of its job is checked, and disputed where it is wrong."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from vgame.agents.config import AgentConfig, open_game
+from vgame.agents.local_run import LocalRun, hello
+from vgame.agents.order import matches
+from vgame.agents.retry import Deferred, Patience
+from vgame.chain.game import Game
+from vgame.chain.records import STANDING, Job, JobSpec, Phase
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.player import each
+from vgame.errors import Abstain
+from vgame.execute.devices import settle
+from vgame.job.bundle import load_bundle
+from vgame.job.terms import auditor_shortcomings
+from vgame.system.progress import Reporter
+
+
+def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: bool = False) -> None:
+    """Re-execute the bundle, then watch every job that orders it; `once`: until all such jobs have ended."""
+    if seat.log is None and load_bundle(seat.bundle).mode == "logged":
+        raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
+    game = open_game(seat, reporter)
+    with settle(seat.device) as kind:
+        hello(reporter, "auditor", seat.device)
+        computation = LocalRun(seat, kind, reporter)
+        computation.run()
+        computation.rehearse()
+        watch = AuditorService(game, computation, reporter, seat.poll, limits)
+        patience = Patience(reporter, seat.poll)
+        while not (once and watch.finished):
+            with patience:
+                if not watch.round():
+                    time.sleep(seat.poll)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an auditor stakes: `bond` wei at most, by default never more than the trainer does; `any_clocks`: also on short ones."""
+
+    bond: int | None = None
+    any_clocks: bool = False
+
+
+class AuditorService:
+    """An auditor's view of all jobs that order its bundle.
+
+    INVARIANT: no answer ends a job for good. What orders other bundles is known by the whole event, whose hash is the job; that a job has
+    ended has to be said LOOKS times in a row, and is asked again every AGAIN seconds.
+    """
+
+    AGAIN = 60.0
+    OLD = 16  # jobs that have ended are looked at in one round, at most: a chain may have thousands
+    LONGEST = 5.0  # seconds between two tries of a job with a problem
+
+    def __init__(self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits) -> None:
+        self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
+        self.auditors: dict[bytes, Auditor] = {}
+        self.patience: dict[bytes, Deferred] = {}
+        self.foreign: set[tuple[object, ...]] = set()
+        self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
+        self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
+        self.old = 0  # final claims that match, not yet told
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.auditors) and all(map(self._over, self.auditors))
+
+    def _over(self, job: bytes) -> bool:
+        return self.ended.get(job, (0, 0.0))[0] >= Patience.LOOKS
+
+    def round(self) -> bool:
+        """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
+        return each([self.look, self.play])
+
+    def look(self) -> bool:
+        """New jobs that order this bundle."""
+        for event in self.game.events("JobCreated"):
+            job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
+            if job in self.auditors or told in self.foreign:
+                continue
+            if not matches(self.game, self.computation.bundle, event):
+                self.foreign.add(told)
+                continue
+            self.auditors[job] = Auditor(self.game, job, self.computation.history)
+            self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
+            self.auditors[job].refusal = self.refusal
+            self.patience[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
+        return False
+
+    def play(self) -> bool:
+        """What is due in each job."""
+        acted, now = False, time.monotonic()
+        due = [job for job, patience in self.patience.items() if patience.due]
+        old = [job for job in due if self._over(job) and now - self.ended[job][1] > self.AGAIN][: self.OLD]
+        for job in [*(job for job in due if not self._over(job)), *old]:
+            with self.patience[job]:
+                acted |= self._round(job, self.auditors[job])
+        if self.old:
+            root = self.computation.run_root.hex()
+            text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"
+            self.reporter.emit("audited_final", text, agree=self.old, run_root=root)
+            self.old = 0
+        return acted
+
+    def _round(self, job: bytes, auditor: Auditor) -> bool:
+        state = self.game.job(job)
+        phase = state.phase
+        duties = [auditor.step]
+        if phase is Phase.NONE:  # a reorganisation, or there never was one
+            del self.auditors[job], self.patience[job]
+            return False
+        if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
+            if foreign := self.computation.why_foreign(self.game, job, state):
+                self._note(job, True)
+                raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
+            duties.insert(0, partial(self.compare, job, auditor, state))
+        acted = each(duties)
+        self._note(job, not acted and self._nothing_left(job, state))
+        return acted
+
+    def _nothing_left(self, job: bytes, state: Job) -> bool:
+        if state.phase is not Phase.CONVICTED:
+            return state.phase in {Phase.EXPIRED, *STANDING}
+        verdict = self.game.verdict(job)
+        return verdict.paid or (not verdict.best and self.game.chain.now() > state.since + state.spec.reward_window)
+
+    def _note(self, job: bytes, over: bool) -> None:
+        """What this look said."""
+        looks = self.ended.pop(job, (0, 0.0))[0]
+        if over:
+            self.ended[job] = (looks + 1, time.monotonic())
+
+    def compare(self, job: bytes, auditor: Auditor, state: Job) -> bool:
+        """Say once whether the claim is the own run; also where it is too late to dispute it."""
+        agrees, root = auditor.agrees(), self.computation.run_root.hex()
+        old = state.phase in STANDING
+        late = "; the claim is final, it can be disputed no more" if old else ""
+        text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
+        self.reporter.emit("audited", "" if agrees and old else text, job=job.hex(), agrees=agrees, run_root=root)
+        self.old += agrees and old
+        self.said.add((job, state.run_root))
+        return False
+
+    def refusal(self, state: Job) -> str:
+        """Why even the right side would lose its bond, or stakes more than it was told to; empty if neither."""
+        most = state.spec.trainer_bond if self.limits.bond is None else self.limits.bond
+        if state.spec.auditor_bond > most:
+            return f"the auditor's bond is {state.spec.auditor_bond} wei, more than {most} (--max-bond allows more)"
+        short = auditor_shortcomings(self.computation.bundle, self.computation.pace)
+        return "" if self.limits.any_clocks or not short else f"{'; '.join(short)} (--any-terms disputes all the same)"

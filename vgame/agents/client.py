@@ -1,0 +1,109 @@
+"""What a client does on chain: an order posted, and closed."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from pathlib import Path
+
+from vgame.agents.order import matches
+from vgame.agents.status import read_game
+from vgame.chain.game import PAGE, Game
+from vgame.chain.records import JobSpec, Phase, Turn
+from vgame.delivery.buyer import late_trainer
+from vgame.errors import Abstain, ChainError, VgameError
+from vgame.job.bundle import Bundle, load_bundle
+from vgame.runs.logged_store import LoggedStore
+from vgame.runs.store import Store
+
+
+def off_chain(bundle: Bundle) -> str:
+    """Why the contract cannot decide this job's elements; empty if it can."""
+    if bundle.mode == "correct":
+        return ""
+    if bundle.log is None:
+        return f"a job in mode {bundle.mode!r} cannot be disputed on chain; order mode = 'correct' or 'logged'"
+    from vgame.arithmetic.functions import ELEMENTARY
+    from vgame.logged.sums import PROVEN
+    from vgame.program.operators import Map
+
+    if any(window < PROVEN for window in bundle.log.windows):
+        return "with calibrated thresholds an honest trainer may lose, for replication is only likely; order [log] thresholds = 'proven'"
+    functions = {op.function for op in bundle.program.operators if isinstance(op, Map)} & set(ELEMENTARY)
+    if bundle.log.bits < 32 and functions:
+        names = ", ".join(sorted(function.name.lower() for function in functions))
+        return f"the contract has no {names} with {bundle.log.bits} bits; order [log] bits = 32"
+    return ""
+
+
+def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
+    """Order the bundle's job and pay its reward; its identity."""
+    assert game.wallet is not None
+    if why := off_chain(bundle):
+        raise VgameError(why)
+    spec = JobSpec(**bundle.order)
+    job = game.job_id(spec, game.wallet.address, nonce)
+    if game.job(job).phase is not Phase.NONE:
+        raise ChainError(
+            f"this order stands already, it is job {job.hex()}; to order the same once more give another --nonce"
+        )
+    game.send("createJob", astuple(spec), nonce, bundle.program.header, value=spec.reward)
+    return job
+
+
+def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
+    """End disputes that nobody plays any more, and the job if its time is over; withdraw what this account is owed: the job's phase, and
+    wei. ChainError if there is neither."""
+    assert game.wallet is not None
+    _end_expired(game, job)
+    _end_delivery(game, job)
+    state = read_game(game, job)[0]
+    clocks = [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
+    done = state.phase in ("created", "accepted", "claimed") and max(clocks, default=0) < 0
+    if done:
+        game.send("finalize" if game.job(job).phase is Phase.CLAIMED else "expire", job)
+    amount = game.credits(game.wallet.address)
+    if amount:
+        game.send("withdraw", game.wallet.address)
+    elif not done:
+        left = f" and cannot be ended yet ({max(clocks)} s are left at least)" if clocks else ""
+        raise ChainError(
+            f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; `vgame status` tells more"
+        )
+    return game.job(job).phase, amount
+
+
+def _end_expired(game: Game, job: bytes) -> None:
+    """End every dispute in which a side is out of time; one of the trainer's ends all."""
+    for first in range(0, game.job(job).disputes, PAGE):
+        found = game.disputes(job, first)
+        over = [s.number for s in found if s.turn in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)]
+        if over and game.job(job).phase is Phase.CLAIMED:
+            game.send("timeoutMany", job, over)
+
+
+def _end_delivery(game: Game, job: bytes) -> None:
+    """What time has decided about a delivery: no key, so the reward comes back; or no complaint, so it is paid."""
+    if overdue := late_trainer(game, job):
+        game.send(*overdue)
+    elif game.job(job).phase is Phase.REVEALED and read_game(game, job)[0].seconds_left < 0:
+        game.send("closeDelivery", job)
+
+
+def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:
+    """Own run root, hex, of every job that orders the bundle; the own run must have ended."""
+    from vgame.commit.trees import run_tree
+
+    bundle = load_bundle(bundle_folder)
+    folder = store_folder / bundle.identity.hex()[:16]
+    if not folder.is_dir():
+        raise Abstain(
+            f"{store_folder} holds no run of this bundle; start `vgame auditor` or `vgame trainer` with it first"
+        )
+    store = LoggedStore(folder, bundle) if bundle.mode == "logged" else Store(folder, bundle)
+    if store.divergence is None and store.step < bundle.steps:
+        raise Abstain(
+            f"the run in {store_folder} is at step {store.step} of {bundle.steps}; look again when it has ended"
+        )
+    logs = store.log_roots if isinstance(store, LoggedStore) else None
+    root = run_tree(store.roots, len(store.roots), logs).root.hex()
+    return {e.args["job"].hex(): root for e in game.events("JobCreated") if matches(game, bundle, e)}

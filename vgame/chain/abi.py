@@ -1,0 +1,41 @@
+"""The interface of all pieces of the game, read from the artifacts."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from web3 import Web3
+
+from vgame.chain.connection import artifact
+
+#: Contracts behind the game's interface to what it decides about.
+MACHINES = ("Referee", "Logged", "Pointwise")
+
+
+@cache
+def full_abi() -> list[dict[str, Any]]:
+    """One interface for both pieces of the game, and the errors that come through from the machine and its libraries."""
+    entries: dict[str, dict[str, Any]] = {}
+    for name in ("VerificationGame", "Settlement", "Delivery", *MACHINES):
+        for entry in artifact(name)["abi"]:
+            foreign = name in MACHINES and entry["type"] != "error"
+            if entry["type"] in ("constructor", "fallback") or foreign:
+                continue
+            entries[json.dumps([entry["type"], entry.get("name"), entry["inputs"]])] = entry
+    return list(entries.values())
+
+
+@cache
+def errors() -> dict[bytes, tuple[str, list[str]]]:
+    """Selector -> name and argument types of every custom error."""
+    found = [(e["name"], [abi_type(i) for i in e["inputs"]]) for e in full_abi() if e["type"] == "error"]
+    return {bytes(Web3.keccak(text=f"{name}({','.join(types)})")[:4]): (name, types) for name, types in found}
+
+
+def abi_type(item: dict[str, Any]) -> str:
+    """Canonical ABI type of an input, tuples written out."""
+    if not item["type"].startswith("tuple"):
+        return str(item["type"])
+    return f"({','.join(abi_type(c) for c in item['components'])}){item['type'][5:]}"

@@ -1,0 +1,143 @@
+"""An endpoint's replies: in time, bounded, JSON without duplicate keys."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import time
+from contextvars import ContextVar
+from http.client import HTTPResponse
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from web3 import HTTPProvider
+from web3.providers.rpc.utils import ExceptionRetryConfiguration
+
+REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
+
+
+MOST_REPLY = 2**25  # bytes of a reply, header and all
+
+
+MOST_VALUES = 2**20  # in a reply: as Python objects some 200 MB; 32 MiB of nothing but values would be gigabytes
+
+
+CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
+
+
+#: Until when the reply that is waited for has to be here, on the monotonic clock.
+_END: ContextVar[float] = ContextVar("end")
+
+
+class _InTime(io.RawIOBase):
+    """What comes over a socket until `_END`, at most MOST_REPLY bytes. The library's timeout is for each piece, and a line of a header has
+    many."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._raw, self._room = sock, sock.makefile("rb", buffering=0), MOST_REPLY
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        """What HTTPResponse asks a socket for."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if (left := _END.get() - time.monotonic()) <= 0:
+            raise TimeoutError(f"a reply took more than {REPLY_TIMEOUT} seconds")
+        self._sock.settimeout(left)
+        count = self._raw.readinto(buffer)
+        self._room -= count or 0
+        if self._room < 0:
+            raise ValueError(f"a reply has more than {MOST_REPLY:,} bytes")
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _in_time(pool: Any) -> Any:
+    """A pool of connections whose replies, from the first line of the header on, have to be here by `_END`."""
+
+    def reply(_: Any, sock: socket.socket, **options: Any) -> HTTPResponse:
+        return HTTPResponse(_InTime(sock), **options)  # type: ignore[arg-type]
+
+    return type(
+        pool.__name__, (pool,), {"ConnectionCls": type("Connection", (pool.ConnectionCls,), {"response_class": reply})}
+    )
+
+
+class _InTimeAdapter(HTTPAdapter):
+    """Connections of that kind, through proxies too."""
+
+    pools = {"http": _in_time(HTTPConnectionPool), "https": _in_time(HTTPSConnectionPool)}  # noqa: RUF012
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = self.pools
+
+    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **options)
+        manager.pool_classes_by_scheme = self.pools
+        return manager
+
+    def send(self, *args: Any, **options: Any) -> requests.Response:
+        """INVARIANT: a body is as large as what arrived. Compressed it could be of any size, and was not asked for."""
+        _END.set(time.monotonic() + REPLY_TIMEOUT)
+        response = super().send(*args, **options)
+        if response.is_redirect:
+            raise requests.TooManyRedirects(
+                f"it redirects to {response.headers['Location']:.200}; if you trust that, give it as the endpoint",
+                response=response,
+            )
+        response.raw.headers.discard("Content-Encoding")
+        return response
+
+
+class _Provider(HTTPProvider):
+    """It reads a reply only if that has one meaning and few values."""
+
+    def decode_rpc_response(self, raw_response: bytes) -> Any:
+        if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
+            raise ValueError(f"a reply has {values:,} values, more than {MOST_VALUES:,}")
+        return json.loads(raw_response, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are there once; of two values for one key, two programs may read different ones."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a reply has the same key twice")
+    return found
+
+
+def without_secrets(url: str) -> str:
+    """What messages say of an endpoint: passwords stand before its host, keys in its path or query."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:  # no host or port can be told from the rest
+        return "the endpoint" if set("@?") & set(url) or url.count("/") > 2 else url
+    hidden = "/..." if parts.path.strip("/") or parts.query else ""
+    return f"{parts.scheme}://{parts.hostname}{port}{hidden}" if parts.hostname else url
+
+
+def careful_session() -> requests.Session:
+    """For what strangers serve: a reply has to be here in REPLY_TIMEOUT, is not compressed, and leads nowhere else."""
+    session = requests.Session()
+    session.headers["Accept-Encoding"] = "identity"
+    session.mount("http://", _InTimeAdapter())
+    session.mount("https://", _InTimeAdapter())
+    return session
+
+
+def provider(url: str) -> HTTPProvider:
+    """What was not answered in time is not asked again at once."""
+    session = careful_session()
+    again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
+    return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)

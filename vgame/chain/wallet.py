@@ -1,0 +1,157 @@
+"""A key that signs, and its transactions until they are in a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from web3 import Web3
+from web3.exceptions import (
+    ContractCustomError,
+)
+
+from vgame.chain.connection import (
+    FEE_VARIABLE,
+    GWEI,
+    RECEIPT_TIMEOUT,
+    USUAL_TIP,
+    Chain,
+    RefusedError,
+    artifact,
+    calldata_floor,
+    fee_ceiling,
+    quantity,
+)
+from vgame.errors import ChainError, TooDear
+
+GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
+
+
+CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
+
+
+RAISES = 20
+
+
+FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
+
+
+#: How nodes say that a transaction of the same number is already waiting and pays as much, or is this very one.
+REPLACEMENT_REFUSED = ("underpriced", "already known", "already imported", "replacement")
+
+
+def keystore_key(text: str, password: str) -> bytes:
+    """The private key in a keystore (Web3 Secret Storage, version 3); ValueError if it is none, or the password is wrong."""
+    try:
+        return bytes(Account.decrypt(text, password))
+    except (TypeError, KeyError) as error:
+        raise ValueError(str(error)) from None
+
+
+class Wallet:
+    """An account that signs its own transactions."""
+
+    def __init__(self, chain: Chain, key: str | bytes | None = None) -> None:
+        self.chain = chain
+        self.account: LocalAccount = Account.from_key(key) if key else Account.create()
+        self.address = self.account.address
+
+    @property
+    def key(self) -> bytes:
+        return bytes(self.account.key)
+
+    def send(self, to: str | None, data: bytes, value: int = 0, gas: int | None = None) -> Any:
+        """Sign, send and wait; `gas` is the estimate of what the call executes."""
+        if len(data) > CALLDATA_CAP and to is not None:
+            raise ChainError(f"a transaction of {len(data):,} bytes is too large; {CALLDATA_CAP:,} are the most")
+        limit = max(int((gas or 0) * 1.05) + 10_000, calldata_floor(data))
+        if limit > GAS_CAP:
+            raise ChainError(f"a transaction of {limit:,} gas is too large; {GAS_CAP:,} are the most")
+        tx = {"type": 2, "chainId": self.chain.chain_id, "data": data, "value": value, "gas": limit}
+        if to is not None:
+            tx["to"] = to
+        return self._included(tx)
+
+    def _included(self, tx: dict[str, Any]) -> Any:
+        """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by one that pays more."""
+        web3, sent = self.chain.web3, []
+        base, tip = self.chain.fees()
+        most = min(2 * base + max(tip, 1), self._most(base))
+        tip = min(max(tip, 1), most)
+        tx["nonce"] = self.chain.ask(lambda: quantity(web3.eth.get_transaction_count(self.address, "latest")))
+        for _ in range(RAISES):
+            needed = tx["value"] + tx["gas"] * most
+            if (owned := self.chain.balance(self.address)) < needed:
+                raise ChainError(
+                    f"{self.address} has {owned} wei, {needed} are needed for this transaction; send it some ether"
+                )
+            signed = self.account.sign_transaction(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most})
+            refusal = None
+            try:
+                self.chain.ask(lambda raw=signed.raw_transaction: web3.eth.send_raw_transaction(raw))
+                sent.append(signed.hash)  # whatever the endpoint says that it is
+            except RefusedError as error:
+                refusal = error
+            for digest in sent:
+                if (receipt := self.chain.receipt(digest, 0)) is not None:
+                    return receipt
+            if refusal is not None and not any(sign in str(refusal).lower() for sign in REPLACEMENT_REFUSED):
+                raise refusal
+            if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
+                return receipt
+            base, offered = self.chain.fees()[0], most
+            self.chain.tell(
+                f"transaction {tx['nonce']} waits: {offered} wei per gas are offered, the base fee is {base}"
+            )
+            most = min(max(most * 5 // 4 + 1, 2 * base + tip), self._most(base))
+            tip = min(tip * 5 // 4 + 1, most)
+            if most <= offered:
+                break
+        raise ChainError(
+            f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; the most is "
+            f"{FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what {FEE_VARIABLE} allows"
+        )
+
+    def _most(self, base: int) -> int:
+        """What a transaction may offer per gas; TooDear if the base fee alone is more than the user pays."""
+        ceiling = fee_ceiling()
+        if base > ceiling:
+            raise TooDear(
+                f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most {ceiling // GWEI:,} are paid: nothing "
+                f"is sent; use another endpoint, or put a larger number into {FEE_VARIABLE} if it is true"
+            )
+        return min(ceiling, FEE_MULTIPLE * max(base, USUAL_TIP))
+
+    def deploy(self, name: str, *args: Any) -> str:
+        """Deploy a checked-in contract; its address."""
+        if not self.chain.balance(self.address):
+            raise ChainError(f"{self.address} has no ether on chain {self.chain.chain_id}; send it some")
+        compiled = artifact(name)
+        factory = self.chain.web3.eth.contract(abi=compiled["abi"], bytecode=compiled["bytecode"])
+        constructor = factory.constructor(*args)
+        data = bytes.fromhex(constructor.data_in_transaction[2:])
+        try:
+            gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
+        except ContractCustomError as refusal:
+            raise ChainError(
+                f"{name} refuses chain {self.chain.chain_id}, or what it is to be made of: {_error_name(compiled['abi'], refusal)}"
+            ) from None
+        return str(self.send(None, data, gas=gas)["contractAddress"])
+
+
+def _error_name(abi: list[dict[str, Any]], refusal: ContractCustomError) -> str:
+    """Name of the custom error of a constructor."""
+    errors = [(e["name"], ",".join(i["type"] for i in e["inputs"])) for e in abi if e["type"] == "error"]
+    names = {Web3.keccak(text=f"{name}({types})")[:4].hex(): name for name, types in errors}
+    return names.get(str(refusal.data)[2:10], str(refusal.data))
+
+
+def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
+    """Deploy the whole system, or the game over another machine, which then decides in every mode; the game's address."""
+    logged = referee
+    if referee is None:
+        referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
+        logged = wallet.deploy("Logged", referee)
+    settlement = wallet.deploy("Settlement", referee, wallet.deploy("Delivery", referee))
+    return wallet.deploy("VerificationGame", referee, settlement, logged)

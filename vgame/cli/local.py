@@ -1,0 +1,231 @@
+"""Commands on bundles and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vgame.cli.options import DeviceName, GameAddress, Json, Rpc, app, check_number, job_id
+from vgame.errors import VgameError
+from vgame.system.progress import SILENCE, Reporter
+
+
+@app.command()
+def demo(
+    json: Json = False,
+    attack: Annotated[str | None, typer.Option(help="play one attack only")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a short honest run and one cheat")] = False,
+    rpc: Annotated[str | None, typer.Option(help="play on this node instead of the embedded chain")] = None,
+    report: Annotated[Path, typer.Option(help="where the HTML report goes")] = Path("vgame-report.html"),
+    job: Annotated[Path | None, typer.Option(help="another job file instead of the digits")] = None,
+) -> None:
+    """Play the whole story: an honest claim becomes final, every cheat is convicted."""
+    from vgame.demo import Wishes, run_demo
+
+    raise typer.Exit(run_demo(json, Wishes(attack, quick, rpc, job), report))
+
+
+@app.command()
+def prepare(
+    job: Annotated[Path, typer.Argument(help="job file (TOML)")],
+    out: Annotated[Path, typer.Option(help="folder of the new bundle")],
+    force: Annotated[bool, typer.Option("--force", help="overwrite the bundle that is there")] = False,
+    json: Json = False,
+) -> None:
+    """Capture a job's model and write the bundle that everybody needs."""
+    if (out / "spec.json").exists() and not force:
+        raise VgameError(f"{out} holds a bundle already; choose another folder, or overwrite it with --force")
+    from vgame.job.bundle import save_bundle
+    from vgame.job.file import read_job_file
+    from vgame.runs.prepare import prepare as prepare_bundle
+
+    reporter = Reporter(json)
+    bundle = prepare_bundle(read_job_file(job), SILENCE if json else reporter)
+    reporter.stage("hashes and writes the bundle")
+    save_bundle(bundle, out)
+    program = bundle.program
+    text = f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root {program.root.hex()}"
+    reporter.emit("prepared", text, **bundle.rendering())
+
+
+@app.command()
+def train(
+    bundle: Annotated[Path, typer.Argument(help="bundle folder, or a job file (TOML)")],
+    out: Annotated[Path, typer.Option(help="folder of the run")],
+    device: DeviceName = "default",
+    keep: Annotated[int, typer.Option(min=1, help="keep every n-th checkpoint (and the newest)")] = 1,
+    profile: Annotated[bool, typer.Option("--profile", help="say where the time goes, by operator and module")] = False,
+    json: Json = False,
+) -> None:
+    """Train without a chain: checkpoints, roots, resumable."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.cli.runs import train_offline
+
+    train_offline(bundle, out, device, keep, Reporter(json), profile)
+
+
+@app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    device: DeviceName = "default",
+    segment: Annotated[str | None, typer.Option(help="checkpoints I..J only")] = None,
+    sample: Annotated[float | None, typer.Option(help="each checkpoint interval with this probability")] = None,
+    seed: Annotated[int, typer.Option(help="of the sample; 0: unpredictable")] = 0,
+    bundle: Annotated[
+        Path | None, typer.Option(help="your order: the run must be one of it, names of tensors too")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes that execute parts at the same time")] = 1,
+    record: Annotated[
+        Path | None, typer.Option(help="file of what was found equal; with it a stopped audit goes on")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="seconds without a new step after which a worker hangs and is replaced")
+    ] = 600.0,
+    json: Json = False,
+) -> None:
+    """Re-execute a run and say MATCH or NO MATCH (exit code 2)."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.cli.runs import audit_offline
+
+    match = audit_offline(run, device, segment, sample, seed, Reporter(json), bundle, workers, record, timeout)
+    raise typer.Exit(0 if match else 2)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    job: Annotated[Path, typer.Argument(help="job file (TOML) whose task has an `evaluate`")],
+    out: Annotated[Path, typer.Option(help="folder of the evaluation's own run")],
+    device: DeviceName = "default",
+    json: Json = False,
+) -> None:
+    """Measure a trained state on held-out data: a run of its own, which anybody can audit or dispute."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.api_evaluation import evaluate as measure
+    from vgame.job.factory import make_task
+    from vgame.job.file import read_job_file
+
+    reporter = Reporter(json)
+    found = measure(run, make_task(read_job_file(job)), out, device=device, progress=not json)
+    means = ", ".join(f"{name} {total} ({found.mean(name):.6g} a sample)" for name, total in found.totals.items())
+    told = {"run": str(run), "root": found.run.root, "samples": found.samples, "totals": dict(found.totals)}
+    reporter.emit("evaluated", f"{found.samples} samples: {means}; run root {found.run.root}", **told)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    out: Annotated[Path, typer.Option(help="the new file, model.safetensors")],
+    step: Annotated[int | None, typer.Option(help="after this step; default: the last")] = None,
+    slots: Annotated[bool, typer.Option("--slots", help="also what the optimizer keeps")] = False,
+    json: Json = False,
+) -> None:
+    """Write a run's weights as its module loads them: keys, types and tied weights are the module's."""
+    from vgame.api import Run
+
+    found = Run.open(run)
+    found.export(out, step, slots=slots)
+    after = found.step if step is None else step
+    text = f"{out}: the weights after step {after} of {found.bundle.steps}, run root {found.root}"
+    Reporter(json).emit("exported", text, step=after, root=found.root, job=found.bundle.identity.hex())
+
+
+@app.command()
+def check(
+    weights: Annotated[
+        Path, typer.Argument(help="a file of `vgame export`, or a checkpoint in a run's folder states/")
+    ],
+    rpc: Rpc,
+    game: GameAddress,
+    job: Annotated[str, typer.Option(help="identity of the job, hex")],
+    bundle: Annotated[
+        Path | None, typer.Option(help="the order: names are checked too, and that none is missing")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Is a file what a final claim certifies, word for word?"""
+    identity = job_id(job)
+    from vgame.agents.certified import check_claim
+
+    count, root = check_claim(weights, rpc, game, identity, bundle)
+    names = "" if bundle else "; the names are the file's own (--bundle compares them with your order)"
+    text = f"{weights} is what the final claim of job {identity.hex()[:16]} certifies: {count} tensors, state root {root.hex()}{names}"
+    Reporter(json).emit("checked", text, job=identity.hex(), tensors=count, state=root.hex(), names=bundle is not None)
+
+
+@app.command()
+def locate(
+    first: Annotated[Path, typer.Argument(help="folder of a run")],
+    second: Annotated[Path, typer.Argument(help="folder of another run of the same job")],
+    device: DeviceName = "default",
+    json: Json = False,
+) -> None:
+    """Where two runs part: step, operator, element, both values (exit code 2 if they do)."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.cli.runs import locate as find_difference
+
+    raise typer.Exit(0 if find_difference(first, second, device, Reporter(json)) is None else 2)
+
+
+@app.command()
+def trace(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    step: Annotated[int, typer.Option(help="which step, from 1")],
+    operator: Annotated[int | None, typer.Option(help="this operator's output only")] = None,
+    element: Annotated[int | None, typer.Option(help="also this word of it")] = None,
+    device: DeviceName = "default",
+    json: Json = False,
+) -> None:
+    """Every operator's output root in a step of a run, and any word: to find where one's own execution differs."""
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.cli.runs import trace as show_trace
+
+    show_trace(run, step, device, Reporter(json), operator, element)
+
+
+@app.command()
+def inspect(
+    program: Annotated[Path, typer.Argument(help="bundle folder, run folder or program file")], json: Json = False
+) -> None:
+    """Operators of a program, their sizes, and the dearest leaf to decide on chain."""
+    from vgame.cli.inspect import show
+
+    show(program, Reporter(json))
+
+
+@app.command()
+def terms(
+    bundle: Annotated[Path, typer.Argument(help="bundle folder")],
+    device: DeviceName = "default",
+    slower: Annotated[
+        float, typer.Option(help="how many times slower than this device the slowest honest one is")
+    ] = 1.0,
+    gas_gwei: Annotated[float, typer.Option(help="price of gas, gwei")] = 20.0,
+    compute_ether: Annotated[float, typer.Option(help="price of an hour of the training device, ether")] = 0.001,
+    audited: Annotated[float, typer.Option(help="how likely a claim is audited, from 1e-9 to 1")] = 0.5,
+    censorship: Annotated[int, typer.Option(help="seconds that a player can be kept off the chain, at most")] = 86_400,
+    json: Json = False,
+) -> None:
+    """The smallest safe bonds, clocks and windows of a job, as the table `terms` of its job file."""
+    check_number("--gas-gwei", gas_gwei, 0, 1e9)
+    check_number("--compute-ether", compute_ether, 0, 1e9)
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.cli.terms import propose
+    from vgame.job.terms import GWEI, Prices
+
+    prices = Prices(int(gas_gwei * GWEI), int(compute_ether * 10**18), audited, censorship=censorship)
+    propose(bundle, device, slower, prices, Reporter(json))

@@ -1,0 +1,288 @@
+"""Commands that speak with a chain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vgame.cli.options import (
+    BundleFolder,
+    ChainId,
+    DeviceName,
+    GameAddress,
+    Json,
+    LogFile,
+    Metrics,
+    Rpc,
+    StoreFolder,
+    app,
+    check_number,
+    heard,
+    job_app,
+    job_id,
+    seat_of,
+    wei_of,
+)
+from vgame.errors import VgameError
+from vgame.system.progress import Reporter
+
+
+@app.command()
+def chain(
+    port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
+    still: Annotated[
+        bool, typer.Option("--still", help="time passes only with transactions, or when it is moved")
+    ] = False,
+) -> None:
+    """Serve the embedded chain on loopback until interrupted: a URL, then rich accounts and their keys."""
+    from vgame.chain.embedded import announce, serve
+
+    server = serve(port, still)
+    announce(server)
+    server.serve_forever()
+
+
+@app.command()
+def deploy(rpc: Rpc, chain_id: ChainId = None, json: Json = False) -> None:
+    """Deploy the game and its referee with the key in VGAME_KEY, and check that the chain has this version's code."""
+    from vgame.agents.config import wallet_from_environment
+    from vgame.chain.connection import connect
+    from vgame.chain.game import Game
+    from vgame.chain.wallet import deploy_game
+
+    connection = connect(rpc, chain_id)
+    address = deploy_game(wallet_from_environment(connection))
+    Game(connection, address).check_machine()  # what stands there is this version's code, all five parts
+    Reporter(json).emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
+
+
+@job_app.command()
+def post(
+    job: Annotated[Path, typer.Argument(help="the job's bundle, as `vgame prepare` wrote it")],
+    rpc: Rpc,
+    game: GameAddress,
+    nonce: Annotated[
+        int, typer.Option(help="a number that this client has not used for the same order", min=0, max=2**256 - 1)
+    ] = 0,
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """Order a job: pays its reward."""
+    if job.is_file():
+        raise VgameError(f"{job} is a file; run `vgame prepare {job} --out BUNDLE` and post the bundle")
+    seat = seat_of(rpc, game, job, job, "default", chain_id)
+    from vgame.agents.client import post_job
+    from vgame.agents.config import open_game
+    from vgame.job.bundle import load_bundle
+
+    identity = post_job(open_game(seat), load_bundle(job), nonce).hex()
+    Reporter(json).emit("posted", f"job {identity}", job=identity)
+
+
+@job_app.command()
+def close(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    rpc: Rpc,
+    game: GameAddress,
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """End a job whose time is over, and withdraw all that the contract owes this account: how a client gets money back."""
+    seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
+    from vgame.agents.client import close_job
+    from vgame.agents.config import open_game
+
+    phase, amount = close_job(open_game(seat), identity)
+    text = f"job {identity.hex()} is {phase.name.lower()}, {amount / 10**18:.6f} ether withdrawn"
+    Reporter(json).emit("closed", text, job=identity.hex(), phase=phase.name.lower(), withdrawn=amount)
+
+
+@job_app.command()
+def delegate(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    account: Annotated[str, typer.Argument(help="address of the delegate")],
+    rpc: Rpc,
+    game: GameAddress,
+    remove: Annotated[bool, typer.Option("--remove", help="it may answer no longer")] = False,
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); what it posts binds the trainer."""
+    seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
+    from vgame.agents.config import open_game
+    from vgame.chain.connection import checksum_address
+
+    who = checksum_address(account)
+    open_game(seat).send("setDelegate", identity, who, not remove)
+    text = f"{who} {'answers no longer' if remove else 'may answer'} for the trainer of job {identity.hex()}"
+    Reporter(json).emit("delegated", text, job=identity.hex(), account=who, allowed=not remove)
+
+
+@app.command()
+def trainer(
+    rpc: Rpc,
+    game: GameAddress,
+    job: Annotated[str, typer.Option(help="identity of the job, hex")],
+    bundle: BundleFolder,
+    store: StoreFolder,
+    device: DeviceName = "default",
+    any_terms: Annotated[bool, typer.Option("--any-terms", help="accept clocks that may be too short")] = False,
+    delegate: Annotated[
+        bool, typer.Option("--delegate", help="only answer for the job's trainer, which named this account")
+    ] = False,
+    chain_id: ChainId = None,
+    metrics: Metrics = None,
+    log_json: LogFile = None,
+    json: Json = False,
+) -> None:
+    """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
+    seat = seat_of(rpc, game, bundle, store, device, chain_id)
+    reporter = heard("delegate" if delegate else "trainer", metrics, log_json, json)
+    from vgame.agents.roles import run_delegate, run_trainer
+    from vgame.chain.records import Phase
+
+    identity = job_id(job)
+    phase = run_delegate(seat, identity, reporter) if delegate else run_trainer(seat, identity, reporter, any_terms)
+    raise typer.Exit(2 if phase is Phase.CONVICTED else 0)
+
+
+@app.command()
+def deliver(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    store: StoreFolder,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on; 0: any")] = 0,
+    json: Json = False,
+) -> None:
+    """Serve the ciphertext of a job that this store's trainer has claimed; any other server of ranges may do it too."""
+    from vgame.agents.delivery import delivered_folder, folder_server
+
+    server = folder_server(delivered_folder(store, job_id(job)) / "public", host, port)
+    url = f"http://{host}:{server.server_port}"
+    Reporter(json).emit("serving", f"{url} serves the sealed state; end with Ctrl-C", url=url)
+    server.serve_forever()
+
+
+@app.command()
+def receive(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: BundleFolder,
+    source: Annotated[str, typer.Option("--from", help="URL of the folder that the trainer serves")],
+    out: Annotated[Path, typer.Option(help="safetensors file to write")],
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """As the job's client, fetch, confirm, wait for the key, decipher; complain, request, decline by the rules of docs/delivery.md."""
+    seat, identity = seat_of(rpc, game, bundle, Path(), "default", chain_id), job_id(job)
+    from vgame.agents.config import open_game
+    from vgame.agents.delivery import receive as receive_state
+    from vgame.job.bundle import load_bundle
+
+    reporter = Reporter(json, "client")
+    receive_state(open_game(seat, reporter), load_bundle(bundle), identity, source, out, reporter)
+
+
+@app.command()
+def auditor(
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: BundleFolder,
+    store: StoreFolder,
+    device: DeviceName = "default",
+    once: Annotated[bool, typer.Option(help="stop when all jobs of this bundle have ended")] = False,
+    max_bond: Annotated[
+        str | None, typer.Option(help='most that is staked, "0.5 ether"; default: the trainer\'s bond')
+    ] = None,
+    any_terms: Annotated[bool, typer.Option("--any-terms", help="dispute on clocks that may be too short")] = False,
+    log: Annotated[Path | None, typer.Option(help="mode logged: the trainer's run folder, or a copy of it")] = None,
+    chain_id: ChainId = None,
+    metrics: Metrics = None,
+    log_json: LogFile = None,
+    json: Json = False,
+) -> None:
+    """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
+    seat = seat_of(rpc, game, bundle, store, device, chain_id, log)
+    from vgame.agents.auditor_service import Limits, run_auditor
+
+    run_auditor(seat, heard("auditor", metrics, log_json, json), Limits(wei_of(max_bond), any_terms), once)
+
+
+@app.command()
+def status(
+    rpc: Rpc,
+    game: GameAddress,
+    job: Annotated[str | None, typer.Option(help="one job only, hex")] = None,
+    account: Annotated[str | None, typer.Option(help="address whose money is shown too")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="print again whenever something changed")] = False,
+    json: Json = False,
+) -> None:
+    """Jobs, claims, disputes, clocks and money of a game."""
+    from vgame.agents.status import show_status
+    from vgame.chain.connection import Chain, checksum_address
+    from vgame.chain.game import Game
+
+    only = job_id(job) if job else None
+    who = checksum_address(account) if account else None
+    show_status(Game(Chain(rpc), game), Reporter(json), only, who, 2.0 if follow else None)
+
+
+@app.command()
+def monitor(
+    rpc: Rpc,
+    game: GameAddress,
+    account: Annotated[str, typer.Option(help="address of the player to watch over")],
+    bundle: Annotated[Path | None, typer.Option(help="bundle, with --store: compare claims with the own run")] = None,
+    store: Annotated[Path | None, typer.Option(help="folder of the own run's checkpoints")] = None,
+    every: Annotated[float, typer.Option(help="seconds between two looks")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="look once; exit code 1 if something is alarming")] = False,
+    json: Json = False,
+) -> None:
+    """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little ether."""
+    from vgame.agents.status import watch
+    from vgame.chain.connection import Chain, checksum_address
+    from vgame.chain.game import Game
+
+    check_number("--every", every, 0.1, 86_400)
+    if (bundle is None) != (store is None):
+        raise VgameError("--bundle and --store belong together: both are needed to compare claims with the own run")
+    contract, who = Game(Chain(rpc), game), checksum_address(account)
+    forecast = None
+    if bundle is not None and store is not None:
+        from vgame.agents.client import forecast as own_roots
+
+        forecast = own_roots(contract, bundle, store)
+    found = watch(contract, Reporter(json), who, forecast, every, once)
+    raise typer.Exit(1 if found else 0)
+
+
+@app.command()
+def watch(
+    rpc: Rpc,
+    game: GameAddress,
+    bundle: Annotated[
+        list[Path] | None,
+        typer.Option("--bundle", help="an ordered bundle: names of operators, formulas; may be repeated"),
+    ] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option("--run", help="an own run of `vgame train`; may be repeated")
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="an own agent's store of checkpoints, with --bundle")] = None,
+    account: Annotated[list[str] | None, typer.Option(help="an own address: alarms, balance; may be repeated")] = None,
+    role: Annotated[
+        list[str] | None, typer.Option(help="an own role's health endpoint, a URL; may be repeated")
+    ] = None,
+    port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
+    every: Annotated[float, typer.Option(help="seconds between two looks")] = 1.0,
+    json: Json = False,
+) -> None:
+    """Serve a page on loopback that shows jobs, disputes and money while they happen."""
+    check_number("--every", every, 0.1, 3_600)
+    from vgame.watch.command import Watched, serve_page
+
+    lists = (tuple(given or ()) for given in (account, role))
+    watched = Watched(rpc, game, tuple(bundle or ()), tuple(run or ()), store, *lists, port, every)
+    serve_page(watched, Reporter(json))

@@ -1,0 +1,102 @@
+"""The command line. Exit codes: 0 fine, 1 the environment or the input, 2 the verdict is "cheated".
+
+What commands have in common: their options, how these are read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vgame.errors import VgameError
+from vgame.system.progress import Reporter
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split("\n")[0]
+)
+
+
+job_app = typer.Typer(no_args_is_help=True, help="Orders: what a client pays for.")
+
+
+Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
+
+
+GameAddress = Annotated[str, typer.Option("--game", help="address of the game")]
+
+
+BundleFolder = Annotated[Path, typer.Option("--bundle", help="folder of the job's bundle")]
+
+
+StoreFolder = Annotated[Path, typer.Option("--store", help="folder for checkpoints")]
+
+
+ChainId = Annotated[
+    int | None,
+    typer.Option("--chain-id", min=1, help="the chain to sign for; without it only a node on loopback is believed"),
+]
+
+
+DeviceName = Annotated[str, typer.Option("--device", help="default, compatible, reversed or cuda")]
+
+
+Metrics = Annotated[
+    str | None, typer.Option("--metrics", help="PORT or HOST:PORT that serves /health and /metrics (Prometheus)")
+]
+
+
+LogFile = Annotated[Path | None, typer.Option("--log-json", help="append every event to this file, as JSON lines")]
+
+
+Mode = StrEnum("Mode", ["correct", "nearest", "fp32"])
+
+
+Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
+
+
+def seat_of(rpc: str, game: str, bundle: Path, store: Path, device: str, chain_id: int | None, log: Path | None = None):
+    from vgame.execute.devices import prepare_environment
+
+    prepare_environment(device)
+    from vgame.agents.config import AgentConfig
+
+    return AgentConfig(rpc, game, bundle, store, device, log=log, chain_id=chain_id)
+
+
+def heard(role: str, metrics: str | None, log: Path | None, json: bool) -> Reporter:
+    """What a role speaks by, and who else hears it."""
+    from vgame.agents.telemetry import observe
+
+    reporter = Reporter(json, role)
+    observe(reporter, role, metrics, log)
+    return reporter
+
+
+def wei_of(text: str | None) -> int | None:
+    from vgame.job.file import wei
+
+    try:
+        amount = None if text is None else int(wei(int(text) if text.isascii() and text.isdigit() else text))
+    except (ValueError, OverflowError) as error:
+        raise VgameError(f"--max-bond: {error}") from None
+    if amount is not None and amount < 0:
+        raise VgameError(f"--max-bond: {text!r} is negative")
+    return amount
+
+
+def check_number(option: str, value: float, least: float, most: float) -> None:
+    """INVARIANT: NaN is in no range."""
+    if not least <= value <= most:
+        raise VgameError(f"{option} {value}: a number from {least:g} to {most:g} is expected")
+
+
+def job_id(text: str) -> bytes:
+    try:
+        job = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        job = b""
+    if len(job) != 32:
+        raise VgameError(f"{text!r} is no job identity; 64 hex digits are expected, as `vgame job post` prints them")
+    return job

@@ -1,0 +1,91 @@
+"""A job file's factory, called: the task that it makes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vgame.errors import EXTRAS, STOPPED, JobFileError, VgameError
+from vgame.job.file import JobFile
+from vgame.tasks.task import Task
+
+
+def make_task(job: JobFile) -> Task:
+    """Call the job's factory. Its module may lie beside the job file, as a script finds the modules beside it."""
+    if job._task is not None:
+        return job._task
+    module, _, name = job.model.partition(":")
+    if job._folder and not module.startswith("vgame.") and str(job._folder) not in sys.path:
+        sys.path.insert(0, str(job._folder))
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        extra = EXTRAS.get(str(getattr(error, "name", "")).split(".")[0])
+        hint = f"; pip install 'vgame[{extra}]'" if extra else ""
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}{hint}") from None
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == STOPPED:
+            raise
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {_told(error)}") from None
+    if not callable(factory):
+        raise JobFileError(f"model = {job.model!r} is of type {type(factory).__name__}; a function is expected")
+    args = _arguments(job, factory)
+    try:
+        task = factory(**{name: _beside(job, value) for name, value in args.items()})
+    except VgameError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == STOPPED:
+            raise
+        raise JobFileError(f"{job.model} fails: {_told(error)}") from None
+    if not isinstance(task, Task):
+        raise JobFileError(f"{job.model} returned {type(task).__name__}; a vgame.tasks.task.Task is expected")
+    return task
+
+
+def _arguments(job: JobFile, factory: Callable[..., Any]) -> dict[str, Any]:
+    """The job's args; a factory that asks for a `seed`, without a default of its own, gets the job's."""
+    args = dict(job.args)
+    try:
+        signature = inspect.signature(factory)
+        seed = signature.parameters.get("seed")
+        if seed is not None and seed.default is seed.empty and seed.kind is not seed.VAR_KEYWORD:
+            args.setdefault("seed", job.seed)
+        signature.bind(**args)
+    except TypeError as error:
+        raise JobFileError(f"{job.model} does not take args {job.args}: {error}") from None
+    except ValueError:  # a function that has no signature
+        pass
+    return args
+
+
+def initial_of(job: JobFile) -> Any:
+    """What the job starts from: None, a path, or what the API was given."""
+    return _beside(job, job.initial) if job._initial is None else job._initial
+
+
+def _beside(job: JobFile, value: Any) -> Any:
+    """An argument that looks like a path (it has a slash or a dot) and is one from the job file's folder on: that path."""
+    if job._folder is None or not isinstance(value, str) or not ("/" in value or "." in value):
+        return value
+    place = os.path.join(job._folder, value)
+    return place if os.path.exists(place) else value
+
+
+def _told(error: BaseException) -> str:
+    """Type, message on one line, and the line of the user's file that it comes from."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """The last line that is neither Python's, vgame's nor an installed package's."""
+    others = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]))
+    own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

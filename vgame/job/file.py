@@ -1,0 +1,163 @@
+"""Job files: what is trained, how long, on which terms."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+
+from vgame.errors import JobFileError
+from vgame.program.schedule import Schedule
+from vgame.system.files import read_file
+from vgame.tasks.task import Task
+
+#: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits. The contract takes 0
+#: and 26 to 32.
+MODES = ("correct", "nearest", "fp32", "logged")
+
+
+MOST_STEPS = 2**24  # what is more is a slip: a table of scalars for them alone takes hours
+
+
+MOST_SPEC = 2**24  # bytes of a spec.json
+
+
+UNITS = {"wei": 1, "gwei": 10**9, "ether": 10**18}
+
+
+def wei(value: object) -> object:
+    """`"0.5 ether"`, `"3 gwei"` or a whole number of wei."""
+    if type(value) is int:
+        return value
+    try:
+        text, unit = str(value).split()
+        number, scale = Decimal(text), UNITS[unit]
+    except (ValueError, KeyError, InvalidOperation):
+        raise ValueError(f'{value!r} is no amount; write "0.5 ether", "3 gwei" or a whole number of wei') from None
+    if not (number.is_finite() and -(2**128) < number < 2**128 and abs(number.as_tuple().exponent) <= 1000):
+        raise ValueError(f"{value!r} is out of range: less than 2^128 wei is expected")
+    amount = Fraction(number) * scale
+    if amount.denominator != 1:
+        raise ValueError(f"{value!r} is not a whole number of wei")
+    return amount.numerator
+
+
+Wei = Annotated[int, BeforeValidator(wei), Field(ge=0, lt=2**128)]
+
+
+Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
+
+
+class Terms(BaseModel):
+    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IVerificationGame.sol.
+
+    Twin of the minima: Settlement._checkSpec, which also asks that the bonds pay for gas.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reward: Wei = 10**18
+    diverged_pay: Wei = 5 * 10**17
+    trainer_bond: Wei = 2 * 10**18
+    auditor_bond: Wei = 2 * 10**17
+    accept_window: Seconds = 86_400
+    claim_window: Seconds = 604_800
+    challenge_window: Seconds = 604_800
+    reward_window: Seconds = 86_400
+    trainer_budget: Seconds = 259_200
+    auditor_budget: Seconds = 259_200
+    slot: Annotated[int, Field(ge=1, lt=2**24, strict=True)] = 3_600  # the contract keeps 24 bits
+    # Delivery of the trained state (docs/delivery.md): all three, or none.
+    confirm_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    key_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    complaint_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+
+    @model_validator(mode="after")
+    def _minima(self) -> Terms:
+        least = (
+            ("trainer_bond", max(self.reward, 1)), ("auditor_bond", 1), ("trainer_budget", self.slot)
+        )  # fmt: skip
+        for name, value in least:
+            if getattr(self, name) < value:
+                raise ValueError(
+                    f"`{name}` = {getattr(self, name)} is less than {value}, the least that the contract takes"
+                )
+        windows = ("confirm_window", "key_window", "complaint_window")
+        if len({getattr(self, name) > 0 for name in windows}) > 1:
+            missing = next(name for name in windows if getattr(self, name) == 0)
+            raise ValueError(
+                f"`{missing}` = 0 beside other windows of delivery; give all three seconds (docs/delivery.md), or none for no delivery"
+            )
+        if self.diverged_pay > self.reward:
+            raise ValueError(f"`diverged_pay` = {self.diverged_pay} is more than `reward` = {self.reward}")
+        return self
+
+
+class LogTerms(BaseModel):
+    """How a job in mode `logged` rounds and logs (docs/paper.md): bits, and where the windows of the sums come from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bits: int = Field(default=32, ge=26, le=32, strict=True)
+    thresholds: Literal["adaptive", "proven"] = "adaptive"
+    calibration: int = Field(default=3, ge=1, strict=True)  # steps on two devices, for adaptive ones
+
+
+class JobFile(BaseModel):
+    """What a client writes. `model` names a factory `module:function` that returns a vgame Task."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(pattern=r"^[\w.]+:\w+$")
+    args: dict[str, Any] = Field(default_factory=dict)
+    seed: int = Field(ge=0, lt=2**64, strict=True)
+    steps: int = Field(ge=1, le=MOST_STEPS, strict=True)
+    interval: int = Field(ge=1, lt=2**32, strict=True)
+    depth: int = Field(default=5, ge=1, le=8, strict=True)
+    mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
+    log: LogTerms | None = None
+    schedule: Schedule | None = None  # none: the task's schedulers, or the optimizer's own rates
+    terms: Terms = Field(default_factory=Terms)
+    initial: str | None = None  # a run that is continued, or a file of weights: beside the job file
+    _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
+    _task: Task | None = PrivateAttr(default=None)  # one that lives already: `model` is not called
+    _initial: Any = PrivateAttr(default=None)  # the same for `initial`
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> JobFile:
+        if self.schedule and self.schedule.warmup > self.steps:
+            raise ValueError(f"`schedule.warmup` = {self.schedule.warmup} is more than `steps` = {self.steps}")
+        return self
+
+
+def read_job_file(path: Path) -> JobFile:
+    """The job file at `path`; every problem in one sentence each."""
+    try:
+        job = JobFile.model_validate(tomllib.loads(read_file(path, MOST_SPEC, follow=True).decode()))
+    except OSError as error:
+        raise JobFileError(f"the job file {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise JobFileError(f"{path}: {problems(error)}") from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables in thousands of tables
+        raise JobFileError(f"{path} is not TOML that can be read: {error}") from None
+    job._folder = path.resolve().parent
+    return job
+
+
+def problems(error: ValidationError) -> str:
+    """What a person got wrong, field by field, on one line."""
+    names = {"missing": "is missing", "extra_forbidden": "is not a field of a job"}
+    own = "Value error, "  # where a validator of ours has said it all
+
+    def problem(e: Mapping[str, Any]) -> str:
+        place = f"`{'.'.join(map(str, e['loc']))}` " if e["loc"] else ""
+        if e["msg"].startswith(own):
+            return f"{place}{e['msg'].removeprefix(own)}"
+        return f"{place}{names.get(e['type']) or e['msg'] + ', got ' + repr(e['input'])}"
+
+    return "; ".join(map(problem, error.errors()))

@@ -1,0 +1,106 @@
+"""A captured graph, lowered node by node."""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vgame.errors import ProgramError, UnsupportedOperators
+from vgame.program.lowering import HANDLERS, Builder, Value
+from vgame.program.lowering.conform import conform
+from vgame.program.operators import (
+    Ref,
+    RefClass,
+)
+
+if TYPE_CHECKING:
+    from vgame.program.capture import Captured
+
+
+#: Operators whose results after the first are read by their own gradients only, and are others than torch's.
+OWN_SECONDS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
+
+
+#: Operators that give statistics after their result.
+NORMS = (torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default)
+
+
+class Graph:
+    """Runs the handlers over the nodes of a captured graph."""
+
+    def __init__(self, captured: Captured, b: Builder) -> None:
+        self.captured, self.b = captured, b
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.problems: dict[str, set[str]] = defaultdict(set)
+
+    def run(self, inputs: Sequence[Value]) -> tuple[Value, list[Value], list[Value]]:
+        inputs = iter(inputs)
+        result = None
+        for node in self.captured.graph.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self.values[node] = next(inputs)
+                case "get_attr":
+                    self.values[node] = self.b.constant(getattr(self.captured.graph, node.target))
+                case "output":
+                    result = self._resolve(node.args[0])
+                case _:
+                    self.values[node] = self._call(node)
+        if self.problems:
+            raise UnsupportedOperators({what: sorted(where) for what, where in self.problems.items()})
+        flat = torch.utils._pytree.tree_leaves(result, is_leaf=lambda x: isinstance(x, Value))
+        count = len(self.captured.trained)
+        return flat[0], flat[1 : 1 + count], flat[1 + count :]
+
+    def _resolve(self, argument: Any) -> Any:
+        return torch.fx.node.map_arg(argument, lambda n: self.values[n])
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        one_of_several = node.target is python_operator.getitem
+        handler = (lambda _, values, index: values[index]) if one_of_several else HANDLERS.get(node.target)
+        origin = node.meta.get("custom", {})
+        module = origin.get("module") or "(model)"
+        self.b.label = f"{module} backward" if origin.get("backward") else module
+        if handler and any(self.values[n] is None for n in node.all_input_nodes):
+            return self._stand_in(node.meta.get("val"))  # follows from what was refused
+        try:
+            if handler is None:
+                raise ProgramError("no rule")
+            return self._conformed(node, handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs)))
+        except Exception as error:
+            what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
+            target = node.args[0].target if one_of_several else node.target
+            self.problems[str(target) if handler is None else f"{target} ({what})"].add(module)
+            return self._stand_in(node.meta.get("val"))
+
+    def _conformed(self, node: torch.fx.Node, value: Any) -> Any:
+        """The value as torch has it; one of several is looked at where it is read."""
+        wanted = node.meta.get("val")
+        private = node.target is python_operator.getitem and node.args[1] and node.args[0].target in OWN_SECONDS
+        private = private or (wanted is not None and _is_statistic(node))
+        if private or not isinstance(value, Value) or not isinstance(wanted, torch.Tensor):
+            return value
+        same = [self.values[n] for n in node.all_input_nodes if _type_of(n) == wanted.dtype]
+        return conform(self.b, value, wanted, any(isinstance(x, Value) and x.ref == value.ref for x in same))
+
+    def _stand_in(self, value: Any) -> Any:
+        """A value of the right shape, so that the rest of the graph can be checked too; the program is never used."""
+        if value is None or (isinstance(value, torch.Tensor) and value.is_complex()):
+            return None
+        if isinstance(value, list | tuple):
+            return [self._stand_in(v) for v in value]
+        dtype = torch.float32 if value.is_floating_point() else torch.int32
+        return self.b.tensor(Ref(RefClass.STATE, 0), value.shape, dtype)
+
+
+def _is_statistic(node: torch.fx.Node) -> bool:
+    """Mean or reciprocal deviation of a norm, which its gradient reads: binary32 whatever is normed, as CUDA's kernels have it."""
+    return node.target is python_operator.getitem and node.args[1] > 0 and node.args[0].target in NORMS
+
+
+def _type_of(node: torch.fx.Node) -> torch.dtype | None:
+    return getattr(node.meta.get("val"), "dtype", None)

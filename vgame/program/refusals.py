@@ -1,0 +1,134 @@
+"""What a capture refuses, each in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vgame.errors import ProgramError
+from vgame.program.constants import written_by
+from vgame.program.hidden_state import (
+    line_of,
+    refuse_shared_memory,
+)
+from vgame.program.origins import module_of, origin
+from vgame.tasks.task import Task
+
+if TYPE_CHECKING:
+    from vgame.program.capture import Captured
+
+aten = torch.ops.aten
+
+
+def _fails(error: Exception) -> ProgramError:
+    """The error of the user's own code, with its line."""
+    what = " ".join(str(error).split("\n")[0].split())
+    if "backward through the graph a second time" in what:
+        return ProgramError(
+            f"the loss calls backward{line_of(error)}; leave backward and the optimizer's step out: vgame makes them"
+        )
+    return ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}")
+
+
+def decides_by_values(where: str) -> ProgramError:
+    return ProgramError(
+        f"the model decides by the values of its tensors ({where}), which cannot be captured; "
+        "make the control flow and all shapes independent of the data"
+    )
+
+
+def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -> None:
+    """Tensors whose shape depends on data, and numbers read from tensors: what the user wrote, or the operators where that is not known."""
+    found = set()
+    for node in graph.graph.nodes:
+        for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
+            known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
+            if value is not None and not known:
+                found.add(f"{node.target} in {module_of(node)}")
+    if found and decided:
+        raise ProgramError(
+            f"the model decides by the values of its tensors ({decided[0]}), which cannot be captured; read no number from a tensor: "
+            "index with the tensor itself, x[rows, columns] or torch.gather, and choose by torch.where"
+        )
+    if found:
+        raise decides_by_values(", ".join(sorted(found)))
+
+
+def refuse_other_names(
+    captured: Captured, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
+) -> None:
+    """What a step changes, and that the model knows as another tensor too: in torch that one changes with it."""
+    graph, unchanged = captured.graph, captured.unchanged_buffers()
+    changing = {n for n, p in parameters.items() if p.requires_grad} | (set(buffers) - set(unchanged))
+    constants = [
+        (f"what {module_of(n)} reads", getattr(graph, n.target)) for n in graph.graph.find_nodes(op="get_attr")
+    ]
+    refuse_shared_memory([*parameters.items(), *buffers.items(), *constants], changing)
+
+
+def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in {**parameters, **buffers, **task.data}.items():
+        if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
+            raise ProgramError(
+                f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or .bfloat16()"
+            )
+        if tensor.device.type != "cpu":
+            raise ProgramError(
+                f"{name} is on the device {tensor.device}; build the model on the CPU, `--device` says where it runs"
+            )
+        if tensor.is_complex():
+            raise ProgramError(f"{name} is complex; only float32 and integers are supported")
+
+
+def refuse_no_loss(loss: Any) -> None:
+    if isinstance(loss, torch.Tensor):
+        return
+    instead = "return one float32"
+    if isinstance(loss, Mapping):
+        instead = f"return one of {', '.join(map(repr, list(loss)[:5]))}"
+    elif isinstance(loss, tuple | list):
+        instead = (
+            "return their sum; of two that train different parts (a GAN) too, the other part detached: docs/loops.md"
+        )
+    raise ProgramError(f"the loss returns a {type(loss).__name__}, one float32 is expected: {instead}")
+
+
+def functions(loss: torch.Tensor) -> list[str]:
+    """Names of the functions that the loss is differentiated through."""
+    names, todo, seen = [], [loss.grad_fn], set()
+    while todo:
+        function = todo.pop()
+        if function is not None and function not in seen:
+            seen.add(function)
+            names.append(function.name())
+            todo.extend(f for f, _ in function.next_functions)
+    return names
+
+
+def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
+    """Writes to tensors that were there before the step and are neither parameters nor buffers; tensors that get another memory."""
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        where = f"({node.target} in {module_of(node)})"
+        if node.target.overloadpacket is aten.set_:
+            raise ProgramError(
+                f"the model sets the memory of a tensor {where}; make it a buffer, or compute a new tensor"
+            )
+        if any(origin(n).op == "get_attr" for n in written_by(node)):
+            raise ProgramError(
+                f"the model writes to a tensor that is no buffer {where}; make it one, or write to a clone"
+            )
+
+
+def refuse_written(graph: torch.fx.GraphModule, parameters: list[str]) -> None:
+    """Parameters that the step itself writes to: the optimizer alone may."""
+    places = dict(zip(graph.graph.find_nodes(op="placeholder"), parameters, strict=False))
+    written = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
+    if written:
+        raise ProgramError(
+            f"the model writes to its parameters {', '.join(written)}; make them buffers, or leave it to the optimizer"
+        )

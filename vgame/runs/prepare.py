@@ -1,0 +1,57 @@
+"""A job becomes a bundle: captured, checked, its thresholds measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vgame.errors import JobFileError
+from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
+from vgame.job.cautions import call_factory, warn_of_rate
+from vgame.job.factory import initial_of, make_task
+from vgame.job.file import JobFile, LogTerms
+from vgame.job.state_keys import module_keys
+from vgame.program.lower import Lowered, lower_task
+from vgame.runs.start import start_from
+from vgame.system.progress import SILENCE, Silence
+
+
+def prepare(job: JobFile, listener: Silence = SILENCE) -> Bundle:
+    """Capture the job's model and collect everything that the order consists of."""
+    bundle = prepare_without_log(job, listener)
+    if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
+        listener.stage("calibrates thresholds on two devices")
+    return with_log(bundle, job.log)
+
+
+def prepare_without_log(job: JobFile, listener: Silence = SILENCE) -> Bundle:
+    """The same, but for what mode `logged` calibrates."""
+    if job._task is None:
+        listener.stage(f"calls {job.model}")
+    task = call_factory(lambda: make_task(job)) if job._task is None else job._task
+    warn_of_rate(task, job.schedule)
+    start = start_from(initial_of(job), task.model)
+    lowered: Lowered = lower_task(task, start.schedule(job.schedule), start.before + job.steps, listener)
+    state, scalars = start.lowered(lowered)
+    bundle = Bundle(
+        lowered.program, state, lowered.data, scalars,
+        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model), start.before,
+    )  # fmt: skip
+    refuse_invalid(bundle)
+    return bundle
+
+
+def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:
+    """The bundle with its windows, calibrated if the job asks for that; in other modes the bundle itself."""
+    if bundle.mode != "logged":
+        if terms is not None:
+            raise JobFileError(f"[log] belongs to mode = 'logged', but the mode is {bundle.mode!r}")
+        return bundle
+    from vgame.logged.kernels import sum_operators
+    from vgame.runs.thresholds import PROVEN, calibrate
+
+    terms = terms or LogTerms()
+    proven = LogSpec(bits=terms.bits, windows=(PROVEN,) * len(sum_operators(bundle.program)))
+    bundle = replace(bundle, log=proven)
+    if terms.thresholds == "proven":
+        return bundle
+    return replace(bundle, log=LogSpec(bits=terms.bits, windows=calibrate(bundle, terms.calibration).windows))
