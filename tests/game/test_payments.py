@@ -16,7 +16,7 @@ from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import View
+from vgame.dispute.claim_view import ClaimView
 from vgame.errors import ContractError
 
 SPEC = SETUP.spec
@@ -114,7 +114,7 @@ def test_what_was_known_is_not_paid_after_a_timeout(scene: Scene, monkeypatch: p
     verdict = replace(play.client.verdict(play.id), cause="element")
     with monkeypatch.context() as patched:
         patched.setattr(honest.game, "verdict", lambda _: verdict)
-        k = View(honest, play.job).knowledge(play.dispute(0))
+        k = ClaimView(honest, play.job).knowledge(play.dispute(0))
     assert k is not None
     with pytest.raises(ContractError, match="NotEligible"):
         honest.game.send("proveKnowledge", play.id, 0, k)

@@ -22,7 +22,7 @@ from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
 from vgame.chain.records import JobSpec, Level, Phase, Status, Turn
 from vgame.chain.wallet import deploy_game
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import View
+from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer
 from vgame.job.file import Terms
@@ -157,7 +157,7 @@ def again(job: Job) -> History:
 class Sweeper(Auditor):
     """It ends the disputes of others one by one, and looks at its own when it is through."""
 
-    def play(self, view: View) -> bool:
+    def play(self, view: ClaimView) -> bool:
         over = [
             s.number for s in view.standings if s.turn is Turn.AUDITOR_EXPIRED and s.dispute.auditor != self.address
         ]
