@@ -21,7 +21,7 @@ import solcx
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "vgame" / "chain" / "artifacts"
 STORAGE = ROOT / "contracts" / "storage.json"
-DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise")
+DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise", "AccuracyEscrow")
 #: They share the game's storage by delegatecall.
 SHARING = ("VerificationGame", "Settlement", "Delivery")
 CODE_SIZE_LIMIT = 24_576  # EIP-170

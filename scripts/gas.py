@@ -23,12 +23,15 @@ from typing import Any
 import torch
 from web3 import Web3
 
+import vgame
+from vgame.agents.client import post_job
 from vgame.agents.delivery import source_record
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.attacks.exchange import CHEATS, HONEST, Exchange
 from vgame.chain.abi import abi_type, full_abi
-from vgame.chain.connection import Chain
+from vgame.chain.connection import Chain, artifact
 from vgame.chain.embedded import serve
+from vgame.chain.escrow import NAME as ESCROW_NAME
 from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase
 from vgame.chain.wallet import Wallet, deploy_game
@@ -37,6 +40,7 @@ from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
+from vgame.job.factory import make_task
 from vgame.job.file import read_job_file
 from vgame.runs.history import History
 from vgame.runs.prepare import prepare
@@ -119,14 +123,27 @@ class Stage:
             CheatingHistory(self.store(f"cheat-{operator}"), PatchedExecutor(self.executor(), Patch(output=output)))
         )
 
-    def calls(self, first: int) -> list[tuple[str, int]]:
-        """(function, gas) of every transaction to the game since block `first`."""
+    def final(self, job: bytes, run: vgame.Run) -> Game:
+        """A job that a run answers becomes final; its trainer's game."""
+        b = run.bundle
+        machine = History(run._store, Executor(b.program, b.data, b.scalars, b.seed, b.mode))
+        trainer = Trainer(self.game(), job, machine)
+        trainer.accept()
+        trainer.claim()
+        self.chain.advance(b.terms.challenge_window + 1)
+        trainer.game.send("finalize", job)
+        return trainer.game
+
+    def calls(
+        self, first: int, address: str | None = None, names: dict[bytes, str] = SELECTORS
+    ) -> list[tuple[str, int]]:
+        """(function, gas) of every transaction to the game, or to another contract, since block `first`."""
         web3, found = self.chain.web3, []
         for number in range(first, web3.eth.block_number + 1):
             for tx in web3.eth.get_block(number, True)["transactions"]:
-                if tx.get("to") == self.address:
+                if tx.get("to") == (address or self.address):
                     used = web3.eth.get_transaction_receipt(tx["hash"])["gasUsed"]
-                    found.append((SELECTORS[bytes(tx["input"])[:4]], used))
+                    found.append((names[bytes(tx["input"])[:4]], used))
         return found
 
     def play(self, machine: Any, auditor: bool) -> list[tuple[str, int]]:
@@ -180,6 +197,39 @@ def deliveries(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
     return ranges([call for call in s.calls(first) if call[0] in DELIVERY])
 
 
+# ---- a bonus by accuracy ----
+
+ESCROW = {
+    bytes(Web3.keccak(text=f"{e['name']}({','.join(abi_type(i) for i in e['inputs'])})")[:4]): e["name"]
+    for e in artifact(ESCROW_NAME)["abi"]
+    if e["type"] == "function"
+}
+
+
+def bonuses(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
+    """Least and most gas of the calls of two bonuses for a short job: one is paid, one given back."""
+    job = read_job_file(Path(str(files("vgame.tasks") / "digits.toml")))
+    bundle, task = prepare(job.model_copy(update={"steps": 2, "interval": 1})), make_task(job)
+    s = Stage(chain, bundle, folder)
+    run = vgame.train(bundle, folder / "trained")
+    training, client = s.post(), s.game()
+    escrow = vgame.Escrow.deploy(client)
+    first = chain.web3.eth.block_number + 1
+    made = [escrow.promise(training, bundle, task, "correct", least=0, amount=ETHER, nonce=n) for n in (0, 1)]
+    trainer = s.final(training, run)
+    for bonus in made:
+        escrow.send("start", bonus)
+    measured = escrow.evaluation(made[0], run, task)
+    evaluation = vgame.train(measured, folder / "evaluation")
+    ordered = post_job(client, measured, 0)
+    s.final(ordered, evaluation)
+    escrow.pay(made[0], ordered, run, evaluation)
+    chain.advance(escrow.bonus(made[1]).window + 1)
+    for game in (trainer, client):
+        vgame.Escrow(game, escrow.address).close(made[0] if game is trainer else made[1])
+    return ranges(s.calls(first, escrow.address, ESCROW))
+
+
 def ranges(calls: list[tuple[str, int]]) -> dict[str, dict[str, int]]:
     table: dict[str, list[int]] = {}
     for name, gas in calls:
@@ -212,9 +262,11 @@ def measure() -> dict[str, Any]:
         final = s.play(s.honest, auditor=False)
         disputes = {title: s.play(s.cheat(*where), auditor=True) for title, where in FRAUDS.items()}
         sold = deliveries(s.chain, s.folder / "sales")
+        promised = bonuses(s.chain, s.folder / "bonuses")
     moves = {title: [gas for name, gas in calls if name not in AROUND] for title, calls in disputes.items()}
     return {
         "calls": ranges([*final, *(call for calls in disputes.values() for call in calls)]),
+        "bonus": promised,
         "delivery": sold,
         "disputes": {title: {"gas": sum(gas), "transactions": len(gas)} for title, gas in moves.items()},
     }

@@ -23,7 +23,7 @@ from vgame.system.files import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "mutants.json"
-DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise")
+DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise", "AccuracyEscrow")
 #: The fast chain only, cheapest first.
 GAME = tuple(
     f"tests/game/test_{n}.py"

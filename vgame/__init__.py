@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vgame.api import AuditResult, Job, Run, audit, locate, prepare, train
+    from vgame.api_bonus import Escrow
     from vgame.api_chain import AuditorAgent, Game, Node, Order, Received, TrainerAgent, embedded_chain
     from vgame.api_evaluation import Evaluated, evaluate, evaluated, evaluation_job
     from vgame.chain.connection import Chain, connect
@@ -40,6 +41,7 @@ _PLACES = {
         "AuditResult", "Job", "Run", "audit", "locate", "prepare", "train",
     ),
     "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "Received", "TrainerAgent", "embedded_chain"),
+    "vgame.api_bonus": ("Escrow",),
     "vgame.api_evaluation": ("Evaluated", "evaluate", "evaluated", "evaluation_job"),
     "vgame.runs.store": ("Divergence",),
     "vgame.runs.locate": ("Difference",),
@@ -71,6 +73,7 @@ __all__ = [
     "DataError",
     "Difference",
     "Divergence",
+    "Escrow",
     "Evaluated",
     "Evaluation",
     "Game",

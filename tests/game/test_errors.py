@@ -56,7 +56,7 @@ def declared() -> set[str]:
         e["name"] for name in ("VerificationGame", "Settlement") for e in artifact(name)["abi"] if e["type"] == "error"
     }
     for path in (ROOT / "contracts").glob("*.sol"):
-        if path.stem not in ("Referee", "Operands", "Records"):
+        if path.stem not in ("Referee", "Operands", "Records", "AccuracyEscrow"):  # the last: test_bonus.py
             found |= set(re.findall(r"^\s*error (\w+)\(", path.read_text(), re.MULTILINE))
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from vgame.attacks.adversaries import ATTACKS
 from vgame.demo.dossier import Dossier, Move, with_value
 from vgame.demo.report import TITLES, exact_ether, story_record, write_report
-from vgame.demo.result import Result, Sale
+from vgame.demo.result import Prize, Result, Sale
 from vgame.demo.story import as_expected
 
 ETHER = 10**18
@@ -63,6 +63,14 @@ def test_deliveries_are_counted_and_a_wrong_end_fails_the_story() -> None:
     played = replace(SINGLE, exchanges=[sold, replace(sold, right=False)])
     assert "1 of 2 deliveries ended as they must" in text_of(played)
     assert not as_expected(played) and as_expected(replace(played, exchanges=[sold]))
+
+
+def test_a_bonus_that_ends_otherwise_than_its_total_fails_the_story() -> None:
+    paid, missed = Prize("half", 20, 26, "paid", ""), Prize("all", 41, 26, "returned", "NotTrained")
+    assert as_expected(replace(SINGLE, prizes=[paid, missed]))
+    assert not as_expected(replace(SINGLE, prizes=[replace(paid, outcome="returned")]))
+    assert not as_expected(replace(SINGLE, prizes=[replace(missed, outcome="paid")]))
+    assert "1 of 2 bonuses by accuracy were paid" in text_of(replace(SINGLE, prizes=[paid, missed]))
 
 
 def test_what_was_not_compared_is_not_said() -> None:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from vgame.cli import local, market  # noqa: F401  each registers its commands
+from vgame.cli import bonus, local, market  # noqa: F401  each registers its commands
 from vgame.cli.options import (
     BundleFolder,
     ChainId,
@@ -27,6 +27,7 @@ from vgame.cli.options import (
     Rpc,
     StoreFolder,
     app,
+    bonus_app,
     job_app,
     seat_of,
 )
@@ -34,6 +35,7 @@ from vgame.errors import PARENT_VARIABLE, STOPPED, VgameError, missing_package
 from vgame.system.progress import Reporter, drop_unsaid, fail
 
 app.add_typer(job_app, name="job")
+app.add_typer(bonus_app, name="bonus")
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 

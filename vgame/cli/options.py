@@ -21,6 +21,9 @@ app = typer.Typer(
 job_app = typer.Typer(no_args_is_help=True, help="Orders: what a client pays for.")
 
 
+bonus_app = typer.Typer(no_args_is_help=True, help="A bonus by accuracy on a committed test set.")
+
+
 Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
 
 
@@ -74,15 +77,15 @@ def heard(role: str, metrics: str | None, log: Path | None, json: bool) -> Repor
     return reporter
 
 
-def wei_of(text: str | None) -> int | None:
+def wei_of(text: str | None, option: str = "--max-bond") -> int | None:
     from vgame.job.file import wei
 
     try:
         amount = None if text is None else int(wei(int(text) if text.isascii() and text.isdigit() else text))
     except (ValueError, OverflowError) as error:
-        raise VgameError(f"--max-bond: {error}") from None
+        raise VgameError(f"{option}: {error}") from None
     if amount is not None and amount < 0:
-        raise VgameError(f"--max-bond: {text!r} is negative")
+        raise VgameError(f"{option}: {text!r} is negative")
     return amount
 
 

@@ -56,6 +56,10 @@ def _cards(result: Result) -> list[dict[str, Any]]:
     if sales := result.exchanges:
         right = sum(s.right for s in sales)
         cards.append(_card(f"{right} of {len(sales)}", "deliveries ended as they must", right == len(sales)))
+    if prizes := result.prizes:
+        right = all(p.right for p in prizes)
+        paid = sum(p.outcome == "paid" for p in prizes)
+        cards.append(_card(f"{paid} of {len(prizes)}", "bonuses by accuracy were paid", right))
     told = "conserved" if result.conserved else "NOT conserved"
     return [*cards, _card(told, "money in = out + credits + burnt, to the wei", result.conserved)]
 

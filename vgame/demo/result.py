@@ -27,6 +27,24 @@ class Sale:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Prize:
+    """A bonus by accuracy: its mark, the total that was found, how it ended (paid, returned), by which error a false number was refused."""
+
+    title: str
+    least: int
+    total: int
+    outcome: str
+    refused: str
+
+    @property
+    def right(self) -> bool:
+        return self.outcome == ("paid" if self.total >= self.least else "returned")
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 @dataclass
 class Result:
     """What the demonstration found out."""
@@ -40,6 +58,7 @@ class Result:
     money: dict[str, int] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
     exchanges: list[Sale] = field(default_factory=list)
+    prizes: list[Prize] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -47,6 +66,7 @@ class Result:
             "attacks": [a.facts() for a in self.attacks],
             "accusations": [a.facts() for a in self.accusations],
             "exchanges": [s.facts() for s in self.exchanges],
+            "bonuses": [p.facts() for p in self.prizes],
             "conserved": self.conserved,
             "seconds": round(self.seconds, 1),
         }

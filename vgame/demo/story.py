@@ -22,6 +22,7 @@ from vgame.chain.connection import connect
 from vgame.chain.game import Game
 from vgame.chain.records import Event, Status
 from vgame.chain.wallet import Wallet, deploy_game
+from vgame.demo.bonuses import Bonuses
 from vgame.demo.cheats import LOGGED, Cheats
 from vgame.demo.comparison import Comparison
 from vgame.demo.deliveries import Deliveries
@@ -38,7 +39,7 @@ T = TypeVar("T")
 ETHER = 10**18
 FUNDS = {
     "client": 200, "trainer": 20, "auditor": 20, "cheat": 100, "other cheat": 100, "accuser": 20, "cheat with a log": 20,
-    "auditor of the log": 20,
+    "auditor of the log": 20, "auditor of the number": 20,
 }  # fmt: skip
 CHEATS = ("cheat", "other cheat")  # that play at the same time
 QUICK = ("flipped-bit",), 60  # attacks and steps of the short version
@@ -103,7 +104,7 @@ def as_expected(result: Result) -> bool:
     honest = not result.honest or result.honest["verdict"] == "final"
     convicted = all(a.verdict == "convicted" for a in result.attacks)
     dismissed = all(a.verdict == "dismissed" for a in result.accusations)
-    exchanged = all(s.right for s in result.exchanges)
+    exchanged = all(s.right for s in (*result.exchanges, *result.prizes))
     return honest and convicted and dismissed and exchanged and result.conserved
 
 
@@ -277,6 +278,7 @@ class Story:
         Cheats(self).attacks(attacks, cheats, Comparison(self, (DEVICE_A, DEVICE_B)))
         if self.can_travel:
             Deliveries(self).play()
+            Bonuses(self).play()
 
     def _cheats(self, count: int) -> dict[str, Role]:
         return {name: self.role(name, "adversary", name, name, DEVICE_A) for name in CHEATS[:count]}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Address} from "@openzeppelin/contracts/utils/Address.sol";
+import {IGame, ISettlement} from "./IVerificationGame.sol";
+import {Merkle} from "./Merkle.sol";
+
+/// @title A bonus for a trained state that counts enough on a committed test set (docs/bonus.md)
+/// @notice Outside of the game, and without any power in it. Whoever pays fixes the order of an evaluation but for its initial state; that is the
+/// final state of a training, beside totals that begin at zero. A final claim of that evaluation whose total is `least` or more pays the
+/// trainer of the training. Nothing else does, and the lack of it is decided by time alone, so a false low number harms nobody.
+contract AccuracyEscrow {
+    /// @dev 2^30 in binary32. A total whose parts' absolute values sum to less has not passed 2^31 (vgame/api_evaluation.py).
+    uint32 private constant TOO_LARGE = 0x4e800000;
+
+    /// @param training the job whose trainer is paid
+    /// @param evaluation hash of the evaluation's order, the initial root being 0
+    /// @param layout hash of the list that makes the evaluation's initial state: an entry below 2^24 is the training's state tensor of that
+    /// number, any other the root of a tensor of its own
+    /// @param payer who paid
+    /// @param since when the window began; 0 before
+    /// @param window seconds in which an evaluation has to become final
+    /// @param amount what the trainer is paid
+    /// @param total state tensor of the evaluation that holds the total
+    /// @param size the one that holds the sum of the absolute values of what was added to it, in binary32
+    /// @param least the mark
+    struct Bonus {
+        bytes32 training;
+        bytes32 evaluation;
+        bytes32 layout;
+        address payer;
+        uint40 since;
+        uint32 window;
+        uint128 amount;
+        uint24 total;
+        uint24 size;
+        int32 least;
+    }
+
+    /// @param training the job whose trainer is to be paid
+    /// @param window see Bonus
+    /// @param total see Bonus
+    /// @param size see Bonus
+    /// @param least see Bonus
+    struct Terms {
+        bytes32 training;
+        uint32 window;
+        uint24 total;
+        uint24 size;
+        int32 least;
+    }
+
+    /// @param evaluation a final job
+    /// @param layout see Bonus
+    /// @param trained final state of the training, and its path in the run tree (mode `logged`: the log's root first)
+    /// @param tensors roots of all tensors of the final state
+    /// @param measured final state of the evaluation, and its path
+    /// @param total word of the total, and its path in the state tree
+    /// @param size word of the size, and its path
+    struct Proof {
+        bytes32 evaluation;
+        bytes32[] layout;
+        bytes32 trained;
+        bytes32[] trainedPath;
+        bytes32[] tensors;
+        bytes32 measured;
+        bytes32[] measuredPath;
+        uint32 total;
+        bytes32[] totalPath;
+        uint32 size;
+        bytes32[] sizePath;
+    }
+
+    /// @notice The game whose jobs are meant, fixed at deployment.
+    ISettlement public immutable game;
+
+    /// @notice What an account may withdraw.
+    mapping(address account => uint256) public credits;
+
+    mapping(bytes32 id => Bonus) private _bonuses;
+
+    /// @notice `evaluation`, with the initial root 0, is what has to be ordered.
+    event Promised(
+        bytes32 indexed id,
+        bytes32 indexed training,
+        address indexed payer,
+        uint256 amount,
+        Terms terms,
+        IGame.JobSpec evaluation,
+        bytes32[] layout
+    );
+    event Started(bytes32 indexed id, uint256 until);
+    event Paid(bytes32 indexed id, address indexed trainer, bytes32 evaluation, int32 total, uint256 amount);
+    event Returned(bytes32 indexed id, uint256 amount);
+    event Withdrawn(address indexed account, address recipient, uint256 amount);
+
+    error BonusExists(bytes32 id);
+    error NoBonus(bytes32 id);
+    error NoMoney();
+    error InitialRootGiven(bytes32 root);
+    error BondTooSmall(uint256 actual, uint256 least);
+    error NotAhead(IGame.Phase phase);
+    error NoSuchTensor(uint256 index, uint256 count);
+    error NotTrained(bytes32 job, IGame.Phase phase, uint256 divergedAt);
+    error AlreadyStarted(uint256 since);
+    error NotOver(uint256 now_, uint256 from);
+    error WrongRoot(bytes32 actual, bytes32 expected);
+    error WrongCount(uint256 actual, uint256 expected);
+    error MarkMissed(int32 total, int32 least);
+    error TotalTooLarge(uint32 size);
+    error NothingOwed();
+
+    constructor(ISettlement game_) {
+        game = game_;
+    }
+
+    /// @notice Pay for the bonus of a job that has not been claimed. `evaluation`: the order with the initial root 0.
+    /// @dev Twice the bonus as a bond: who accepts an evaluation and leaves it alone, so that it cannot be claimed, owes half of the bond to whoever
+    /// ordered it.
+    function open(Terms calldata terms, IGame.JobSpec calldata evaluation, bytes32[] calldata layout, uint256 nonce)
+        external
+        payable
+        returns (bytes32 id)
+    {
+        if (msg.value == 0 || msg.value > type(uint128).max) revert NoMoney();
+        if (evaluation.initialRoot != 0) revert InitialRootGiven(evaluation.initialRoot);
+        if (evaluation.trainerBond < 2 * msg.value) revert BondTooSmall(evaluation.trainerBond, 2 * msg.value);
+        IGame.Job memory training = game.getJob(terms.training);
+        if (training.phase != IGame.Phase.Created && training.phase != IGame.Phase.Accepted) {
+            revert NotAhead(training.phase);
+        }
+        for (uint256 i; i < layout.length; ++i) {
+            uint256 source = uint256(layout[i]);
+            if (source >> 24 == 0 && source >= training.states) revert NoSuchTensor(source, training.states);
+        }
+        id = keccak256(abi.encode(terms, evaluation, layout, msg.sender, msg.value, nonce));
+        if (_bonuses[id].amount != 0) revert BonusExists(id);
+        _bonuses[id] = Bonus({
+            training: terms.training,
+            evaluation: keccak256(abi.encode(evaluation)),
+            layout: keccak256(abi.encodePacked(layout)),
+            payer: msg.sender,
+            since: 0,
+            window: terms.window,
+            amount: uint128(msg.value),
+            total: terms.total,
+            size: terms.size,
+            least: terms.least
+        });
+        emit Promised(id, terms.training, msg.sender, msg.value, terms, evaluation, layout);
+    }
+
+    /// @notice The training is final: the window begins. Anyone.
+    function start(bytes32 id) external {
+        Bonus storage b = _bonus(id);
+        if (b.since != 0) revert AlreadyStarted(b.since);
+        _trained(b.training);
+        b.since = uint40(block.timestamp);
+        emit Started(id, block.timestamp + b.window);
+    }
+
+    /// @notice Show that a final evaluation of the trained state reaches the mark: the trainer is paid. Anyone.
+    /// @dev Also after the window, as long as nobody has taken the money back.
+    function pay(bytes32 id, Proof calldata p) external {
+        Bonus memory b = _bonus(id);
+        IGame.Job memory training = _trained(b.training);
+        IGame.Job memory evaluation = _trained(p.evaluation);
+        _expect(keccak256(abi.encodePacked(p.layout)), b.layout);
+        _expect(_initialRoot(training, p), evaluation.spec.initialRoot);
+        evaluation.spec.initialRoot = 0;
+        _expect(keccak256(abi.encode(evaluation.spec)), b.evaluation);
+        _checkFinal(evaluation, p.measured, p.measuredPath);
+        _checkWord(evaluation, p.measured, b.total, p.total, p.totalPath);
+        _checkWord(evaluation, p.measured, b.size, p.size, p.sizePath);
+        // NaN and what is negative are larger words.
+        if (p.size >= TOO_LARGE) revert TotalTooLarge(p.size);
+        int32 total = int32(p.total);
+        if (total < b.least) revert MarkMissed(total, b.least);
+        delete _bonuses[id];
+        credits[training.trainer] += b.amount;
+        emit Paid(id, training.trainer, p.evaluation, total, b.amount);
+    }
+
+    /// @notice Give the money back: the training has ended without a delivered state, or the window is over. Anyone.
+    function giveBack(bytes32 id) external {
+        Bonus memory b = _bonus(id);
+        if (!_failed(game.getJob(b.training))) {
+            uint256 until = uint256(b.since) + b.window;
+            if (b.since == 0 || block.timestamp <= until) {
+                revert NotOver(block.timestamp, b.since == 0 ? type(uint256).max : until + 1);
+            }
+        }
+        delete _bonuses[id];
+        credits[b.payer] += b.amount;
+        emit Returned(id, b.amount);
+    }
+
+    /// @notice Have the caller's credits paid to an address.
+    function withdraw(address payable recipient) external {
+        uint256 amount = credits[msg.sender];
+        if (amount == 0) revert NothingOwed();
+        credits[msg.sender] = 0;
+        emit Withdrawn(msg.sender, recipient, amount);
+        Address.sendValue(recipient, amount);
+    }
+
+    /// @notice A bonus; all zero if there is none, or it is settled.
+    function getBonus(bytes32 id) external view returns (Bonus memory) {
+        return _bonuses[id];
+    }
+
+    function _bonus(bytes32 id) private view returns (Bonus storage b) {
+        b = _bonuses[id];
+        if (b.amount == 0) revert NoBonus(id);
+    }
+
+    /// @dev A final claim "trained"; with delivery also the state has arrived.
+    function _trained(bytes32 id) private view returns (IGame.Job memory job) {
+        job = game.getJob(id);
+        if (job.phase != IGame.Phase.Final || job.divergedAt != 0) revert NotTrained(id, job.phase, job.divergedAt);
+    }
+
+    /// @dev The training has ended, and can never be what `_trained` asks for.
+    function _failed(IGame.Job memory job) private pure returns (bool) {
+        if (job.phase == IGame.Phase.Final) return job.divergedAt != 0;
+        return job.phase == IGame.Phase.Convicted || job.phase == IGame.Phase.Expired
+            || job.phase == IGame.Phase.Undelivered || job.phase == IGame.Phase.Declined;
+    }
+
+    /// @dev Root of the state that the evaluation must start from.
+    function _initialRoot(IGame.Job memory training, Proof calldata p) private view returns (bytes32) {
+        if (p.tensors.length != training.states) revert WrongCount(p.tensors.length, training.states);
+        _expect(Merkle.foldOf(Merkle.STATE, p.tensors, 0), p.trained);
+        _checkFinal(training, p.trained, p.trainedPath);
+        bytes32[] memory roots = new bytes32[](p.layout.length);
+        for (uint256 i; i < roots.length; ++i) {
+            uint256 source = uint256(p.layout[i]);
+            // SAFETY: `open` has checked that the training has this tensor; no hash is below 2^24.
+            roots[i] = source >> 24 == 0 ? p.tensors[source] : p.layout[i];
+        }
+        return Merkle.foldPadded(Merkle.STATE, roots, 0);
+    }
+
+    /// @dev `state` is the last checkpoint of a claim.
+    function _checkFinal(IGame.Job memory job, bytes32 state, bytes32[] calldata path) private view {
+        uint256 height = Merkle.height(job.checkpoints);
+        bytes32 log = Merkle.padding(Merkle.LOG, 0);
+        if (job.spec.mode != 0) {
+            if (path.length == 0) revert Merkle.PathLength(0, height + 1);
+            (log, path) = (path[0], path[1:]);
+        }
+        bytes32 leaf = Merkle.runLeaf(state, log);
+        _expect(Merkle.pathRoot(Merkle.RUN, leaf, job.checkpoints - 1, path, height), job.runRoot);
+    }
+
+    /// @dev The state tensor of that number is this one word: a leaf of 512 bytes, little-endian, the rest zero.
+    function _checkWord(IGame.Job memory job, bytes32 state, uint256 index, uint32 word, bytes32[] calldata path)
+        private
+        view
+    {
+        word = (word >> 24) | ((word >> 8) & 0xff00) | ((word << 8) & 0xff0000) | (word << 24);
+        bytes32 leaf = Merkle.leaf(Merkle.TENSOR, abi.encodePacked(word, new bytes(Merkle.LEAF_BYTES - 4)));
+        _expect(Merkle.pathRoot(Merkle.STATE, leaf, index, path, Merkle.height(job.states)), state);
+    }
+
+    function _expect(bytes32 actual, bytes32 expected) private pure {
+        if (actual != expected) revert WrongRoot(actual, expected);
+    }
+}

@@ -1,0 +1,240 @@
+"""A bonus for a trained state that counts enough on a test set: what payer, trainer and strangers do (docs/bonus.md).
+
+In: bundles, runs, an escrow. Out: the order of the evaluation, checked against what was promised; the proof that the escrow takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vgame.api import Job, Run, prepare
+from vgame.api_evaluation import SIZES, TOTALS, evaluated, evaluation_job, evaluation_task
+from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
+from vgame.chain.records import JobSpec, Phase
+from vgame.commit.merkle import Kind, Tree
+from vgame.commit.tensor import tensor_root, to_words
+from vgame.commit.trees import run_tree
+from vgame.errors import Abstain, ChainError, ContractError, ProgramError, VgameError
+from vgame.job.bundle import Bundle
+from vgame.job.file import Terms
+from vgame.job.terms import count_moves
+from vgame.runs.logged_store import LoggedStore
+from vgame.tasks.task import Task
+
+INSIDE = "model."  # the trained model is this part of what an evaluation runs
+FAILED = (Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED)
+HALF = 2  # the owner of a dismissed dispute pays half of its bond to the trainer
+
+
+def integer_totals(task: Task) -> list[str]:
+    """The totals of a task's evaluation that are integers."""
+    if task.evaluate is None:
+        raise ProgramError("the task has no evaluation; write Task(..., evaluate=vgame.Evaluation(...))")
+    return [name for name, _ in evaluation_task(task.evaluate, task.model).model.sizes.named_buffers()]
+
+
+def counting(task: Task, total: str) -> Task:
+    """The task, whose evaluation adds up this integer alone: a float beside it that stops being finite would end the evaluation, so
+    somebody could plant it."""
+    if total not in (known := integer_totals(task)):
+        raise ProgramError(
+            f"total = {total!r}: an integer total of the evaluation is expected, one of {', '.join(known) or 'none'}; "
+            "count a float as (1000 * x).long().sum()"
+        )
+    measure = task.evaluate.measure
+    return replace(task, evaluate=replace(task.evaluate, measure=lambda m, b: {total: measure(m, b)[total]}))
+
+
+def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int) -> Bundle:
+    """The evaluation of a training that has not begun: everything but the initial state is that of the real one.
+
+    Its clocks are the training's, its trainer works for the bonus alone, with twice of it at stake at least.
+    """
+    old = training.terms
+    bond = max(old.trainer_bond, 2 * amount)
+    nothing = dict.fromkeys(("reward", "diverged_pay", "confirm_window", "key_window", "complaint_window"), 0)
+    measured = evaluation_task(counting(task, total).evaluate, task.model)
+    steps = measured.population // measured.batch
+    terms = old.model_copy(update=nothing | {"trainer_bond": bond})
+    return prepare(Job(measured, steps=steps, interval=min(10, steps), seed=0, terms=terms))
+
+
+def layout_of(training: Bundle, evaluation: Bundle) -> list[bytes]:
+    """What the evaluation's initial state is made of: tensors of the training's final state, and others as they are in the bundle."""
+    places = {label.name: i for i, label in enumerate(training.program.labels.state)}
+    entries = []
+    for label, tensor in zip(evaluation.program.labels.state, evaluation.state, strict=True):
+        name = label.name.removeprefix(INSIDE)
+        if label.name.startswith(INSIDE) and name not in places:
+            raise ProgramError(
+                f"the evaluation reads {name}, which no state of the training holds; measure the model that is trained"
+            )
+        entries.append(entry_of(places[name]) if label.name.startswith(INSIDE) else tensor_root(tensor))
+    return entries
+
+
+def place_of(evaluation: Bundle) -> tuple[int, int]:
+    """Which state tensors hold the total and its size."""
+    names = [label.name for label in evaluation.program.labels.state]
+    size = next(name for name in names if name.startswith(f"{SIZES}."))
+    return names.index(f"{TOTALS}.{size.removeprefix(f'{SIZES}.')}"), names.index(size)
+
+
+def needed_window(evaluation: Bundle, amount: int) -> int:
+    """Seconds in which an evaluation becomes final whoever delays it: for longer than this somebody has to lose so many disputes that the
+    trainer's half of their bonds is the bonus."""
+    terms, moves = evaluation.terms, count_moves(evaluation)
+    crowd = -(-HALF * amount // terms.auditor_bond)
+    dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd
+    return terms.claim_window + terms.challenge_window + dispute
+
+
+def promise(
+    escrow: EscrowContract, job: bytes, training: Bundle, task: Task, total: str, least: int, amount: int,
+    window: int | None = None, nonce: int = 0,
+) -> bytes:  # fmt: skip
+    """As a payer: `amount` wei for the trainer of a job if the total comes to `least` at least."""
+    if not 0 < amount < 2**128:
+        raise VgameError(f"amount = {amount} wei: more than 0 is expected")
+    _check_mark(least)
+    evaluation = untrained_evaluation(task, total, training, amount)
+    window = needed_window(evaluation, amount) if window is None else window
+    terms = BonusTerms(job, window, *place_of(evaluation), least)
+    return escrow.open(terms, _template(evaluation), layout_of(training, evaluation), amount, nonce)
+
+
+def _check_mark(least: int) -> None:
+    if type(least) is not int or not -(2**31) <= least < 2**31:
+        raise VgameError(f"least = {least!r}: a whole number of 32 bits is expected")
+
+
+def _template(evaluation: Bundle) -> JobSpec:
+    """The order with the initial root 0."""
+    return replace(JobSpec(**evaluation.order), initial_root=bytes(32))
+
+
+def check(promised: Promised, training: Bundle, task: Task) -> str:
+    """As a trainer, before the work: is the bonus what the task measures, and can its window be kept? The total that is meant; Abstain says
+    what is wrong."""
+    found: list[list[str]] = []
+    for total in integer_totals(task):
+        own = untrained_evaluation(task, total, training, promised.amount)
+        own = replace(own, interval=promised.evaluation.interval, terms=_terms(promised.evaluation))
+        found.append(_differences(promised, training, own))
+        if not found[-1]:
+            _check_window(promised, own)
+            return total
+    what = ", ".join(min(found, key=len)) if found else "it counts no integers, total"
+    raise Abstain(f"bonus {promised.id.hex()[:16]} is not for what the task measures: {what} differ")
+
+
+def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]:
+    found, expected = promised.evaluation, _template(own)
+    other = [f.name for f in fields(JobSpec) if getattr(found, f.name) != getattr(expected, f.name)]
+    other += ["layout"] * (list(promised.layout) != layout_of(training, own))
+    return other + ["total"] * ((promised.terms.total, promised.terms.size) != place_of(own))
+
+
+def _check_window(promised: Promised, own: Bundle) -> None:
+    if (least := needed_window(own, promised.amount)) > promised.terms.window:
+        raise Abstain(
+            f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, for {least} s somebody can "
+            "delay an evaluation cheaply; ask for a longer one"
+        )
+
+
+def _terms(spec: JobSpec) -> Terms:
+    try:
+        return Terms(**{name: getattr(spec, name) for name in Terms.model_fields})
+    except ValueError as error:
+        raise Abstain(f"the terms of the evaluation are none that the game takes: {error}") from None
+
+
+def evaluation_bundle(promised: Promised, run: Run | Path | str, task: Task) -> Bundle:
+    """As whoever has the trained run: the evaluation that the bonus asks for, to be ordered in the game."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    total = check(promised, run.bundle, task)
+    terms = _terms(promised.evaluation)
+    bundle = prepare(evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms))
+    if astuple(_template(bundle)) != astuple(promised.evaluation):
+        raise Abstain(
+            "the evaluation of this run is not the promised one; give the run of the job that the bonus is for"
+        )
+    return bundle
+
+
+def proof_of(promised: Promised, job: bytes, run: Run | Path | str, evaluation: Run | Path | str) -> BonusProof:
+    """What the escrow takes, from both runs; `job`: the final evaluation job. StoreError where a run has not ended."""
+    run, measured = (r if isinstance(r, Run) else Run.open(r) for r in (run, evaluation))
+    evaluated(measured)
+    trained, after = (_final_tensors(r) for r in (run, measured))
+    states = Tree(Kind.STATE, [tensor_root(t) for t in after])
+    opened: list[Any] = []
+    for place in (promised.terms.total, promised.terms.size):
+        opened += [int(to_words(after[place])[0]), states.path(0, place)]
+    roots = [tensor_root(t) for t in trained]
+    shown = (Tree(Kind.STATE, roots).root, _final_path(run), roots, states.root, _final_path(measured))
+    return BonusProof(job, list(promised.layout), *shown, *opened)
+
+
+def _final_tensors(run: Run) -> list[torch.Tensor]:
+    state = run.start().state
+    return [state[label.name].reshape(-1) for label in run.bundle.program.labels.state]
+
+
+def _final_path(run: Run) -> list[bytes]:
+    """From the final state to the run root, the root of its log first in mode `logged`."""
+    store, count = run._store, len(run._store.roots)
+    logs = store.log_roots[:count] if isinstance(store, LoggedStore) else None
+    path = run_tree(store.roots, count, logs).path(0, count - 1)
+    return path if logs is None else [logs[-1], *path]
+
+
+def pay(
+    escrow: EscrowContract, identity: bytes, job: bytes, run: Run | Path | str, evaluation: Run | Path | str
+) -> int:
+    """Show that the mark is reached; what the trainer is paid, wei."""
+    promised = escrow.promised(identity)
+    escrow.send("pay", identity, astuple(proof_of(promised, job, run, evaluation)))
+    return promised.amount
+
+
+def close(escrow: EscrowContract, identity: bytes) -> str:
+    """What time has decided about a bonus: `paid`, `returned`, `started` (the window has begun now, or runs), `waiting` for the training.
+    Credits of the caller are withdrawn."""
+    outcome = _settled(escrow, identity)
+    wallet = escrow.game.wallet
+    assert wallet is not None
+    if escrow.credits(wallet.address):
+        escrow.send("withdraw", wallet.address)
+    return outcome
+
+
+def _settled(escrow: EscrowContract, identity: bytes) -> str:
+    done = {"Paid": "paid", "Returned": "returned"}
+    for event in escrow.events(identity):
+        if event.name in done:
+            return done[event.name]
+    if (bonus := escrow.bonus(identity)) is None:
+        raise ChainError(f"there is no bonus {identity.hex()} at {escrow.address}; check it and the chain")
+    if bonus.since == 0 and escrow.game.job(bonus.training).phase not in FAILED:
+        try:
+            escrow.send("start", identity)
+        except ContractError as error:
+            if error.name != "NotTrained":
+                raise
+            if escrow.game.job(bonus.training).diverged_at == 0:
+                return "waiting"
+        else:
+            return "started"
+    try:
+        escrow.send("giveBack", identity)
+    except ContractError as error:
+        if error.name != "NotOver":
+            raise
+        return "waiting" if bonus.since == 0 else "started"
+    return "returned"

@@ -1,0 +1,165 @@
+"""Commands on a bonus by accuracy (docs/bonus.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vgame.cli.options import BundleFolder, ChainId, GameAddress, Json, Rpc, bonus_app, job_id, seat_of, wei_of
+from vgame.errors import VgameError
+from vgame.system.progress import Reporter
+
+if TYPE_CHECKING:
+    from vgame.api_bonus import Escrow
+    from vgame.tasks.task import Task
+
+Identity = Annotated[str, typer.Argument(help="identity of the bonus, hex")]
+EscrowAddress = Annotated[str, typer.Option("--escrow", help="address of the escrow")]
+JobFile = Annotated[Path, typer.Option("--task", help="job file (TOML) whose task has an `evaluate`")]
+RunFolder = Annotated[Path, typer.Option("--run", help="the trained run, or a role's store of it")]
+
+
+def _open(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
+    seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
+    from vgame.agents.config import open_game
+    from vgame.api_bonus import Escrow
+
+    return Escrow(open_game(seat), escrow)
+
+
+def _task(path: Path) -> Task:
+    from vgame.job.factory import make_task
+    from vgame.job.file import read_job_file
+
+    return make_task(read_job_file(path))
+
+
+@bonus_app.command()
+def deploy(rpc: Rpc, game: GameAddress, chain_id: ChainId = None, json: Json = False) -> None:
+    """Deploy an escrow for a game, with the key in VGAME_KEY."""
+    seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
+    from vgame.agents.config import open_game
+    from vgame.api_bonus import Escrow
+
+    address = Escrow.deploy(open_game(seat)).address
+    Reporter(json).emit("deployed", f"escrow at {address} for the game {game}", escrow=address)
+
+
+@bonus_app.command()
+def promise(
+    rpc: Rpc,
+    game: GameAddress,
+    escrow: EscrowAddress,
+    job: Annotated[str, typer.Option(help="identity of the training job, hex")],
+    bundle: BundleFolder,
+    task: JobFile,
+    total: Annotated[str, typer.Option(help="which of the evaluation's integer totals")],
+    least: Annotated[int, typer.Option(help="the mark: what the total has to come to at least")],
+    amount: Annotated[str, typer.Option(help='what the trainer is paid, "0.5 ether"')],
+    window: Annotated[
+        int | None,
+        typer.Option(min=1, help="seconds for the evaluation; default: the shortest that nobody can outlast"),
+    ] = None,
+    nonce: Annotated[int, typer.Option(help="another number for the same bonus once more", min=0)] = 0,
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """Pay for a bonus of a job that is not claimed yet: its trainer gets it if the trained state reaches the mark."""
+    wei = wei_of(amount, "--amount")
+    identity, contract = job_id(job), _open(rpc, game, escrow, chain_id)
+    from vgame.job.bundle import load_bundle
+
+    terms = {"least": least, "amount": wei, "window": window, "nonce": nonce}
+    found = contract.promise(identity, load_bundle(bundle), _task(task), total, **terms).hex()
+    text = f"bonus {found}: {amount} for the trainer of job {job[:16]} at {total} >= {least}"
+    Reporter(json).emit("promised", text, bonus=found, job=identity.hex(), amount=wei, least=least)
+
+
+@bonus_app.command()
+def check(
+    bonus: Identity,
+    rpc: Rpc,
+    game: GameAddress,
+    escrow: EscrowAddress,
+    bundle: BundleFolder,
+    task: JobFile,
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """As a trainer, before accepting: is the bonus for what the task measures, and is its window long enough?"""
+    identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
+    from vgame.job.bundle import load_bundle
+
+    contract.check(identity, load_bundle(bundle), _task(task))
+    found = contract.promised(identity)
+    if contract.bonus(identity) is None:
+        raise VgameError(f"bonus {identity.hex()[:16]} is settled; `vgame bonus close` says how")
+    text = (
+        f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "
+        f"{found.terms.least} or more, within {found.terms.window} s"
+    )
+    Reporter(json).emit("checked", text, bonus=identity.hex(), amount=found.amount, least=found.terms.least)
+
+
+@bonus_app.command()
+def prepare(
+    bonus: Identity,
+    rpc: Rpc,
+    game: GameAddress,
+    escrow: EscrowAddress,
+    run: RunFolder,
+    task: JobFile,
+    out: Annotated[Path, typer.Option(help="folder of the evaluation's bundle")],
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """Write the evaluation of the trained state that the bonus asks for; order it with `vgame job post` and play it."""
+    if (out / "spec.json").exists():
+        raise VgameError(f"{out} holds a bundle already; choose another folder")
+    identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
+    bundle = contract.evaluation(identity, run, _task(task))
+    bundle.save(out)
+    text = f"{out}: {bundle.steps} batches, initial state {bundle.initial_root.hex()}"
+    Reporter(json).emit("prepared", text, **bundle.rendering())
+
+
+@bonus_app.command()
+def pay(
+    bonus: Identity,
+    rpc: Rpc,
+    game: GameAddress,
+    escrow: EscrowAddress,
+    job: Annotated[str, typer.Option(help="identity of the final evaluation job, hex")],
+    run: RunFolder,
+    evaluation: Annotated[Path, typer.Option(help="the evaluation's run, or a role's store of it")],
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """Show that a final evaluation reaches the mark. Anybody may; the trainer is paid."""
+    identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
+    amount = contract.pay(identity, job_id(job), run, evaluation)
+    text = f"bonus {identity.hex()[:16]}: {amount / 10**18:.6f} ether for the trainer, who takes it with `vgame bonus close`"
+    Reporter(json).emit("paid", text, bonus=identity.hex(), amount=amount)
+
+
+@bonus_app.command()
+def close(
+    bonus: Identity,
+    rpc: Rpc,
+    game: GameAddress,
+    escrow: EscrowAddress,
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
+    """Begin the window of a bonus, or give it back after it; withdraw what the escrow owes this account."""
+    identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
+    outcome = contract.close(identity)
+    text = {
+        "paid": "the trainer was paid",
+        "returned": "the money went back to who paid it",
+        "started": "the training is final, the window runs",
+        "waiting": "the training has not ended",
+    }[outcome]
+    Reporter(json).emit("closed", f"bonus {identity.hex()[:16]}: {text}", bonus=identity.hex(), outcome=outcome)
