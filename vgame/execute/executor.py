@@ -154,6 +154,10 @@ class Executor:
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
         return self._plans[key]
 
+    def foreign(self, run: _Run, operator: Operator) -> torch.Tensor:
+        """The output of an operator that is of no program (vgame/ranks)."""
+        raise AssertionError(f"unknown operator {operator}")
+
     def _watched(self, run: _Run, unit: Unit) -> None:
         """A chain's time is shared by its operators in equal parts."""
         start = time.perf_counter()
@@ -326,7 +330,7 @@ class _Run:
                 return shuffle_indices(
                     self.executor.seed, self.step, operator.elements, operator.population, self.executor.clock
                 )
-        raise AssertionError(f"unknown operator {operator}")
+        return self.executor.foreign(self, operator)
 
     def _product(self, operator: Contract, run: Runner) -> torch.Tensor:
         shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)

@@ -257,7 +257,7 @@ def operand_refs(operator: Operator) -> tuple[tuple[Ref, int, bool | None], ...]
             return ((operator.operand, operator.rows * operator.length, operator.integer),)
         case ArgMax():
             return ((operator.operand, operator.rows * operator.length, False),)
-    return ()
+    return getattr(operator, "reads", ())  # an operator of no program: an exchange between ranks (vgame/ranks/part.py)
 
 
 def operand_types(operator: Map) -> tuple[bool, ...]:

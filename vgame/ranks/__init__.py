@@ -1,0 +1,1 @@
+"""One training step, executed by many processes: the same bits (docs/ranks.md)."""

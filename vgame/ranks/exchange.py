@@ -1,0 +1,64 @@
+"""Who gives which words to whom. In: a rank's part, the form that is wanted. Out: that form.
+
+One primitive: every rank gives every other one a piece. Bytes are counted, so that they can be compared with a plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from vgame.ranks.part import Exchange
+from vgame.ranks.split import Share, cells
+
+
+class Group(Protocol):
+    """Ranks that meet. Pieces are flat int32 tensors on the CPU; the sizes of what comes are known."""
+
+    rank: int
+    world: int
+
+    def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        """Give piece q to rank q; get from each rank its piece, of so many words."""
+
+
+def exchanged(group: Group, part: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """The wanted form of a tensor of which this rank has the given part."""
+    words = part.view(torch.int32)
+    make = _whole if exchange.wanted is None else _other
+    return make(group, words, exchange).view(part.dtype)
+
+
+def _shares(group: Group) -> list[Share]:
+    return [Share(rank, group.world) for rank in range(group.world)]
+
+
+def _whole(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """All parts, joined along the digit."""
+    split, shares = exchange.given, _shares(group)
+    sizes = [share.elements(split, exchange.whole) for share in shares]
+    got = group.swap([words] * group.world, sizes)
+    shapes = (split.shape(exchange.whole, share.width(split.digit)) for share in shares)
+    return torch.cat([g.view(shape) for g, shape in zip(got, shapes, strict=True)], 1).reshape(-1)
+
+
+def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """Of what each rank has by one digit, what this one needs by the other."""
+    given, wanted, shares = exchange.given, exchange.wanted, _shares(group)
+    whole = cells(exchange.whole, given, wanted)
+    mine, theirs = (1, 3) if whole[1] == given.digit and given.inner > wanted.inner else (3, 1)
+
+    def shape(has: int, needs: int) -> tuple[int, ...]:
+        sizes = list(whole)
+        sizes[mine], sizes[theirs] = has, needs
+        return tuple(sizes)
+
+    here, widths = words.view(shape(shares[group.rank].width(given.digit), wanted.digit)), [s.width(given.digit) for s in shares]
+    cuts = [share.cut(wanted.digit) for share in shares]
+    pieces = [here.narrow(theirs, low, high - low).reshape(-1) for low, high in cuts]
+    need = shares[group.rank].width(wanted.digit)
+    shapes = [shape(width, need) for width in widths]
+    got = group.swap(pieces, [torch.Size(s).numel() for s in shapes])
+    return torch.cat([g.view(s) for g, s in zip(got, shapes, strict=True)], mine).reshape(-1)

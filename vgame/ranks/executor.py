@@ -1,0 +1,89 @@
+"""Runs one rank's part of a program; the words that a rank holds are those of the whole step (docs/ranks.md).
+
+In: a program, a group of ranks. Out: as vgame.execute.executor, the state in parts where the plan keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from vgame.arithmetic.torch.philox import random_words, shuffle_indices
+from vgame.errors import VgameError
+from vgame.execute.executor import Executor, StepResult, Tap, _Run
+from vgame.program.operators import Operator, Philox, RefClass
+from vgame.program.program import Program
+from vgame.ranks.exchange import Group, exchanged
+from vgame.ranks.part import Drawn, Exchange, Part, part_of
+from vgame.ranks.plan import Plan, make_plan, refuse_more_ranks
+from vgame.ranks.split import Share
+
+#: Says that every word that must be finite is.
+ALL_FINITE = 2**31 - 1
+
+
+class RankExecutor(Executor):
+    """One rank of a group."""
+
+    program: Part
+
+    def __init__(
+        self, program: Program, data: Sequence[torch.Tensor], scalars: torch.Tensor, seed: int, mode: str, device: str, group: Group
+    ) -> None:
+        if mode != "correct":
+            raise VgameError(
+                f"mode {mode!r} cannot be shared by {group.world} ranks: its bits depend on who adds what; start one rank, or order mode "
+                "'correct'"
+            )
+        refuse_more_ranks(program, group.world)
+        self.group, self.plan = group, make_plan(program, group.world)
+        super().__init__(part_of(program, self.plan, group.rank), data, scalars, seed, mode, device)
+        self.sizes = [source.elements for source in program.sources]
+
+    def initial(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """This rank's part of a whole state."""
+        return self.to_device(state)
+
+    def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        share, parts = Share(self.group.rank, self.group.world), []
+        for tensor, form in zip(state, self.plan.state, strict=True):
+            part = tensor
+            if form is not None:
+                low, high = share.cut(form.digit)
+                shape = form.shape(tensor.numel(), form.digit)
+                part = tensor.reshape(shape)[:, low:high].reshape(-1).clone()
+            parts.append(part.to(self.device))
+        return parts
+
+    def whole(self, state: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The state that all ranks together hold."""
+        return tuple(self._joined(t, tensor) for t, tensor in enumerate(state))
+
+    def _joined(self, index: int, part: torch.Tensor) -> torch.Tensor:
+        form = self.plan.state[index]
+        if form is None:
+            return part
+        from vgame.program.operators import Ref
+
+        exchange = Exchange(Ref(RefClass.STATE, index), form, None, self.sizes[index], self.sizes[index], False, index)
+        return exchanged(self.group, part.cpu(), exchange).to(self.device)
+
+    def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
+        """This rank's part of the state after a step; loss and verdict are the whole step's."""
+        assert tap is None, "a rank has no whole outputs"
+        result = super().step(step, state)
+        wrong = ALL_FINITE if result.not_finite is None else self.program.origins[result.not_finite]
+        told = torch.tensor([wrong], dtype=torch.int32)
+        first = min(int(t[0]) for t in self.group.swap([told] * self.group.world, [1] * self.group.world))
+        return StepResult(result.state, result.loss, None if first == ALL_FINITE else first)
+
+    def foreign(self, run: _Run, operator: Operator) -> torch.Tensor:
+        if isinstance(operator, Exchange):
+            part = run.flat(operator.operand).contiguous()
+            return exchanged(self.group, part.cpu(), operator).to(self.device)
+        assert isinstance(operator, Drawn), f"unknown operator {operator}"
+        drawn = operator.operator
+        if isinstance(drawn, Philox):
+            return random_words(self.seed, run.step, operator.origin, drawn.elements, self.clock)
+        return shuffle_indices(self.seed, run.step, drawn.elements, drawn.population, self.clock)

@@ -1,0 +1,243 @@
+"""How a step is shared: which operators' outputs are split, and what has to be exchanged. Found from the program and the number of ranks.
+
+In: a program, the number of ranks. Out: a plan, the same on every rank: per operator its split (None: every rank computes the whole output)
+and the form in which it reads each operand; which state tensors every rank holds only its part of.
+
+A step's data are cut by samples; every operator follows its operands as long as a rank's part of its output reads the rank's parts only. A
+sum over the samples cannot follow: its operands change hands, so that each rank has all terms of some of its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from vgame.errors import VgameError
+from vgame.program.operators import (
+    ArgMax,
+    Contract,
+    Copy,
+    Gather,
+    Map,
+    Operator,
+    ReduceMax,
+    Ref,
+    RefClass,
+    Variant,
+    operand_refs,
+)
+from vgame.program.program import Program
+from vgame.ranks.split import Split, follow, from_part, nested, part_sizes, place
+
+#: A sum over the samples with fewer elements is sent to everybody at once: what is computed from it costs less than sending it later.
+FEW = 1024
+#: Multiply-adds from which on a product of operands that everybody has is shared.
+WORTH = 1 << 16
+
+Form = Split | None  # how a rank holds a tensor: its part, or all of it
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator of the program: how its output is computed, in which form each operand is read, and how the output is held then."""
+
+    index: int
+    split: Form
+    reads: tuple[Form, ...]
+    held: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`state`: how each state tensor is held between steps; `nodes`: one per operator."""
+
+    world: int
+    nodes: tuple[Node, ...]
+    state: tuple[Form, ...]
+
+
+def make_plan(program: Program, world: int) -> Plan:
+    """State tensors that are read and written in one and the same split stay split; found by trying, without fixing those that did not."""
+    kept: dict[int, Split] = {}
+    planner = _Planner(program, world, kept)
+    planner.run()
+    kept = {t: form for t, s in enumerate(program.sources) if (form := planner.form(s.ref)) and s.ref.cls is RefClass.OPERATOR}
+    while True:
+        planner = _Planner(program, world, kept)
+        planner.run()
+        same = {t: form for t, form in kept.items() if t not in planner.moved and planner.form(program.sources[t].ref) == form}
+        if same == kept:
+            state = tuple(kept.get(t) for t in range(len(program.sources)))
+            return Plan(world, tuple(planner.nodes), state)
+        kept = same
+
+
+@dataclass
+class _Planner:
+    program: Program
+    world: int
+    kept: dict[int, Split]
+    nodes: list[Node] = field(default_factory=list)
+    hints: dict[int, Split] = field(default_factory=dict)  # of whole outputs: how they would be cut
+    known: set[tuple[Ref, Form]] = field(default_factory=set)  # forms that have been paid for
+    moved: set[int] = field(default_factory=set)  # kept state tensors that were needed in another form
+
+    def run(self) -> None:
+        for index, operator in enumerate(self.program.operators):
+            split = self._choose(operator)
+            reads = self.reads(operator, split)
+            assert reads is not None, f"operator {index} cannot be split as {split}"
+            for (ref, elements, _), form in zip(operand_refs(operator), reads, strict=True):
+                if self._cost(ref, elements, form) and ref.cls is RefClass.STATE:
+                    self.moved.add(ref.index)
+                self.known.add((ref, form))
+            few = isinstance(operator, Contract) and operator.elements < FEW and split not in self._followed(operator)
+            self.nodes.append(Node(index, split, reads, None if few else split))
+            if isinstance(operator, Gather) and operator.table.cls is RefClass.DATA:
+                self.hints[index] = self._samples(operator)
+
+    def form(self, ref: Ref) -> Form:
+        """How a tensor is held where it is made."""
+        if ref.cls is RefClass.OPERATOR:
+            return self.nodes[ref.index].held
+        return self.kept.get(ref.index) if ref.cls is RefClass.STATE else None
+
+    def _samples(self, operator: Gather) -> Split:
+        """How what is gathered from the data falls into samples: by the first dimension of what computed the rows."""
+        rows = self.program.operators[operator.index.index] if operator.index.cls is RefClass.OPERATOR else None
+        wide = isinstance(rows, Map) and len(rows.sizes) > 1 and rows.sizes[0] > 1
+        digit = rows.sizes[0] if wide else operator.count
+        return Split(digit, operator.elements // digit)
+
+    # ---- one operator ----
+
+    def _choose(self, operator: Operator) -> Form:
+        """The split with the fewest words to exchange; whole only where nothing can be split."""
+        options = [s for s in dict.fromkeys(self._options(operator)) if s.digit >= self.world]
+        costs = [(self._price(operator, split), n, split) for n, split in enumerate(options)]
+        costs = [c for c in costs if c[0] is not None]
+        return min(costs)[2] if costs else None
+
+    def _options(self, operator: Operator) -> list[Split]:
+        found = self._followed(operator)
+        if isinstance(operator, Contract) and not found and self._is_worth(operator):
+            return _own(operator)
+        return found
+
+    def _followed(self, operator: Operator) -> list[Split]:
+        found = []
+        for n, (ref, elements, _) in enumerate(operand_refs(operator)):
+            split = self.form(ref) or (self.hints.get(ref.index) if ref.cls is RefClass.OPERATOR else None)
+            if split is not None:
+                found += _follow(operator, n, split, elements)
+        return found
+
+    def _is_worth(self, operator: Contract) -> bool:
+        """Operands that everybody has are multiplied by everybody, unless that is much; others go where they are needed."""
+        split = any(self.form(ref) for ref, _, _ in operand_refs(operator))
+        return split or operator.distinct * operator.m * operator.n * operator.k >= WORTH
+
+    def _price(self, operator: Operator, split: Split) -> int | None:
+        reads = self.reads(operator, split)
+        if reads is None:
+            return None
+        return sum(self._cost(ref, n, form) for (ref, n, _), form in zip(operand_refs(operator), reads, strict=True))
+
+    def _cost(self, ref: Ref, elements: int, form: Form) -> int:
+        """Words that a rank receives."""
+        held = self.form(ref)
+        if held is None or held == form or (ref, form) in self.known:
+            return 0
+        return elements if form is None or not _direct(held, form) else elements // self.world
+
+    def reads(self, operator: Operator, split: Form) -> tuple[Form, ...] | None:
+        """The form in which a part of the output needs each operand; None where there is no such part."""
+        if split is None:
+            return (None,) * len(operand_refs(operator))
+        if isinstance(operator, Map | Copy):
+            if part_sizes(operator.sizes, split, split.digit) is None:
+                return None
+            held = [(a, self.form(a.ref)) for a in operator.accesses]
+            return tuple(s if s and from_part(a, operator.sizes, split, s, split.digit) else None for a, s in held)
+        return _reads(operator, split)
+
+
+def _direct(held: Split, form: Split) -> bool:
+    return nested(held, form) or nested(form, held)
+
+
+def _follow(operator: Operator, operand: int, split: Split, elements: int) -> list[Split]:
+    """Splits of the output that may follow the split of an operand."""
+    if isinstance(operator, Map | Copy):
+        return follow(operator.accesses[operand], operator.sizes, split)
+    for shape, scales in _axes(operator)[operand] if operand < len(_axes(operator)) else ():
+        at = place(shape, split)
+        if at is not None and scales[at.axis]:
+            return [Split(split.digit, at.low * scales[at.axis])]
+    return []
+
+
+def _axes(operator: Operator) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """Per operand: its shape, and for each dimension the stride in the output of the one that it becomes (0: none)."""
+    match operator:
+        case Contract(m=m, n=n, k=k):
+            rows = 1 if operator.variant is Variant.ONE_HOT else m
+            a = (1 if operator.shared_a else operator.batch, rows, k), (m * n, n if rows == m else 0, 0)
+            b = (1 if operator.shared_b else operator.batch, n, k), (m * n, 1, 0)
+            return [[a], [b]]
+        case Gather():
+            return [[((operator.count,), (operator.width,))], [((operator.rows, operator.width), (0, 1))]]
+        case ReduceMax():
+            return [[((operator.rows, operator.length), (-(-operator.length // operator.block), 0))]]
+        case ArgMax():
+            return [[((operator.rows, operator.length), (1, 0))]]
+    return []
+
+
+def _own(operator: Contract) -> list[Split]:
+    """By batches, rows or columns."""
+    found = [] if operator.distinct < operator.batch else [Split(operator.batch, operator.m * operator.n)]
+    if operator.variant is not Variant.ONE_HOT:  # there, rows are what the words of an operand say
+        found.append(Split(operator.m, operator.n))
+    return [*found, Split(operator.n, 1)]
+
+
+def _reads(operator: Operator, split: Split) -> tuple[Form, ...] | None:
+    """Forms of the operands of an operator that reads whole rows."""
+    match operator:
+        case Contract(m=m, n=n, k=k):
+            one_hot = operator.variant is Variant.ONE_HOT
+            at = place((operator.batch, m, n), split)
+            if at is None or (one_hot and at.axis == 1):
+                return None
+            rows = 1 if one_hot else m
+            a = (None if operator.shared_a else Split(split.digit, at.low * rows * k), Split(split.digit, at.low * k), None)
+            b = (None if operator.shared_b else Split(split.digit, at.low * n * k), None, Split(split.digit, at.low * k))
+            return (a[at.axis],) if operator.variant is Variant.SUM else (a[at.axis], b[at.axis])
+        case Gather():
+            at = place((operator.count, operator.width), split)
+            if at is None:
+                return None
+            return (Split(split.digit, at.low), None) if at.axis == 0 else (None, Split(split.digit, at.low))
+        case ReduceMax() | ArgMax():
+            per_row = operator.elements // operator.rows
+            at = place((operator.rows, per_row), split)
+            return (Split(split.digit, at.low * operator.length),) if at is not None and at.axis == 0 else None
+    return None
+
+
+def refuse_more_ranks(program: Program, world: int) -> None:
+    """VgameError where a step has fewer samples than there are ranks."""
+    tables = (op for op in program.operators if isinstance(op, Gather) and op.table.cls is RefClass.DATA)
+    planner = _Planner(program, world, {})
+    samples = max((planner._samples(op).digit for op in tables), default=0)
+    if world > max(samples, 1):
+        raise VgameError(
+            f"{world} ranks were started, but a step of this job has {samples} samples: start at most {max(samples, 1)}"
+        )
+
+
+def shared_work(program: Program, nodes: Sequence[Node]) -> float:
+    """The part of the multiply-adds of all sums that is split."""
+    sums = [(op.distinct * op.m * op.n * op.k, n.split) for n in nodes if isinstance(op := program.operators[n.index], Contract)]
+    return sum(w for w, s in sums if s) / max(1, sum(w for w, _ in sums))
