@@ -30,11 +30,13 @@ from vgame.job.start import Start, load_named, load_weights
 from vgame.job.state_keys import state_dict
 from vgame.job.weights import pack_weights, write_weights
 from vgame.program.schedule import Schedule
+from vgame.ranks.group import is_shared, own_rank
 from vgame.runs import prepare as preparing
 from vgame.runs.folder import open_run
 from vgame.runs.local import audit_run, prepare_run, run_root, train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.own_process import run_apart
+from vgame.runs.shared import train_shared
 from vgame.runs.start import start_of, state_after
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import Committed
@@ -224,9 +226,18 @@ def train(
     `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class, has the weights of
     that step. To evaluate, plot, save: what they do to the model changes nothing in the run.
     A run that diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
+    In a process group of several (torch.distributed, torchrun), all ranks call this and share every step; the folder, which rank 0
+    writes, must be one that all of them can read (docs/ranks.md).
     """
     source, run = bundle if isinstance(bundle, Bundle) else Path(bundle), Path(folder)
     with _Listener(progress, cancel) as listener:
+        if is_shared():
+            if _apart(device):
+                raise VgameError(
+                    f"device {device} needs a process of its own: set it by `torchrun ... -m vgame train --device {device}`"
+                )
+            teller = _teller(callbacks, model) if own_rank() == 0 else None
+            return Run(train_shared(source, run, device, keep, listener, listener, teller) or open_run(run))
         if not _apart(device):
             return Run(train_run(source, run, device, keep, listener, listener, committed=_teller(callbacks, model))[0])
         if callbacks:

@@ -122,7 +122,8 @@ def main() -> None:
         error.show()
         sys.exit(1)
     except VgameError as error:
-        fail(str(error))
+        if not error.said:
+            fail(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         fail("interrupted; start the same command again to go on")

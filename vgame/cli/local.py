@@ -57,15 +57,18 @@ def train(
     device: DeviceName = "default",
     keep: Annotated[int, typer.Option(min=1, help="keep every n-th checkpoint (and the newest)")] = 1,
     profile: Annotated[bool, typer.Option("--profile", help="say where the time goes, by operator and module")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="seconds without a sign of life after which a rank is given up")
+    ] = 120.0,
     json: Json = False,
 ) -> None:
-    """Train without a chain: checkpoints, roots, resumable."""
+    """Train without a chain: checkpoints, roots, resumable. Started by torchrun: all ranks together, the same root."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
     from vgame.cli.runs import train_offline
 
-    train_offline(bundle, out, device, keep, Reporter(json), profile)
+    train_offline(bundle, out, device, keep, Reporter(json), profile, timeout)
 
 
 @app.command()

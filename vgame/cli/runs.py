@@ -11,21 +11,40 @@ from vgame.job.bundle import Bundle
 from vgame.job.state_keys import keys_root
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.sums import PROVEN
+from vgame.ranks.group import is_shared, own_rank
+from vgame.ranks.health import TIMEOUT as RANK_TIMEOUT
 from vgame.runs.local import Finding, audit_run, run_root, train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.parallel_audit import TIMEOUT, chance
+from vgame.runs.shared import train_shared
 from vgame.runs.store import Store
 from vgame.runs.trace import trace_step
 from vgame.system.progress import SILENCE, Reporter
 
 
 def train_offline(
-    source: Path, run: Path, device: str, keep: int, reporter: Reporter, with_profile: bool = False
+    source: Path,
+    run: Path,
+    device: str,
+    keep: int,
+    reporter: Reporter,
+    with_profile: bool = False,
+    timeout: float = RANK_TIMEOUT,
 ) -> None:
-    """Train and say what came out. A run that diverges ends with an error that names step and operator."""
-    capturing = SILENCE if reporter.json_lines else reporter
-    store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile)
+    """Train and say what came out, once for all ranks. A run that diverges ends with an error that names step and operator."""
+    capturing, profile = SILENCE if reporter.json_lines else reporter, None
+    if is_shared():
+        if with_profile:
+            raise VgameError(
+                "--profile looks at one process, and several ranks were started; leave it out, or start one"
+            )
+        heard = (reporter, capturing) if own_rank() == 0 else (SILENCE, SILENCE)
+        store = train_shared(source, run, device, keep, *heard, timeout=timeout)
+        if store is None:
+            return
+    else:
+        store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile)
     reporter.close()
     if profile:
         kinds, modules = ([asdict(row) for row in rows] for rows in (profile.kinds(), profile.modules()))

@@ -20,6 +20,9 @@ class Group(Protocol):
     rank: int
     world: int
 
+    def note(self, step: int, doing: str) -> None:
+        """What this rank does now, for those who wait for it."""
+
     def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """Give piece q to rank q; get from each rank its piece, of so many words."""
 
@@ -55,7 +58,10 @@ def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tenso
         sizes[mine], sizes[theirs] = has, needs
         return tuple(sizes)
 
-    here, widths = words.view(shape(shares[group.rank].width(given.digit), wanted.digit)), [s.width(given.digit) for s in shares]
+    here, widths = (
+        words.view(shape(shares[group.rank].width(given.digit), wanted.digit)),
+        [s.width(given.digit) for s in shares],
+    )
     cuts = [share.cut(wanted.digit) for share in shares]
     pieces = [here.narrow(theirs, low, high - low).reshape(-1) for low, high in cuts]
     need = shares[group.rank].width(wanted.digit)

@@ -12,11 +12,11 @@ import torch
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap, _Run
-from vgame.program.operators import Operator, Philox, RefClass
+from vgame.program.operators import Operator, Philox, Ref, RefClass
 from vgame.program.program import Program
 from vgame.ranks.exchange import Group, exchanged
 from vgame.ranks.part import Drawn, Exchange, Part, part_of
-from vgame.ranks.plan import Plan, make_plan, refuse_more_ranks
+from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
 from vgame.ranks.split import Share
 
 #: Says that every word that must be finite is.
@@ -29,7 +29,14 @@ class RankExecutor(Executor):
     program: Part
 
     def __init__(
-        self, program: Program, data: Sequence[torch.Tensor], scalars: torch.Tensor, seed: int, mode: str, device: str, group: Group
+        self,
+        program: Program,
+        data: Sequence[torch.Tensor],
+        scalars: torch.Tensor,
+        seed: int,
+        mode: str,
+        device: str,
+        group: Group,
     ) -> None:
         if mode != "correct":
             raise VgameError(
@@ -41,20 +48,18 @@ class RankExecutor(Executor):
         super().__init__(part_of(program, self.plan, group.rank), data, scalars, seed, mode, device)
         self.sizes = [source.elements for source in program.sources]
 
-    def initial(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """This rank's part of a whole state."""
-        return self.to_device(state)
-
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        share, parts = Share(self.group.rank, self.group.world), []
-        for tensor, form in zip(state, self.plan.state, strict=True):
-            part = tensor
-            if form is not None:
-                low, high = share.cut(form.digit)
-                shape = form.shape(tensor.numel(), form.digit)
-                part = tensor.reshape(shape)[:, low:high].reshape(-1).clone()
-            parts.append(part.to(self.device))
-        return parts
+        """This rank's part of a whole state."""
+        share = Share(self.group.rank, self.group.world)
+        return [self.part_of(t, form, share).to(self.device) for t, form in zip(state, self.plan.state, strict=True)]
+
+    @staticmethod
+    def part_of(tensor: torch.Tensor, form: Form, share: Share) -> torch.Tensor:
+        """A rank's part of a whole tensor."""
+        if form is None:
+            return tensor
+        low, high = share.cut(form.digit)
+        return tensor.reshape(form.shape(tensor.numel(), form.digit))[:, low:high].reshape(-1).clone()
 
     def whole(self, state: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The state that all ranks together hold."""
@@ -64,8 +69,6 @@ class RankExecutor(Executor):
         form = self.plan.state[index]
         if form is None:
             return part
-        from vgame.program.operators import Ref
-
         exchange = Exchange(Ref(RefClass.STATE, index), form, None, self.sizes[index], self.sizes[index], False, index)
         return exchanged(self.group, part.cpu(), exchange).to(self.device)
 

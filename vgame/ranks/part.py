@@ -101,7 +101,9 @@ class _Maker:
 
     def _source(self, tensor: int, source: Source) -> Source:
         form = self.plan.state[tensor]
-        return Source(self._form(source.ref, source.elements, form), self.share.elements(form, source.elements), source.integer)
+        return Source(
+            self._form(source.ref, source.elements, form), self.share.elements(form, source.elements), source.integer
+        )
 
     def _emit(self, operator: Operator, origin: int = -1) -> Ref:
         self.operators.append(operator)

@@ -61,11 +61,19 @@ def make_plan(program: Program, world: int) -> Plan:
     kept: dict[int, Split] = {}
     planner = _Planner(program, world, kept)
     planner.run()
-    kept = {t: form for t, s in enumerate(program.sources) if (form := planner.form(s.ref)) and s.ref.cls is RefClass.OPERATOR}
+    kept = {
+        t: form
+        for t, s in enumerate(program.sources)
+        if (form := planner.form(s.ref)) and s.ref.cls is RefClass.OPERATOR
+    }
     while True:
         planner = _Planner(program, world, kept)
         planner.run()
-        same = {t: form for t, form in kept.items() if t not in planner.moved and planner.form(program.sources[t].ref) == form}
+        same = {
+            t: form
+            for t, form in kept.items()
+            if t not in planner.moved and planner.form(program.sources[t].ref) == form
+        }
         if same == kept:
             state = tuple(kept.get(t) for t in range(len(program.sources)))
             return Plan(world, tuple(planner.nodes), state)
@@ -211,8 +219,16 @@ def _reads(operator: Operator, split: Split) -> tuple[Form, ...] | None:
             if at is None or (one_hot and at.axis == 1):
                 return None
             rows = 1 if one_hot else m
-            a = (None if operator.shared_a else Split(split.digit, at.low * rows * k), Split(split.digit, at.low * k), None)
-            b = (None if operator.shared_b else Split(split.digit, at.low * n * k), None, Split(split.digit, at.low * k))
+            a = (
+                None if operator.shared_a else Split(split.digit, at.low * rows * k),
+                Split(split.digit, at.low * k),
+                None,
+            )
+            b = (
+                None if operator.shared_b else Split(split.digit, at.low * n * k),
+                None,
+                Split(split.digit, at.low * k),
+            )
             return (a[at.axis],) if operator.variant is Variant.SUM else (a[at.axis], b[at.axis])
         case Gather():
             at = place((operator.count, operator.width), split)
@@ -239,5 +255,9 @@ def refuse_more_ranks(program: Program, world: int) -> None:
 
 def shared_work(program: Program, nodes: Sequence[Node]) -> float:
     """The part of the multiply-adds of all sums that is split."""
-    sums = [(op.distinct * op.m * op.n * op.k, n.split) for n in nodes if isinstance(op := program.operators[n.index], Contract)]
+    sums = [
+        (op.distinct * op.m * op.n * op.k, n.split)
+        for n in nodes
+        if isinstance(op := program.operators[n.index], Contract)
+    ]
     return sum(w for w, s in sums if s) / max(1, sum(w for w, _ in sums))

@@ -30,7 +30,7 @@ from vgame.runs.logged_store import LoggedStore
 from vgame.runs.parallel_audit import TIMEOUT, audit_in_parallel
 from vgame.runs.prepare import prepare, prepare_without_log, with_log
 from vgame.runs.store import Divergence, Store
-from vgame.runs.training import Committed, intervals, state_at, train
+from vgame.runs.training import Committed, Progress, intervals, state_at, train
 from vgame.system.progress import SILENCE, Silence
 
 
@@ -113,10 +113,7 @@ def train_run(
         listener.stage("reads the job, and hashes its state and data")
         bundle = prepare_run(source, run, capturing)
         store = store_of(run, bundle, keep)
-
-        def progress(step: int, loss: float) -> None:
-            listener.progress("training", step, bundle.steps, f"loss {loss:.4f}")
-
+        progress = _progress(bundle, listener)
         executor = executor_of(bundle, kind)
         profile = Profile(bundle.program) if with_profile else None
         executor.watch = profile.record if profile else None
@@ -127,6 +124,13 @@ def train_run(
         finally:
             store.release()
     return store, profile
+
+
+def _progress(bundle: Bundle, listener: Silence) -> Progress:
+    def progress(step: int, loss: float) -> None:
+        listener.progress("training", step, bundle.steps, f"loss {loss:.4f}")
+
+    return progress
 
 
 # ---- audit ----

@@ -1,0 +1,48 @@
+"""Ranks as processes of the command line, as torchrun starts them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Ranks:
+    """`vgame train` in `world` processes; `sources`: what each is given, the last one for all others."""
+
+    def __init__(self, world: int, sources: Sequence[Path], out: Path, *options: str) -> None:
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+        shared |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        self.processes = []
+        for rank in range(world):
+            source = sources[min(rank, len(sources) - 1)]
+            line = [sys.executable, "-m", "vgame", "train", str(source), "--out", str(out), "--json", *options]
+            self.processes.append(
+                subprocess.Popen(
+                    line,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | shared | {"RANK": str(rank)},
+                )
+            )
+
+    def wait(self, timeout: float = 120) -> tuple[list[int], str]:
+        """Exit codes and all that was said on stderr."""
+        try:
+            said = [p.communicate(timeout=timeout)[1] for p in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+        return [p.returncode for p in self.processes], "".join(said)

@@ -1,0 +1,96 @@
+"""Ranks as processes, over gloo: the same run root, begun with some and ended with others; who dies or hangs is named."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from job_files import write
+from rank_processes import Ranks
+
+import vgame
+from vgame.job.file import read_job_file
+from vgame.runs.prepare import prepare
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory) -> dict[str, Path]:
+    """A short job, and one of so many steps that it can be killed."""
+    folder = tmp_path_factory.mktemp("bundles")
+    for name, steps in (("short", 6), ("long", 60)):
+        job = write(folder / f"{name}.toml", args="batch = 6\nwidth = 4")
+        job.write_text(job.read_text().replace("steps = 6", f"steps = {steps}"))
+        prepare(read_job_file(job)).save(folder / name)
+    return {"short": folder / "short", "long": folder / "long"}
+
+
+def committed(run: Path) -> int:
+    return len((run / "roots.bin").read_bytes()) // 32 if (run / "roots.bin").exists() else 0
+
+
+def until(run: Path, checkpoints: int, ranks: Ranks) -> None:
+    while committed(run) < checkpoints:
+        assert all(p.poll() is None for p in ranks.processes), ranks.wait()
+        time.sleep(0.01)
+
+
+def kill_through(bundle: Path, run: Path, worlds: tuple[int, ...], seed: int) -> None:
+    """Begun with the first number of ranks, one of which is killed somewhere; so on with the next; ended with one."""
+    rng = random.Random(seed)
+    for world in worlds:
+        ranks, victim = Ranks(world, [bundle], run), rng.randrange(world)
+        until(run, committed(run) + rng.randint(1, 3), ranks)
+        ranks.processes[victim].kill()
+        codes, said = ranks.wait()
+        assert codes == [-signal.SIGKILL if r == victim else 1 for r in range(world)], said
+        if victim:  # rank 0 holds what the ranks tell each other, unless torchrun does
+            assert f"rank {victim} (of {world}, host " in said and "died at step" in said, said
+        assert said.count("vgame: ") == (1 if victim else world - 1), said
+        assert not list(run.glob("**/*.part")) or committed(run)
+    alone = Ranks(1, [bundle], run)
+    assert alone.wait()[0] == [0]
+
+
+def test_begun_with_three_killed_gone_on_with_two_killed_ended_with_one(bundles, tmp_path):
+    alone = vgame.train(bundles["long"], tmp_path / "alone")
+    kill_through(bundles["long"], tmp_path / "run", (3, 2), seed=5)
+    again = vgame.Run.open(tmp_path / "run")
+    assert again.done and again.root == alone.root
+    assert again.losses.tobytes() == alone.losses.tobytes()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(20))
+def test_a_hundred_kills(bundles, tmp_path, seed):
+    alone = vgame.train(bundles["long"], tmp_path / "alone")
+    kill_through(bundles["long"], tmp_path / "run", (4, 2, 3, 4, 2), seed=seed)
+    assert vgame.Run.open(tmp_path / "run").root == alone.root
+
+
+def test_a_rank_that_hangs_is_named(bundles, tmp_path):
+    ranks = Ranks(2, [bundles["long"]], tmp_path / "run", "--timeout", "4")
+    until(tmp_path / "run", 1, ranks)
+    hangs = ranks.processes[1]
+    hangs.send_signal(signal.SIGSTOP)
+    ranks.processes[0].wait(60)
+    hangs.kill()
+    codes, said = ranks.wait()
+    assert codes == [1, -signal.SIGKILL]
+    assert "rank 1 (of 2, host " in said and "gives no sign of life for 4 s" in said, said
+
+
+def test_ranks_with_other_bundles_start_nothing(bundles, tmp_path):
+    codes, said = Ranks(2, [bundles["short"], bundles["long"]], tmp_path / "run").wait()
+    assert codes == [1, 1] and not (tmp_path / "run").exists()
+    assert said.count("vgame: ") == 1 and "rank 1 has another bundle" in said, said
+
+
+def test_a_run_of_another_job_is_left_alone(bundles, tmp_path):
+    vgame.train(bundles["short"], tmp_path / "run")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    codes, said = Ranks(2, [bundles["long"]], tmp_path / "run").wait()
+    assert codes == [1, 1] and said.count("vgame: ") == 1 and "holds another job" in said, said
+    assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}

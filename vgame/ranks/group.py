@@ -1,0 +1,143 @@
+"""The processes that execute a step together: torch.distributed, by gloo.
+
+In: a process group of the user's, or what torchrun says in the environment. Out: `TorchGroup`; and whether all ranks hold the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib.metadata import version
+from itertools import count
+
+import torch
+import torch.distributed as dist
+
+from vgame.errors import VgameError
+from vgame.ranks.health import BEAT, TIMEOUT, Health, RankError, Terminated, signals
+
+#: Longer than any wait: who hangs is found by its signs of life (health.py), not by the library.
+FOREVER = timedelta(days=7)
+
+_sessions = count()  # of this process; every rank joins as often as the others
+
+
+class TorchGroup:
+    """Twin: LocalGroup, of threads."""
+
+    def __init__(self, group: dist.ProcessGroup, health: Health) -> None:
+        self.group, self.health = group, health
+        self.rank, self.world, self.sent = health.rank, health.world, 0
+
+    def note(self, step: int, doing: str) -> None:
+        self.health.step, self.health.doing = step, doing
+
+    def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        out = torch.empty(sum(sizes), dtype=torch.int32)
+        self.sent += sum(4 * p.numel() for q, p in enumerate(pieces) if q != self.rank)
+        with self.health.waiting():
+            try:
+                dist.all_to_all_single(
+                    out, torch.cat(list(pieces)), list(sizes), [p.numel() for p in pieces], self.group
+                )
+            except RuntimeError as error:
+                raise self.health.diagnose(error) from None
+        return list(out.split(list(sizes)))
+
+
+def is_shared() -> bool:
+    """Whether this process is one of several that were started together."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size() > 1
+    return "MASTER_ADDR" in os.environ and "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def own_rank() -> int:
+    """The rank of this process; 0 where it is alone."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ["RANK"]) if is_shared() else 0
+
+
+@contextmanager
+def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
+    """The group of this process's ranks, as long as the block runs. A rank's error is told to the others."""
+    ours = not dist.is_initialized()
+    if ours:
+        try:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+        except (RuntimeError, ValueError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise VgameError(
+                f"no group of {os.environ.get('WORLD_SIZE')} ranks came together at {os.environ.get('MASTER_ADDR')}:"
+                f"{os.environ.get('MASTER_PORT')} within {timeout:g} s ({text}); start all of them with the same address"
+            ) from None
+    health = _health(timeout)
+    group = TorchGroup(dist.new_group(backend="gloo", timeout=FOREVER), health)
+    health.start()
+    try:
+        with signals():
+            yield group
+        health.stop()
+    except Terminated as error:
+        raise health.diagnose(error) from None
+    except RankError:
+        raise
+    except BaseException as error:
+        health.stop("failed", str(error) or type(error).__name__)
+        raise
+    finally:
+        health.stop()
+        if ours:
+            dist.destroy_process_group()
+
+
+def _health(timeout: float) -> Health:
+    """Two connections: a wait on one of them must not keep back the signs of life."""
+    store = dist.distributed_c10d._get_default_store()
+    prefix = f"vgame/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_sessions)}"
+    stores = (dist.PrefixStore(prefix, s) for s in (store, store.clone()))
+    return Health(*stores, dist.get_rank(), dist.get_world_size(), timeout)
+
+
+# ---- what all must have alike ----
+
+
+def library() -> dict[str, str]:
+    """Versions that ranks must share. Bits depend on none of them; that all ranks exchange the same words at the same time does."""
+    return {"vgame": version("vgame"), "torch": torch.__version__, "Python": platform.python_version()}
+
+
+def compare(group: TorchGroup, facts: Mapping[str, str]) -> None:
+    """RankError, the same on every rank, unless all ranks tell the same facts."""
+    health = group.health
+    health.store.set(f"facts/{group.rank}", json.dumps(facts))
+    for rank in range(group.world):
+        _wait(health, rank)
+    told = [json.loads(health.store.get(f"facts/{rank}")) for rank in range(group.world)]
+    for rank, theirs in enumerate(told):
+        for what, value in told[0].items():
+            if theirs.get(what) != value:
+                raise RankError(
+                    f"rank {rank} has another {what} ({theirs.get(what)}) than rank 0 ({value}): nothing is started, give all the same",
+                    said=group.rank != 0,
+                )
+
+
+def _wait(health: Health, rank: int) -> None:
+    """Until a rank has told its facts."""
+    while not health.store.check([f"facts/{rank}"]):
+        told = health.told.get(rank, {})
+        if told.get("how") == "failed":
+            raise RankError(f"{health.name(rank)}: {told['why']}", said=True)
+        if time.monotonic() - health.changed[rank] > health.timeout and rank != health.rank:
+            raise RankError(
+                f"{health.name(rank)} did not come within {health.timeout:g} s: nothing is started",
+                said=health.rank != 0,
+            )
+        time.sleep(BEAT / 10)

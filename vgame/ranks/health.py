@@ -1,0 +1,194 @@
+"""Signs of life: every rank tells the store, twice a second, how far it is; who falls silent or stands still is named.
+
+In: the store of a process group (a TCPStore). Out: one sentence. torchrun alone blames whichever healthy rank lost its connection first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from vgame.errors import STOPPED, VgameError
+from vgame.system.progress import fail
+
+BEAT = 0.5  # seconds between two signs of life
+SILENT = 6 * BEAT  # after an error: who has given none for so long is dead
+LOOK = 8 * BEAT  # after an error: how long is looked for one
+TIMEOUT = 120.0  # without an error: seconds without a sign, or without any progress that others wait for
+
+LEFT, FAILED = "left", "failed"
+
+
+class RankError(VgameError):
+    """A rank died, hangs or failed. `said`: by another rank, so that it is not said again."""
+
+    def __init__(self, sentence: str, said: bool = False) -> None:
+        super().__init__(sentence)
+        self.said = said
+
+
+class Terminated(BaseException):
+    """SIGTERM, which torchrun sends to the ranks that are left when one has ended."""
+
+
+class Store(Protocol):
+    """What is used of torch.distributed.Store."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+
+
+class Health:
+    """The signs of life of a rank, and its view of the others'."""
+
+    def __init__(self, store: Store, own: Store, rank: int, world: int, timeout: float) -> None:
+        self.store, self.own, self.rank, self.world, self.timeout = store, own, rank, world, timeout
+        self.swaps, self.step, self.doing, self.waits = 0, 0, "starts", 0.0
+        self.told: dict[int, dict[str, Any]] = {}
+        self.changed = dict.fromkeys(range(world), time.monotonic())  # when a rank's sign was new
+        self.moved = dict.fromkeys(range(world), time.monotonic())  # when its count of exchanges was
+        self.ended = threading.Event()
+        self.beats = 0
+        self.thread = threading.Thread(target=self._beat, name="vgame ranks", daemon=True)
+
+    def start(self) -> None:
+        self._tell("alive")
+        self.thread.start()
+
+    def stop(self, how: str = LEFT, why: str = "") -> None:
+        """Say that this rank ends, so that nobody takes it for dead."""
+        if not self.ended.is_set():
+            self.ended.set()
+            self.thread.join(2 * BEAT)
+            with suppress(RuntimeError):
+                self._tell(how, why)
+
+    def _tell(self, how: str, why: str = "") -> None:
+        self.beats += 1
+        sign = {"beat": self.beats, "swaps": self.swaps, "step": self.step, "doing": self.doing, "how": how, "why": why}
+        sign |= {"host": socket.gethostname(), "pid": os.getpid()}
+        self.own.set(f"beat/{self.rank}", json.dumps(sign))
+
+    def _beat(self) -> None:
+        while not self.ended.wait(BEAT):
+            try:
+                self._tell("alive")
+                self._look()
+            except RuntimeError:  # the store's host is gone; the exchanges say so
+                return
+            sentence = self._overdue()
+            if sentence:
+                self._end(sentence)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for rank in range(self.world):
+            if rank == self.rank or not self.own.check([f"beat/{rank}"]):
+                continue
+            sign, before = json.loads(self.own.get(f"beat/{rank}")), self.told.get(rank, {})
+            if sign != before:
+                self.changed[rank] = now
+            if sign["swaps"] != before.get("swaps") or sign["doing"] != "step":
+                self.moved[rank] = now
+            self.told[rank] = sign
+
+    # ---- who is it ----
+
+    def name(self, rank: int) -> str:
+        """`rank 2 (of 4, host a, process 71)`."""
+        told = self.told.get(rank)
+        where = f", host {told['host']}, process {told['pid']}" if told else ""
+        return f"rank {rank} (of {self.world}{where})"
+
+    def _overdue(self) -> str:
+        """What this rank waits for in vain, once its patience is at an end; or that a rank has failed while this one waits for it."""
+        now, since = time.monotonic(), self.waits
+        if not since:
+            return ""
+        if any(t["how"] == FAILED for t in self.told.values()) and now - since > SILENT:
+            return FAILED
+        for rank in self._others():
+            if now - max(self.changed[rank], since) > self.timeout:
+                return f"{self.name(rank)} gives no sign of life for {self.timeout:g} s at step {self.step}: it hangs, or its host is gone"
+        behind = min(self._others(), key=lambda r: self.told.get(r, {}).get("swaps", 0), default=self.rank)
+        if (
+            self.told.get(behind, {}).get("swaps", 0) < self.swaps
+            and now - max(self.moved[behind], since) > self.timeout
+        ):
+            return f"{self.name(behind)} has not gone on for {self.timeout:g} s at step {self.step}, where the others wait for it: it hangs"
+        return ""
+
+    def _others(self) -> list[int]:
+        return [r for r in range(self.world) if r != self.rank and self.told.get(r, {}).get("how") != LEFT]
+
+    def _end(self, sentence: str) -> None:
+        """End this process: its main thread waits in a library for what will not come."""
+        hangs = [rank for rank in self._others() if time.monotonic() - self.changed[rank] > SILENT]
+        if sentence != FAILED and self.rank == min(set(range(self.world)) - set(hangs)):
+            fail(advice(sentence))
+        else:
+            time.sleep(2)  # torchrun ends all when the first one ends
+        with suppress(RuntimeError):
+            self._tell(LEFT)
+        os._exit(1)
+
+    def diagnose(self, error: BaseException) -> BaseException:
+        """What an exchange that broke, or torchrun's signal, was caused by."""
+        until = time.monotonic() + LOOK
+        while time.monotonic() < until and self.thread.is_alive():
+            if failed := [r for r, told in self.told.items() if told["how"] == FAILED]:
+                return RankError(f"{self.name(failed[0])}: {self.told[failed[0]]['why']}", said=True)
+            silent = [r for r in self._others() if time.monotonic() - self.changed[r] > SILENT]
+            if silent:
+                dead = min(silent, key=lambda r: self.changed[r])
+                first = min(set(range(self.world)) - set(silent))
+                return RankError(advice(f"{self.name(dead)} died at step {self.step}"), said=self.rank != first)
+            time.sleep(BEAT / 5)
+        if isinstance(error, Terminated):
+            return SystemExit(STOPPED)
+        if not self.thread.is_alive():
+            return RankError(
+                advice(f"rank 0 or torchrun, which holds what the ranks tell each other, is gone at step {self.step}")
+            )
+        text = " ".join(str(error).split())[:200]
+        return RankError(advice(f"the connection to the other ranks broke at step {self.step} ({text})"))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While this rank waits for others."""
+        self.swaps += 1
+        self.waits = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waits = 0.0
+
+
+def advice(sentence: str) -> str:
+    return f"{sentence}; what is committed stays: start the same command again, with any number of ranks, to go on"
+
+
+@contextmanager
+def signals() -> Iterator[None]:
+    """Torchrun's SIGTERM is an event to look into, once; then it is left to end what it must."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,140 @@
+"""Rank 0 trains; the others do what it says. So a run is driven, written and resumed as with one rank (vgame/runs/training.py).
+
+In: a bundle, a group. Out: `Leader`, which makes steps as an executor does; on the other ranks `follow`, which ends with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import overload
+
+import torch
+
+from vgame.execute.executor import Executor, StepResult, Tap
+from vgame.job.bundle import Bundle
+from vgame.ranks.exchange import Group
+from vgame.ranks.executor import RankExecutor
+from vgame.ranks.split import Share
+
+END, LOAD, STEP, WHOLE, FAILED = range(5)
+WORDS = 3  # of an order: what, step, the version of the state that it is about
+
+
+def rank_executor(bundle: Bundle, kind: str, group: Group) -> RankExecutor:
+    return RankExecutor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind, group)
+
+
+class Shared(Sequence[torch.Tensor]):
+    """A state that the ranks hold together; looked at, it is collected."""
+
+    def __init__(self, leader: Leader, version: int, parts: Sequence[torch.Tensor]) -> None:
+        self.leader, self.version, self.parts = leader, version, parts
+
+    @cached_property
+    def whole(self) -> tuple[torch.Tensor, ...]:
+        return self.leader.collect(self)
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[torch.Tensor]: ...
+    def __getitem__(self, index: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
+        return self.whole[index]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class Leader:
+    """The steps of all ranks, for who drives a run (vgame.runs.training.Stepper)."""
+
+    def __init__(self, bundle: Bundle, kind: str, executor: RankExecutor) -> None:
+        self.bundle, self.kind, self.executor, self.group = bundle, kind, executor, executor.group
+        self.version, self.idle = 0, True
+
+    def initial(self, state: Sequence[torch.Tensor]) -> Shared:
+        return self.to_device(state)
+
+    def to_device(self, state: Sequence[torch.Tensor]) -> Shared:
+        """Every rank gets its part."""
+        self._order(LOAD, 0)
+        parts = give_out(self.group, self.executor, state)
+        self.idle = True
+        return Shared(self, self.version, parts)
+
+    def step(self, step: int, state: Shared, tap: Tap | None = None) -> StepResult:
+        """As an executor's. With a tap, rank 0 alone computes the whole step."""
+        if tap is not None:
+            bundle = self.bundle
+            alone = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, self.kind)
+            return alone.step(step, alone.to_device(state.whole), tap)
+        before = state.version
+        self._order(STEP, step, before)
+        result = self.executor.step(step, state.parts)
+        self.group.note(step, "between")
+        self.idle = True
+        return StepResult(Shared(self, self.version, result.state), result.loss, result.not_finite)
+
+    def collect(self, state: Shared) -> tuple[torch.Tensor, ...]:
+        self._order(WHOLE, 0, state.version)
+        whole = self.executor.whole(state.parts)
+        self.idle = True
+        return whole
+
+    def end(self, failed: bool = False) -> None:
+        """Let the others go. Within a step they can be told nothing; their health will tell them."""
+        if self.idle:
+            self._order(FAILED if failed else END, 0)
+
+    def _order(self, what: int, step: int, version: int = 0) -> None:
+        self.idle = False
+        if what in (LOAD, STEP):
+            self.version += 1
+        words = torch.tensor([what, step, version], dtype=torch.int32)
+        self.group.swap([words] * self.group.world, [WORDS] + [0] * (self.group.world - 1))
+        if what == STEP:
+            self.group.note(step, "step")
+
+
+def follow(executor: RankExecutor) -> bool:
+    """Do what rank 0 says until it ends; False if it failed. The two newest states are kept, for a step that must be taken back."""
+    group, states, version = executor.group, {}, 0
+    while True:
+        what, step, about = (int(w) for w in _ordered(group))
+        if what in (END, FAILED):
+            return what == END
+        if what == WHOLE:
+            executor.whole(states[about])
+            continue
+        version += 1
+        if what == STEP:
+            group.note(step, "step")
+        states[version] = executor.step(step, states[about]).state if what == STEP else given(group, executor)
+        states.pop(version - 2, None)
+
+
+def _ordered(group: Group) -> torch.Tensor:
+    nothing = torch.empty(0, dtype=torch.int32)
+    return group.swap([nothing] * group.world, [WORDS] + [0] * (group.world - 1))[0]
+
+
+def give_out(group: Group, executor: RankExecutor, state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Each rank its part of each tensor of a whole state, which rank 0 has."""
+    mine = []
+    for tensor, form in zip(state, executor.plan.state, strict=True):
+        parts = [executor.part_of(tensor.cpu(), form, Share(q, group.world)) for q in range(group.world)]
+        sizes = [parts[0].numel()] + [0] * (group.world - 1)
+        group.swap([p.view(torch.int32) for p in parts], sizes)
+        mine.append(parts[0].to(executor.device))
+    return mine
+
+
+def given(group: Group, executor: RankExecutor) -> list[torch.Tensor]:
+    """This rank's part of the state that rank 0 gives out."""
+    nothing, mine = torch.empty(0, dtype=torch.int32), []
+    for source in executor.program.sources:
+        words = group.swap([nothing] * group.world, [source.elements] + [0] * (group.world - 1))[0]
+        part = words.clone() if source.integer else words.clone().view(torch.float32)
+        mine.append(part.to(executor.device))
+    return mine
