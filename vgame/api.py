@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,11 +33,14 @@ from vgame.job.weights import pack_weights, write_weights
 from vgame.program.schedule import Schedule
 from vgame.ranks.group import is_shared, own_rank
 from vgame.runs import prepare as preparing
+from vgame.runs.audit import audit_run, run_root
 from vgame.runs.folder import open_run
-from vgame.runs.local import audit_run, prepare_run, run_root, train_run
+from vgame.runs.local import prepare_run, train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.own_process import run_apart
+from vgame.runs.parallel_audit import Workers
 from vgame.runs.shared import train_shared
+from vgame.runs.source import is_url
 from vgame.runs.start import start_of, state_after
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import Committed
@@ -292,6 +296,7 @@ def audit(
     run: Run | Folder,
     *,
     device: str = "default",
+    mirrors: Sequence[str] = (),
     segments: tuple[int, int] | None = None,
     sample: float | None = None,
     seed: int = 0,
@@ -299,28 +304,40 @@ def audit(
     workers: int = 1,
     record: Folder | None = None,
     timeout: float = 600.0,
+    ray: str | None = None,
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> AuditResult:
     """Execute a run again and compare: whole, or `segments` (first and last checkpoint), or each interval with probability `sample`.
 
+    `run` may be the URL of a published run; `mirrors`: other URLs of it, asked where the first fails.
     `seed` makes the sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is of it.
     `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a file of what they found
-    equal, with which an audit that was stopped goes on; `timeout`: seconds without a new step after which a worker is replaced.
+    equal, with which an audit that was stopped goes on; `timeout`: seconds without a new step after which a worker is replaced;
+    `ray`: the address of a Ray cluster that executes the parts instead (`local` starts one).
     """
-    folder, segment = _folder(run), None if segments is None else f"{segments[0]}..{segments[1]}"
+    place, segment = _place(run, mirrors), None if segments is None else f"{segments[0]}..{segments[1]}"
     with _Listener(progress, cancel) as listener:
         if _apart(device):
-            options: list[object] = ["--workers", workers, "--timeout", timeout]
+            options: list[object] = [
+                *chain(*(("--mirror", url) for url in mirrors)),
+                "--workers",
+                workers,
+                "--timeout",
+                timeout,
+            ]
             options += [] if record is None else ["--record", record]
+            options += [] if ray is None else ["--ray", ray]
             options += [] if segment is None else ["--segment", segment]
             options += [] if sample is None else ["--sample", sample]
             options += [] if order is None else ["--bundle", order]
-            event = run_apart("audit", folder, "--device", device, "--seed", seed, *options, listener=listener)
+            event = run_apart(
+                "audit", run if is_url(run) else place, "--device", device, "--seed", seed, *options, listener=listener
+            )
             names = ("match", "complete", "differs", "theirs", "mine", "step")
             return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
-        kept, held = Path(order) if order else None, Path(record) if record else None
-        done = audit_run(folder, device, segment, sample, seed, listener, kept, workers, held, timeout)
+        kept, crew = Path(order) if order else None, Workers(workers, Path(record) if record else None, timeout, ray)
+        done = audit_run(place, device, segment, sample, seed, listener, kept, crew)
     found = done.finding
     match, checked = found.differs is None, tuple(found.checked)
     return AuditResult(match, done.store.done, checked, found.differs, found.theirs, found.mine, found.step)
@@ -333,6 +350,15 @@ def locate(first: Run | Folder, second: Run | Folder, *, device: str = "default"
         return find_difference(*folders, device)[0]
     found = run_apart("locate", *folders, "--device", device, listener=Silence())["difference"]
     return None if found is None else Difference(**found)
+
+
+def _place(run: Run | Folder, mirrors: Sequence[str]) -> Path | list[str]:
+    """The folder of a run, or its URLs."""
+    if is_url(run):
+        return [str(run), *mirrors]
+    if mirrors:
+        raise VgameError(f"mirrors {list(mirrors)}: {run} is a folder; mirrors are for a run behind a URL")
+    return _folder(run)
 
 
 def _folder(run: Run | Folder) -> Path:

@@ -26,6 +26,8 @@ EXTRAS = {
     "transformers": "hf",
     **dict.fromkeys(("timm", "torchvision"), "zoo"),
     "triton": "gpu",
+    "ray": "ray",
+    "aiohttp": "remote",
 }
 
 

@@ -13,27 +13,17 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
-import torch.nn.functional as F
+from audited_runs import bundle, cheat
 from logged_runs import job, trained_on
 
 import vgame
+from vgame.execute.executor import Executor
 from vgame.job.bundle import save_bundle
 from vgame.runs import parallel_audit
 from vgame.runs.folder import open_run
-from vgame.runs.parallel_audit import _Worker, chance, parts_of
+from vgame.runs.parallel_audit import chance, parts_of
 from vgame.runs.prepare import prepare
-
-
-def loss(model, batch):
-    return F.cross_entropy(model(batch["x"]), batch["y"])
-
-
-def bundle(rate: str = "0.1", steps: int = 24) -> vgame.Bundle:
-    torch.manual_seed(0)
-    model, x = torch.nn.Linear(4, 3), torch.randn(30, 4)
-    task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), {"x": x, "y": x[:, :3].argmax(1)}, 10)
-    return vgame.prepare(vgame.Job(task, steps=steps, interval=4, seed=1, schedule=vgame.Constant(lr=rate)))
+from vgame.runs.worker import WorkerProcess as _Worker
 
 
 @pytest.fixture(scope="module")
@@ -54,44 +44,23 @@ def test_the_same_word_as_one_process(run: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_lowest_difference_is_told(copy: Path) -> None:
-    """Checkpoints 3 and 5 hold other states, with roots of their own: a cheat's run."""
-    other = vgame.train(bundle("0.2"), copy.parent / "other").folder
-    for checkpoint in (3, 5):
-        name = f"states/{checkpoint * 4:010}.safetensors"
-        shutil.copy(other / name, copy / name)
-        for file, size in (("roots.bin", 32),):
-            mine, theirs = bytearray((copy / file).read_bytes()), (other / file).read_bytes()
-            mine[(checkpoint - 1) * size : checkpoint * size] = theirs[(checkpoint - 1) * size : checkpoint * size]
-            (copy / file).write_bytes(mine)
-    _renew_checks(copy)
+    cheat(copy, (3, 5))
     one, two = vgame.audit(copy), vgame.audit(copy, workers=2)
     assert not two.match and (one.differs, one.mine) == (two.differs, two.mine) == (3, one.mine)
 
 
-def _renew_checks(folder: Path) -> None:
-    import hashlib
+def test_a_killed_worker_costs_its_part_only(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, audit = [], _Worker.audit
 
-    roots, check, checks = (folder / "roots.bin").read_bytes(), b"", b""
-    for i in range(0, len(roots), 32):
-        check = hashlib.sha256(check + roots[i : i + 32]).digest()
-        checks += check
-    (folder / "checks.bin").write_bytes(checks)
-
-
-def test_a_killed_worker_costs_its_part_only(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, killed = [], []
-    audit = _Worker.audit
-
-    def often_killed(self: _Worker, part):
+    def killed_once(self: _Worker, part):
         asked.append(part)
-        if asked.count(part) == 1 and part[0] % 2:
+        if asked == [(1, 1), (2, 2), (3, 3)]:
             os.kill(self.process.pid, signal.SIGKILL)
-            killed.append(part)
         return audit(self, part)
 
-    monkeypatch.setattr(_Worker, "audit", often_killed)
-    assert vgame.audit(run, workers=2).match
-    assert len(killed) == 3 and len(asked) == 6 + len(killed)
+    monkeypatch.setattr(_Worker, "audit", killed_once)
+    assert vgame.audit(run, record=tmp_path / "record").match
+    assert asked == [(c, c) for c in (1, 2, 3, 3, 4, 5, 6)]
 
 
 def test_a_part_that_kills_every_worker_ends_the_audit(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +69,8 @@ def test_a_part_that_kills_every_worker_ends_the_audit(run: Path, monkeypatch: p
         return self._answer()
 
     monkeypatch.setattr(_Worker, "audit", always_killed)
-    with pytest.raises(vgame.VgameError, match=r"checkpoints \d\.\.\d: 3 workers ended .*give fewer"):
-        vgame.audit(run, workers=2)
+    with pytest.raises(vgame.VgameError, match=r"checkpoints 2\.\.2: 3 workers ended .*give fewer"):
+        vgame.audit(run, workers=2, segments=(2, 2))
 
 
 def test_a_worker_that_hangs_is_named_and_its_part_executed_by_another(
@@ -119,7 +88,7 @@ def test_a_worker_that_hangs_is_named_and_its_part_executed_by_another(
 
     monkeypatch.setattr(_Worker, "audit", stopped_once)
     monkeypatch.setattr(vgame.api._Listener, "stage", lambda self, text: told.append(text))
-    assert vgame.audit(run, workers=2).match
+    assert vgame.audit(run, workers=2, segments=(1, 1)).match
     (pid, (first, last)) = stopped[0]
     named = f"checkpoints {first}..{last}: worker {pid} hung before its first step: no sign of life for 0.5 s"
     assert f"{named}; another worker executes them" in told
@@ -165,12 +134,12 @@ def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.
         return len(seen) >= 2
 
     with pytest.raises(vgame.Cancelled):
-        vgame.audit(run, workers=2, record=record, progress=lambda *told: seen.append(told[1]), cancel=enough)
+        vgame.audit(run, record=record, progress=lambda *told: seen.append(told[1]), cancel=enough)
     known = len(record.read_text().splitlines())
     assert 2 <= known < 6
     asked, audit = [], _Worker.audit
     monkeypatch.setattr(_Worker, "audit", lambda self, part: asked.append(part) or audit(self, part))
-    assert vgame.audit(run, workers=2, record=record).match
+    assert vgame.audit(run, record=record).match
     assert len(asked) == 6 - known
 
 
@@ -249,6 +218,15 @@ def test_a_divergence_before_the_last_checkpoint(copy: Path, tmp_path: Path) -> 
     assert not vgame.audit(copy).match and not vgame.audit(copy, record=tmp_path / "record").match
 
 
+def test_a_part_of_several_checkpoints_executes_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every checkpoint was begun again from the kept state: 1 + 2 + ... + n intervals."""
+    folder, executed = vgame.train(bundle(), tmp_path / "run", keep=6).folder, []
+    step = Executor.step
+    monkeypatch.setattr(Executor, "step", lambda self, n, *given: executed.append(n) or step(self, n, *given))
+    assert vgame.audit(folder, segments=(1, 6)).match
+    assert executed == list(range(1, 25))
+
+
 def test_parts_begin_where_a_state_is_kept(tmp_path: Path) -> None:
     folder = vgame.train(bundle(), tmp_path / "run", keep=3).folder
     store = open_run(folder)
@@ -262,7 +240,7 @@ def test_the_chance_of_a_sample() -> None:
     assert chance(100, 10, 10) == pytest.approx(0.6695, abs=1e-4)
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.nightly)])
 def test_workers_killed_at_random_moments(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:

@@ -73,7 +73,7 @@ def train(
 
 @app.command()
 def audit(
-    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    run: Annotated[str, typer.Argument(help="folder of a run, or the URL where it is published")],
     device: DeviceName = "default",
     segment: Annotated[str | None, typer.Option(help="checkpoints I..J only")] = None,
     sample: Annotated[float | None, typer.Option(help="each checkpoint interval with this probability")] = None,
@@ -82,6 +82,12 @@ def audit(
         Path | None, typer.Option(help="your order: the run must be one of it, names of tensors too")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes that execute parts at the same time")] = 1,
+    mirror: Annotated[
+        list[str] | None, typer.Option(help="another URL of the same run, asked where the first fails; again for more")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="address of a Ray cluster that executes the parts; `local` starts one here")
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(help="file of what was found equal; with it a stopped audit goes on")
     ] = None,
@@ -95,8 +101,14 @@ def audit(
 
     prepare_environment(device)
     from vgame.cli.runs import audit_offline
+    from vgame.runs.parallel_audit import Workers
+    from vgame.runs.source import is_url
 
-    match = audit_offline(run, device, segment, sample, seed, Reporter(json), bundle, workers, record, timeout)
+    if mirror and not is_url(run):
+        raise VgameError(f"--mirror {mirror[0]}: {run} is a folder; mirrors are for a run behind a URL")
+    crew = Workers(workers, record, timeout, ray)
+    place = [run, *(mirror or [])] if is_url(run) else Path(run)
+    match = audit_offline(place, device, segment, sample, seed, Reporter(json), bundle, crew)
     raise typer.Exit(0 if match else 2)
 
 

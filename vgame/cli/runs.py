@@ -13,10 +13,11 @@ from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.sums import PROVEN
 from vgame.ranks.group import is_shared, own_rank
 from vgame.ranks.health import TIMEOUT as RANK_TIMEOUT
-from vgame.runs.local import Finding, audit_run, run_root, train_run
+from vgame.runs.audit import ALONE, Finding, audit_run, run_root
+from vgame.runs.local import train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.logged_store import LoggedStore
-from vgame.runs.parallel_audit import TIMEOUT, chance
+from vgame.runs.parallel_audit import Workers, chance
 from vgame.runs.shared import train_shared
 from vgame.runs.store import Store
 from vgame.runs.trace import trace_step
@@ -60,14 +61,14 @@ def train_offline(
 
 
 def audit_offline(
-    run: Path, device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
-    order: Path | None = None, workers: int = 1, record: Path | None = None, timeout: float = TIMEOUT,
+    run: Path | Sequence[str], device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
+    order: Path | None = None, workers: Workers = ALONE,
 ) -> bool:  # fmt: skip
     """Audit and say what came out; True if all match."""
-    audit = audit_run(run, device, segment, sample, seed, reporter, order, workers, record, timeout)
+    audit = audit_run(run, device, segment, sample, seed, reporter, order, workers)
     reporter.close()
     store, finding = audit.store, audit.finding
-    if isinstance(store, LoggedStore) and not finding.kept and workers == 1 and record is None:
+    if isinstance(store, LoggedStore) and not finding.kept and workers.plain:
         tell_log(store, audit.executor, reporter)
     match = finding.differs is None
     tell_job(store.bundle, reporter)

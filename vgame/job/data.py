@@ -57,7 +57,7 @@ def _link(source: Source | None, target: Path) -> None:
 
 def load_data(folder: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tensor, ...]:
     """The tensors in the order of their labels, flat; those in files are mapped. Roots are the caller's affair."""
-    files = _files(folder, len(labels))
+    files = files_of(folder, len(labels))
     held = read_tensors(folder / "data.safetensors", [l for i, l in enumerate(labels) if i not in files])
     here = iter(held)
     return tuple(_mapped(folder, label, *files[i]) if i in files else next(here) for i, label in enumerate(labels))
@@ -74,7 +74,8 @@ def _mapped(folder: Path, label: TensorLabel, name: str, offset: int) -> torch.T
         raise BundleError(f"{error}; get it again from the client") from None
 
 
-def _files(folder: Path, count: int) -> dict[int, tuple[str, int]]:
+def files_of(folder: Path, count: int) -> dict[int, tuple[str, int]]:
+    """Of `count` tensors those in files of their own: place -> name of the file, byte of the first word."""
     path = folder / "data.json"
     try:
         found = {

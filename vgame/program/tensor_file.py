@@ -33,6 +33,15 @@ def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor])
     return save(dict(zip(keys(labels), shaped, strict=True)))
 
 
+def most_bytes(labels: Sequence[TensorLabel]) -> int:
+    """Bytes that a file of these tensors has, at most."""
+    return 8 + _most_header(labels) + sum(4 * prod(label.shape) for label in labels)
+
+
+def _most_header(labels: Sequence[TensorLabel]) -> int:
+    return 1000 + sum(12 * len(label.name) + 24 * len(label.shape) + 120 for label in labels)
+
+
 def read_tensors(path: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tensor, ...]:
     """The tensors of a file in the order of their labels, flat; BundleError unless it holds them and nothing else."""
     try:
@@ -59,7 +68,7 @@ def _read(file: IO[bytes], labels: Sequence[TensorLabel]) -> list[torch.Tensor]:
 
 def _header(file: IO[bytes], labels: Sequence[TensorLabel]) -> tuple[dict[str, Any], int]:
     """What the file says about its tensors, and where their words begin. It is not longer than these labels need."""
-    most = 1000 + sum(12 * len(label.name) + 24 * len(label.shape) + 120 for label in labels)
+    most = _most_header(labels)
     size = int.from_bytes(file.read(8), "little")
     if size > most:
         raise ValueError(f"its header has {size:,} bytes, at most {most:,} are expected")

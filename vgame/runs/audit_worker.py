@@ -1,14 +1,15 @@
-"""A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT`.
+"""A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT [URL ...]`.
 
-In: lines `FIRST LAST` (checkpoints up to COUNT) on standard input. Out: one JSON object a line: {"ready": hash of what it opened}, then for
-each part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, or {"error": sentence}; {"begins": step} as a sign of
-life before each step that is executed.
+In: the URLs from which states come that are not in the folder; lines `FIRST LAST` (checkpoints up to COUNT) on standard input. Out: one
+JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for each part {"first", "last", "checked", "differs",
+"theirs", "mine", "kept", "step"}, or {"error": sentence}; {"begins": step} as a sign of life before each step that is executed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,20 +21,25 @@ if TYPE_CHECKING:
     from vgame.execute.executor import Executor
 
 
-def serve(run: Path, device: str, count: int) -> None:
+def serve(run: Path, device: str, count: int, urls: Sequence[str]) -> None:
+    from vgame.runs.audit import audit_kept, audit_parts
     from vgame.runs.folder import executor_of, open_run
-    from vgame.runs.local import audit_kept, audit_parts
     from vgame.runs.logged_store import LoggedStore
     from vgame.runs.parallel_audit import opened
     from vgame.system.progress import SILENCE
+    from vgame.system.version import sources
 
     with settle(device) as kind:
         store = open_run(run)
+        if urls:
+            from vgame.runs.published import Published
+
+            store.elsewhere = Published(urls)
         executor = executor_of(store.bundle, kind)
         _tell_steps(executor)
         if isinstance(store, LoggedStore):
             store.follow(executor)
-        _say(ready=opened(store, count))
+        _say(ready=opened(store, count), vgame=sources())
         for line in sys.stdin:
             first, last = map(int, line.split())
             part = list(range(first, last + 1))
@@ -59,7 +65,7 @@ def _say(**fields: object) -> None:
 if __name__ == "__main__":
     prepare_environment(sys.argv[2])
     try:
-        serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+        serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])
     except VgameError as error:
         _say(error=str(error))
         sys.exit(1)

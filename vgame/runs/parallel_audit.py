@@ -7,40 +7,25 @@ one takes.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import select
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from vgame.errors import Cancelled, VgameError
-from vgame.execute.devices import find
-from vgame.runs.own_process import child_environment
 from vgame.runs.store import Store
+from vgame.runs.worker import MOST_TIMEOUT, TIMEOUT, Given, Part, Worker, WorkerDied, WorkerProcess
 from vgame.system.files import no_link, read_file
 from vgame.system.progress import Silence
 
 TRIES = 3  # of one part, before the audit gives up on it
-TIMEOUT = 600.0  # seconds without a sign of life, after which a worker hangs
-MOST_TIMEOUT = 2_000_000  # seconds; poll counts milliseconds in 31 bits
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 CELLS = 60  # of the picture of the run
 MOST_RECORD = 2**31  # bytes: 2^24 checkpoints
-
-Part = tuple[int, int]  # first and last checkpoint
-
-
-class WorkerDied(Exception):
-    """A worker's process ended without an answer, or was ended because it hung."""
 
 
 def parts_of(store: Store, chosen: Sequence[int]) -> list[Part]:
@@ -161,26 +146,65 @@ class _Work:
             self.error = error
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who executes the parts: so many processes here, or with `ray`, the address of a cluster (`local` starts one), so many tasks there at
+    a time (1: as many as it has cores). `record`: a file of what was found equal; `timeout`: seconds without a new step after which a
+    worker hangs."""
+
+    count: int = 1
+    record: Path | None = None
+    timeout: float = TIMEOUT
+    ray: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but this process is needed."""
+        return self.count == 1 and self.record is None and self.ray is None
+
+    @contextmanager
+    def maker(self, given: Given) -> Iterator[tuple[int, Callable[[], Worker]]]:
+        """How many at a time, and what makes one."""
+        if self.ray is None:
+            share = max(1, (os.cpu_count() or 1) // self.count)
+            yield self.count, lambda: WorkerProcess(given, share)
+        else:
+            from vgame.runs.ray_workers import cluster
+
+            with cluster(self.ray) as (cores, make):
+                yield self.count if self.count > 1 else cores, lambda: make(given)
+
+
 def audit_in_parallel(
-    store: Store, device: str, chosen: Sequence[int], workers: int, listener: Silence, record: Path | None = None,
-    timeout: float = TIMEOUT,
-) -> dict[str, Any] | None:  # fmt: skip
+    store: Store, device: str, chosen: Sequence[int], workers: Workers, listener: Silence
+) -> dict[str, Any] | None:
     """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a part cannot be
     executed, Cancelled if the listener says so."""
-    if not 0 < timeout <= MOST_TIMEOUT:
-        raise VgameError(f"--timeout {timeout}: a number of seconds above 0 and up to {MOST_TIMEOUT:,} is expected")
-    held, known = opened(store, len(store.roots)), Record(record, store)
+    if not 0 < workers.timeout <= MOST_TIMEOUT:
+        raise VgameError(
+            f"--timeout {workers.timeout}: a number of seconds above 0 and up to {MOST_TIMEOUT:,} is expected"
+        )
+    held, urls = opened(store, len(store.roots)), store.elsewhere.urls if store.elsewhere else ()
+    given = Given(str(store.folder.absolute()), len(store.roots), held, device, workers.timeout, urls)
+    known = Record(workers.record, store)
     parts = [part for part in parts_of(store, chosen) if not known.holds(part)]
+    if not parts:
+        return None
     count = len(parts)
 
     def tell(done: int, picture: str) -> None:
         listener.progress("auditing", done, count, picture)
 
     work = _Work(list(parts), len(store.roots), tell, listener.stage, known)
-    threads = [
-        threading.Thread(target=_attend, args=(store, held, device, workers, timeout, work))
-        for _ in range(min(workers, count))
-    ]
+    with workers.maker(given) as (most, make):
+        _share_out(work, min(most, count), make)
+    assert work.worst or len(work.done) == count, f"{len(work.done)} of {count} parts were executed"
+    return work.worst
+
+
+def _share_out(work: _Work, count: int, make: Callable[[], Worker]) -> None:
+    """All parts, by so many workers."""
+    threads = [threading.Thread(target=_attend, args=(work, make)) for _ in range(count)]
     for thread in threads:
         thread.start()
     try:
@@ -191,16 +215,15 @@ def audit_in_parallel(
         raise
     if work.error:
         raise work.error
-    return work.worst
 
 
-def _attend(store: Store, held: str, device: str, workers: int, timeout: float, work: _Work) -> None:
+def _attend(work: _Work, make: Callable[[], Worker]) -> None:
     """Hands parts to a worker until none is left; a worker that died or hangs is replaced."""
-    worker: _Worker | None = None
+    worker: Worker | None = None
     try:
         while (part := work.take()) is not None:
             try:
-                worker = worker or _Worker(store, held, device, workers, timeout)
+                worker = worker or make()
                 work.finished(part, worker.audit(part))
             except WorkerDied as error:
                 work.again(part, error)
@@ -210,57 +233,6 @@ def _attend(store: Store, held: str, device: str, workers: int, timeout: float, 
     finally:
         if worker:
             worker.end()
-
-
-class _Worker:
-    """One process (audit_worker.py) with its share of the cores."""
-
-    def __init__(self, store: Store, held: str, device: str, workers: int, timeout: float = TIMEOUT) -> None:
-        self.timeout, self.begun, self.unread = timeout, "before its first step", b""
-        share = str(max(1, (os.cpu_count() or 1) // workers))
-        environment = child_environment() | find(device).environment | dict.fromkeys(THREADS, share)
-        command = [sys.executable, "-P", "-m", "vgame.runs.audit_worker", str(store.folder), device]
-        command.append(str(len(store.roots)))
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
-        )
-        if self._answer().get("ready") != held:
-            self.end()
-            raise VgameError(f"{store.folder} was changed while it was audited; audit it again")
-
-    def audit(self, part: Part) -> dict[str, Any]:
-        with suppress(BrokenPipeError):  # its answer, or that there is none, says more
-            self.process.stdin.write(f"{part[0]} {part[1]}\n".encode())
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        while "begins" in (found := json.loads(self._line())):
-            self.begun = f"at step {found['begins']}"
-        if "error" in found:
-            raise VgameError(found["error"])
-        return found
-
-    def _line(self) -> bytes:
-        """The next line, or WorkerDied: where none comes in time, the process is ended, for it may never end by itself."""
-        pipe, end = select.poll(), time.monotonic() + self.timeout
-        pipe.register(self.process.stdout, select.POLLIN)
-        while b"\n" not in self.unread:
-            if not pipe.poll(max(0.0, 1000 * (end - time.monotonic()))):
-                self.end()
-                raise WorkerDied(f"worker {self.process.pid} hung {self.begun}: no sign of life for {self.timeout:g} s")
-            if not (read := os.read(self.process.stdout.fileno(), 2**16)):
-                code = self.process.wait()
-                self.end()
-                raise WorkerDied(f"worker {self.process.pid} ended {self.begun} with exit code {code}")
-            self.unread += read
-        line, _, self.unread = self.unread.partition(b"\n")
-        return line
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            pipe.close()
 
 
 def _grid(done: Iterable[Part], worst: dict[str, Any] | None, count: int) -> str:

@@ -27,6 +27,11 @@ from vgame.system.files import open_file
 FILES = ("run.json", "roots.bin", "logs.bin", "rounding.vglog")
 
 
+def most_of_log(bundle: Bundle) -> int:
+    """Bytes that the log of a run can have."""
+    return MOST_HEADER + bundle.steps * (FRAME + most_of_a_step(bundle.program))
+
+
 class PublishedLog:
     """The log of a run that has ended, copied once to a folder of one's own: what the trainer does to it later does not matter."""
 
@@ -54,8 +59,9 @@ class PublishedLog:
 
     def _most(self, name: str) -> int:
         """Bytes that a trainer's file can have."""
-        steps = self.bundle.steps * (FRAME + most_of_a_step(self.bundle.program))
-        return MOST_HEADER + {"run.json": 0, "rounding.vglog": steps}.get(name, ROOT_BYTES * self.bundle.checkpoints)
+        if name == "rounding.vglog":
+            return most_of_log(self.bundle)
+        return MOST_HEADER + (0 if name == "run.json" else ROOT_BYTES * self.bundle.checkpoints)
 
     def _keep(self, name: str, log: IO[bytes]) -> None:
         """StoreError where the own disk does not take it."""

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
 from vgame.job.bundle import Bundle
+from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.system.files import cut, no_link, parse_json, private, read_file, remove_halves, write_atomic
 
@@ -52,12 +53,25 @@ class Divergence:
     element: int
 
 
+class Elsewhere(Protocol):
+    """Where states come from that are not in the folder."""
+
+    urls: tuple[str, ...]
+
+    def has(self, name: str) -> bool:
+        """Is there this file of states/?"""
+
+    def state(self, name: str, labels: Sequence[TensorLabel], root: bytes) -> tuple[torch.Tensor, ...]:
+        """What it holds; StoreError where it cannot be had."""
+
+
 class Store:
     """Checkpoints of one run of one bundle. Not `writable`: a folder of somebody else, in which nothing is made or changed."""
 
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
         self.folder, self.bundle, self.keep, self.writable = folder, bundle, keep, writable
         self.roots: list[bytes] = []
+        self.elsewhere: Elsewhere | None = None
         self._lock: IO[bytes] | None = None
         self.divergence: Divergence | None = None
         try:
@@ -165,7 +179,7 @@ class Store:
         """What a writer begins with: roots that are whole and its own, and no halves of files that a kill left."""
         if self._read_roots("roots.bin") != self.roots:
             raise StoreError(f"another process has just written to {self.folder}; start again")
-        self._check_roots()
+        self.check_roots()
         self._renew_checks()
         for folder in (self.folder, self.folder / "job", self.folder / "states"):
             remove_halves(folder)
@@ -184,10 +198,11 @@ class Store:
 
     def check(self) -> None:
         """StoreError unless the committed roots, and the newest state that is kept, are what was written."""
-        self._check_roots()
+        self.check_roots()
         self.load_state(self.nearest(len(self.roots)))
 
-    def _check_roots(self) -> None:
+    def check_roots(self) -> None:
+        """StoreError unless the committed roots are what was written."""
         if not (self.folder / "checks.bin").exists():
             return  # a run of a version that made none, or without a checkpoint
         kept = self._read_roots("checks.bin")
@@ -313,6 +328,8 @@ class Store:
         """What the file of a checkpoint holds, whatever was committed."""
         path = self._path(min(checkpoint * self.bundle.interval, self.bundle.steps))
         try:
+            if self.elsewhere:
+                return self.elsewhere.state(path.name, self.bundle.program.labels.state, self.roots[checkpoint - 1])
             return read_tensors(path, self.bundle.program.labels.state)
         except BundleError as error:
             raise StoreError(f"checkpoint {checkpoint} is damaged: {error}") from None
@@ -325,7 +342,7 @@ class Store:
         newest = len(self.roots)
         for checkpoint in sorted({*checkpoints, newest} - {0}):
             step = min(checkpoint * self.bundle.interval, self.bundle.steps)
-            if checkpoint == newest or self._path(step).exists():
+            if checkpoint == newest or self._has(step):
                 root = tensors_root(Kind.STATE, self.stored_state(checkpoint))
                 if root != self.roots[checkpoint - 1]:
                     return checkpoint, root
@@ -334,5 +351,9 @@ class Store:
     def nearest(self, checkpoint: int) -> int:
         """The newest kept checkpoint at or before the given one."""
         interval, steps = self.bundle.interval, self.bundle.steps
-        kept = (c for c in range(checkpoint, 0, -1) if self._path(min(c * interval, steps)).exists())
+        kept = (c for c in range(checkpoint, 0, -1) if self._has(min(c * interval, steps)))
         return next(kept, 0)
+
+    def _has(self, step: int) -> bool:
+        path = self._path(step)
+        return self.elsewhere.has(path.name) if self.elsewhere else path.exists()

@@ -1,0 +1,134 @@
+"""An audit on a Ray cluster says what one process says, whatever becomes of its tasks. The cluster is another process's."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from audited_runs import bundle, cheat
+
+import vgame
+from vgame.runs import worker
+
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # read when Ray is imported
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'vgame[ray]'")
+from vgame.runs import ray_workers  # noqa: E402
+
+SERVES = """
+import logging, sys, ray
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster that another process has started; both know its token."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", SERVES], text=True, **pipes)
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vgame.train(bundle(), tmp_path_factory.mktemp("runs") / "run").folder
+
+
+def executing(run: Path) -> list[int]:
+    """The processes that work on a run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"vgame.runs.audit_worker" in words and bytes(run) in words:
+            found.append(int(place.name))
+    return found
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_the_same_word_and_killed_tasks_cost_their_part(run: Path, address: str) -> None:
+    """A process of the first task that is done is killed, and the Ray worker of another one."""
+    seen: list[str] = []
+    killed: list[int] = []
+
+    def heard(what: str, done: int, total: int, detail: str) -> None:
+        seen.append(detail)
+        if done in (1, 3) and len(killed) < done:
+            pid = executing(run)[0]
+            for victim in [pid, parent(pid)][: done // 2 + 1]:
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+
+    assert vgame.audit(run, ray=address, progress=heard) == vgame.audit(run)
+    assert seen[-1] == "######" and len(killed) == 3
+    assert not ray.is_initialized()
+
+
+def test_the_lowest_difference_is_told(run: Path, tmp_path: Path, address: str) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    cheat(copy, (3, 5))
+    one, many = vgame.audit(copy), vgame.audit(copy, ray=address, record=tmp_path / "record")
+    assert not many.match and (one.differs, one.mine) == (many.differs, many.mine)
+    assert len((tmp_path / "record").read_text().splitlines()) == 2
+
+
+def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, address: str) -> None:
+    record, done = tmp_path / "record", []
+    with pytest.raises(vgame.Cancelled):
+        vgame.audit(
+            run, ray=address, record=record, progress=lambda *told: done.append(told), cancel=lambda: len(done) > 1
+        )
+    known = len(record.read_text().splitlines())
+    assert 2 <= known < 6
+    done.clear()
+    assert vgame.audit(run, ray=address, record=record, progress=lambda *told: done.append(told)).match
+    assert done[-1][1:3] == (6 - known, 6 - known)
+
+
+def test_another_vgame_there(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    init = worker.Given.__init__
+    monkeypatch.setattr(worker.Given, "__init__", lambda self, *given: init(self, *given, vgame="0.0.9 (00000000)"))
+    with pytest.raises(
+        vgame.VgameError, match=r"the worker on \S+ has vgame .*, the audit has 0\.0\.9 \(00000000\): install"
+    ):
+        vgame.audit(run, ray=address)
+
+
+def test_another_ray(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "1.0.0")
+    with pytest.raises(vgame.VgameError, match=r"no cluster that this Ray 1\.0\.0 can use: Version mismatch"):
+        vgame.audit(run, ray=address)
+    assert not ray.is_initialized()
+
+
+def test_a_run_that_is_not_there_for_the_cluster(run: Path, tmp_path: Path, address: str) -> None:
+    given = worker.Given(str(tmp_path / "elsewhere"), 6, "", "default")
+    with ray_workers.cluster(address) as (cores, make):
+        assert cores == 2
+        with pytest.raises(vgame.VgameError, match="elsewhere is not the folder of a run"):
+            make(given).audit((1, 1))
+
+
+@pytest.mark.parametrize("bad", ["127.0.0.1:1", "nowhere", "127.0.0.1:0", "127.0.0.1:99999", "", "ray://x"])
+def test_an_address_that_is_none(run: Path, tmp_path: Path, bad: str) -> None:
+    with pytest.raises(
+        vgame.VgameError, match=r"nobody answers there|HOST:PORT, ray://HOST:PORT, auto or local is expected"
+    ):
+        vgame.audit(run, ray=bad, record=tmp_path / "record")
+    assert not (tmp_path / "record").exists()

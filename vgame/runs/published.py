@@ -1,0 +1,218 @@
+"""A run that others publish: its folder behind one or several URLs, fetched piece by piece, kept in a cache of bounded size.
+
+In: URLs of the same run. Out: its store, whose states come when they are asked for. Nothing that is served is believed: each piece is
+bounded before it is read and checked by its roots after it, as in a folder; where a source gives none, or another one, the next is asked,
+each TRIES times, and the last error names the piece.
+
+    CACHE/RUN/job/, run.json, roots.bin, ...   as in a run's folder (store.py); fetched again by each audit, the bundle only if it changed
+    CACHE/RUN/states/                          at most VGAME_CACHE_BYTES over all runs; the one that was used longest ago goes first
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.errors import BundleError, StoreError, VgameError
+from vgame.job.bundle import Bundle, load_bundle
+from vgame.job.data import MOST_BYTES as MOST_FILES
+from vgame.job.data import files_of
+from vgame.job.file import MOST_SPEC, MOST_STEPS
+from vgame.job.state_keys import FILE as KEYS
+from vgame.job.state_keys import MOST_BYTES as MOST_KEYS
+from vgame.program.file import MOST_BYTES as MOST_PROGRAM
+from vgame.program.file import load_program
+from vgame.program.program import TensorLabel
+from vgame.program.tensor_file import most_bytes, read_tensors
+from vgame.runs.folder import store_of
+from vgame.runs.published_log import most_of_log
+from vgame.runs.source import Absent, Source, Unfit
+from vgame.runs.store import MOST_HEADER, ROOT_BYTES, Store
+
+TRIES = 3  # of a piece, at each source
+CACHE = "VGAME_CACHE"
+CACHE_BYTES = "VGAME_CACHE_BYTES"
+MOST_CACHE = 16 * 2**30
+
+T = TypeVar("T")
+
+
+def open_published(urls: Sequence[str]) -> Store:
+    """The store of the run, as its sources have it now; StoreError where none of them gives a run."""
+    run = Published(urls)
+    bundle = run.bundle()
+    store = run.insist(lambda source: run.committed(source, bundle))
+    store.elsewhere = run
+    return store
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get(CACHE) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgame")
+
+
+def cache_bytes() -> int:
+    told = os.environ.get(CACHE_BYTES, str(MOST_CACHE))
+    if not (told.isascii() and told.isdigit()):
+        raise VgameError(f"{CACHE_BYTES}={told!r}: a number of bytes is expected")
+    return int(told)
+
+
+class Published:
+    """The sources of a run, and what the cache has of it. `folder`: a run's folder, without the states that nobody asked for."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self.sources, self.most = [Source(url) for url in urls], cache_bytes()
+        self.urls = tuple(source.url for source in self.sources)
+        self.folder = cache_folder() / sha256(self.urls[0].encode()).hexdigest()[:16]
+
+    @cached_property
+    def _known(self) -> dict[str, bool]:
+        """Is a state there?"""
+        return {}
+
+    def insist(self, attempt: Callable[[Source], T]) -> T:
+        """What the first source gives that gives something fit."""
+        errors: dict[str, str] = {}
+        for source in [*self.sources] * TRIES:
+            try:
+                return attempt(source)
+            except (Unfit, BundleError, StoreError) as error:
+                errors[source.url] = str(error)
+        raise StoreError("; ".join(errors.values()))
+
+    # ---- the job ----
+
+    def bundle(self) -> Bundle:
+        """The job: kept, where its spec.json is still the one that is served."""
+        job = self.folder / "job"
+        kept = (job / "spec.json").read_bytes() if (job / "spec.json").exists() else b""
+        self.insist(lambda source: source.fetch("job/spec.json", MOST_SPEC, job / "spec.json"))
+        if kept == (job / "spec.json").read_bytes():
+            with suppress(BundleError):
+                return load_bundle(job)
+        return self.insist(self._job)
+
+    def _job(self, source: Source) -> Bundle:
+        """All of it from one source, for only together they are the job."""
+        job = self.folder / "job"
+        for folder in (job, self.folder / "states"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+        def fetch(name: str, most: int) -> None:
+            source.fetch(f"job/{name}", most, job / name)
+
+        fetch("program.vgp", MOST_PROGRAM)
+        program = load_program(job / "program.vgp")
+        fetch("initial.safetensors", most_bytes(program.labels.state))
+        fetch("data.safetensors", most_bytes(program.labels.data))
+        fetch("scalars.safetensors", most_bytes([TensorLabel("scalars", (MOST_STEPS, program.scalars))]))
+        for name, most in ((KEYS, MOST_KEYS), ("data.json", MOST_FILES)):
+            with suppress(Absent):
+                fetch(name, most)
+        for place, (name, offset) in files_of(job, len(program.labels.data)).items():
+            words = 4 * prod(program.labels.data[place].shape)
+            source.fetch(f"job/{name}", offset + words, job / name, only=True)
+        fetch("spec.json", MOST_SPEC)
+        return load_bundle(job)
+
+    # ---- what is committed ----
+
+    def committed(self, source: Source, bundle: Bundle) -> Store:
+        """The run without its states, from one source: roots come first, what belongs to them was there before."""
+        roots = ROOT_BYTES * bundle.checkpoints + 2**20
+        most = {
+            "run.json": MOST_HEADER,
+            "roots.bin": roots,
+            "checks.bin": roots,
+            "losses.bin": 4 * bundle.steps + 2**20,
+        }
+        if bundle.mode == "logged":
+            most |= {"logs.bin": roots, "rounding.vglog": most_of_log(bundle)}
+        for name, size in most.items():
+            try:
+                source.fetch(name, size, self.folder / name)
+            except Absent:
+                if name == "run.json":
+                    raise
+                (self.folder / name).unlink(
+                    missing_ok=True
+                )  # nothing is committed yet, or an earlier version made none
+        store = store_of(self.folder, bundle, writable=False)
+        store.check_roots()
+        if not store.roots and store.divergence is None:
+            raise Unfit(f"{source.url} has no checkpoint yet; nothing can be audited")
+        return store
+
+    # ---- states ----
+
+    def has(self, name: str) -> bool:
+        """Does any source, or the cache, have this file of states/?"""
+        if (self.folder / "states" / name).exists():
+            return True
+        if name not in self._known:
+            self._known[name] = any(self._says(source, name) for source in self.sources)
+        return self._known[name]
+
+    def _says(self, source: Source, name: str) -> bool:
+        """A source that does not answer has nothing."""
+        for _ in range(TRIES):
+            with suppress(Unfit):
+                return source.has(f"states/{name}")
+        return False
+
+    def state(self, name: str, labels: Sequence[TensorLabel], root: bytes) -> tuple[torch.Tensor, ...]:
+        """The state with this root, from the cache or the first source that has it. Where no source has it, but one a state of this
+        program, that one: it is for the caller to say what it means."""
+        path, other = self.folder / "states" / name, list[tuple[torch.Tensor, ...]]()
+
+        def read(source: Source | None) -> tuple[torch.Tensor, ...]:
+            if source:
+                source.fetch(f"states/{name}", most_bytes(labels), path)
+            try:
+                found = read_tensors(path, labels)
+                if (held := tensors_root(Kind.STATE, found)) == root:
+                    os.utime(path)
+                    return found
+                other.append(found)
+                raise Unfit(
+                    f"{source.url if source else path}/states/{name} has the state root {held.hex()[:16]}, committed is {root.hex()[:16]}"
+                )
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+
+        with suppress(BundleError, Unfit):
+            if path.exists():
+                return read(None)
+        try:
+            return self.insist(read)
+        except StoreError:
+            if not other:
+                raise
+            return other[-1]
+        finally:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Forget the states that were used longest ago, until the rest is within the bound."""
+        kept = []
+        for path in cache_folder().glob("*/states/*.safetensors"):
+            with suppress(OSError):  # another process was faster
+                kept.append((path.stat().st_mtime, path.stat().st_size, path))
+        total = sum(size for _, size, _ in kept)
+        for _, size, path in sorted(kept):
+            if total <= self.most:
+                return
+            path.unlink(missing_ok=True)
+            total -= size

@@ -1,0 +1,130 @@
+"""Workers on a Ray cluster: one plain task for each part, told where the run is and which checkpoints; no actors, no states in its store.
+
+In: the address of a cluster, or `local`. Out: workers (worker.py). A task has one core. It hands its part to a process of the task's
+machine, which stays for the next part, so that a program is loaded once; the process ends with Ray's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+from vgame.errors import VgameError, missing_package
+from vgame.runs.worker import Given, Part, Worker, WorkerDied, WorkerProcess
+
+CONNECT = 5.0  # seconds
+LOOK = 1.0  # seconds between two looks at a task
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to others
+try:
+    import ray
+except ModuleNotFoundError as error:
+    raise missing_package(error) from None
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[tuple[int, Callable[[Given], Worker]]]:
+    """Cores of the cluster, and what makes a worker there. One that is connected already is used and stays."""
+    here = ray.is_initialized()
+    if not here:
+        _connect(address)
+    try:
+        yield max(1, int(ray.cluster_resources().get("CPU", 1))), RayWorker
+    finally:
+        if not here:
+            ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    """VgameError where nobody listens, or what listens is another version of Ray or Python."""
+    if address not in ("local", "auto"):
+        _refuse_absent(address)
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    own = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address, **quiet, **own)
+    except Exception as error:  # Ray raises RuntimeError, ConnectionError, ValueError and its own
+        told = " ".join(str(error).split())
+        raise VgameError(
+            f"--ray {address}: there is no cluster that this Ray {ray.__version__} can use: {told}"
+        ) from None
+
+
+def _refuse_absent(address: str) -> None:
+    """Ray waits for minutes where nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise VgameError(f"--ray {address!r}: HOST:PORT, ray://HOST:PORT, auto or local is expected")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+    except OSError as error:
+        raise VgameError(
+            f"--ray {address}: nobody answers there ({error.strerror or error}); start Ray, or give local"
+        ) from None
+
+
+class RayWorker:
+    """Parts as tasks, one at a time."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = asdict(given)
+
+    def audit(self, part: Part) -> dict[str, Any]:
+        task = _task.remote(self.given, part)
+        while not ray.wait([task], timeout=LOOK)[0]:
+            pass
+        try:
+            found = ray.get(task)
+        except ray.exceptions.RayTaskError as error:  # what the task does not expect: no vgame there, or an old one
+            told = str(error.cause).strip().splitlines()[-1]
+            raise VgameError(
+                f"a task of the cluster failed ({told}): install this vgame, {self.given['vgame']}, there"
+            ) from None
+        except ray.exceptions.RayError as error:
+            raise WorkerDied(f"a task of the cluster ended: {str(error).strip().splitlines()[0]}") from None
+        if "died" in found:
+            raise WorkerDied(found["died"])
+        if "error" in found:
+            raise VgameError(found["error"])
+        return found
+
+    def end(self) -> None:
+        """Its process waits for other parts; it ends with Ray's."""
+
+
+# ---- on the cluster ----
+
+_processes: dict[tuple[Any, ...], WorkerProcess] = {}
+
+
+def execute(given: dict[str, Any], part: Part) -> dict[str, Any]:
+    """A part by the process of this task's machine that has the run open, or by a new one."""
+    key = tuple(given.values())
+    try:
+        if key not in _processes:
+            while _processes:  # of another audit
+                _processes.popitem()[1].end()
+            _processes[key] = WorkerProcess(_here(Given(**given)), 1)
+        return _processes[key].audit(part)
+    except WorkerDied as error:
+        _processes.pop(key, None)
+        return {"died": f"{error} on {socket.gethostname()}"}
+    except VgameError as error:
+        return {"error": str(error)}
+
+
+def _here(given: Given) -> Given:
+    """A published run is fetched by each machine into its own cache; any other is in a folder that all machines share."""
+    if not given.urls:
+        return given
+    from vgame.runs.published import open_published
+
+    return replace(given, run=str(open_published(given.urls).folder))
+
+
+_task = ray.remote(num_cpus=1, max_retries=0)(execute)

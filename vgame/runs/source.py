@@ -1,0 +1,139 @@
+"""One place that files of strangers come from: a folder behind a URL that fsspec reads (https, s3, memory, file, ...).
+
+In: names of files, how many bytes each may have. Out: files here, whole or not at all. What they hold is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from vgame.errors import StoreError, VgameError
+
+CONNECT = 10.0  # seconds
+SILENT = 30.0  # seconds without a byte
+SLOWEST = 2**16  # bytes a second; a file that comes more slowly is given up
+BLOCK = 2**20
+
+
+class Unfit(StoreError):
+    """A file did not come, or is not what it has to be."""
+
+
+class Absent(Unfit):
+    """The source says that it has no such file."""
+
+
+def is_url(run: object) -> bool:
+    return isinstance(run, str) and "://" in run
+
+
+class Source:
+    """A folder behind a URL. No redirect is followed."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self.url = url.rstrip("/")
+        try:
+            kind = fsspec.utils.get_protocol(url)
+            self.system, self.root = fsspec.core.url_to_fs(
+                self.url, **(_careful() if kind in ("http", "https") else {})
+            )
+        except (ImportError, ValueError) as error:
+            raise VgameError(f"{url} cannot be read: {error}; pip install 'vgame[remote]' has http and https") from None
+
+    def has(self, name: str) -> bool:
+        """Unfit where it does not say."""
+        try:
+            self._info(name)
+        except Absent:
+            return False
+        return True
+
+    def _info(self, name: str) -> dict[str, Any]:
+        try:
+            return dict(self.system.info(f"{self.root}/{name}"))
+        except Exception as error:  # every library of fsspec raises its own
+            if isinstance(error, FileNotFoundError):  # which fsspec also says where a server fails
+                error = error.__cause__ or error
+            if isinstance(error, FileNotFoundError) or getattr(error, "status", 0) in (404, 410):
+                raise Absent(f"{self.url}/{name} is not there") from None
+            raise Unfit(f"{self.url}/{name} cannot be read: {_told(error)}") from None
+
+    def fetch(self, name: str, most: int, path: Path, only: bool = False) -> None:
+        """The whole file, at `path`; Unfit if it does not come, has more than `most` bytes or is not as long as the source says.
+        `only`: so many bytes of it, whatever lies behind them."""
+        size = self._info(name).get("size")
+        if only:
+            size = None if size is None else min(size, most)
+        elif size is not None and size > most:
+            raise Unfit(f"{self.url}/{name} has {size:,} bytes, at most {most:,} are expected")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, half = tempfile.mkstemp(".half", f".{path.name}.", path.parent)
+        except OSError as error:
+            raise VgameError(f"{path} cannot be written: {error.strerror}; free space, or set VGAME_CACHE") from None
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                got = self._copy(name, file, most, only)
+            if size is not None and got != size:
+                raise Unfit(f"{self.url}/{name} broke off after {got:,} of {size:,} bytes")
+            os.replace(half, path)
+        finally:
+            Path(half).unlink(missing_ok=True)
+
+    def _copy(self, name: str, file: IO[bytes], most: int, only: bool) -> int:
+        """Bytes that were written. The time allowed grows with what has come."""
+        got, begin = 0, time.monotonic()
+        for block in self._blocks(name):
+            block = block[: most - got] if only else block
+            if not block:
+                break
+            got += len(block)
+            if got > most:
+                raise Unfit(f"{self.url}/{name} has more than {most:,} bytes, which are expected at most")
+            if time.monotonic() - begin > SILENT + got / SLOWEST:
+                raise Unfit(f"{self.url}/{name} is too slow: {got:,} bytes in {time.monotonic() - begin:.0f} s")
+            try:
+                file.write(block)
+            except OSError as error:
+                raise VgameError(
+                    f"{file.name} cannot be written: {error.strerror}; free space, or set VGAME_CACHE"
+                ) from None
+        return got
+
+    def _blocks(self, name: str):
+        """A stream, so that a server without ranges will do; what fails while it is read is Unfit."""
+        try:
+            with self.system.open(
+                f"{self.root}/{name}", "rb", block_size=0 if "http" in self.system.protocol else BLOCK
+            ) as stream:
+                while block := stream.read(BLOCK):
+                    yield block
+        except FileNotFoundError:
+            raise Absent(f"{self.url}/{name} is not there") from None
+        except VgameError:
+            raise
+        except Exception as error:
+            raise Unfit(f"{self.url}/{name} broke off: {_told(error)}") from None
+
+
+def _careful() -> dict[str, Any]:
+    import aiohttp
+
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENT)
+    identity = {"Accept-Encoding": "identity"}
+    return {
+        "allow_redirects": False,
+        "headers": identity,
+        "client_kwargs": {"timeout": limits},
+        "skip_instance_cache": True,
+    }
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

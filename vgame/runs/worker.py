@@ -1,0 +1,116 @@
+"""A process that works on a run for another one (audit_worker.py), seen from the one that started it: named where it hangs or dies.
+
+In: which run, as who started it has read it; parts of it. Out: what the process found, or WorkerDied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vgame.errors import VgameError
+from vgame.execute.devices import find
+from vgame.runs.own_process import child_environment
+from vgame.system.version import sources
+
+TIMEOUT = 600.0  # seconds without a sign of life, after which a worker hangs
+MOST_TIMEOUT = 2_000_000  # seconds; poll counts milliseconds in 31 bits
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+Part = tuple[int, int]  # first and last checkpoint
+
+
+class WorkerDied(Exception):
+    """A worker's process ended without an answer, or was ended because it hung."""
+
+
+class Worker(Protocol):
+    """Executes parts, one after the other."""
+
+    def audit(self, part: Part) -> dict[str, Any]:
+        """What it found: a dict of `Finding`, with the part. WorkerDied if it ended meanwhile."""
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a worker is told: the run's folder, how many checkpoints of it count, the hash of what was read of them (`opened`), device, and
+    the seconds without a sign of life after which it hangs. `vgame`: who asks."""
+
+    run: str
+    count: int
+    held: str
+    device: str
+    timeout: float = TIMEOUT
+    urls: tuple[str, ...] = ()  # where states come from that are not in the folder
+    vgame: str = field(default_factory=sources)
+
+
+class WorkerProcess:
+    """One process with its share of the cores."""
+
+    def __init__(self, given: Given, threads: int) -> None:
+        self.timeout, self.begun, self.unread = given.timeout, "before its first step", b""
+        environment = child_environment() | find(given.device).environment | dict.fromkeys(THREADS, str(threads))
+        command = [sys.executable, "-P", "-m", "vgame.runs.audit_worker", given.run, given.device, str(given.count)]
+        command += given.urls
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
+        )
+        try:
+            self._check(given, self._answer())
+        except BaseException:
+            self.end()
+            raise
+
+    def _check(self, given: Given, ready: dict[str, Any]) -> None:
+        """VgameError unless the process has the same vgame, and has read the same run."""
+        if ready.get("vgame") != given.vgame:
+            raise VgameError(
+                f"the worker on {socket.gethostname()} has vgame {ready.get('vgame')}, the audit has {given.vgame}: install the same there"
+            )
+        if ready["ready"] != given.held:
+            raise VgameError(f"{given.run} was changed while it was audited; audit it again")
+
+    def audit(self, part: Part) -> dict[str, Any]:
+        with suppress(BrokenPipeError):  # its answer, or that there is none, says more
+            self.process.stdin.write(f"{part[0]} {part[1]}\n".encode())
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        while "begins" in (found := json.loads(self._line())):
+            self.begun = f"at step {found['begins']}"
+        if "error" in found:
+            raise VgameError(found["error"])
+        return found
+
+    def _line(self) -> bytes:
+        """The next line, or WorkerDied: where none comes in time, the process is ended, for it may never end by itself."""
+        pipe, end = select.poll(), time.monotonic() + self.timeout
+        pipe.register(self.process.stdout, select.POLLIN)
+        while b"\n" not in self.unread:
+            if not pipe.poll(max(0.0, 1000 * (end - time.monotonic()))):
+                self.end()
+                raise WorkerDied(f"worker {self.process.pid} hung {self.begun}: no sign of life for {self.timeout:g} s")
+            if not (read := os.read(self.process.stdout.fileno(), 2**16)):
+                code = self.process.wait()
+                self.end()
+                raise WorkerDied(f"worker {self.process.pid} ended {self.begun} with exit code {code}")
+            self.unread += read
+        line, _, self.unread = self.unread.partition(b"\n")
+        return line
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            pipe.close()

@@ -1,0 +1,20 @@
+"""Which vgame this is: two machines that work together have the same sources, or one of them says so."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+@cache
+def sources() -> str:
+    """Version, and the first 8 hex digits of a hash over all modules of the package."""
+    package, told = Path(__file__).parents[1], sha256()
+    for path in sorted(package.rglob("*.py")):
+        told.update(f"{path.relative_to(package).as_posix()}\n".encode() + sha256(path.read_bytes()).digest())
+    try:
+        return f"{version('vgame')} ({told.hexdigest()[:8]})"
+    except PackageNotFoundError:
+        return f"({told.hexdigest()[:8]})"
