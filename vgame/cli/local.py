@@ -60,6 +60,9 @@ def train(
     timeout: Annotated[
         float, typer.Option(help="seconds without a sign of life after which a rank is given up")
     ] = 120.0,
+    check: Annotated[
+        float, typer.Option(min=0, max=1, help="share of the steps that ranks compute twice, each another's part")
+    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Train without a chain: checkpoints, roots, resumable. Started by torchrun: all ranks together, the same root."""
@@ -68,7 +71,7 @@ def train(
     prepare_environment(device)
     from vgame.cli.runs import train_offline
 
-    train_offline(bundle, out, device, keep, Reporter(json), profile, timeout)
+    train_offline(bundle, out, device, keep, Reporter(json), profile, timeout, check)
 
 
 @app.command()

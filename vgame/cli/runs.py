@@ -32,6 +32,7 @@ def train_offline(
     reporter: Reporter,
     with_profile: bool = False,
     timeout: float = RANK_TIMEOUT,
+    check: float = 0.0,
 ) -> None:
     """Train and say what came out, once for all ranks. A run that diverges ends with an error that names step and operator."""
     capturing, profile = SILENCE if reporter.json_lines else reporter, None
@@ -41,10 +42,12 @@ def train_offline(
                 "--profile looks at one process, and several ranks were started; leave it out, or start one"
             )
         heard = (reporter, capturing) if own_rank() == 0 else (SILENCE, SILENCE)
-        store = train_shared(source, run, device, keep, *heard, timeout=timeout)
+        store = train_shared(source, run, device, keep, *heard, timeout=timeout, check=check)
         if store is None:
             return
     else:
+        if check:
+            raise VgameError(f"--check {check:g}: one rank has nobody to compare with; start several (docs/ranks.md)")
         store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile)
     reporter.close()
     if profile:

@@ -6,6 +6,7 @@ In: a program, a group of ranks. Out: as vgame.execute.executor, the state in pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -14,6 +15,7 @@ from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap, _Run
 from vgame.program.operators import Operator, Philox, Ref, RefClass
 from vgame.program.program import Program
+from vgame.ranks.check import Shifted, check, digest
 from vgame.ranks.exchange import Group, exchanged
 from vgame.ranks.part import Drawn, Exchange, Part, part_of
 from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
@@ -44,9 +46,9 @@ class RankExecutor(Executor):
                 "'correct'"
             )
         refuse_more_ranks(program, group.world)
-        self.group, self.plan = group, make_plan(program, group.world)
+        self.group, self.plan, self.shared = group, make_plan(program, group.world), program
         super().__init__(part_of(program, self.plan, group.rank), data, scalars, seed, mode, device)
-        self.sizes = [source.elements for source in program.sources]
+        self.given: list[torch.Tensor] | None = None  # digests of what this rank gives, where they are collected
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """This rank's part of a whole state."""
@@ -66,10 +68,11 @@ class RankExecutor(Executor):
         return tuple(self._joined(t, tensor) for t, tensor in enumerate(state))
 
     def _joined(self, index: int, part: torch.Tensor) -> torch.Tensor:
-        form = self.plan.state[index]
+        form, source = self.plan.state[index], self.shared.sources[index]
         if form is None:
             return part
-        exchange = Exchange(Ref(RefClass.STATE, index), form, None, self.sizes[index], self.sizes[index], False, index)
+        words = source.elements
+        exchange = Exchange(Ref(RefClass.STATE, index), form, None, words, words, source.integer, index)
         return exchanged(self.group, part.cpu(), exchange).to(self.device)
 
     def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
@@ -83,10 +86,47 @@ class RankExecutor(Executor):
 
     def foreign(self, run: _Run, operator: Operator) -> torch.Tensor:
         if isinstance(operator, Exchange):
-            part = run.flat(operator.operand).contiguous()
-            return exchanged(self.group, part.cpu(), operator).to(self.device)
+            part = run.flat(operator.operand).contiguous().cpu()
+            if self.given is not None:
+                self.given.append(digest(part))
+            return exchanged(self.group, part, operator).to(self.device)
         assert isinstance(operator, Drawn), f"unknown operator {operator}"
         drawn = operator.operator
         if isinstance(drawn, Philox):
             return random_words(self.seed, run.step, operator.origin, drawn.elements, self.clock)
         return shuffle_indices(self.seed, run.step, drawn.elements, drawn.population, self.clock)
+
+    # ---- computed twice ----
+
+    @cached_property
+    def twice(self) -> RankExecutor:
+        """This device in the next rank's part."""
+        other = RankExecutor(
+            self.shared, self.data, self.scalars, self.seed, "correct", self.device.type, Shifted(self.group)
+        )
+        other.kernels = self.kernels
+        return other
+
+    def checked_step(self, step: int, state: Sequence[torch.Tensor]) -> StepResult:
+        """A step whose every part two ranks compute. RankError where they differ."""
+        result, given = self.recorded_step(step, state)
+        check(self, self.twice, step, state, given)
+        return result
+
+    def recorded_step(self, step: int, state: Sequence[torch.Tensor]) -> tuple[StepResult, list[torch.Tensor]]:
+        """A step, and digests of what this rank gives in it and of its part of the new state."""
+        self.given = given = []
+        try:
+            result = self.step(step, state)
+        finally:
+            self.given = None
+        return result, [*given, *map(digest, result.state)]
+
+    def traced(self, step: int, state: Sequence[torch.Tensor], tap: Tap) -> None:
+        """A step of whose part every output is looked at."""
+        super().step(step, state, tap)
+
+    def operator_name(self, index: int) -> str:
+        """An operator of this part, as the program calls it."""
+        origin = self.program.origins[index]
+        return "of an exchange" if origin < 0 else self.shared.operator_name(origin)

@@ -5,6 +5,7 @@ In: a bundle, a group. Out: `Leader`, which makes steps as an executor does; on 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import cached_property
 from typing import overload
@@ -18,7 +19,7 @@ from vgame.ranks.executor import RankExecutor
 from vgame.ranks.split import Share
 
 END, LOAD, STEP, WHOLE, FAILED = range(5)
-WORDS = 3  # of an order: what, step, the version of the state that it is about
+WORDS = 4  # of an order: what, step, the version of the state that it is about, whether the step is computed twice
 
 
 def rank_executor(bundle: Bundle, kind: str, group: Group) -> RankExecutor:
@@ -49,8 +50,9 @@ class Shared(Sequence[torch.Tensor]):
 class Leader:
     """The steps of all ranks, for who drives a run (vgame.runs.training.Stepper)."""
 
-    def __init__(self, bundle: Bundle, kind: str, executor: RankExecutor) -> None:
+    def __init__(self, bundle: Bundle, kind: str, executor: RankExecutor, check: float = 0.0) -> None:
         self.bundle, self.kind, self.executor, self.group = bundle, kind, executor, executor.group
+        self.check, self.dice = check, random.SystemRandom()  # no rank knows before which steps will be checked
         self.version, self.idle = 0, True
 
     def initial(self, state: Sequence[torch.Tensor]) -> Shared:
@@ -69,9 +71,9 @@ class Leader:
             bundle = self.bundle
             alone = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, self.kind)
             return alone.step(step, alone.to_device(state.whole), tap)
-        before = state.version
-        self._order(STEP, step, before)
-        result = self.executor.step(step, state.parts)
+        twice = self.dice.random() < self.check
+        self._order(STEP, step, state.version, twice)
+        result = (self.executor.checked_step if twice else self.executor.step)(step, state.parts)
         self.group.note(step, "between")
         self.idle = True
         return StepResult(Shared(self, self.version, result.state), result.loss, result.not_finite)
@@ -87,11 +89,11 @@ class Leader:
         if self.idle:
             self._order(FAILED if failed else END, 0)
 
-    def _order(self, what: int, step: int, version: int = 0) -> None:
+    def _order(self, what: int, step: int, version: int = 0, twice: bool = False) -> None:
         self.idle = False
         if what in (LOAD, STEP):
             self.version += 1
-        words = torch.tensor([what, step, version], dtype=torch.int32)
+        words = torch.tensor([what, step, version, twice], dtype=torch.int32)
         self.group.swap([words] * self.group.world, [WORDS] + [0] * (self.group.world - 1))
         if what == STEP:
             self.group.note(step, "step")
@@ -101,7 +103,7 @@ def follow(executor: RankExecutor) -> bool:
     """Do what rank 0 says until it ends; False if it failed. The two newest states are kept, for a step that must be taken back."""
     group, states, version = executor.group, {}, 0
     while True:
-        what, step, about = (int(w) for w in _ordered(group))
+        what, step, about, twice = (int(w) for w in _ordered(group))
         if what in (END, FAILED):
             return what == END
         if what == WHOLE:
@@ -110,7 +112,10 @@ def follow(executor: RankExecutor) -> bool:
         version += 1
         if what == STEP:
             group.note(step, "step")
-        states[version] = executor.step(step, states[about]).state if what == STEP else given(group, executor)
+        if what == LOAD:
+            states[version] = given(group, executor)
+        else:
+            states[version] = (executor.checked_step if twice else executor.step)(step, states[about]).state
         states.pop(version - 2, None)
 
 

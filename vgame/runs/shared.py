@@ -33,15 +33,17 @@ def train_shared(
     capturing: Silence = SILENCE,
     committed: Committed | None = None,
     timeout: float = TIMEOUT,
+    check: float = 0.0,
 ) -> Store | None:
-    """As `train_run`, by all ranks that were started. RankError, on all of them, where they differ, or one of them dies or hangs."""
+    """As `train_run`, by all ranks that were started. RankError, on all of them, where they differ, or one of them dies or hangs.
+    `check`: the share of the steps, drawn by chance, that are computed twice."""
     with joined(timeout) as group, settle(device) as kind:
         listener.stage("reads the job, and compares it with the other ranks'")
         bundle = _bundle(source, capturing)
         compare(group, facts(bundle))
         executor = rank_executor(bundle, kind, group)
         if group.rank == 0:
-            return _lead(bundle, run, keep, Leader(bundle, kind, executor), listener, committed)
+            return _lead(bundle, run, keep, Leader(bundle, kind, executor, check), listener, committed)
         _follow(bundle, executor)
         return None
 

@@ -1,0 +1,72 @@
+"""A rank that computes other bits is found by another rank that does its work again, and named."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from rank_groups import LocalGroup, single_root, together
+from test_rank_splits import prepared, rows_task, shared_state_root
+
+from vgame.execute.kernels import Correct
+from vgame.program.operators import Contract
+from vgame.ranks.executor import RankExecutor
+from vgame.ranks.health import RankError
+
+
+class Broken(Correct):
+    """A device that flips a bit of most words of every product of these sizes, or of the first so many only."""
+
+    def __init__(self, shape: tuple[int, ...], times: int) -> None:
+        self.shape, self.times = shape, times
+
+    def dot(self, a, b, run=None, bfloat16=False):
+        out = Correct.dot(self, a, b, bfloat16=bfloat16)
+        if self.times and tuple(out.shape) == self.shape:
+            self.times -= 1
+            out.view(torch.int32).view(-1)[5:] ^= 1 << 20
+        return out
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    return prepared(rows_task(8))
+
+
+def errors(bundle, world: int, broken: int | None, times: int = 10**9) -> list[str]:
+    """What every rank says after two steps that are both computed twice; its state root, if nothing."""
+
+    def work(group: LocalGroup) -> str:
+        executor = RankExecutor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, "cpu", group)
+        if group.rank == broken:
+            first = next(op for op in executor.program.operators if isinstance(op, Contract))
+            executor.kernels = Broken((first.batch, first.m, first.n), times)
+        state = executor.to_device(bundle.state)
+        try:
+            for step in (1, 2):
+                state = executor.checked_step(step, state).state
+        except RankError as error:
+            return f"{error}{' (said)' if error.said else ''}"
+        return shared_state_root(executor, state)
+
+    return together(world, work)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_ranks_that_agree_go_on(bundle, world):
+    assert errors(bundle, world, None) == [single_root(bundle, 2)] * world
+
+
+@pytest.mark.parametrize(("world", "broken"), [(2, 0), (2, 1), (3, 1), (4, 3)])
+def test_a_flipped_bit_is_named(bundle, world, broken):
+    told = errors(bundle, world, broken)
+    at = next(i for i, op in enumerate(bundle.program.operators) if isinstance(op, Contract))
+    name = re.escape(bundle.program.operator_name(at))
+    assert re.match(f"rank {broken} computes other bits: step 1, operator {name}, element 5 of rank", told[0]), told[0]
+    assert told[1:] == [f"{told[0]} (said)"] * (world - 1), "one sentence, said by one rank"
+
+
+def test_a_fault_that_does_not_come_again_is_told(bundle):
+    told = errors(bundle, 3, 1, times=1)
+    assert "at step 1 a rank computed other bits once, and not again" in told[0]
