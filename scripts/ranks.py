@@ -1,0 +1,149 @@
+"""What ranks send, hold and take, by job and number of ranks; each run's root must be that of one rank. JSON on stdout.
+
+    python scripts/ranks.py                          # docs/ranks.json: bytes and words, by plan and by measurement
+    python scripts/ranks.py --times                  # seconds of a step too: on a machine that does nothing else
+    python scripts/ranks.py JOB.toml ... --steps 20  # these jobs
+
+Every rank is a process of one thread (gloo on loopback). Bytes are what a rank gives to others in a step; `plain` is what data-parallel
+training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.execute.executor import Executor
+from vgame.job.bundle import load_bundle
+from vgame.job.file import read_job_file
+from vgame.ranks.group import joined
+from vgame.ranks.lead import rank_executor
+from vgame.ranks.part import Exchange
+from vgame.ranks.plan import shared_work
+from vgame.runs.prepare import prepare
+
+TASKS = Path(__file__).resolve().parent.parent / "vgame" / "tasks"
+SHIPPED = ("digits", "small_resnet", "small_gpt", "small_llama", "small_lstm")
+WORLDS = (1, 2, 4, 8)
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.worker:
+        print(json.dumps(work(arguments.jobs[0], arguments.steps, arguments.times)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = arguments.jobs or shipped(Path(folder))
+        rows = [row for job in jobs for row in measured(job, Path(folder), arguments)]
+    print(json.dumps({"command": " ".join(["python", *sys.argv]), "steps": arguments.steps, "rows": rows}, indent=1))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("jobs", nargs="*", type=Path)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def shipped(folder: Path) -> list[Path]:
+    """The shipped jobs, those on a text with one of ours: bytes do not depend on what it says."""
+    text, jobs = folder / "text.txt", []
+    text.write_text("Data are cut by samples, and every operator follows its operands. " * 200)
+    for name in SHIPPED:
+        jobs.append(folder / f"{name}.toml")
+        jobs[-1].write_text((TASKS / f"{name}.toml").read_text().replace('"shakespeare.txt"', json.dumps(str(text))))
+    return jobs
+
+
+def measured(job: Path, folder: Path, arguments: argparse.Namespace) -> list[dict]:
+    """One row per number of ranks."""
+    bundle = folder / f"{job.stem}.bundle"
+    prepare(read_job_file(job)).save(bundle)
+    rows = []
+    for world in WORLDS:
+        found = run(bundle, world, arguments)
+        rows.append({"job": job.stem, "ranks": world} | row_of(found, rows[0] if rows else None))
+        print(f"{job.stem}, {world}: {rows[-1]}", file=sys.stderr)
+    return rows
+
+
+def row_of(found: list[dict], alone: dict | None) -> dict:
+    """What the ranks tell, and how it compares with one."""
+    roots = {rank["root"] for rank in found}
+    if len(roots) > 1 or (alone and roots != {alone["root"]}):
+        sys.exit(f"roots differ: {[rank['root'] for rank in found]}, one rank: {alone and alone['root']}")
+    first, sent, held = found[0], max(r["bytes"] for r in found), max(r["state"] for r in found)
+    row = {"root": first["root"], "work_shared": first["work_shared"], "exchanges": first["exchanges"], "bytes": sent}
+    plain = 8 * (len(found) - 1) * first["parameters"] // len(found)
+    row |= {"bytes_over_plain": round(sent / plain, 2) if plain else None}
+    row |= {"state_words": held, "state_over_one": round(held / (alone or {"state_words": held})["state_words"], 3)}
+    if "seconds" in first:
+        slowest = max(rank["seconds"] for rank in found)
+        row |= {"seconds": slowest, "time_over_one": round(slowest / (alone or {"seconds": slowest})["seconds"], 3)}
+    return row
+
+
+def run(bundle: Path, world: int, arguments: argparse.Namespace) -> list[dict]:
+    """What each rank of a group tells."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, __file__, "--worker", str(bundle), "--steps", str(arguments.steps)]
+    line += ["--times"] if arguments.times else []
+    ranks = [
+        subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=os.environ | shared | {"RANK": str(rank)})
+        for rank in range(world)
+    ]
+    told = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        sys.exit(f"a rank of {world} on {bundle} failed")
+    return [json.loads(text) for text in told]
+
+
+def work(folder: Path, steps: int, times: bool) -> dict:
+    """One rank."""
+    bundle = load_bundle(folder)
+    labels, names = bundle.program.labels.state, {name for name, _ in bundle.keys.values()}
+    parameters = sum(s.elements for s, l in zip(bundle.program.sources, labels, strict=True) if l.name in names)
+    found = {"parameters": parameters}
+    if os.environ["WORLD_SIZE"] == "1":
+        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode)
+        state, seconds = stepped(executor, executor.initial(bundle.state), steps)
+        words = sum(t.numel() for t in state)
+        found |= {"bytes": 0, "exchanges": 0, "work_shared": 0.0, "state": words}
+        found |= {"root": tensors_root(Kind.STATE, state).hex()}
+    else:
+        with joined() as group:
+            executor = rank_executor(bundle, "cpu", group)
+            state, seconds = stepped(executor, executor.to_device(bundle.state), steps)
+            exchanges = sum(isinstance(op, Exchange) for op in executor.program.operators)
+            found |= {"bytes": group.sent // steps, "exchanges": exchanges, "state": sum(t.numel() for t in state)}
+            found |= {"work_shared": round(shared_work(bundle.program, executor.plan.nodes), 4)}
+            found |= {"root": tensors_root(Kind.STATE, executor.whole(state)).hex()}
+    return found | ({"seconds": seconds} if times else {})
+
+
+def stepped(executor: Executor, state, steps: int):
+    """(state after so many steps, seconds of the fastest)."""
+    seconds = []
+    for step in range(1, steps + 1):
+        start = time.perf_counter()
+        state = executor.step(step, state).state
+        seconds.append(time.perf_counter() - start)
+    return state, min(seconds)
+
+
+if __name__ == "__main__":
+    main()
