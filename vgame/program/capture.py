@@ -73,15 +73,23 @@ class Captured:
         return {name: place for name, place, result in after if place is source(result)}
 
 
-def capture(task: Task) -> Captured:
-    """The training step of a task, as one graph. Deterministic: tracing again gives the same graph."""
+def capture(task: Task) -> tuple[Captured, ...]:
+    """The training step of a task, one graph for each loss. Deterministic: tracing again gives the same graphs."""
+    refuse_outside(task)
+    if len(task.losses) == 1:
+        return (_capture(task, task.losses[0], {id(p) for p in task.model.parameters()}),)
+    owned = [{id(p) for g in o.param_groups for p in g["params"]} for o in task.optimizers]
+    return tuple(_capture(task, loss, own) for loss, own in zip(task.losses, owned, strict=True))
+
+
+def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
+    """One loss, with the gradients of the parameters that are owned."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
-    refuse_outside(task)
-    trained = tuple(name for name, p in parameters.items() if p.requires_grad)
+    trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in owned)
     batch = task.samples(torch.arange(task.batch) % task.population)
-    wrapper = _Step(task, trained)
+    wrapper = _Step(task, loss, trained)
     try:
         with ExitStack() as stack:
             stack.enter_context(_restored(task.model))
@@ -119,8 +127,8 @@ def _without_tracebacks() -> Iterator[None]:
 class _Step:
     """forward, loss and gradients as a pure function of tensors; then forward and loss once more, of other tensors."""
 
-    def __init__(self, task: Task, trained: tuple[str, ...]) -> None:
-        self.task, self.trained = task, trained
+    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
+        self.task, self.loss, self.trained = task, loss, trained
         self.changed: list[str] = []  # attributes that the first forward pass changed
         self.decided: list[str] = []  # what read numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
@@ -144,7 +152,7 @@ class _Step:
         tensors = {**parameters, **buffers}
         with _reparametrize_module(self.task.model, tensors, tie_weights=True):
             held = Held(self.task.model)
-            loss = self.task.loss(self.task.model, batch)
+            loss = self.loss(self.task.model, batch)
             held.refuse_changes()
             refuse_no_loss(loss)
             self.functions.append(functions(loss))

@@ -7,7 +7,8 @@ reported at once, with the modules it comes from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -26,24 +27,14 @@ from vgame.program.lowering.pointwise import clamp
 from vgame.program.lowering.precision import narrowed
 from vgame.program.lowering.reduction import vector_norm
 from vgame.program.lowering.views import stack
-from vgame.program.operators import (
-    ArgMax,
-    Contract,
-    Copy,
-    Gather,
-    Map,
-    Operator,
-    ReduceMax,
-    Ref,
-    RefClass,
-    operand_refs,
-)
+from vgame.program.operators import Copy, Ref, RefClass
 from vgame.program.optimizer_plan import ByRule, RateAt, plan_of
 from vgame.program.optimizer_step import OptimizerStep
 from vgame.program.optimizers import Rule, rule_of
 from vgame.program.play import Played
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
+from vgame.program.renumber import moved, reachable, renumber
 from vgame.program.schedule import Schedule, to_binary32
 from vgame.system.progress import SILENCE, Silence
 from vgame.tasks.task import Task
@@ -88,14 +79,15 @@ def lower_task(task: Task, schedule: Schedule | None, steps: int, listener: Sile
 
 
 def lower_captured(
-    task: Task, captured: Captured, schedule: Schedule | None, steps: int, listener: Silence = SILENCE
+    task: Task, captured: Sequence[Captured], schedule: Schedule | None, steps: int, listener: Silence = SILENCE
 ) -> Lowered:
-    """The same, from a graph that was captured before."""
+    """The same, from graphs that were captured before."""
     look_at_files(task.data, listener)
     listener.stage("checks the data, lowers what was captured")
     _refuse_values(task)
-    check_indices(captured, task)
-    refuse_carried(captured, task)
+    for each in captured:
+        check_indices(each, task)
+        refuse_carried(each, task)
     return _Lowering(task, captured, schedule, steps, listener).run()
 
 
@@ -126,7 +118,7 @@ def _refuse_values(task: Task) -> None:
 
 class _Lowering:
     def __init__(
-        self, task: Task, captured: Captured, schedule: Schedule | None, steps: int, listener: Silence
+        self, task: Task, captured: Sequence[Captured], schedule: Schedule | None, steps: int, listener: Silence
     ) -> None:
         self.task, self.captured, self.schedule, self.steps, self.listener = task, captured, schedule, steps, listener
         self.b = Builder()
@@ -138,28 +130,40 @@ class _Lowering:
 
     def run(self) -> Lowered:
         self._state_inputs()
-        loss, gradients = self._gradients()
-        gradients = dict(zip(self.captured.trained, gradients, strict=True))
-        self.asleep = asleep_of(self.task, gradients)
+        batches, optimizers = self._load_batches(), [[o] for o in self.task.optimizers]
+        trained = [name for captured in self.captured for name in captured.trained]
+        self.asleep = asleep_of(self.task, trained)
+        if len(self.captured) == 1:
+            optimizers = [list(self.task.optimizers)]
+        losses = [self._turn(*turn, batches) for turn in zip(self.captured, optimizers, strict=True)]
+        if self.task.average is not None:
+            self._average(self.task.average, trained)
+        return self._finish(self._computed(reduce(lambda a, b: self.b.map(Function.ADD, a, b), losses)))
+
+    def _turn(
+        self, captured: Captured, optimizers: Sequence[torch.optim.Optimizer], batches: Sequence[Sequence[Value]]
+    ) -> Value:
+        """A loss and the steps of its optimizers, over the state as it stands in this step by now."""
+        loss, gradients = self._gradients(captured, batches)
+        gradients = dict(zip(captured.trained, gradients, strict=True))
         if self.task.clip is not None:
             gradients = self._clipped(gradients, self.task.clip)
         if (limit := self.task.clip_value) is not None:
             self.b.label = "clip"
             gradients = {name: clamp(self.b, g, -limit, limit) for name, g in gradients.items()}
-        self._optimizer(gradients)
-        if self.task.average is not None:
-            self._average(self.task.average, gradients)
-        return self._finish(self._computed(loss))
+        self._optimizer(optimizers, gradients)
+        return loss
 
-    def _gradients(self) -> tuple[Value, list[Value]]:
+    def _gradients(self, captured: Captured, batches: Sequence[Sequence[Value]]) -> tuple[Value, list[Value]]:
         """(loss, gradients), summed over the step's batches; each batch sees the buffers that the one before left."""
-        parameters, buffers = self.inputs[: len(self.captured.parameters)], self.inputs[len(self.captured.parameters) :]
+        count = len(captured.parameters)
+        parameters, buffers = self.outputs[:count], self.outputs[count : count + len(captured.buffers)]
         sums: list[Value] = []
-        for batch in self._load_batches():
-            loss, gradients, buffers = Graph(self.captured, self.b).run([*parameters, *buffers, *batch])
+        for batch in batches:
+            loss, gradients, buffers = Graph(captured, self.b).run([*parameters, *buffers, *batch])
             news = [loss, *gradients]
             sums = [self.b.map(Function.ADD, a, b) for a, b in zip(sums, news, strict=True)] if sums else news
-        for name, value in zip(self.captured.buffers, buffers, strict=True):
+        for name, value in zip(captured.buffers, buffers, strict=True):
             self._assign(name, value)
         return sums[0], sums[1:]
 
@@ -250,8 +254,8 @@ class _Lowering:
 
     # ---- optimizer ----
 
-    def _optimizer(self, gradients: Mapping[str, Value]) -> None:
-        for optimizer in self.task.optimizers:
+    def _optimizer(self, optimizers: Iterable[torch.optim.Optimizer], gradients: Mapping[str, Value]) -> None:
+        for optimizer in optimizers:
             self.b.label = "optimizer"
             plan = plan_of(self.task, optimizer, self.schedule, self.steps, set(gradients), self.asleep, self.listener)
             (self._by_rule if isinstance(plan, ByRule) else self._as_written)(optimizer, plan, gradients)
@@ -341,11 +345,11 @@ class _Lowering:
 
     def _finish(self, loss: Value) -> Lowered:
         refs = [v.ref for v in self.outputs]
-        kept = _reachable(self.b.operators, [*refs, loss.ref])
+        kept = reachable(self.b.operators, [*refs, loss.ref])
         renumbered = {old: new for new, old in enumerate(kept)}
-        operators = tuple(_renumber(self.b.operators[i], renumbered) for i in kept)
+        operators = tuple(renumber(self.b.operators[i], renumbered) for i in kept)
         sources = tuple(
-            Source(_move(ref, renumbered), t.numel(), label.integer)
+            Source(moved(ref, renumbered), t.numel(), label.integer)
             for ref, (label, t) in zip(refs, self.state, strict=True)
         )
         labels = Labels(
@@ -361,32 +365,3 @@ class _Lowering:
         data = tuple(as_words(name, tensor) for name, tensor in self.task.data.items())
         table = np.stack(self.scalar_columns, 1) if self.scalar_columns else np.zeros((self.steps, 0), np.float32)
         return Lowered(program, tuple(t for _, t in self.state), data, torch.from_numpy(table))
-
-
-# ---- the graph, node by node ----
-
-
-def _reachable(operators: Sequence[Operator], roots: Sequence[Ref]) -> list[int]:
-    needed = {ref.index for ref in roots if ref.cls is RefClass.OPERATOR}
-    for i in range(len(operators) - 1, -1, -1):
-        if i in needed:
-            needed.update(r.index for r, _, _ in operand_refs(operators[i]) if r.cls is RefClass.OPERATOR)
-    return sorted(needed)
-
-
-def _move(ref: Ref, renumbered: Mapping[int, int]) -> Ref:
-    return Ref(ref.cls, renumbered[ref.index]) if ref.cls is RefClass.OPERATOR else ref
-
-
-def _renumber(operator: Operator, renumbered: Mapping[int, int]) -> Operator:
-    match operator:
-        case Map() | Copy():
-            moved = tuple(replace(a, ref=_move(a.ref, renumbered)) for a in operator.accesses)
-            return replace(operator, accesses=moved)
-        case Contract():
-            return replace(operator, a=_move(operator.a, renumbered), b=_move(operator.b, renumbered))
-        case Gather():
-            return replace(operator, index=_move(operator.index, renumbered), table=_move(operator.table, renumbered))
-        case ReduceMax() | ArgMax():
-            return replace(operator, operand=_move(operator.operand, renumbered))
-    return operator

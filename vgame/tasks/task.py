@@ -44,7 +44,8 @@ class Task:
     """
 
     model: nn.Module
-    loss: Callable[[nn.Module, Batch], torch.Tensor]
+    # several, one for each optimizer, take turns: each sees the steps that the optimizers before it have made (a GAN)
+    loss: Callable[[nn.Module, Batch], torch.Tensor] | Sequence[Callable[[nn.Module, Batch], torch.Tensor]]
     optimizer: (
         torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
     )  # several step one after the other, each for its own
@@ -73,6 +74,10 @@ class Task:
     def __post_init__(self) -> None:
         if not self.optimizers or not all(isinstance(o, torch.optim.Optimizer) for o in self.optimizers):
             raise ProgramError(f"the task's optimizer is {self.optimizer!r}; a torch.optim.Optimizer is expected")
+        if isinstance(self.loss, Sequence) and len(self.loss) != len(self.optimizers):
+            raise ProgramError(
+                f"{len(self.loss)} losses and {len(self.optimizers)} optimizers: one optimizer for each loss is expected, in their order"
+            )
         if not isinstance(self.schedulers, Sequence):
             raise ProgramError(f"schedulers = {self.schedulers!r}: a list of them is expected, [scheduler] for one")
         if not isinstance(self.data, Mapping):
@@ -130,7 +135,13 @@ class Task:
                 )
             object.__setattr__(self, name, own)
         object.__setattr__(self, "data", found.tensors)
-        object.__setattr__(self, "loss", found.restored(self.loss))
+        restored = [found.restored(loss) for loss in self.losses]
+        object.__setattr__(self, "loss", restored if isinstance(self.loss, Sequence) else restored[0])
+
+    @property
+    def losses(self) -> tuple[Callable[[nn.Module, Batch], torch.Tensor], ...]:
+        """In the order in which they are computed."""
+        return tuple(self.loss) if isinstance(self.loss, Sequence) else (self.loss,)
 
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
