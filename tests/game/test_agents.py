@@ -77,6 +77,19 @@ def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
     assert [d.status for d in play.disputes()] == [Status.DISMISSED, Status.DISMISSED, Status.OPEN]
 
 
+def test_a_trainer_says_which_segments_it_will_be_asked_for(scene: Scene) -> None:
+    """All but the first that waits: `vgame trainer --workers` has them executed meanwhile."""
+    play, told = scene.claimed(SETUP), []
+    accusers = [play.auditor(None, Forcer, step=step) for step in (1, 5, 7)]
+    play.trainer.ahead = told.append
+    for _ in range(8):
+        for accuser in accusers:
+            accuser.step()
+        play.trainer.step()
+    assert [2, 3] in told or ([2] in told and [3] in told)
+    assert not any(1 in wanted for wanted in told)
+
+
 @pytest.mark.parametrize("crowd", [12])
 def test_a_crowd_at_the_segments_cannot_run_the_trainer_out_of_time_at_the_run_level(scene: Scene, crowd: int) -> None:
     """Idle disputes whose segments are due, and one whose reveal of the run tree then waits behind all of them."""

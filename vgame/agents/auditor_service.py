@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from vgame.agents.config import AgentConfig, open_game
+from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import matches
 from vgame.agents.retry import Deferred, Patience
@@ -28,7 +29,7 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
     game = open_game(seat, reporter)
     with settle(seat.device) as kind:
         hello(reporter, "auditor", seat.device)
-        computation = LocalRun(seat, kind, reporter)
+        computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
         computation.run()
         computation.rehearse()
         watch = AuditorService(game, computation, reporter, seat.poll, limits)
@@ -112,6 +113,8 @@ class AuditorService:
         state = self.game.job(job)
         phase = state.phase
         duties = [auditor.step]
+        if phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING} and not self._compares(auditor, state):
+            return True
         if phase is Phase.NONE:  # a reorganisation, or there never was one
             del self.auditors[job], self.patience[job]
             return False
@@ -123,6 +126,14 @@ class AuditorService:
         acted = each(duties)
         self._note(job, not acted and self._nothing_left(job, state))
         return acted
+
+    def _compares(self, auditor: Auditor, state: Job) -> bool:
+        """Is there a run to compare this claim with? Once there is one it stays, for a challenge commits to its tree."""
+        if auditor.compared != state.run_root:
+            if (history := self.computation.history_of(state)) is None:
+                return False
+            auditor.machine, auditor.compared = history, state.run_root
+        return True
 
     def _nothing_left(self, job: bytes, state: Job) -> bool:
         if state.phase is not Phase.CONVICTED:

@@ -33,6 +33,8 @@ class AgentConfig:
     keep: int = 1
     poll: float = 0.2
     log: Path | None = None  # an auditor's: the trainer's run folder, in mode `logged`
+    published: tuple[str, ...] = ()  # an auditor's: the folder or the URLs of the trainer's run
+    workers: int = 1  # processes that execute parts of a run, or contested segments, at the same time
     chain_id: int | None = None  # the chain that is signed for
 
 

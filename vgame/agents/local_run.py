@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgame.agents.client import off_chain
 from vgame.agents.config import AgentConfig
@@ -26,6 +27,9 @@ from vgame.runs.pace import measure
 from vgame.runs.published_log import PublishedLog
 from vgame.runs.store import Store
 from vgame.system.progress import Reporter
+
+if TYPE_CHECKING:
+    from vgame.runs.history import History
 
 
 class LocalRun:
@@ -119,6 +123,10 @@ class LocalRun:
             name = bundle.program.operator_name(stop.operator)
             text = f"step {stop.step} is not finite: element {stop.element} of operator {name}; nothing after it is committed"
         self.reporter.emit("computed", text, **fields)
+
+    def history_of(self, claim: Job) -> History | None:
+        """What to compare a claim with; None where it is still computed."""
+        return self.history
 
     @cached_property
     def pace(self) -> Pace:

@@ -6,6 +6,8 @@ Everything a role decides follows from the chain and its store; a role that was 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.delivery import delivered_folder, seller_of
@@ -31,7 +33,9 @@ def run_trainer(seat: AgentConfig, job: bytes, reporter: Reporter, any_terms: bo
     with settle(seat.device) as kind:
         hello(reporter, "trainer", seat.device)
         computation = LocalRun(seat, kind, reporter)
-        return play(trainer_of(game, job, computation, any_terms), computation, reporter, seat.poll)
+        trainer = trainer_of(game, job, computation, any_terms)
+        with executed_ahead(trainer, computation, seat):
+            return play(trainer, computation, reporter, seat.poll)
 
 
 def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = False) -> Trainer:
@@ -66,7 +70,24 @@ def run_delegate(seat: AgentConfig, job: bytes, reporter: Reporter) -> Phase:
             delegate.seller = seller_of(computation.bundle, computation.history, store, job)
         computation.hold()
         computation.run(delegate.hurry)
-        return play(delegate, computation, reporter, seat.poll)
+        with executed_ahead(delegate, computation, seat):
+            return play(delegate, computation, reporter, seat.poll)
+
+
+@contextmanager
+def executed_ahead(trainer: Trainer, computation: LocalRun, seat: AgentConfig) -> Iterator[None]:
+    """With several workers, contested segments are executed by the others while the first is answered."""
+    if seat.workers == 1:
+        yield
+        return
+    from vgame.runs.ahead import Ahead
+
+    others = Ahead(computation.history, seat.device, seat.workers - 1)
+    trainer.ahead, computation.history.ahead = others.want, others.segment
+    try:
+        yield
+    finally:
+        others.end()
 
 
 def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: float) -> Phase:

@@ -17,6 +17,7 @@ from vgame.cli.options import (
     Metrics,
     Rpc,
     StoreFolder,
+    Workers,
     app,
     check_number,
     heard,
@@ -132,13 +133,14 @@ def trainer(
     delegate: Annotated[
         bool, typer.Option("--delegate", help="only answer for the job's trainer, which named this account")
     ] = False,
+    workers: Workers = 1,
     chain_id: ChainId = None,
     metrics: Metrics = None,
     log_json: LogFile = None,
     json: Json = False,
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
-    seat = seat_of(rpc, game, bundle, store, device, chain_id)
+    seat = seat_of(rpc, game, bundle, store, device, chain_id, workers=workers)
     reporter = heard("delegate" if delegate else "trainer", metrics, log_json, json)
     from vgame.agents.roles import run_delegate, run_trainer
     from vgame.chain.records import Phase
@@ -199,13 +201,18 @@ def auditor(
     ] = None,
     any_terms: Annotated[bool, typer.Option("--any-terms", help="dispute on clocks that may be too short")] = False,
     log: Annotated[Path | None, typer.Option(help="mode logged: the trainer's run folder, or a copy of it")] = None,
+    published: Annotated[
+        list[str] | None,
+        typer.Option(help="folder or URL of the trainer's run, whose states save time; again for mirrors"),
+    ] = None,
+    workers: Workers = 1,
     chain_id: ChainId = None,
     metrics: Metrics = None,
     log_json: LogFile = None,
     json: Json = False,
 ) -> None:
     """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
-    seat = seat_of(rpc, game, bundle, store, device, chain_id, log)
+    seat = seat_of(rpc, game, bundle, store, device, chain_id, log, published or (), workers)
     from vgame.agents.auditor_service import Limits, run_auditor
 
     run_auditor(seat, heard("auditor", metrics, log_json, json), Limits(wei_of(max_bond), any_terms), once)

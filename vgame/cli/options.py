@@ -4,6 +4,7 @@ What commands have in common: their options, how these are read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,7 @@ job_app = typer.Typer(no_args_is_help=True, help="Orders: what a client pays for
 bonus_app = typer.Typer(no_args_is_help=True, help="A bonus by accuracy on a committed test set.")
 
 
+WORKERS = "processes that execute parts of the run at the same time"
 Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
 
 
@@ -59,13 +61,19 @@ Mode = StrEnum("Mode", ["correct", "nearest", "fp32"])
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text")]
 
 
-def seat_of(rpc: str, game: str, bundle: Path, store: Path, device: str, chain_id: int | None, log: Path | None = None):
+Workers = Annotated[int, typer.Option("--workers", min=1, help=WORKERS)]
+
+
+def seat_of(
+    rpc: str, game: str, bundle: Path, store: Path, device: str, chain_id: int | None, log: Path | None = None,
+    published: Sequence[str] = (), workers: int = 1,
+):  # fmt: skip
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
     from vgame.agents.config import AgentConfig
 
-    return AgentConfig(rpc, game, bundle, store, device, log=log, chain_id=chain_id)
+    return AgentConfig(rpc, game, bundle, store, device, 1, 0.2, log, tuple(published), workers, chain_id)
 
 
 def heard(role: str, metrics: str | None, log: Path | None, json: bool) -> Reporter:

@@ -35,6 +35,7 @@ class Auditor(Player):
         Phase.CONVICTED: [("reward_window", "the time to show what was known")],
     }
     refusal: Callable[[Job], str] | None = None
+    compared: bytes | None = None  # run root of the claim that the machine is for
 
     @cached_property
     def checked(self) -> dict[tuple[Level, int, bytes], bool]:

@@ -6,6 +6,7 @@ this class with one method changed (vgame/attacks/adversaries.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ class Trainer(Player):
 
     side = Turn.TRAINER
     seller: Seller | None = None  # of a job with delivery
+    ahead: Callable[[Sequence[int]], None] | None = None  # is told whose segments will be asked for
     windows = {  # noqa: RUF012
         Phase.CREATED: [("accept_window", "the time to accept")],
         Phase.ACCEPTED: [("claim_window", "the time to claim")],
@@ -115,6 +117,8 @@ class Trainer(Player):
         standings = self.standings(job)
         waiting = [(s.dispute.turn_at, s.number, s.dispute) for s in standings if s.turn is Turn.TRAINER]
         waiting.sort(key=lambda w: w[:2])
+        if self.ahead:
+            self.ahead([d.index + 1 for _, _, d in waiting[1:] if d.level is Level.RUN and d.height == 0])
         answers = [partial(self.serve, job, number, d) for _, number, d in waiting]
         return one_of([*answers, partial(self.sweep, job, standings)])
 

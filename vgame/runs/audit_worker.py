@@ -1,8 +1,9 @@
 """A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT [URL ...]`.
 
-In: the URLs from which states come that are not in the folder; lines `FIRST LAST` (checkpoints up to COUNT) on standard input. Out: one
-JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for each part {"first", "last", "checked", "differs",
-"theirs", "mine", "kept", "step"}, or {"error": sentence}; {"begins": step} as a sign of life before each step that is executed.
+In: the URLs from which states come that are not in the folder; lines `FIRST LAST` (checkpoints up to COUNT) or `segment C` on standard
+input. Out: one JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for each part {"first", "last",
+"checked", "differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or {"error": sentence}; {"begins": step} as a sign of
+life before each step that is executed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 def serve(run: Path, device: str, count: int, urls: Sequence[str]) -> None:
     from vgame.runs.audit import audit_kept, audit_parts
     from vgame.runs.folder import executor_of, open_run
+    from vgame.runs.history import History
     from vgame.runs.logged_store import LoggedStore
     from vgame.runs.parallel_audit import opened
     from vgame.system.progress import SILENCE
@@ -41,6 +43,9 @@ def serve(run: Path, device: str, count: int, urls: Sequence[str]) -> None:
             store.follow(executor)
         _say(ready=opened(store, count), vgame=sources())
         for line in sys.stdin:
+            if line.startswith("segment "):
+                _say(segment=[root.hex() for root in History(store, executor).segment(int(line.split()[1]))])
+                continue
             first, last = map(int, line.split())
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, SILENCE)

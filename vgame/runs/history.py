@@ -6,7 +6,7 @@ Nothing of a step is kept beyond a bounded cache of operator outputs, so a dispu
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 
@@ -40,6 +40,7 @@ class History:
         self.program = store.bundle.program
         self.steps, self.interval = store.bundle.steps, store.bundle.interval
         self.operators = len(self.program.operators)
+        self.ahead: Callable[[int], list[bytes] | None] | None = None  # a segment that others have executed
         self._states: OrderedDict[int, State] = OrderedDict()
         self._roots: dict[int, list[bytes]] = {}
         self._traces: dict[int, list[bytes]] = {}
@@ -81,6 +82,8 @@ class History:
             self._states.popitem(last=False)
 
     def segment(self, checkpoint: int) -> list[bytes]:
+        if checkpoint not in self._segments and self.ahead and (found := self.ahead(checkpoint)):
+            self._segments[checkpoint] = found
         if checkpoint not in self._segments:
             start = (checkpoint - 1) * self.interval
             end = min(start + self.interval, self.stop.step - 1 if self.stop else self.steps)

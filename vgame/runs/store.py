@@ -268,6 +268,22 @@ class Store:
             fork._renew_checks()
         return fork
 
+    def adopt(self, other: Store, checkpoint: int) -> None:
+        """Take over the checkpoints up to this one of another store of the same bundle, which were found right; the states that it has."""
+        self.hold()
+        for c in range(len(self.roots) + 1, checkpoint + 1):
+            step = min(c * self.bundle.interval, self.bundle.steps)
+            if other.nearest(c) == c and (c % self.keep == 0 or c == checkpoint):
+                self._save_state(step, other.load_state(c))
+            end = ROOT_BYTES * (c - 1)
+            root, losses = other.roots[c - 1], other.losses()[self.step : step]
+            check = _next_check(self._check, self._committed(c - 1, root))
+            self._append("losses.bin", losses.tobytes(), 4 * self.step)
+            self._append("checks.bin", check, end)
+            self._append("roots.bin", root, end)
+            self.roots.append(root)
+            self._check = check
+
     def losses(self) -> np.ndarray:
         data = self._read("losses.bin") if self.writable else self._losses
         return np.frombuffer(data[: 4 * self.step], "<f4")

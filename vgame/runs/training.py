@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -39,10 +40,11 @@ def train(
     progress: Progress | None = None,
     insist: Insist = lambda write: write(),
     committed: Committed | None = None,
+    most: int | None = None,
 ) -> Store:
     """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a last state that is gone
     is made again. StoreError before what is stored is used, if it is damaged or somebody else writes there. What is written is written by
-    `insist`."""
+    `insist`. `most`: so many intervals only."""
     if store.done:
         store.check()
         if store.nearest(len(store.roots)) < len(store.roots):
@@ -50,7 +52,7 @@ def train(
         return store
     store.hold()
     state = state_at(store, stepper, len(store.roots))
-    for end in intervals(store.bundle, stepper, state, store.step + 1, progress):
+    for end in islice(intervals(store.bundle, stepper, state, store.step + 1, progress), most):
         for tensor in store.bundle.data:
             refuse_changed(tensor)
         insist(partial(store.diverged, end) if isinstance(end, Divergence) else partial(store.commit, *end))

@@ -82,8 +82,15 @@ class WorkerProcess:
             raise VgameError(f"{given.run} was changed while it was audited; audit it again")
 
     def audit(self, part: Part) -> dict[str, Any]:
+        return self._ask(f"{part[0]} {part[1]}")
+
+    def segment(self, checkpoint: int) -> list[bytes]:
+        """State roots of a checkpoint's segment."""
+        return [bytes.fromhex(root) for root in self._ask(f"segment {checkpoint}")["segment"]]
+
+    def _ask(self, line: str) -> dict[str, Any]:
         with suppress(BrokenPipeError):  # its answer, or that there is none, says more
-            self.process.stdin.write(f"{part[0]} {part[1]}\n".encode())
+            self.process.stdin.write(f"{line}\n".encode())
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:

@@ -1,0 +1,192 @@
+"""An auditor that checks the trainer's published states with several workers, on the real contracts: it disputes where a segment differs,
+by its own nodes on the path and equality left of them, and the reward rule pays it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from real_jobs import Scene
+
+from vgame.agents import followed_run
+from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.agents.config import AgentConfig
+from vgame.agents.followed_run import FollowedRun
+from vgame.agents.local_run import LocalRun
+from vgame.attacks.adversaries import CheatingTrainer
+from vgame.chain.records import Phase
+from vgame.errors import Abstain
+from vgame.execute.executor import Executor
+from vgame.job.bundle import Bundle, load_bundle, save_bundle
+from vgame.job.file import read_job_file
+from vgame.runs.local import link_bundle
+from vgame.runs.prepare import prepare
+from vgame.system.progress import Reporter
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTER = Reporter(json_lines=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six checkpoints of two steps."""
+    made, job = tmp_path_factory.mktemp("jobs") / "bundle", read_job_file(ROOT / "vgame/tasks/digits.toml")
+    small = {"args": job.args | {"batch": 2}, "steps": 12, "interval": 2}
+    save_bundle(prepare(job.model_copy(update=small)), made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def bundle(folder: Path) -> Bundle:
+    return load_bundle(folder)
+
+
+def computed(folder: Path, store: Path, attack: tuple[str, int] | None = None, keep: int = 1) -> LocalRun:
+    """A trainer's run, published as its folder."""
+    run = LocalRun(AgentConfig("", "", folder, store, keep=keep), "cpu", REPORTER, attack)
+    run.run()
+    link_bundle(folder, run.store.folder)
+    return run
+
+
+@pytest.fixture(scope="module")
+def honest(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
+    return computed(folder, tmp_path_factory.mktemp("honest"), keep=3)
+
+
+@pytest.fixture(scope="module")
+def cheat(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
+    """Wrong from step 7 on, which is in the interval of checkpoint 4."""
+    return computed(folder, tmp_path_factory.mktemp("cheat"), ("poisoned-sample", 7))
+
+
+@pytest.fixture
+def seat(folder: Path, tmp_path: Path) -> AgentConfig:
+    return AgentConfig("", "", folder, tmp_path / "auditor")
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What this process executes itself."""
+    executed: list[int] = []
+    step = Executor.step
+    monkeypatch.setattr(Executor, "step", lambda self, n, *given: executed.append(n) or step(self, n, *given))
+    return executed
+
+
+def follow(seat: AgentConfig, *places: object, workers: int = 1) -> FollowedRun:
+    run = FollowedRun(replace(seat, published=tuple(map(str, places)), workers=workers), "cpu", REPORTER)
+    run.run()
+    return run
+
+
+def watch(scene: Scene, run: LocalRun) -> SimpleNamespace:
+    """The auditor's process, round by round."""
+    game = scene.game()
+    service = AuditorService(game, run, REPORTER, 0.0, Limits(any_clocks=True))
+    return SimpleNamespace(step=service.round, address=game.wallet.address, service=service)
+
+
+def paid(scene: Scene) -> list[str]:
+    return [e.args["auditor"] for e in scene.view.events("RewardPaid", scene.id)]
+
+
+def test_a_cheat_is_disputed_from_its_own_states_and_the_reward_paid(
+    system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, steps: list[int]
+) -> None:
+    run = follow(seat, cheat.store.folder, workers=2)
+    assert run.parted and len(run.store.roots) == 4 and steps == [7, 8]
+    assert run.store.roots[:3] == cheat.store.roots[:3] and run.store.roots[3] != cheat.store.roots[3]
+    scene = Scene(system, bundle)
+    trainer = scene.trainer(cheat.history, CheatingTrainer, silent=frozenset())
+    auditor = watch(scene, run)
+    assert scene.play(auditor, trainer) is Phase.CONVICTED
+    assert [name for name, _ in scene.causes] == ["Convicted"] and scene.causes[0][1] != "timeout"
+    scene.chain.advance(scene.view.job(scene.id).spec.reward_window + 1)
+    scene.play(auditor)
+    assert paid(scene) == [auditor.address]
+    assert max(steps) <= 8  # nothing right of the difference was ever executed
+
+
+def test_another_claim_is_compared_with_a_whole_run(
+    system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig
+) -> None:
+    """What is right of the difference is not known, so nothing is said about a claim that is not the published one."""
+    run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
+    trainer = scene.trainer(honest.history)
+    auditor = watch(scene, run)
+    assert scene.play(auditor, trainer) is Phase.FINAL and not scene.causes
+    assert run._whole.run_root == honest.run_root
+    again = follow(seat, "/nowhere")  # a restart, when the published run is gone
+    assert again.parted and again.store.roots == run.store.roots
+
+
+def test_an_honest_run_is_taken_over(honest: LocalRun, seat: AgentConfig, steps: list[int]) -> None:
+    run = follow(seat, honest.store.folder)
+    assert not run.parted and run.run_root == honest.run_root and steps == list(range(1, 13))
+    assert run.store.losses().tobytes() == honest.store.losses().tobytes()
+    assert run.history.segment(5) == honest.history.segment(5)
+    assert follow(replace(seat, keep=1), honest.store.folder).run_root == honest.run_root  # a restart
+
+
+def test_what_is_not_published_yet_is_computed(honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps) -> None:
+    copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
+    for name in ("roots.bin", "checks.bin"):
+        (copy / name).write_bytes((copy / name).read_bytes()[: 3 * 32])
+    run = follow(seat, copy)
+    assert run.run_root == honest.run_root and steps == list(range(1, 13))  # none twice
+
+
+def damage(name: str, at: int = -1) -> Callable[[Path], None]:
+    def damaged(copy: Path) -> None:
+        data = bytearray((copy / name).read_bytes())
+        data[at] ^= 1
+        (copy / name).write_bytes(data)
+
+    return damaged
+
+
+def test_nothing_is_taken_over_unexecuted(cheat: LocalRun, honest: LocalRun, seat: AgentConfig, tmp_path: Path) -> None:
+    """The newest state is another one, which workers say before they execute anything: wrong roots were taken over with it."""
+    copy = Path(shutil.copytree(cheat.store.folder, tmp_path / "copy"))
+    damage("states/0000000012.safetensors")(copy)
+    assert follow(seat, copy, workers=2).store.roots[:4] == honest.store.roots[:4]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        damage("states/0000000006.safetensors"),
+        damage("losses.bin", 20),
+        damage("roots.bin"),
+        damage("run.json", 20),
+        shutil.rmtree,
+    ],
+    ids=["state", "loss", "roots", "header", "gone"],
+)
+def test_what_cannot_be_used_is_computed(honest: LocalRun, seat: AgentConfig, tmp_path: Path, damaged) -> None:
+    """A trainer that publishes nonsense costs time, no more."""
+    copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
+    damaged(copy)
+    assert follow(seat, copy).run_root == honest.run_root
+
+
+def test_the_run_of_another_job(
+    folder: Path, honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path
+) -> None:
+    other = replace(load_bundle(folder), seed=99)
+    other.save(tmp_path / "other")
+    foreign = computed(tmp_path / "other", tmp_path / "foreign")
+    assert follow(seat, foreign.store.folder).run_root == honest.run_root
+
+
+def test_a_log_is_followed_another_way(seat: AgentConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        followed_run.LocalRun, "__init__", lambda self, *given: setattr(self, "bundle", SimpleNamespace(mode="logged"))
+    )
+    with pytest.raises(Abstain, match="--published is for runs without a log"):
+        follow(seat, "/nowhere")
