@@ -19,18 +19,19 @@ def free_port() -> int:
 
 
 class Ranks:
-    """`vgame train` in `world` processes; `sources`: what each is given, the last one for all others."""
+    """`vgame train` in `world` processes; `sources`: what each is given, the last one for all others. `line`: another command."""
 
-    def __init__(self, world: int, sources: Sequence[Path], out: Path, *options: str) -> None:
+    def __init__(self, world: int, sources: Sequence[Path], out: Path, *options: str, line: Sequence[str] = ()) -> None:
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
         shared |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         self.processes = []
         for rank in range(world):
             source = sources[min(rank, len(sources) - 1)]
-            line = [sys.executable, "-m", "vgame", "train", str(source), "--out", str(out), "--json", *options]
+            train = ["-m", "vgame", "train", str(source), "--out", str(out), "--json", *options]
+            command = [sys.executable, *(line or train)]
             self.processes.append(
                 subprocess.Popen(
-                    line,
+                    command,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from job_files import write
-from rank_processes import Ranks
+from rank_processes import ROOT, Ranks, free_port
 
 import vgame
 from vgame.job.file import read_job_file
@@ -49,9 +52,7 @@ def kill_through(bundle: Path, run: Path, worlds: tuple[int, ...], seed: int) ->
         if victim:  # rank 0 holds what the ranks tell each other, unless torchrun does
             assert f"rank {victim} (of {world}, host " in said and "died at step" in said, said
         assert said.count("vgame: ") == (1 if victim else world - 1), said
-        assert not list(run.glob("**/*.part")) or committed(run)
-    alone = Ranks(1, [bundle], run)
-    assert alone.wait()[0] == [0]
+    vgame.train(bundle, run)
 
 
 def test_begun_with_three_killed_gone_on_with_two_killed_ended_with_one(bundles, tmp_path):
@@ -94,3 +95,77 @@ def test_a_run_of_another_job_is_left_alone(bundles, tmp_path):
     codes, said = Ranks(2, [bundles["long"]], tmp_path / "run").wait()
     assert codes == [1, 1] and said.count("vgame: ") == 1 and "holds another job" in said, said
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+
+
+IN_A_GROUP = """
+import sys
+import torch, torch.distributed as dist, vgame
+dist.init_process_group("gloo")
+seen = []
+tell = [lambda step, model, losses: seen.append((step, len(losses), sorted(model.state_dict())[0]))]
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 3)
+data = {"x": torch.randn(90, 4), "y": torch.arange(90) % 3}
+loss = lambda model, batch: torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, batch=9)
+bundle = vgame.prepare(vgame.Job(task, steps=4, interval=2, seed=7))
+run = vgame.train(bundle, sys.argv[1], callbacks=tell, model=model)
+again = vgame.train(bundle, sys.argv[1])  # a run that has ended
+total = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(total)  # the user's group is as it was
+assert run.root == again.root and total == 3
+assert seen == ([(2, 2, "bias"), (4, 2, "bias")] if dist.get_rank() == 0 else []), seen
+print(run.root)
+"""
+
+
+def test_vgame_train_in_a_process_group(tmp_path):
+    (tmp_path / "script.py").write_text(IN_A_GROUP)
+    ranks = Ranks(2, [tmp_path], tmp_path, line=[str(tmp_path / "script.py"), str(tmp_path / "run")])
+    roots = [p.communicate(timeout=120) for p in ranks.processes]
+    assert [p.returncode for p in ranks.processes] == [0, 0], roots
+    assert {out.strip() for out, _ in roots} == {vgame.Run.open(tmp_path / "run").root}
+    assert vgame.audit(tmp_path / "run").match
+
+
+def test_an_address_where_nobody_is(bundles, tmp_path):
+    line = ["-m", "vgame", "train", str(bundles["short"]), "--out", str(tmp_path / "run"), "--timeout", "1"]
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RANK": "1"}
+    done = subprocess.run(
+        [sys.executable, *line],
+        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    told = [line for line in done.stderr.splitlines() if line.startswith("vgame: ")]
+    assert done.returncode == 1 and len(told) == 1 and not (tmp_path / "run").exists()
+    assert "no group of 2 ranks came together at 127.0.0.1:" in told[0] and "within 1 s" in told[0]
+
+
+@pytest.mark.nightly
+def test_torchrun_ends_all_and_the_dead_rank_is_named(bundles, tmp_path):
+    line = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        "-m",
+        "vgame",
+        "train",
+    ]
+    with open(tmp_path / "said", "w") as said:
+        process = subprocess.Popen(
+            [*line, str(bundles["long"]), "--out", str(tmp_path / "run")],
+            stderr=said,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        while not committed(tmp_path / "run"):
+            assert process.poll() is None
+            time.sleep(0.05)
+        workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        os.kill(int(workers[-1]), signal.SIGKILL)
+        assert process.wait(120) == 1
+    told = [line for line in (tmp_path / "said").read_text().splitlines() if line.startswith("vgame: ")]
+    assert len(told) == 1 and f"process {workers[-1]}) died at step" in told[0], told

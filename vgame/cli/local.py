@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -69,6 +70,9 @@ def train(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
+    os.environ.setdefault(
+        "TORCH_CPP_LOG_LEVEL", "ERROR"
+    )  # what a lost connection means is said by vgame/ranks/health.py
     from vgame.cli.runs import train_offline
 
     train_offline(bundle, out, device, keep, Reporter(json), profile, timeout, check)
