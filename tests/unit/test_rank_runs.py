@@ -1,0 +1,81 @@
+"""Rank 0 drives a run, the others follow: where it diverges, what is resumed, who looks at its states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rank_groups import LocalGroup, together
+from test_rank_splits import prepared, rows_task
+
+import vgame
+from vgame.job.bundle import Bundle
+from vgame.ranks.lead import Leader, follow, rank_executor
+from vgame.runs.folder import executor_of, store_of
+from vgame.runs.store import Store
+from vgame.runs.training import train
+
+
+def run(bundle: Bundle, folder: Path, world: int, check: float = 0.0, seen: list | None = None) -> Store:
+    """A run by several ranks, as vgame.runs.shared drives it."""
+
+    def work(group: LocalGroup) -> Store | bool:
+        executor = rank_executor(bundle, "cpu", group)
+        if group.rank:
+            return follow(executor)
+        leader, store = Leader(bundle, "cpu", executor, check), store_of(folder, bundle, keep=2)
+        failed = True
+        try:
+            committed = None if seen is None else lambda store, state, losses: seen.append([t.sum() for t in state])
+            train(store, leader, committed=committed)
+            failed = False
+        finally:
+            store.release()
+            leader.end(failed)
+        return store
+
+    store, *followed = together(world, work)
+    assert followed == [True] * (world - 1)
+    return store
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return prepared(rows_task(6))
+
+
+@pytest.fixture(scope="module")
+def alone(bundle, tmp_path_factory) -> Store:
+    store = store_of(tmp_path_factory.mktemp("alone"), bundle)
+    return train(store, executor_of(bundle, "cpu"))
+
+
+def test_roots_losses_and_states_are_those_of_one_rank(bundle, alone, tmp_path):
+    seen: list = []
+    store = run(bundle, tmp_path, 3, check=0.5, seen=seen)
+    assert store.roots == alone.roots and store.losses().tobytes() == alone.losses().tobytes()
+    assert len(seen) == len(store.roots)
+
+
+def test_a_run_is_resumed_by_another_number_of_ranks_and_its_last_state_made_again(bundle, alone, tmp_path):
+    run(replace(bundle, steps=2, interval=2), tmp_path / "half", 2)
+    half = Store(tmp_path / "half", replace(bundle, steps=2, interval=2))
+    begun = store_of(tmp_path / "run", bundle)
+    begun.commit(half.load_state(1), half.losses())
+    begun.release()
+    assert run(bundle, tmp_path / "run", 3).roots == alone.roots
+    for state in (tmp_path / "run" / "states").iterdir():
+        state.unlink()
+    again = run(bundle, tmp_path / "run", 2)  # nothing is kept: executed again from the initial state
+    assert again.nearest(2) == 2 and again.load_state(2)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_run_that_diverges_says_where_as_one_rank_does(tmp_path, world):
+    job = vgame.Job(rows_task(6), steps=8, interval=2, seed=7, schedule=vgame.Constant(lr="1e30"))
+    bundle = vgame.prepare(job)
+    single = vgame.train(bundle, tmp_path / "alone")
+    assert single.divergence is not None, "the learning rate is too large for any weight"
+    store = run(bundle, tmp_path / "run", world)
+    assert store.divergence == single.divergence and store.step == single.step
