@@ -1,10 +1,10 @@
 """What ranks send, hold and take, by job and number of ranks; each run's root must be that of one rank. JSON on stdout.
 
-    python scripts/ranks.py                          # docs/ranks.json: bytes and words, by plan and by measurement
-    python scripts/ranks.py --times                  # seconds of a step too: on a machine that does nothing else
+    python scripts/ranks.py > docs/ranks.json        # bytes and words; ranks are threads of one process
+    python scripts/ranks.py --times                  # seconds of a step too; ranks are processes of one thread, over gloo
     python scripts/ranks.py JOB.toml ... --steps 20  # these jobs
 
-Every rank is a process of one thread (gloo on loopback). Bytes are what a rank gives to others in a step; `plain` is what data-parallel
+Times need a machine that does nothing else. Bytes are what a rank gives to others in a step; `plain` is what data-parallel
 training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
 """
 
@@ -23,15 +23,20 @@ from pathlib import Path
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.executor import Executor
-from vgame.job.bundle import load_bundle
+from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.file import read_job_file
+from vgame.ranks.exchange import Group
 from vgame.ranks.group import joined
 from vgame.ranks.lead import rank_executor
 from vgame.ranks.part import Exchange
 from vgame.ranks.plan import shared_work
 from vgame.runs.prepare import prepare
 
-TASKS = Path(__file__).resolve().parent.parent / "vgame" / "tasks"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "unit"))
+from rank_groups import together  # noqa: E402
+
+TASKS = ROOT / "vgame" / "tasks"
 SHIPPED = ("digits", "small_resnet", "small_gpt", "small_llama", "small_lstm")
 WORLDS = (1, 2, 4, 8)
 
@@ -39,7 +44,7 @@ WORLDS = (1, 2, 4, 8)
 def main() -> None:
     arguments = parse()
     if arguments.worker:
-        print(json.dumps(work(arguments.jobs[0], arguments.steps, arguments.times)))
+        print(json.dumps(work(arguments.jobs[0], arguments.steps)))
         return
     with tempfile.TemporaryDirectory() as folder:
         jobs = arguments.jobs or shipped(Path(folder))
@@ -73,12 +78,12 @@ def measured(job: Path, folder: Path, arguments: argparse.Namespace) -> list[dic
     rows = []
     for world in WORLDS:
         found = run(bundle, world, arguments)
-        rows.append({"job": job.stem, "ranks": world} | row_of(found, rows[0] if rows else None))
+        rows.append({"job": job.stem, "ranks": world} | row_of(found, rows[0] if rows else None, arguments.times))
         print(f"{job.stem}, {world}: {rows[-1]}", file=sys.stderr)
     return rows
 
 
-def row_of(found: list[dict], alone: dict | None) -> dict:
+def row_of(found: list[dict], alone: dict | None, times: bool) -> dict:
     """What the ranks tell, and how it compares with one."""
     roots = {rank["root"] for rank in found}
     if len(roots) > 1 or (alone and roots != {alone["root"]}):
@@ -88,7 +93,7 @@ def row_of(found: list[dict], alone: dict | None) -> dict:
     plain = 8 * (len(found) - 1) * first["parameters"] // len(found)
     row |= {"bytes_over_plain": round(sent / plain, 2) if plain else None}
     row |= {"state_words": held, "state_over_one": round(held / (alone or {"state_words": held})["state_words"], 3)}
-    if "seconds" in first:
+    if times:
         slowest = max(rank["seconds"] for rank in found)
         row |= {"seconds": slowest, "time_over_one": round(slowest / (alone or {"seconds": slowest})["seconds"], 3)}
     return row
@@ -96,14 +101,17 @@ def row_of(found: list[dict], alone: dict | None) -> dict:
 
 def run(bundle: Path, world: int, arguments: argparse.Namespace) -> list[dict]:
     """What each rank of a group tells."""
+    if not arguments.times:
+        loaded = load_bundle(bundle)
+        one = [alone(loaded, arguments.steps)]
+        return one if world == 1 else together(world, lambda group: shared(loaded, group, arguments.steps))
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
     line = [sys.executable, __file__, "--worker", str(bundle), "--steps", str(arguments.steps)]
-    line += ["--times"] if arguments.times else []
     ranks = [
-        subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=os.environ | shared | {"RANK": str(rank)})
+        subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=os.environ | meet | {"RANK": str(rank)})
         for rank in range(world)
     ]
     told = [rank.communicate()[0] for rank in ranks]
@@ -112,27 +120,42 @@ def run(bundle: Path, world: int, arguments: argparse.Namespace) -> list[dict]:
     return [json.loads(text) for text in told]
 
 
-def work(folder: Path, steps: int, times: bool) -> dict:
-    """One rank."""
+def work(folder: Path, steps: int) -> dict:
+    """One rank that is a process."""
     bundle = load_bundle(folder)
-    labels, names = bundle.program.labels.state, {name for name, _ in bundle.keys.values()}
-    parameters = sum(s.elements for s, l in zip(bundle.program.sources, labels, strict=True) if l.name in names)
-    found = {"parameters": parameters}
     if os.environ["WORLD_SIZE"] == "1":
-        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode)
-        state, seconds = stepped(executor, executor.initial(bundle.state), steps)
-        words = sum(t.numel() for t in state)
-        found |= {"bytes": 0, "exchanges": 0, "work_shared": 0.0, "state": words}
-        found |= {"root": tensors_root(Kind.STATE, state).hex()}
-    else:
-        with joined() as group:
-            executor = rank_executor(bundle, "cpu", group)
-            state, seconds = stepped(executor, executor.to_device(bundle.state), steps)
-            exchanges = sum(isinstance(op, Exchange) for op in executor.program.operators)
-            found |= {"bytes": group.sent // steps, "exchanges": exchanges, "state": sum(t.numel() for t in state)}
-            found |= {"work_shared": round(shared_work(bundle.program, executor.plan.nodes), 4)}
-            found |= {"root": tensors_root(Kind.STATE, executor.whole(state)).hex()}
-    return found | ({"seconds": seconds} if times else {})
+        return alone(bundle, steps)
+    with joined() as group:
+        return shared(bundle, group, steps)
+
+
+def alone(bundle: Bundle, steps: int) -> dict:
+    """What a run without ranks tells."""
+    executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode)
+    state, seconds = stepped(executor, executor.initial(bundle.state), steps)
+    told = {"bytes": 0, "exchanges": 0, "work_shared": 0.0, "parameters": parameters(bundle)}
+    return told | {
+        "state": sum(t.numel() for t in state),
+        "root": tensors_root(Kind.STATE, state).hex(),
+        "seconds": seconds,
+    }
+
+
+def shared(bundle: Bundle, group: Group, steps: int) -> dict:
+    """What one of several ranks tells."""
+    executor = rank_executor(bundle, "cpu", group)
+    state, seconds = stepped(executor, executor.to_device(bundle.state), steps)
+    told = {"bytes": group.sent // steps, "parameters": parameters(bundle), "seconds": seconds}
+    told |= {"exchanges": sum(isinstance(op, Exchange) for op in executor.program.operators)}
+    told |= {"work_shared": round(shared_work(bundle.program, executor.plan.nodes), 4)}
+    told |= {"state": sum(t.numel() for t in state)}
+    return told | {"root": tensors_root(Kind.STATE, executor.whole(state)).hex()}
+
+
+def parameters(bundle: Bundle) -> int:
+    """Words of the module's own tensors."""
+    labels, names = bundle.program.labels.state, {name for name, _ in bundle.keys.values()}
+    return sum(s.elements for s, l in zip(bundle.program.sources, labels, strict=True) if l.name in names)
 
 
 def stepped(executor: Executor, state, steps: int):
