@@ -26,6 +26,7 @@ EXTRAS = {
     "transformers": "hf",
     **dict.fromkeys(("timm", "torchvision"), "zoo"),
     "triton": "gpu",
+    "pyarrow": "data",
     "ray": "ray",
     "aiohttp": "remote",
 }

@@ -1,4 +1,4 @@
-"""Data larger than memory: a file of .npy, .safetensors or raw tokens as a tensor whose words stay on disk.
+"""Data larger than memory: .npy, .safetensors, raw tokens, a column of Arrow or Parquet files, as a tensor whose words stay on disk.
 
 In: a path. Out: a tensor for a Task's data. Its type is looked at before anything else is read; float32 and int32 are mapped where
 they lie, narrower and wider integers are copied once, as int32 words, into the cache folder.
@@ -18,6 +18,7 @@ import torch
 from vgame.commit.mapped import cache_folder, map_words, mark, source_of
 from vgame.errors import DataError
 from vgame.system.files import open_file, parse_json
+from vgame.tasks.tables import SUFFIXES, column_file
 
 PIECE = 2**22  # numbers that are converted at a time
 MOST_HEADER = 2**24
@@ -27,9 +28,12 @@ OF_SAFETENSORS = {
 
 
 def mapped(path: Path | str, name: str | None = None, *, dtype: str | None = None) -> torch.Tensor:
-    """The numbers of a file, read from disk when a step gathers them. `name`: of the tensor in a .safetensors file; `dtype`: of a raw file
-    of numbers, "uint16" for example. DataError where type or size are not what a job can read."""
+    """The numbers of a file, read from disk when a step gathers them. `name`: of the tensor in a .safetensors file, or of a column in
+    a file or a folder of .arrow or .parquet (what `datasets` saves; needs `pip install 'vgame[data]'`); `dtype`: of a raw file of
+    numbers, "uint16" for example. DataError where type or size are not what a job can read."""
     path = Path(path).resolve()
+    if path.is_dir() or path.suffix in SUFFIXES:
+        path, name = column_file(path, name), None
     try:
         with open_file(path, follow=True) as file:
             kind, shape, offset = _header(path, file, name, dtype)
