@@ -3,6 +3,7 @@
     python scripts/exhaustive.py [--function NAME] [--threads N]     every word: check, settle, checksum, record
     python scripts/exhaustive.py --sample 1/4096                     some panels of 4,096 words; records nothing
     python scripts/exhaustive.py --torch                             every word through the torch twin: the same checksums?
+    python scripts/exhaustive.py --bfloat16                          every word, rounded to 8 bits from the results proved before
 
 Checked: vgame/arithmetic/numba/elementary.py. Against: exhaustive_panels.py, and where that does not confirm, exhaustive_reference.py.
 """
@@ -25,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exhaustive_panels import PANEL, unconfirmed
-from exhaustive_reference import NAN, settle
+from exhaustive_reference import NAN, from_word, settle, settle_by_intervals
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.numba.elementary import fill
@@ -144,6 +145,55 @@ def compare_torch(function: Function, expected: list[str]) -> Iterator[int]:
             yield block
 
 
+# ---- bfloat16 ----
+
+
+def check_narrow(function: Function, words: np.ndarray, claimed: np.ndarray) -> tuple[str, list[tuple[int, int]], int]:
+    """(checksum, [(word, right result)] of wrong ones, midpoints) of results rounded to 8 bits; claimed: right binary32 results.
+
+    Only where these are midpoints of 8 bits do they not decide (docs/numerics-bf16.md, section 1): there intervals do.
+    """
+    import torch
+
+    from vgame.arithmetic.torch.narrow import pointwise
+
+    argument, value = (torch.from_numpy(x.view(np.float32)) for x in (words, claimed))
+    got = pointwise(function, value, (argument,)).numpy().view(np.uint32)
+    right = (claimed + (0x7FFF + (claimed >> 16 & 1))) & np.uint32(0xFFFF0000)
+    right[claimed & 0x7FFFFFFF > 0x7F800000] = NAN
+    places = np.flatnonzero(claimed & 0xFFFF == 0x8000)
+    for place in places.tolist():
+        right[place], _ = settle_by_intervals(function, from_word(int(words[place])), 8)
+    wrong = np.flatnonzero(got != right)
+    return hashlib.sha256(got).hexdigest(), [(int(words[i]), int(right[i])) for i in wrong], places.size
+
+
+def check_narrow_block(task: tuple[Function, int, str]) -> tuple[str, list[tuple[int, int]], int]:
+    """Check one block, whose binary32 results must have the checksum that is recorded."""
+    function, block, digest = task
+    words = block_words(block)
+    claimed = kernel(function, words)
+    if hashlib.sha256(claimed).hexdigest() != digest:
+        raise ArithmeticError(f"{function.name}: block {block} is not the recorded one; run without --bfloat16 first")
+    return check_narrow(function, words, claimed)
+
+
+def run_narrow(function: Function, threads: int, digests: list[str]) -> dict:
+    """Check every block. Returns the record."""
+    start = time.monotonic()
+    with get_context("spawn").Pool(threads) as pool:
+        found = pool.map(check_narrow_block, [(function, b, digest) for b, digest in enumerate(digests)], 1)
+    wrong = [row for _, rows, _ in found for row in rows]
+    print("".join(f"wrong: {word:#010x}, right: {right:#010x}\n" for word, right in wrong[:20]), end="")
+    return {
+        "inputs": BLOCKS * BLOCK,
+        "mismatches": len(wrong),
+        "midpoints": sum(midpoints for _, _, midpoints in found),
+        "seconds": round(time.monotonic() - start),
+        "sha256": hashlib.sha256("".join(digest for digest, _, _ in found).encode()).hexdigest(),
+    }
+
+
 def main() -> int:
     """Exit status 0 if nothing differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -151,6 +201,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--sample", type=Fraction)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true")
     arguments = parser.parse_args()
     bad = 0
     for function in [Function[name] for name in arguments.function or [f.name for f in ELEMENTARY]]:
@@ -160,6 +211,11 @@ def main() -> int:
             record[function.name]["torch_equal"] = not different
             bad += len(different)
             print(f"{function.name}: torch differs in {len(different)} blocks", flush=True)
+        elif arguments.bfloat16:
+            narrow = run_narrow(function, arguments.threads, record[function.name]["blocks"])
+            record[function.name]["bfloat16"] = narrow
+            bad += narrow["mismatches"]
+            print(f"{function.name} to 8 bits: {narrow}", flush=True)
         elif arguments.sample:
             outcome = check_sample(function, arguments.sample)
             bad += len(outcome.mismatches)
@@ -167,6 +223,8 @@ def main() -> int:
             continue
         else:
             before, record[function.name] = record.get(function.name, {}), run(function, arguments.threads)
+            if before.get("sha256") == record[function.name]["sha256"] and "bfloat16" in before:
+                record[function.name]["bfloat16"] = before["bfloat16"]
             if before.get("sha256") == record[function.name]["sha256"] and "torch_equal" in before:
                 record[function.name]["torch_equal"] = before["torch_equal"]  # compared with the same results
             bad += record[function.name]["mismatches"]

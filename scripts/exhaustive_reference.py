@@ -70,16 +70,17 @@ INTERVALS = {
 }
 
 
-def round_exactly(raw: tuple) -> tuple[int, float]:
-    """(word, distance): the binary32 nearest to a raw mpf (ties to even), and the distance to the nearest midpoint in ulp."""
+def round_exactly(raw: tuple, bits: int = 24) -> tuple[int, float]:
+    """(word, distance): the number of so many bits nearest to a raw mpf (ties to even), the distance to the nearest midpoint in ulp."""
     sign, significand, exponent, size = raw
-    unit = max(exponent + size - 24, -149)
+    unit = max(exponent + size - bits, -125 - bits)
     shift = max(unit - exponent, 1)
     quotient, rest = divmod(significand << (shift - unit + exponent), 1 << shift)
     half = 1 << (shift - 1)
     distance = abs(rest - half) / (1 << shift)
     quotient += rest > half or (rest == half and quotient & 1)
-    return min(((unit + 149) << 23) + quotient, INFINITY) | sign << 31, distance
+    word = (((unit + 125 + bits) << (bits - 1)) + quotient) << (24 - bits)
+    return min(word, INFINITY) | sign << 31, distance
 
 
 def settle(function: Function, word: int) -> tuple[int, float]:
@@ -97,12 +98,12 @@ def settle(function: Function, word: int) -> tuple[int, float]:
     return settle_by_intervals(function, x)
 
 
-def settle_by_intervals(function: Function, x: float) -> tuple[int, float]:
+def settle_by_intervals(function: Function, x: float, bits: int = 24) -> tuple[int, float]:
     """Evaluate with 128, 256, ... bits until both ends of the interval round alike (f(x) is no midpoint, so this ends)."""
     iv.prec = 128
     while iv.prec < 1 << 14:
         low, high = INTERVALS[function](x)._mpi_
-        (word, distance), (other, _) = round_exactly(low), round_exactly(high)
+        (word, distance), (other, _) = round_exactly(low, bits), round_exactly(high, bits)
         narrow = abs(to_float(mpf_sub(high, low)) / to_float(low)) < 2.0**-100 if to_float(low) else False
         if word == other and narrow:
             return word, distance

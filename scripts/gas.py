@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -42,6 +42,7 @@ from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.factory import make_task
 from vgame.job.file import read_job_file
+from vgame.program.operators import Contract, Map
 from vgame.runs.history import History
 from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
@@ -54,6 +55,8 @@ STEP = 20  # of the fraud: the last of the second interval, the first one in whi
 
 #: Fraud in one word of an operator: title -> (operator, which element).
 FRAUDS = {"a copy with the most elements": (66, -1), "a product of 144 terms": (8, 0), "a sum of 4096 terms": (70, 0)}
+#: Of these the ones whose leaf is proven in bfloat16 too.
+SUMS = ("a product of 144 terms", "a sum of 4096 terms")
 
 
 SELECTORS = {
@@ -248,6 +251,21 @@ def stage() -> Iterator[Stage]:
     server.shutdown()
 
 
+def in_bfloat16(bundle: Bundle) -> Bundle:
+    """The same job with every binary32 output of a map or a contraction in bfloat16."""
+    program = bundle.program
+    operators = (
+        replace(o, bfloat16=True) if isinstance(o, Map | Contract) and not o.integer else o for o in program.operators
+    )
+    return replace(bundle, program=replace(program, operators=tuple(operators)))
+
+
+def leaf(calls: list[tuple[str, int]]) -> int:
+    """Gas of the proof of an element, or of one block of a sum."""
+    (gas,) = (gas for name, gas in calls if name == "prove")
+    return gas
+
+
 #: The calls of IDelivery.
 DELIVERY = {
     "postClaimAndOffer", "confirm", "decline", "request", "answer", "refused", "revealKey", "badNode", "badLeaf", "closeDelivery",
@@ -263,11 +281,14 @@ def measure() -> dict[str, Any]:
         disputes = {title: s.play(s.cheat(*where), auditor=True) for title, where in FRAUDS.items()}
         sold = deliveries(s.chain, s.folder / "sales")
         promised = bonuses(s.chain, s.folder / "bonuses")
+        narrow = Stage(s.chain, in_bfloat16(s.bundle), s.folder / "bfloat16")
+        leaves = {title: leaf(narrow.play(narrow.cheat(*FRAUDS[title]), auditor=True)) for title in SUMS}
     moves = {title: [gas for name, gas in calls if name not in AROUND] for title, calls in disputes.items()}
     return {
         "calls": ranges([*final, *(call for calls in disputes.values() for call in calls)]),
         "bonus": promised,
         "delivery": sold,
+        "leaves": {title: {"binary32": leaf(disputes[title]), "bfloat16": leaves[title]} for title in SUMS},
         "disputes": {title: {"gas": sum(gas), "transactions": len(gas)} for title, gas in moves.items()},
     }
 

@@ -16,6 +16,7 @@ from mpmath import iv, mp
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.reference import functions as reference
+from vgame.arithmetic.torch import narrow
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -139,3 +140,26 @@ def test_settle_equals_the_reference(function: Function) -> None:
 
 def test_the_tables_are_what_the_generator_writes() -> None:
     assert generator.render() == generator.TARGET.read_text()
+
+
+def narrow_check(function: Function) -> tuple[list[tuple[int, int]], int]:
+    """(wrong words, midpoints) of small words that are midpoints of 8 bits, and a panel."""
+    ties = 0x20008000 + (np.arange(200, dtype=np.uint32) << 16)
+    words = np.concatenate([ties, panel_words([0x3F000]).ravel()])
+    _, wrong, midpoints = exhaustive.check_narrow(function, words, exhaustive.kernel(function, words))
+    return wrong, midpoints
+
+
+@each_function
+def test_results_of_eight_bits(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right; and rounding twice is noticed where a midpoint is its own image but for a crumb."""
+    wrong, midpoints = narrow_check(function)
+    near = function in narrow.IDENTITIES
+    assert not wrong and (midpoints >= 100) is near
+    monkeypatch.setattr(narrow, "pointwise", lambda function, x, operands: narrow.nearest(x))
+    assert len(narrow_check(function)[0]) >= 50 * near
+
+
+def test_the_records_of_eight_bits() -> None:
+    found = [RECORD[f.name]["bfloat16"] for f in ELEMENTARY if "bfloat16" in RECORD[f.name]]
+    assert found and all((r["inputs"], r["mismatches"]) == (2**32, 0) for r in found)

@@ -19,6 +19,7 @@ SPAN = 256
 
 _ZERO = np.float32(0.0)
 _MAGNITUDE, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
+_HALF, _LOW, _HIGH, _ONE = np.int32(0x8000), np.int32(0xFFFF), np.int32(-0x10000), np.int32(1)
 
 
 @compile_loop
@@ -52,8 +53,51 @@ def _round(s, shape, left, right, right_stride, out, strides, found, limit, firs
     return number
 
 
-def round_pass(s: Tensor, left: Tensor, right: Tensor, out: Tensor, found: Tensor, limit: int) -> Tensor | None:
+@compile_loop
+def _narrow(word):
+    """RN8 of a binary32 number's word, ties to even."""
+    return np.int32((word + (_HALF - _ONE) + (word >> 16 & _ONE)) & _HIGH)
+
+
+@compile_loop
+def _round_narrow(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
+    """out = RN8(s + e) + 0 in rows first..last-1; found: where RN8(s - e) is another, or RN32 of one of both is a midpoint of 8 bits."""
+    rows, columns = shape
+    number = 0
+    for u in range(first, last):
+        scale, side, to = left[u], u // rows * right_stride, u // rows * strides[0] + u % rows * strides[1]
+        for start in range(0, columns, SPAN):
+            stop = min(start + SPAN, columns)
+            sums, bounds = s[u * columns + start : u * columns + stop], right[side + start : side + stop]
+            target = out[to + start : to + stop]
+            mark = np.int32(0)
+            for j in range(sums.size):
+                bound = scale * bounds[j]
+                upper = np.float32(sums[j] + bound).view(np.int32)
+                lower = np.float32(sums[j] - bound).view(np.int32)
+                target[j] = np.int32(_narrow(upper)).view(np.float32) + _ZERO
+                ties = np.int32((upper & _LOW) == _HALF) | np.int32((lower & _LOW) == _HALF)
+                mark |= (_narrow(upper) ^ _narrow(lower)) | ties
+            if mark:
+                for j in range(sums.size):
+                    bound = scale * bounds[j]
+                    upper = np.float32(sums[j] + bound).view(np.int32)
+                    lower = np.float32(sums[j] - bound).view(np.int32)
+                    parted = np.int32(_narrow(lower)).view(np.float32) < np.int32(_narrow(upper)).view(np.float32)
+                    if parted or (upper & _LOW) == _HALF or (lower & _LOW) == _HALF:
+                        found[number] = u * columns + start + j
+                        number += 1
+        if number > limit:
+            break
+    return number
+
+
+def round_pass(
+    s: Tensor, left: Tensor, right: Tensor, out: Tensor, found: Tensor, limit: int, narrow: bool = False
+) -> Tensor | None:
     """RN32(s + left * right) into out [B, M, N]; flat positions (int32, in `found`) still open, None if more than `limit`.
+
+    narrow: RN8 in its place, of finite rows; what is open says nothing.
 
     s: binary64 [B, M, N], contiguous; left [B, M, 1] and right [1 or B, 1, N]: binary64. found: int32 [B * M * N].
     Where the answer is None, some of `out` is not written. Twin: products._round_pass.
@@ -67,7 +111,7 @@ def round_pass(s: Tensor, left: Tensor, right: Tensor, out: Tensor, found: Tenso
     def run(first: int, last: int) -> tuple[int, int]:
         part = positions[first * columns :]
         strides = out.stride()[:2]
-        return first, _round(
+        return first, (_round_narrow if narrow else _round)(
             sums, (rows, columns), left, bounds, right_stride, target, strides, part, limit, first, last
         )
 

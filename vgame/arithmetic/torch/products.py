@@ -66,7 +66,7 @@ def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = 
         return _dot_by_kernels(a, b, out, bfloat16)
 
     def fill(i: slice, m: slice, n: slice) -> None:
-        tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n])
+        tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], bfloat16)
         tile.run()
         if bfloat16:
             tile.narrow()
@@ -139,7 +139,8 @@ def part_of(x: Tensor | Folded | Placed, batch: slice, rows: slice) -> Tensor | 
 class Tile:
     """One tile of a product: a [Ba, M, K], b [Bb, N, K] -> out [B, M, N], a view of the result."""
 
-    def __init__(self, a: Tensor | Folded, b: Tensor | Folded, out: Tensor):
+    def __init__(self, a: Tensor | Folded, b: Tensor | Folded, out: Tensor, bfloat16: bool = False):
+        self.early = bfloat16  # whether the rounding test may round to 8 bits already
         self.compiled = compiled.in_use(out.device)
         self.fused = self.compiled and vendor().norm is NATIVE.norm
         self.a, self.b = (x if self.fused else unfolded(x) for x in (a, b))
@@ -153,6 +154,7 @@ class Tile:
         self._add_blocks()
         finite = bool(torch.isfinite(self.norm_a).all() & torch.isfinite(self.norm_b).all())
         if not finite:  # every sum of such a row is its own answer: bound 0
+            self.early = False
             for norm in (self.norm_a, self.norm_b):
                 norm.nan_to_num_(nan=0.0, posinf=0.0)
         hard = hard_part(self.out.numel(), self.out.device)
@@ -217,13 +219,13 @@ class Tile:
         found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
         few = self.out.shape[0] * sum(self.out.shape[1:])
         if self.facts is None:
-            rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, few)
+            rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, few, self.early)
             if rest is not None:
                 return rest, 0
         if self._all_exact():
             compiled_rounding.round_pass(self.sums, left * 0.0, right, self.out, found, 0)
             return found[:0], self.out.numel()
-        rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, self.out.numel())
+        rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, self.out.numel(), self.early)
         norms, weights = (self.norm_a, self.norm_b), (self.terms, weigh(2) / 2, SLACK)
         facts = [(norm, *fact) for norm, fact in zip(norms, self._facts(), strict=True)]
         return compiled_rounding.look_again(rest, self.sums, facts, weights, self.out)
@@ -314,7 +316,7 @@ class Tile:
         return exact_sums(Rows(a.shape[2], products), torch.arange(flat.numel(), device=flat.device), bound)
 
     def narrow(self) -> None:
-        """The finished tile, rounded to bfloat16 as the exact sums are."""
+        """The finished tile, rounded to bfloat16 as the exact sums are; words that are so already stay."""
         narrow_sums(self.out, self._rest)
 
     def _rest(self, flat: Tensor, words: Tensor) -> Tensor:
