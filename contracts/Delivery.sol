@@ -176,7 +176,7 @@ contract Delivery is GameState, IDelivery {
         _checkOffer(e, offer);
         _expect(Cipher.keyHash(key, id), offer.keyHash);
         job.phase = Phase.Revealed;
-        job.since = uint40(block.timestamp);
+        job.since = uint32(block.timestamp);
         emit KeyRevealed(id, key);
     }
 

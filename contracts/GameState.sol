@@ -14,6 +14,9 @@ abstract contract GameState is IGame {
     /// @dev Less than any move of an auditor costs (docs/gas.json), and half of what a challenge does: a stipend is no gain.
     uint256 private constant MOVE_GAS = 50_000;
 
+    /// @dev In `_openedAt`: not open, and some dispute waits for it.
+    uint256 internal constant AWAITED = 1;
+
     /// @inheritdoc IGame
     IReferee public immutable override referee;
 
@@ -22,7 +25,7 @@ abstract contract GameState is IGame {
     mapping(bytes32 job => Verdict) internal _verdicts;
     mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _segments;
     mapping(bytes32 job => mapping(uint256 step => bytes32)) internal _traces;
-    /// @dev When a node, a segment, a trace or a list of partial sums was opened; 0 if not.
+    /// @dev When a node, a segment, a trace or a list of partial sums was opened, or a place decided; 0 if not, 1 if a dispute waits for it.
     mapping(bytes32 key => uint256) internal _openedAt;
     mapping(bytes32 key => bytes32) internal _partials;
     /// @dev Mode `logged`: roots of the rounding logs of posted segments.
@@ -45,17 +48,38 @@ abstract contract GameState is IGame {
     // ---- turns ----
 
     /// @dev When the thing that the dispute waits for was opened; 0 if the trainer still owes it.
-    function _openingOf(bytes32 id, Job storage job, Dispute storage d) internal view returns (uint256) {
+    function _openingOf(bytes32 id, Job storage job, Dispute storage d) internal view returns (uint256 openedAt) {
+        (, openedAt) = _duty(id, job, d);
+    }
+
+    /// @dev What the dispute waits for, and when it was opened; no key where nothing is to be opened.
+    function _duty(bytes32 id, Job storage job, Dispute storage d) internal view returns (bytes32 key, uint256 openedAt) {
         (Level level, uint256 height) = (d.level, d.height);
-        if (level == Level.Element) return d.blocks > 1 ? _openedAt[_elementKey(id, d)] : 0;
-        if (level == Level.Block) return 0;
-        if (height == 0 && level == Level.Trace) return d.turnAt; // one operator: its output is the trace root
-        if (height == 0 && level == Level.State) return 0; // the tie ends the dispute
+        if (height == 0 && level == Level.Trace) return (0, d.turnAt); // one operator: its output is the trace root
+        if (d.index == 0 && level == d.entry) openedAt = _postOf(id, job, d);
+        if (openedAt != 0) return (0, openedAt);
         // INVARIANT I13: by position. What is posted below a leaf can have been revealed long before it was posted for this place.
-        if (height == 0 && level == Level.Run) return _openedAt[_segmentKey(id, uint256(d.index) + 1)];
-        if (height == 0 && level == Level.Segment) return _openedAt[_traceKey(id, _stepOf(d))];
-        uint256 posted = d.index == 0 && level == d.entry ? _postOf(id, job, d) : 0;
-        return posted != 0 ? posted : _openedAt[_key(id, level, height, d.node)];
+        if (height == 0 && level == Level.Run) key = _segmentKey(id, uint256(d.index) + 1);
+        else if (height == 0 && level == Level.Segment) key = _traceKey(id, _stepOf(d));
+        else if (level >= Level.Element || (height == 0 && level == Level.State)) key = _placeKey(id, d);
+        else key = _key(id, level, height, d.node);
+        openedAt = _openedAt[key];
+        if (openedAt == AWAITED) openedAt = 0;
+    }
+
+    /// @dev The dispute stands at a word, a block or a state tensor: whoever decides this place decides it for all disputes there.
+    function _isDecisive(Dispute storage d) internal view returns (bool) {
+        return d.level == Level.Block || (d.level == Level.Element && d.blocks <= 1)
+            || (d.level == Level.State && d.height == 0);
+    }
+
+    /// @dev INVARIANT I5: an opening has one time. False if it was open before: for an honest player that is success.
+    function _open(Job storage job, bytes32 key) internal returns (bool) {
+        uint256 openedAt = _openedAt[key];
+        if (openedAt > AWAITED) return false;
+        if (openedAt == AWAITED) job.queue--;
+        _openedAt[key] = block.timestamp;
+        return true;
     }
 
     /// @dev When the root that a dispute entered by was posted; 0 if it was not revealed with that, or the dispute has left it.
@@ -77,7 +101,10 @@ abstract contract GameState is IGame {
     }
 
     function _turn(bytes32 id, Job storage job, Dispute storage d) internal view returns (Clock.Turn) {
-        return Clock.turn(_clock(job, d), _openingOf(id, job, d), block.timestamp);
+        uint256 openedAt = _openingOf(id, job, d);
+        Clock.Turn turn_ = Clock.turn(_clock(job, d), openedAt, block.timestamp);
+        // Decided in another dispute, and not for this auditor: nothing is left to do but to end the dispute.
+        return turn_ == Clock.Turn.Auditor && _isDecisive(d) ? Clock.Turn.AuditorExpired : turn_;
     }
 
     function _openDispute(bytes32 id, uint256 n) internal view returns (Job storage job, Dispute storage d) {
@@ -183,7 +210,8 @@ abstract contract GameState is IGame {
         return keccak256(abi.encode("trace", id, step));
     }
 
-    function _elementKey(bytes32 id, Dispute storage d) internal view returns (bytes32) {
-        return keccak256(abi.encode("partials", id, d.step, d.operator, d.index));
+    /// @dev An element, a block of it or a tensor of a state.
+    function _placeKey(bytes32 id, Dispute storage d) internal view returns (bytes32) {
+        return keccak256(abi.encode("place", id, d.level, d.step, d.operator, d.index));
     }
 }

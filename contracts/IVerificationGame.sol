@@ -87,6 +87,8 @@ interface IGame {
     /// @param confirmWindow seconds from finality in which the client confirms or declines delivery; 0: no delivery (docs/delivery.md)
     /// @param keyWindow seconds for the key, and for the answer to a request
     /// @param complaintWindow seconds from the key for complaints
+    /// @param fee paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path
+    /// @param guardian whose dispute is never out of pocket when the trainer is convicted; 0: nobody
     struct JobSpec {
         bytes32 programRoot;
         bytes32 dataRoot;
@@ -111,6 +113,8 @@ interface IGame {
         uint32 confirmWindow;
         uint32 keyWindow;
         uint32 complaintWindow;
+        uint96 fee;
+        address guardian;
     }
 
     /// @notice The first word is all that most moves read of a job.
@@ -122,6 +126,7 @@ interface IGame {
     /// @param since time of the last change of phase
     /// @param disputes how many were ever opened
     /// @param open how many are open
+    /// @param queue distinct things that disputes wait for; or, with bit 23, the number of the only open dispute, whose own is not marked
     /// @param depth the spec's
     /// @param slot the spec's
     /// @param client who ordered and pays
@@ -133,9 +138,10 @@ interface IGame {
         uint24 operators;
         uint32 checkpoints;
         uint32 divergedAt;
-        uint40 since;
-        uint32 disputes;
-        uint32 open;
+        uint32 since;
+        uint24 disputes;
+        uint24 open;
+        uint24 queue;
         uint8 depth;
         uint24 slot;
         address client;
@@ -147,7 +153,7 @@ interface IGame {
     /// @notice Four words; `node` is contested by the auditor.
     /// @param step step of the state or trace; in a segment the step of S_0
     /// @param turnAt when the auditor last moved (32 bits last until 2106)
-    /// @param others open disputes of the claim beside this one when the auditor last moved
+    /// @param others other things of the claim that disputes waited for when the auditor last moved
     /// @param moves moves of the auditor after its challenge; its own `prove` counts as four
     /// @param price lowest base fee of the blocks of the challenge and the moves, in 16 bits: 5 of exponent, 11 of significand
     /// @param word the claimed word of the contested element
@@ -192,6 +198,7 @@ interface IGame {
         uint32 dispute;
         uint32 best; // earliest dispute that showed its knowledge, plus one
         bool paid;
+        bool guarded; // the guardian has had its fee back
         Cause cause;
         uint128 pool; // what is left of the half of the trainer's bond that pays stipends and the reward
     }
@@ -275,7 +282,7 @@ interface IGame {
     event JobExpired(bytes32 indexed job);
     event Known(bytes32 indexed job, uint256 indexed dispute);
     event RewardPaid(bytes32 indexed job, address indexed auditor, uint256 amount);
-    event Refunded(bytes32 indexed job, uint256 indexed dispute, uint256 stipend);
+    event Refunded(bytes32 indexed job, uint256 indexed dispute, uint256 fee, uint256 stipend);
     event Withdrawn(address indexed account, address recipient, uint256 amount);
 
     error WrongPhase(Phase actual, Phase expected);
@@ -349,7 +356,8 @@ interface ISettlement is IGame {
 
     // ---- after a conviction ----
 
-    /// @notice Return the bond of a dispute that was open when the trainer was convicted; on the path of the conviction also the gas of its moves.
+    /// @notice Return the bond of a dispute that was open when the trainer was convicted. On the path of the conviction, and to the guardian once,
+    /// also the fee and the gas of its moves; the fee alone to a dispute that has named nothing.
     function refund(bytes32 job, uint256 dispute) external;
 
     /// @notice Show that the dispute's auditor knew a different result, and what lies left of it, before the dispute. Not after a timeout.
@@ -383,7 +391,7 @@ interface IMoves is IGame {
     /// @notice The machine that decides elements in mode `logged`, fixed at deployment.
     function logged() external view returns (IElements);
 
-    /// @notice Dispute a claim at its run root (entry Run), a posted segment (where = checkpoint) or a posted trace (where = step).
+    /// @notice Dispute a claim, for the auditor's bond and the fee, at its run root (entry Run), a posted segment (where = checkpoint) or a posted trace (where = step).
     /// @param root the claimed root that is disputed: if it is not what stands there, the call reverts
     /// @param commitment keccak256(abi.encode(job, auditor, salt, own root of the entered tree))
     function challenge(bytes32 job, Level entry, uint256 where, bytes32 root, bytes32 commitment)
@@ -446,7 +454,7 @@ interface IMoves is IGame {
     /// @notice Have the referee compute the named element (or block). Anyone. `prior` opens the state before the step if the operator reads it.
     function prove(bytes32 job, uint256 dispute, bytes32 prior, bytes32[] calldata priorPath, bytes calldata proof) external;
 
-    /// @notice End a dispute whose clock has run out. Anyone.
+    /// @notice End a dispute whose clock has run out, or whose element, block or tensor was decided in another dispute. Anyone.
     function timeout(bytes32 job, uint256 dispute) external;
 
     /// @notice End every dispute of the list whose clock has run out, up to one that convicts; the others are passed over. Anyone.

@@ -58,7 +58,7 @@ contract Settlement is GameState, ISettlement {
         job.phase = Phase.Created;
         job.states = uint24(states);
         job.operators = uint24(operators);
-        job.since = uint40(block.timestamp);
+        job.since = uint32(block.timestamp);
         job.depth = spec.depth;
         job.slot = uint24(spec.slot);
         job.client = msg.sender;
@@ -95,7 +95,7 @@ contract Settlement is GameState, ISettlement {
         if (msg.value != job.spec.trainerBond) revert WrongValue(msg.value, job.spec.trainerBond);
         job.phase = Phase.Accepted;
         job.trainer = msg.sender;
-        job.since = uint40(block.timestamp);
+        job.since = uint32(block.timestamp);
         emit JobAccepted(id, msg.sender);
     }
 
@@ -161,7 +161,7 @@ contract Settlement is GameState, ISettlement {
 
     function _claim(Job storage job, bytes32 runRoot, uint256 checkpoints, uint256 divergedAt) private {
         job.phase = Phase.Claimed;
-        job.since = uint40(block.timestamp);
+        job.since = uint32(block.timestamp);
         job.runRoot = runRoot;
         job.checkpoints = uint32(checkpoints);
         job.divergedAt = uint32(divergedAt);
@@ -209,15 +209,22 @@ contract Settlement is GameState, ISettlement {
         if (d.status != Status.Open) revert DisputeClosed(d.status);
         d.status = Status.Void;
         job.open--;
-        uint256 stipend = _stipendOnPath(id, job, d);
-        credits[d.auditor] += job.spec.auditorBond + stipend;
-        emit Refunded(id, n, stipend);
+        (uint256 fee, uint256 stipend) = _onPath(id, job, d);
+        burnt += job.spec.fee - fee;
+        credits[d.auditor] += job.spec.auditorBond + fee + stipend;
+        emit Refunded(id, n, fee, stipend);
     }
 
-    /// @dev Nothing for who never named anything, or named what lies beside the conviction: a crowd would be paid for the time that it costs.
-    function _stipendOnPath(bytes32 id, Job storage job, Dispute storage d) private returns (uint256 stipend) {
+    /// @dev Nothing for who named what lies beside the conviction: a crowd would be paid for the time that it costs. Who never named anything has cost
+    /// none, and has the fee back. The guardian has both back once, wherever the trainer was convicted.
+    function _onPath(bytes32 id, Job storage job, Dispute storage d) private returns (uint256 fee, uint256 stipend) {
         Verdict storage v = _verdicts[id];
-        if (v.paid || d.moves == 0 || !_comparable(_placeOf(d), _placeOf(v), job.spec.interval)) return 0;
+        bool guarded = d.auditor == job.spec.guardian && !v.guarded;
+        if (guarded) v.guarded = true;
+        else if (d.moves == 0) return (job.spec.fee, 0);
+        else if (!_comparable(_placeOf(d), _placeOf(v), job.spec.interval)) return (0, 0);
+        fee = job.spec.fee;
+        if (v.paid) return (fee, 0);
         stipend = _stipend(d, v.pool);
         v.pool -= uint128(stipend);
     }
@@ -380,6 +387,7 @@ contract Settlement is GameState, ISettlement {
 
     /// @inheritdoc ISettlement
     function opened(bytes32 id, Level kind, uint256 height, bytes32 node) external view returns (uint256) {
-        return _openedAt[_key(id, kind, height, node)];
+        uint256 time = _openedAt[_key(id, kind, height, node)];
+        return time == AWAITED ? 0 : time;
     }
 }

@@ -14,6 +14,9 @@ contract VerificationGame is GameState, IMoves {
     /// @dev More than any tree of a job has.
     uint256 private constant MAX_HEIGHT = 64;
 
+    /// @dev In a job's queue: the rest is the number of the only open dispute.
+    uint24 private constant ALONE = 1 << 23;
+
     /// @notice Code of the calls that are no moves: jobs, claims, money, views.
     address public immutable settlement;
 
@@ -59,8 +62,9 @@ contract VerificationGame is GameState, IMoves {
         Job storage job = _inPhase(id, Phase.Claimed);
         uint256 until = uint256(job.since) + job.spec.challengeWindow;
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
-        if (msg.value != job.spec.auditorBond) revert WrongValue(msg.value, job.spec.auditorBond);
-        n = job.disputes++;
+        uint256 price = uint256(job.spec.auditorBond) + job.spec.fee;
+        if (msg.value != price) revert WrongValue(msg.value, price);
+        n = job.disputes++; // SAFETY: 2^23 disputes would cost more than 10^12 gas
         Dispute storage d = _disputes[id][n];
         (d.node, d.height, d.step) = _enter(id, job, entry, where);
         _expect(root, d.node); // after a reorganisation it may be another claim: nobody stakes a bond against what it has not seen
@@ -72,7 +76,8 @@ contract VerificationGame is GameState, IMoves {
         d.auditorLeft = job.spec.auditorBudget;
         d.turnAt = uint32(block.timestamp);
         d.price = _packPrice(block.basefee);
-        d.others = uint24(job.open++); // SAFETY: 2^24 open disputes would cost more than 10^12 gas
+        job.open++;
+        _await(id, job, n, d);
         emit Challenged(id, n, msg.sender, entry, where);
     }
 
@@ -100,7 +105,7 @@ contract VerificationGame is GameState, IMoves {
         Job storage job = _inPhase(id, Phase.Claimed);
         if (kind < Level.Run || kind > Level.Tensor || height == 0 || height > MAX_HEIGHT) revert WrongLevel(kind, height);
         bytes32 node = _parent(job, kind, height, children);
-        if (_open(_key(id, kind, height, node))) emit Revealed(id, node, uint256(kind), height, children);
+        if (_open(job, _key(id, kind, height, node))) emit Revealed(id, node, uint256(kind), height, children);
     }
 
     /// @dev The node of that height over all that a reveal of it shows.
@@ -116,17 +121,10 @@ contract VerificationGame is GameState, IMoves {
 
     /// @inheritdoc IMoves
     function openLeaf(bytes32 id, bytes calldata words) external {
-        _inPhase(id, Phase.Claimed);
+        Job storage job = _inPhase(id, Phase.Claimed);
         if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);
         bytes32 node = Merkle.leafOf(Merkle.TENSOR, words);
-        if (_open(_key(id, Level.Tensor, 0, node))) emit LeafOpened(id, node, words);
-    }
-
-    /// @dev INVARIANT I5: an opening has one time. False if it was open before: for an honest player that is success.
-    function _open(bytes32 key) private returns (bool) {
-        if (_openedAt[key] != 0) return false;
-        _openedAt[key] = block.timestamp;
-        return true;
+        if (_open(job, _key(id, Level.Tensor, 0, node))) emit LeafOpened(id, node, words);
     }
 
     /// @inheritdoc IMoves
@@ -150,7 +148,7 @@ contract VerificationGame is GameState, IMoves {
         );
         // INVARIANT I5: the trainer's turn at a checkpoint ends with the first post, so there is no second.
         _segments[id][c] = root;
-        _openedAt[_segmentKey(id, c)] = block.timestamp;
+        _open(job, _segmentKey(id, c));
         emit Revealed(id, root, uint256(Level.Segment), height, post.children);
         emit SegmentPosted(id, c, root);
     }
@@ -163,7 +161,7 @@ contract VerificationGame is GameState, IMoves {
         bytes32 root = _parent(job, Level.Trace, height, children);
         // INVARIANT I5: the trainer's turn at a step ends with the first post, so there is no second.
         _traces[id][step] = root;
-        _openedAt[_traceKey(id, step)] = block.timestamp;
+        _open(job, _traceKey(id, step));
         emit Revealed(id, root, uint256(Level.Trace), height, children);
         emit TracePosted(id, step, root);
     }
@@ -176,8 +174,7 @@ contract VerificationGame is GameState, IMoves {
         if (!computed) revert WrongSource();
         _expect(Merkle.pathRoot(Merkle.TRACE, traceLeaf, operator, path, Merkle.height(job.operators)), _traces[id][d.step]);
         // INVARIANT I9: the state is what the trace says.
-        if (traceLeaf != d.node) _convict(id, job, n, d, Cause.Opening);
-        else _dismiss(id, job, n, d, Cause.Opening);
+        _decide(id, job, n, d, traceLeaf == d.node, Cause.Opening);
     }
 
     /// @inheritdoc IMoves
@@ -196,8 +193,7 @@ contract VerificationGame is GameState, IMoves {
         if (computed) revert WrongSource();
         _checkPrior(id, job, d.step, prior, priorPath);
         _expect(Merkle.pathRoot(Merkle.STATE, tensor, d.index, path, Merkle.height(job.states)), prior);
-        if (tensor != d.node) _convict(id, job, n, d, Cause.Opening);
-        else _dismiss(id, job, n, d, Cause.Opening);
+        _decide(id, job, n, d, tensor == d.node, Cause.Opening);
     }
 
     /// @dev `prior` is the state before `step` in the posted segment.
@@ -219,11 +215,12 @@ contract VerificationGame is GameState, IMoves {
         // INVARIANT I11: what is all padding is what the format fixes, or it convicts.
         if (position << height >= _leafCount(job, d, kind)) {
             if (child == Merkle.padding(uint8(kind), height)) revert NothingToContest();
-            return _convict(id, job, n, d, Cause.Opening);
+            _enterStep(job, d, kind);
+            return _convictAt(id, job, n, d, kind, height, position);
         }
         if (kind == Level.Segment && height == 0 && position == 0) revert NothingToContest();
         _enterStep(job, d, kind);
-        _move(id, n, d, child, kind, height, position);
+        _move(id, job, n, d, child, kind, height, position);
     }
 
     /// @inheritdoc IMoves
@@ -231,7 +228,7 @@ contract VerificationGame is GameState, IMoves {
         (Job storage job, Dispute storage d) = _auditorMoves(id, n);
         if (d.level != Level.Segment || d.height != 0) revert WrongLevel(d.level, d.height);
         _enterStep(job, d, Level.State);
-        _move(id, n, d, d.node, Level.State, Merkle.height(job.states), 0);
+        _move(id, job, n, d, d.node, Level.State, Merkle.height(job.states), 0);
     }
 
     /// @inheritdoc IMoves
@@ -248,13 +245,14 @@ contract VerificationGame is GameState, IMoves {
         if (kind != Level.Trace || height != 0) revert WrongLevel(kind, height);
         if (position >= job.operators) {
             if (child == Merkle.padding(Merkle.TRACE, 0)) revert NothingToContest();
-            return _convict(id, job, n, d, Cause.Opening);
+            _enterStep(job, d, kind);
+            return _convictAt(id, job, n, d, kind, height, position);
         }
         (uint32 elements, bool finite, uint32 blocks) =
             referee.describe(job.spec.programRoot, uint32(position), operator.header, operator.record, operator.path);
         (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
         _enterStep(job, d, Level.Trace);
-        _move(id, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
+        _move(id, job, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
     }
 
     /// @dev INVARIANT I3, I7: the child lies exactly `revealDepth` levels below the contested node (or the root posted for it), inside it.
@@ -299,11 +297,62 @@ contract VerificationGame is GameState, IMoves {
         else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint32(_stepOf(d));
     }
 
-    function _move(bytes32 id, uint256 n, Dispute storage d, bytes32 node, Level level, uint256 height, uint256 index)
-        private
-    {
+    function _move(
+        bytes32 id,
+        Job storage job,
+        uint256 n,
+        Dispute storage d,
+        bytes32 node,
+        Level level,
+        uint256 height,
+        uint256 index
+    ) private {
         (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint40(index));
+        _await(id, job, n, d);
         emit Selected(id, n, level, height, index, node);
+    }
+
+    /// @dev The place of a conviction is what convicts, not the node above it: below that anything might lie.
+    function _convictAt(
+        bytes32 id,
+        Job storage job,
+        uint256 n,
+        Dispute storage d,
+        Level level,
+        uint256 height,
+        uint256 index
+    ) private {
+        (d.level, d.height, d.index) = (level, uint8(height), uint40(index));
+        _convict(id, job, n, d, Cause.Opening);
+    }
+
+    // ---- the trainer's queue ----
+
+    /// @dev A dispute has come to a node: the trainer is given a slot for each other thing that disputes wait for. What the only open dispute waits
+    /// for is marked when there is a second one, which is rare.
+    function _await(bytes32 id, Job storage job, uint256 n, Dispute storage d) private {
+        if (job.open == 1) {
+            d.others = 0;
+            if (job.queue != (ALONE | uint24(n))) job.queue = ALONE | uint24(n);
+            return;
+        }
+        if (job.queue & ALONE != 0) {
+            Dispute storage first = _disputes[id][job.queue ^ ALONE];
+            job.queue = 0;
+            _mark(id, job, first);
+        }
+        d.others = _mark(id, job, d) ? job.queue - 1 : 0;
+    }
+
+    /// @dev Each thing counts once, however many disputes wait for it, until it is opened. False: it is open.
+    function _mark(bytes32 id, Job storage job, Dispute storage d) private returns (bool) {
+        (bytes32 key, uint256 openedAt) = _duty(id, job, d);
+        if (openedAt != 0) return false;
+        if (_openedAt[key] != AWAITED) {
+            _openedAt[key] = AWAITED;
+            job.queue++;
+        }
+        return true;
     }
 
     /// @inheritdoc IMoves
@@ -315,13 +364,13 @@ contract VerificationGame is GameState, IMoves {
         uint32 word = _wordOf(words, element);
         if (element >= d.elements) {
             if (word == 0) revert NothingToContest();
-            return _convict(id, job, n, d, Cause.Opening);
+            return _convictAt(id, job, n, d, Level.Element, 0, element);
         }
         if (d.finite && !_isFinite(word) && (job.divergedAt == 0 || d.step < job.divergedAt)) {
-            return _convict(id, job, n, d, Cause.Opening);
+            return _convictAt(id, job, n, d, Level.Element, 0, element);
         }
         d.word = word;
-        _move(id, n, d, d.node, Level.Element, 0, element);
+        _move(id, job, n, d, d.node, Level.Element, 0, element);
     }
 
     /// @inheritdoc IMoves
@@ -336,20 +385,20 @@ contract VerificationGame is GameState, IMoves {
         if (word != d.word) revert NotTheClaimedSum(word, d.word);
         bytes32[] memory leaves = new bytes32[](d.blocks);
         for (uint256 i; i < leaves.length; ++i) leaves[i] = Merkle.leafOf(Merkle.PARTIALS, partials[i]);
-        bytes32 key = _elementKey(id, d);
+        bytes32 key = _placeKey(id, d);
         _partials[key] = Merkle.foldPadded(Merkle.PARTIALS, leaves, 0);
-        _openedAt[key] = block.timestamp;
+        _open(job, key);
         emit PartialsPosted(id, n, partials);
     }
 
     /// @inheritdoc IMoves
     function selectBlock(bytes32 id, uint256 n, bytes32 child, uint256 index, bytes32[] calldata path) external {
-        (, Dispute storage d) = _auditorMoves(id, n);
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
         if (d.level != Level.Element) revert WrongLevel(d.level, d.height);
         if (index >= d.blocks) revert NothingToContest();
-        bytes32 root = _partials[_elementKey(id, d)];
+        bytes32 root = _partials[_placeKey(id, d)];
         _expect(Merkle.pathRoot(Merkle.PARTIALS, child, index, path, Merkle.height(d.blocks)), root);
-        _move(id, n, d, child, Level.Block, 0, (index << 32) | d.index);
+        _move(id, job, n, d, child, Level.Block, 0, (index << 32) | d.index);
     }
 
     /// @inheritdoc IMoves
@@ -375,8 +424,7 @@ contract VerificationGame is GameState, IMoves {
             emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
         }
         if (msg.sender == d.auditor) _countMoves(d, 4); // a proof costs more than four other moves
-        if (right) _dismiss(id, job, n, d, Cause.Element);
-        else _convict(id, job, n, d, Cause.Element);
+        _decide(id, job, n, d, right, Cause.Element);
     }
 
     /// @dev Who decides elements in the job's mode.
@@ -419,7 +467,7 @@ contract VerificationGame is GameState, IMoves {
         (Job storage job, Dispute storage d) = _openDispute(id, n);
         Clock.Turn turn_ = _turn(id, job, d);
         if (turn_ == Clock.Turn.TrainerExpired) _convict(id, job, n, d, Cause.Timeout);
-        else if (turn_ == Clock.Turn.AuditorExpired) _dismiss(id, job, n, d, Cause.Timeout);
+        else if (turn_ == Clock.Turn.AuditorExpired) _dismiss(id, job, n, d, _causeOf(d));
         else revert NotExpired(turn_);
     }
 
@@ -433,7 +481,7 @@ contract VerificationGame is GameState, IMoves {
             Clock.Turn turn_ = _turn(id, job, d);
             if (turn_ == Clock.Turn.TrainerExpired) return _convict(id, job, disputes[i], d, Cause.Timeout);
             if (turn_ != Clock.Turn.AuditorExpired) continue;
-            _dismiss(id, job, disputes[i], d, Cause.Timeout);
+            _dismiss(id, job, disputes[i], d, _causeOf(d));
             ended = true;
         }
         if (!ended) revert NoneExpired();
@@ -441,10 +489,25 @@ contract VerificationGame is GameState, IMoves {
 
     // ---- verdicts ----
 
+    /// @dev Why an auditor has no move left: its clock, or what was decided at its place.
+    function _causeOf(Dispute storage d) private view returns (Cause) {
+        if (!_isDecisive(d)) return Cause.Timeout;
+        return d.level == Level.State ? Cause.Opening : Cause.Element;
+    }
+
+    /// @dev A word, a block or a tie. What is right here is right for every dispute at this place: each can be ended by `timeout` now.
+    function _decide(bytes32 id, Job storage job, uint256 n, Dispute storage d, bool right, Cause cause) private {
+        if (!right) return _convict(id, job, n, d, cause);
+        bytes32 key = _placeKey(id, d);
+        if (job.open > 1 || _openedAt[key] == AWAITED) _open(job, key);
+        _dismiss(id, job, n, d, cause);
+    }
+
     function _dismiss(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) private {
         d.status = Status.Dismissed;
         job.open--;
         credits[job.trainer] += _burnHalf(job.spec.auditorBond);
+        burnt += job.spec.fee;
         emit Dismissed(id, n, cause);
     }
 
@@ -452,12 +515,13 @@ contract VerificationGame is GameState, IMoves {
         d.status = Status.Won;
         job.open--;
         job.phase = Phase.Convicted;
-        job.since = uint40(block.timestamp);
+        job.since = uint32(block.timestamp);
         uint256 pool = job.spec.trainerBond / 2;
         uint256 stipend = _stipend(d, pool);
+        bool guarded = d.auditor == job.spec.guardian;
         _verdicts[id] =
-            Verdict(d.level, d.height, d.index, d.step, d.operator, uint32(n), 0, false, cause, uint128(pool - stipend));
-        credits[d.auditor] += job.spec.auditorBond + stipend;
+            Verdict(d.level, d.height, d.index, d.step, d.operator, uint32(n), 0, false, guarded, cause, uint128(pool - stipend));
+        credits[d.auditor] += uint256(job.spec.auditorBond) + job.spec.fee + stipend;
         credits[job.client] += job.spec.reward;
         emit Convicted(id, n, cause, stipend);
     }
@@ -502,6 +566,5 @@ contract VerificationGame is GameState, IMoves {
         d.auditorLeft = uint32(clock.auditorLeft - Clock.auditorUsed(clock, openedAt, block.timestamp));
         d.turnAt = uint32(block.timestamp);
         _countMoves(d, 1);
-        d.others = uint24(job.open - 1);
     }
 }

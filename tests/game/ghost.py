@@ -13,7 +13,9 @@ from typing import Any
 from eth_abi import decode
 from revm_node import DATA, RICH, SELECTORS, TOPICS, RevmNode, decode_output
 
-from vgame.chain.records import Dispute, Job, JobSpec, Level, Phase, Status
+from vgame.chain.records import Dispute, Job, JobSpec, Level, Phase, Status, Turn
+
+ALONE = 1 << 23  # in a job's queue: the rest is the number of the only open dispute
 
 
 @dataclass
@@ -172,26 +174,28 @@ class Ghost:
 
     def _on_Challenged(self, topics: list[bytes], values: Any) -> None:
         job = self.jobs[topics[0]]
-        self.locked += job.spec.auditor_bond
+        self.locked += job.spec.auditor_bond + job.spec.fee
         assert self.node.now <= job.since + job.spec.challenge_window
 
     def _on_Dismissed(self, topics: list[bytes], values: Any) -> None:
         job = self.jobs[topics[0]]
         self._pay(job.trainer, job.spec.auditor_bond // 2)
-        self._burn(job.spec.auditor_bond - job.spec.auditor_bond // 2)
+        self._burn(job.spec.auditor_bond - job.spec.auditor_bond // 2 + job.spec.fee)
 
     def _on_Convicted(self, topics: list[bytes], values: Any) -> None:
         job, number = self.jobs[topics[0]], int.from_bytes(topics[1], "big")
         _, stipend = values
-        self._pay(self.disputes[topics[0], number].auditor, job.spec.auditor_bond + stipend)
+        self._pay(self.disputes[topics[0], number].auditor, job.spec.auditor_bond + job.spec.fee + stipend)
         self._pay(job.client, job.spec.reward)
         self.pool[topics[0]] = job.spec.trainer_bond // 2 - stipend
         assert self.pool[topics[0]] >= 0
 
     def _on_Refunded(self, topics: list[bytes], values: Any) -> None:
         job, number = topics[0], int.from_bytes(topics[1], "big")
-        (stipend,) = values
-        self._pay(self.disputes[job, number].auditor, self.jobs[job].spec.auditor_bond + stipend)
+        (fee, stipend), spec = values, self.jobs[job].spec
+        assert fee in (0, spec.fee)
+        self._burn(spec.fee - fee)
+        self._pay(self.disputes[job, number].auditor, spec.auditor_bond + fee + stipend)
         self.pool[job] -= stipend
         assert self.pool[job] >= 0 and (stipend == 0 or job not in self.settled)
 
@@ -245,9 +249,35 @@ class Ghost:
             self._compare_dispute(job, number)
         found = [self.disputes[job, n] for n in numbers]
         assert after.open == sum(d.status is Status.OPEN for d in found)
+        if after.phase is Phase.CLAIMED:
+            self._compare_queue(job, after)
         for (kind, owner, place), root in self.posted.items():
             if owner == job:
                 assert self.read(f"{kind}Root", job, place) == root
+
+    def _compare_queue(self, job: bytes, state: Job) -> None:
+        """INVARIANT I14: the queue counts each thing that is awaited once; of the only open dispute it knows the number."""
+        open_ = {n: d for (id_, n), d in self.disputes.items() if id_ == job and d.status is Status.OPEN}
+        if state.queue & ALONE:
+            assert len(open_) == 0 or list(open_) == [state.queue ^ ALONE]
+            return
+        awaited = {thing for n, d in open_.items() if (thing := self._awaited(job, state, n, d))}
+        assert len(awaited) == state.queue
+
+    def _awaited(self, job: bytes, state: Job, number: int, d: Dispute) -> tuple[Any, ...] | None:
+        """What a dispute waits for: None if it is open. Late openings have another deadline."""
+        turn, deadline = decode_output("turn", self.ask("turn", job, number))
+        if turn != Turn.TRAINER and (
+            turn != Turn.TRAINER_EXPIRED or deadline != d.turn_at + d.others * state.slot + d.trainer_left
+        ):
+            return None
+        if d.level is Level.RUN and d.height == 0:
+            return "segment", d.index
+        if d.level is Level.SEGMENT and d.height == 0:
+            return "trace", d.step + d.index
+        if d.level >= Level.ELEMENT or (d.level is Level.STATE and d.height == 0):
+            return d.level, d.step, d.operator, d.index
+        return d.level, d.height, d.node
 
     def _compare_dispute(self, job: bytes, number: int) -> None:
         new, old = self.dispute(job, number), self.disputes.get((job, number))

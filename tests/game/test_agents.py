@@ -63,7 +63,7 @@ def test_a_run_that_the_contract_refuted_is_not_trusted_again(scene: Scene) -> N
 
 
 def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
-    """Each gave the trainer a slot more for each of its duties."""
+    """The claim could not be final while they are open."""
     play = scene.claimed(SETUP, LIE)
     idle = [play.auditor(None, Forcer, step=step) for step in (1, 5)]
     for player in (*idle, play.trainer):
@@ -72,7 +72,7 @@ def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
     assert {play.client.turn(play.id, n)[0] for n in range(2)} == {Turn.AUDITOR_EXPIRED}
     auditor = play.auditor()
     auditor.step()
-    assert play.dispute(2).others == 2
+    assert play.dispute(2).others == 0
     play.run(auditor)  # its own move first
     assert [d.status for d in play.disputes()] == [Status.DISMISSED, Status.DISMISSED, Status.OPEN]
 

@@ -321,10 +321,7 @@ def test_two_disputes_wait_for_one_opening(scene: Scene) -> None:
     play.trainer.step()
     for auditor in auditors:
         due(auditor).send(auditor.game)
-    first, second = (
-        SPEC.trainer_budget - 150,
-        SPEC.trainer_budget - (100 - SPEC.slot),
-    )  # the second came when another was open
+    first, second = SPEC.trainer_budget - 150, SPEC.trainer_budget - 100  # no grace: both wait for one thing
     assert [d.trainer_left for d in play.disputes()] == [first, second]
 
 
@@ -345,7 +342,7 @@ def test_what_was_posted_is_open_to_whoever_enters_there(scene: Scene) -> None:
 # ---- the queue ----
 
 
-def test_the_grace_is_a_slot_for_each_other_dispute(scene: Scene) -> None:
+def test_the_grace_is_a_slot_for_each_other_thing_that_is_awaited(scene: Scene) -> None:
     """Counted when the auditor moves; it neither shrinks when others end nor grows when others come."""
     play = scene.claimed(SETUP, LIE)
     idle = [play.auditor(None, Forcer, step=step) for step in (1, 5, 8)]
@@ -354,21 +351,21 @@ def test_the_grace_is_a_slot_for_each_other_dispute(scene: Scene) -> None:
     play.trainer.step()
     for accuser in idle:
         accuser.step()  # each names its checkpoint
-    assert [d.others for d in play.disputes()] == [2, 2, 2]
+    assert [d.others for d in play.disputes()] == [0, 1, 2] and play.job.queue == 3
     auditor = play.auditor()
     due(auditor).send(auditor.game)
-    assert (play.dispute(3).others, play.job.open) == (3, 4)
+    assert (play.dispute(3).others, play.job.open) == (0, 4)  # at the root, which is open
     due(auditor).send(auditor.game)
-    assert (play.dispute(3).others, play.job.open) == (3, 4)
+    assert (play.dispute(3).others, play.job.queue) == (2, 3)  # with the second it waits for one segment
     d = play.dispute(3)
-    assert play.client.turn(play.id, 3) == (Turn.TRAINER, d.turn_at + 3 * SPEC.slot + d.trainer_left)
+    assert play.client.turn(play.id, 3) == (Turn.TRAINER, d.turn_at + 2 * SPEC.slot + d.trainer_left)
     play.run_until("select", play.trainer, auditor)
     assert play.dispute(3).trainer_left == d.trainer_left  # the segment came within the grace
     play.advance(SPEC.auditor_budget + 10)
     for number in range(3):
         if play.client.turn(play.id, number)[0] is Turn.AUDITOR_EXPIRED:
             scene.game().send("timeout", play.id, number)
-    assert play.dispute(3).others == 3
+    assert play.dispute(3).others == 2
 
 
 def test_the_grace_is_used_up_before_the_budget(scene: Scene) -> None:

@@ -21,7 +21,7 @@ from scene import Scene
 from toy import Operator, Program, State
 
 from vgame.agents.delivery import folder_server
-from vgame.chain import connection
+from vgame.chain import http
 from vgame.chain.records import Phase
 from vgame.commit.words import LEAF_BYTES, leaf_hashes
 from vgame.delivery import bulk
@@ -108,7 +108,7 @@ def test_a_large_state_arrives(
     capsys: pytest.CaptureFixture[str],
     sizes: tuple[int, ...],
 ) -> None:
-    monkeypatch.setattr(connection, "REPLY_TIMEOUT", 1)
+    monkeypatch.setattr(http, "REPLY_TIMEOUT", 1)
     setup = replace(DELIVERY, program=Program((Operator(1),), tuple(State(n) for n in sizes)))
     play, trainer, shape = scene.post(setup), scene.game(), Shape(sizes)
     trainer.send("acceptJob", play.id, value=setup.spec.trainer_bond)

@@ -60,7 +60,7 @@ def test_a_hidden_divergence(scene: Scene, step: int) -> None:
     """The claim goes on beyond the word, with the arithmetic right: the word itself convicts."""
     played = caught(scene, diverging(step), Lies(endless=True))
     assert played[0].job.diverged_at == 0
-    check_conviction(played, "opening", (Level.TENSOR, step, BAD[0], BAD[1] // 128))
+    check_conviction(played, "opening", (Level.ELEMENT, step, *BAD))
 
 
 @pytest.mark.parametrize("step", ENDS)
@@ -77,7 +77,7 @@ def test_a_divergence_that_is_claimed_too_late(scene: Scene, real: int, claimed:
     play, _ = caught(scene, diverging(real), shown)
     assert (play.verdicts, convicted_at(play)[:3]) == (
         [("Convicted", 0, "opening")],
-        (Level.TENSOR, real, BAD[0]),
+        (Level.ELEMENT, real, BAD[0]),
     )
     hidden = Lies(words={(real, *BAD): 1, (claimed, *BAD): INFINITY})
     play, _ = caught(scene, diverging(real), hidden)

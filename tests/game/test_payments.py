@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, word_lie
+from frauds import SETUP as FREE
+from frauds import SUM, Bluffer, Forcer, Mistaken, word_lie
 from refused_money import Other
-from scene import Play, Scene, due, fast_scene
+from scene import ETHER, Play, Scene, due, fast_scene
+from test_trees import PaddedRun
+from toy import Lies
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase
@@ -19,6 +22,8 @@ from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
 from vgame.errors import ContractError
 
+FEE = ETHER // 50 + 1
+SETUP = replace(FREE, terms={"fee": FEE})
 SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]
 FIRST = word_lie(3, SUM, 4, 1)[0]  # in the first checkpoint: nothing is left of it
@@ -41,8 +46,8 @@ def a_price_of_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gained(play: Play, player: Auditor) -> int:
-    """What a player has beyond its bonds."""
-    return play.paid(player) - SPEC.auditor_bond * sum(d.auditor == player.address for d in play.disputes())
+    """What a player has beyond its bonds and fees."""
+    return play.paid(player) - SPEC.stake * sum(d.auditor == player.address for d in play.disputes())
 
 
 def rounds(play: Play) -> Iterator[int]:
@@ -147,7 +152,7 @@ def test_who_enters_where_the_children_are_public_has_no_share(scene: Scene) -> 
     play.run_until("postTrace", honest, play.trainer)
     copy = play.auditor(cls=Other, tree=Tree(Kind.SEGMENT, [*play.trainer.machine.segment(1)[:2], b"\x5a" * 32]))
     root = play.client.segment_root(play.id, 1)
-    copy.game.send("challenge", play.id, int(Level.SEGMENT), 1, root, copy.commitment(b""), value=SPEC.auditor_bond)
+    copy.game.send("challenge", play.id, int(Level.SEGMENT), 1, root, copy.commitment(b""), value=SPEC.stake)
     for _ in rounds(play):
         for player in (copy, honest, play.trainer):
             if play.phase is Phase.CLAIMED and (call := due(player)):
@@ -165,7 +170,7 @@ def test_a_run_tree_that_was_committed_to_below_the_run_has_no_share(scene: Scen
     claimed = play.trainer.run_tree()
     copy = play.auditor(cls=Other, tree=Tree(Kind.RUN, [claimed.node(0, 0), b"\x5a" * 32, claimed.node(0, 2)]))
     root = play.client.segment_root(play.id, 2)
-    copy.game.send("challenge", play.id, int(Level.SEGMENT), 2, root, copy.commitment(b""), value=SPEC.auditor_bond)
+    copy.game.send("challenge", play.id, int(Level.SEGMENT), 2, root, copy.commitment(b""), value=SPEC.stake)
     for _ in rounds(play):
         for player in (copy, honest, play.trainer):
             if play.phase is Phase.CLAIMED and (call := due(player)):
@@ -176,7 +181,7 @@ def test_a_run_tree_that_was_committed_to_below_the_run_has_no_share(scene: Scen
 
 
 def test_idle_and_off_the_path(scene: Scene) -> None:
-    """Bond back, and nothing for the time that they cost: neither for who named nothing nor for who named another checkpoint."""
+    """Bond back, and nothing for the time that they cost; who named another checkpoint pays the fee, who named nothing cost no time."""
     play = scene.claimed(SETUP, LIE)
     idle, beside = play.auditor(None, FalseAccuser, idle=True), play.auditor(None, Forcer, step=1)
     near = play.auditor(None, Forcer, step=5)  # in the same segment, before the place
@@ -189,8 +194,9 @@ def test_idle_and_off_the_path(scene: Scene) -> None:
                 player.step()
     assert play.verdicts == [("Convicted", 3, "element")] and play.dispute(2).moves == 2
     play.run_to_end(play.trainer, honest, idle, beside, near)
-    assert [gained(play, p) for p in (idle, beside, near)] == [0, 0, 0]
+    assert [gained(play, p) for p in (idle, beside, near)] == [0, -FEE, -FEE]
     assert gained(play, honest) == POOL
+    assert play.client.burnt() == SPEC.trainer_bond - POOL + 2 * FEE
 
 
 def test_a_follower_on_the_path_gains_nothing_and_the_first_that_knew_has_the_rest(scene: Scene) -> None:
@@ -217,7 +223,8 @@ def test_a_false_accuser_loses_its_bond(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     accuser = play.auditor(LIE, Mistaken)
     play.run_to_end(play.trainer, accuser)
-    assert gained(play, accuser) == -SPEC.auditor_bond
+    assert gained(play, accuser) == -SPEC.stake
+    assert play.client.burnt() == SPEC.auditor_bond - SPEC.auditor_bond // 2 + FEE
     assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond + SPEC.auditor_bond // 2
 
 
@@ -252,7 +259,7 @@ def test_refunds_after_the_reward_are_bonds_alone(scene: Scene) -> None:
     scene.game().send("payReward", play.id)
     number = 1 - play.verdicts[0][1]
     scene.game().send("refund", play.id, number)
-    assert play.paid((first, late)[number]) == SPEC.auditor_bond
+    assert play.paid((first, late)[number]) == SPEC.stake
 
 
 def test_moves_in_cheap_blocks_are_not_paid_at_a_dear_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +274,56 @@ def test_moves_in_cheap_blocks_are_not_paid_at_a_dear_one(scene: Scene, monkeypa
     play.run_to_end(play.trainer, auditor)
     assert play.verdicts == [("Convicted", 0, "element")] and play.dispute().price < dear
     assert gained(play, auditor) == stipend(play, 0)
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["stranger", "guardian"])
+def test_who_is_honest_while_the_cheat_convicts_itself_elsewhere(scene: Scene, guarded: bool) -> None:
+    """It pays the fee, for nothing tells it from the crowd of the cheat; the guardian has fee and gas back."""
+    wallet = scene.wallet()
+    setup = replace(SETUP, terms=SETUP.terms | ({"guardian": wallet.address} if guarded else {}))
+    words = {place: word for lie in (LIE, FIRST) for place, word in lie.words.items()}
+    play = scene.claimed(setup, Lies(words=words))
+    honest = Auditor(scene.game(wallet), play.id, play.machine(None))
+    own = play.auditor(None, Mistaken)
+    own.machine = play.machine(FIRST)  # it contests the second lie alone
+    for _ in rounds(play):
+        for player in (play.trainer, own):
+            player.step()
+        if play.job.disputes < 2 or play.dispute(1).moves < 2:
+            honest.step()
+    assert play.verdicts == [("Convicted", 0, "element")]
+    play.run_to_end(play.trainer, honest, own)
+    assert gained(play, honest) == (stipend(play, 1) if guarded else -FEE)
+
+
+def test_the_guardian_has_its_fee_back_once(scene: Scene) -> None:
+    """Of two disputes beside the conviction the guardian pays the fee of one; as the winner it has had it."""
+    wallet = scene.wallet()
+    setup = replace(SETUP, terms=SETUP.terms | {"guardian": wallet.address})
+    play = scene.claimed(setup, LIE)
+    beside = [Forcer(scene.game(wallet), play.id, play.machine(None), step=step) for step in (1, 7)]
+    for player in (*beside, play.trainer, *beside):
+        player.step()
+    honest = play.auditor()
+    play.run(play.trainer, honest)
+    assert [v[::2] for v in play.verdicts] == [("Convicted", "element")]
+    for number in (0, 1):
+        scene.game().send("refund", play.id, number)
+    amounts = [(a["fee"], a["stipend"] > 0) for _, a in play.events("Refunded")]
+    assert amounts == [(FEE, True), (0, False)] and play.client.verdict(play.id).guarded
+
+
+def test_padding_convicts_at_its_own_place(scene: Scene) -> None:
+    """A cheat that is convicted for the padding of its run tree pays no fees back to a crowd below the root."""
+    play = scene.claimed(SETUP, None, PaddedRun)
+    crowd = [play.auditor(None, Forcer, step=step) for step in (1, 5)]
+    for player in (*crowd, play.trainer, *crowd):
+        player.step()
+    honest = play.auditor()
+    play.run(play.trainer, honest)
+    (verdict,) = play.verdicts
+    v = play.client.verdict(play.id)
+    assert verdict[::2] == ("Convicted", "opening") and (v.level, v.height, v.index) == (Level.RUN, 0, 3)
+    for number in (0, 1):
+        scene.game().send("refund", play.id, number)
+    assert [a["fee"] for _, a in play.events("Refunded")] == [0, 0]

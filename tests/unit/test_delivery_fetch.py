@@ -248,7 +248,7 @@ def test_a_true_hash_that_does_not_follow_is_shown(tmp_path: Path, sizes: tuple[
 
 def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer's server must not make the client ask hosts of its own network, nor keep it for ever by a byte now and then."""
-    from vgame.chain import connection
+    from vgame.chain import http
 
     class Bad(BaseHTTPRequestHandler):
         asked: list[str] = []  # noqa: RUF012
@@ -269,7 +269,7 @@ def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytes
         def log_message(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(connection, "REPLY_TIMEOUT", 0.6)
+    monkeypatch.setattr(http, "REPLY_TIMEOUT", 0.6)
     with ThreadingHTTPServer(("127.0.0.1", 0), Bad) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"

@@ -458,7 +458,7 @@ def test_an_error_leaves_no_product_behind(monkeypatch: pytest.MonkeyPatch, thre
     begun = []
     with monkeypatch.context() as broken:
         broken.setattr(Later, "__init__", lambda self, real=Later.__init__: (real(self), begun.append(self))[0])
-        broken.setattr("vgame.execute.executor.pointwise.run", lambda *_: 1 // 0)
+        broken.setattr("vgame.execute.executor.chains.run", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             executor.step(1, world.state)
     assert len(begun) == LATE and not any(work._offers for work in begun)

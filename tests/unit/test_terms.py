@@ -204,7 +204,7 @@ def test_what_is_proposed_is_accepted(bundle: Bundle, depth: int, censorship: in
     [
         (
             Pace(20_000, 1),
-            "challenge_window is 9686400 s, that can lock the bond for very long; 7776000 s are the most",
+            "s, that can lock the bond for very long; 7776000 s are the most",
         ),
         (Pace(0.5, 300_000), "trainer_budget is "),
     ],
@@ -305,3 +305,20 @@ def test_terms_that_the_contract_would_refuse(terms: dict[str, int], word: str) 
     with pytest.raises(ValueError, match=word):
         Terms(**terms)
     assert Terms(trainer_bond=10**18, trainer_budget=11, slot=11).slot == 11
+
+
+def test_a_crowd_that_delays_by_a_challenge_window_burns_the_bond(bundle: Bundle) -> None:
+    """D * M * slot = challenge window: M fees are the trainer's bond; and a fee is an eighth of it at most."""
+    terms, duties = safe_terms(bundle, PACE, Prices()), count_moves(bundle).trainer
+    crowd = terms.challenge_window / (duties * terms.slot)
+    assert terms.trainer_bond <= crowd * terms.fee < terms.trainer_bond * 1.0001
+    assert terms.fee <= terms.trainer_bond // 8 and terms.challenge_window >= 8 * duties * terms.slot
+    dear = replace(bundle, terms=terms.model_copy(update={"fee": terms.trainer_bond // 8 + 1}))
+    (problem,) = auditor_shortcomings(dear, PACE)
+    assert problem.startswith(f"fee is {terms.trainer_bond // 8 + 1} wei")
+
+
+@pytest.mark.parametrize("guardian", ["0x12", "me", "0x" + 40 * "g"])
+def test_a_guardian_is_an_address(guardian: str) -> None:
+    with pytest.raises(ValueError, match="guardian"):
+        Terms(guardian=guardian)

@@ -161,7 +161,9 @@ class AuditorService:
     def refusal(self, state: Job) -> str:
         """Why even the right side would lose its bond, or stakes more than it was told to; empty if neither."""
         most = state.spec.trainer_bond if self.limits.bond is None else self.limits.bond
-        if state.spec.auditor_bond > most:
-            return f"the auditor's bond is {state.spec.auditor_bond} wei, more than {most} (--max-bond allows more)"
+        if state.spec.stake > most:
+            return (
+                f"the auditor's bond and the fee are {state.spec.stake} wei, more than {most} (--max-bond allows more)"
+            )
         short = auditor_shortcomings(self.computation.bundle, self.computation.pace)
         return "" if self.limits.any_clocks or not short else f"{'; '.join(short)} (--any-terms disputes all the same)"

@@ -196,7 +196,7 @@ def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> 
         told = read_job(game, job, now)
         if state.phase in WINDOWS:
             yield from _about_bonds(told, cost)
-            need = max(need, cost + state.spec.auditor_bond)
+            need = max(need, cost + state.spec.stake)
         engaged += sum(d.turn is not None and account in (state.trainer, d.auditor) for d in told.disputes)
         if (
             state.phase is Phase.ACCEPTED

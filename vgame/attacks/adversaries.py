@@ -93,7 +93,7 @@ class FalseAccuser(Auditor):
     def challenge(self, view: ClaimView) -> bool:
         if self.accused or self.game.chain.now() > view.job.since + view.job.spec.challenge_window:
             return False
-        bond = view.job.spec.auditor_bond
+        bond = view.job.spec.stake
         self.game.send("challenge", self.id, int(Level.RUN), 0, view.job.run_root, self.dice.randbytes(32), value=bond)
         self.accused = True
         return True

@@ -221,7 +221,7 @@ class Game:
         return self._record(lambda a: int(a[2]), "getRequest", job, tensor, chunk)
 
     def verdict(self, job: bytes) -> Verdict:
-        return self._record(lambda a: Verdict(Level(a[0]), *a[1:8], CAUSES[a[8]], a[9]), "getVerdict", job)
+        return self._record(lambda a: Verdict(Level(a[0]), *a[1:9], CAUSES[a[9]], a[10]), "getVerdict", job)
 
     def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
         return self._record(lambda a: (Turn(a[0]), a[1]), "turn", job, number)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any
 
+from eth_utils.address import to_checksum_address
+
 
 class Phase(IntEnum):
     NONE = 0
@@ -96,6 +98,16 @@ class JobSpec:
     confirm_window: int = 0
     key_window: int = 0
     complaint_window: int = 0
+    fee: int = 0
+    guardian: str = "0x" + 40 * "0"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "guardian", to_checksum_address(self.guardian))
+
+    @property
+    def stake(self) -> int:
+        """What a challenge costs, wei: the auditor's bond and the fee."""
+        return self.auditor_bond + self.fee
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,7 @@ class Job:
     since: int
     disputes: int
     open: int
+    queue: int
     depth: int
     slot: int
     client: str
@@ -166,6 +179,7 @@ class Verdict:
     dispute: int
     best: int
     paid: bool
+    guarded: bool
     cause: str
     pool: int
 

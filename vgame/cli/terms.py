@@ -55,7 +55,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         ]
     )
     fields |= {"trainer_gas_reserve": trainer_gas, "auditor_gas_reserve": auditor_gas}
-    money = {k: str(v) if v > 2**53 else v for k, v in fields.items()}
+    money = {k: str(v) if isinstance(v, int) and v > 2**53 else v for k, v in fields.items()}
     reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, worst_seconds=pace.worst, **money)
 
 
@@ -63,6 +63,8 @@ def _ether(wei: int) -> str:
     return f"{wei / 10**18:.6f} ether"
 
 
-def _toml(value: int) -> str:
+def _toml(value: int | str) -> str:
     """TOML integers have 64 bits."""
+    if isinstance(value, str):
+        return f'"{value}"'
     return str(value) if value < 2**63 else f'"{value} wei"'

@@ -79,7 +79,7 @@ class Auditor(Player):
         self.check_stake(view)
         root, commitment = view.claimed_root(entry), self.commitment(view.own_tree(entry.level, entry.where).root)
         place = (int(entry.level), entry.where, root, commitment)
-        return self.attempt("challenge", self.id, *place, value=job.spec.auditor_bond)
+        return self.attempt("challenge", self.id, *place, value=job.spec.stake)
 
     def check_refuted(self, view: ClaimView) -> None:
         """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed says that my own run

@@ -113,13 +113,15 @@ class Trainer(Player):
     # ---- defence ----
 
     def defend(self, job: Job) -> bool:
-        """Answer the dispute that has waited longest; where none waits end those whose auditor is out of time."""
+        """Answer the dispute whose clock starts first, so that none is charged more than two slots (docs/security.md, T1); where none waits
+        end those whose auditor is out of time."""
         standings = self.standings(job)
-        waiting = [(s.dispute.turn_at, s.number, s.dispute) for s in standings if s.turn is Turn.TRAINER]
-        waiting.sort(key=lambda w: w[:2])
+        waiting = [s for s in standings if s.turn is Turn.TRAINER]
+        waiting.sort(key=lambda s: (s.dispute.turn_at + s.dispute.others * job.slot, s.number))
         if self.ahead:
-            self.ahead([d.index + 1 for _, _, d in waiting[1:] if d.level is Level.RUN and d.height == 0])
-        answers = [partial(self.serve, job, number, d) for _, number, d in waiting]
+            later = (s.dispute for s in waiting[1:])
+            self.ahead([d.index + 1 for d in later if d.level is Level.RUN and d.height == 0])
+        answers = [partial(self.serve, job, s.number, s.dispute) for s in waiting]
         return one_of([*answers, partial(self.sweep, job, standings)])
 
     def serve(self, job: Job, number: int, d: Dispute) -> bool:

@@ -29,6 +29,8 @@ from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
 from vgame.system.files import parse_json, read_file, write_atomic
 
+VERSION = 2  # of spec.json: fee, guardian and windows of delivery are part of an order
+
 
 class LogSpec(BaseModel):
     """What mode `logged` needs in a bundle: one window per sum operator, in proven bounds on the error (2: replication is certain)."""
@@ -107,7 +109,7 @@ class Bundle:
     def rendering(self) -> dict[str, Any]:
         """What spec.json says: the roots for people, the rest for the loader."""
         return {
-            "version": 1,
+            "version": VERSION,
             "program_root": self.program.root.hex(),
             "data_root": self.data_root.hex(),
             "initial_root": self.initial_root.hex(),
@@ -188,6 +190,11 @@ def _scalars_label(shape: Sequence[int]) -> TensorLabel:
 def load_bundle(folder: Path) -> Bundle:
     """Read a bundle back, recompute every root and compare it with what spec.json states."""
     spec = _read_spec(folder / "spec.json")
+    if spec.get("version") != VERSION:
+        raise BundleError(
+            f"{folder} is a bundle of version {str(spec.get('version', 1))[:20]}, this vgame reads version {VERSION}, whose orders have a "
+            "fee, a guardian and windows of delivery: prepare the job again, or read it with the vgame that wrote it"
+        )
     program = load_program(folder / "program.vgp")
     try:
         terms = Terms.model_validate(spec["terms"])

@@ -76,6 +76,9 @@ class Terms(BaseModel):
     confirm_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     key_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     complaint_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    # Paid with each challenge beside the bond, and who has it back whenever the trainer is convicted (docs/protocol.md section 6).
+    fee: Annotated[Wei, Field(lt=2**96)] = 0
+    guardian: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
 
     @model_validator(mode="after")
     def _minima(self) -> Terms:

@@ -18,6 +18,7 @@ from vgame.program.validate import longest_run
 GWEI = 10**9
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
 WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
+FEE_SHARE = 8  # of the trainer's bond, what a challenge's fee may be at most; of the challenge window, what a dispute's slots may be
 LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
 
 FINAL = 900  # seconds until a confirmation is final, where a node does not say so (vgame/chain/connection.py)
@@ -33,6 +34,10 @@ GAS = {
 }  # fmt: skip
 #: What differs in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
 LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
+#: More of a move beside other disputes: what it waits for is marked, once in the claim (a challenge may mark for the first one too).
+MARK_GAS = dict.fromkeys(("select", "selectOperator", "selectElement", "selectBlock", "prove"), 25_000) | {
+    "challenge": 50_000
+}
 #: More of `postPartials` for each block behind the third.
 BLOCK_GAS = {"correct": 6_000, "logged": 10_000}
 #: More for each child that a call shows behind the 32 of depth 5: its bytes (EIP-7623).
@@ -47,6 +52,7 @@ def gas_of(bundle: Bundle) -> dict[str, int]:
     blocks = max((op.blocks for op in operators if isinstance(op, Contract)), default=1)
     terms = max(map(longest_run, operators))
     gas = GAS | (LOGGED_GAS if mode == "logged" else {})
+    gas |= {name: gas[name] + more for name, more in MARK_GAS.items()}
     children = CHILD_GAS * max(0, 2**bundle.depth - 32)
     return gas | {
         **{name: gas[name] + children for name in ("reveal", "postSegment", "postTrace")},
@@ -134,10 +140,16 @@ def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
 
 
 def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
-    """Of trainer and auditor, beside the bound on censorship. A transaction for others may be under way when an own turn begins, so each
-    of the trainer's duties and of the auditor's moves counts one inclusion more (docs/protocol.md section 3)."""
+    """Of trainer and auditor, beside the bound on censorship. A duty is charged two slots at most: its own, and one of work whose thing a
+    stranger opens meanwhile (docs/security.md, T1). A transaction for others may be under way when an own turn begins, so each of the
+    trainer's duties and of the auditor's moves counts one inclusion more (docs/protocol.md section 3)."""
     work = moves.trainer * slot
-    return work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
+    return 2 * work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
+
+
+def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
+    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond (docs/security.md, T5)."""
+    return ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
 
 
 def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
@@ -164,22 +176,24 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     audit = int(pace.take(bundle.steps, 1) / 3600 * prices.compute_hour)
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
     window = ceil(pace.take(bundle.steps, 2)) + censorship
+    challenge_window = max(window, FEE_SHARE * moves.trainer * slot)
     accuser = 2 * (moves.trainer_gas * prices.gas + segment)
     delivery = needed_delivery(bundle, pace, prices.inclusion, censorship) if terms.confirm_window else {}
-    return terms.model_copy(
+    safe = terms.model_copy(
         update=delivery
         | {
             "slot": slot,
             "trainer_budget": trainer_budget + censorship,
             "auditor_budget": auditor_budget + censorship,
             "claim_window": window,
-            "challenge_window": window,
+            "challenge_window": challenge_window,
             "reward_window": censorship,
             "diverged_pay": max(terms.diverged_pay, terms.reward // 10),
             "auditor_bond": accuser,
             "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward, accuser),
         }
     )
+    return safe.model_copy(update={"fee": needed_fee(moves, slot, safe)})
 
 
 def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = 15) -> list[str]:
@@ -204,8 +218,14 @@ def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = 15) -> lis
     """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a dispute."""
     moves, terms = count_moves(bundle), bundle.terms
     needed = needed_budgets(moves, needed_slot(bundle, pace, 0), inclusion)[1] + KEPT_OUT
-    slot = LONGEST_WINDOW // moves.trainer  # one idle dispute of an accomplice adds as many
-    return _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
+    slot = LONGEST_WINDOW // moves.trainer  # one active dispute of an accomplice adds as many
+    found = _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
+    if terms.fee > (most := terms.trainer_bond // FEE_SHARE):
+        found.append(
+            f"fee is {terms.fee} wei, {most} is the most, an eighth of the trainer's bond: an honest auditor loses it where the claim is "
+            "convicted elsewhere"
+        )
+    return found
 
 
 def _below(terms: Terms, **needed: int) -> list[str]:

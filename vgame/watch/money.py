@@ -48,14 +48,16 @@ def _payments(job: Job, event: Event, auditor: str) -> list[tuple[str, str, int,
         case "JobAccepted":
             return [(job.trainer, CONTRACT, spec.trainer_bond, "the trainer's bond")]
         case "Challenged":
-            return [(auditor, CONTRACT, spec.auditor_bond, "the bond of a dispute")]
+            bond = (auditor, CONTRACT, spec.auditor_bond, "the bond of a dispute")
+            return [bond, (auditor, CONTRACT, spec.fee, "the fee of a dispute")]
         case "Dismissed":
-            return _halves(spec.auditor_bond, job.trainer, "of the bond of an auditor that was wrong")
+            halves = _halves(spec.auditor_bond, job.trainer, "of the bond of an auditor that was wrong")
+            return [*halves, (CONTRACT, BURNT, spec.fee, "the fee of a dispute that was dismissed")]
         case "Convicted":
             back = (CONTRACT, job.client, spec.reward, "the reward goes back: the trainer is convicted")
-            return [*_back(job, auditor, args["stipend"]), back]
+            return [*_back(job, auditor, spec.fee, args["stipend"]), back]
         case "Refunded":
-            return _back(job, auditor, args["stipend"])
+            return _back(job, auditor, args["fee"], args["stipend"])
         case "RewardPaid":
             return _reward(job, args)
         case "Finalized":
@@ -102,9 +104,14 @@ def _halves(bond: int, winner: str, what: str) -> list[tuple[str, str, int, str]
     return [(CONTRACT, winner, bond // 2, f"half {what}"), (CONTRACT, BURNT, bond - bond // 2, f"half {what}")]
 
 
-def _back(job: Job, auditor: str, stipend: int) -> list[tuple[str, str, int, str]]:
+def _back(job: Job, auditor: str, fee: int, stipend: int) -> list[tuple[str, str, int, str]]:
     bond = (CONTRACT, auditor, job.spec.auditor_bond, "the bond of a dispute goes back")
-    return [bond, (CONTRACT, auditor, stipend, "for the gas of the auditor's moves")]
+    return [
+        bond,
+        (CONTRACT, auditor, fee, "the fee of a dispute goes back"),
+        (CONTRACT, BURNT, job.spec.fee - fee, "the fee of a dispute beside the place of the conviction"),
+        (CONTRACT, auditor, stipend, "for the gas of the auditor's moves"),
+    ]
 
 
 def _reward(job: Job, args: dict) -> list[tuple[str, str, int, str]]:

@@ -103,6 +103,7 @@ const TERMS = [
   ["diverged_pay", "What it gets instead if training does not stay finite.", "wei"],
   ["trainer_bond", "What the trainer loses if it is convicted.", "wei"],
   ["auditor_bond", "What an auditor loses if its dispute is dismissed.", "wei"],
+  ["fee", "What a challenge costs beside the bond. It is burnt, unless the trainer is convicted where the challenge looked.", "wei"],
   ["fee", "What a dispute costs that lies beside the conviction.", "wei"],
   ["accept_window", "How long a trainer may take to accept.", "time"],
   ["claim_window", "How long the accepted job may take to be claimed.", "time"],
