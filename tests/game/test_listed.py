@@ -133,7 +133,7 @@ def test_there_is_one_claim_and_one_job_of_a_name(scene: Scene) -> None:
         for spec in (SPEC, *(replace(SPEC, **{k: v + 1}) for k, v in zip(SPEC.__slots__, astuple(SPEC), strict=True) if type(v) is int))
         for client, nonce in ((game.wallet.address, 0), (RICH[0], 0), (game.wallet.address, 1))
     }  # fmt: skip
-    assert len(names) == 20 * 3
+    assert len(names) == 21 * 3
 
 
 def test_no_bond_can_be_withdrawn_in_a_dispute(scene: Scene) -> None:
