@@ -2,6 +2,7 @@
 
     python scripts/zoo.py ZOO.py                       all of its models; docs/zoo.md is rewritten
     python scripts/zoo.py ZOO.py --only 'tv:*' --table t.md
+    python scripts/zoo.py ZOO.py --autocast            the loss under autocast to bfloat16; docs/zoo-bf16.md
 
 ZOO.py offers `NAMES` ("family:model") and `build(name)` -> (module, inputs, loss): inputs a tuple or a dict of keywords; loss
 "ce" cross_entropy(out, labels), "mse", "bce" or "huber" against zeros, "seg" cross_entropy(out["out"], labels), "hf" out.loss.
@@ -34,7 +35,7 @@ DEVICES = ("default", "compatible")
 # ---- one device: a process that answers requests ----
 
 
-def serve(zoo_file: Path, device: str) -> None:
+def serve(zoo_file: Path, device: str, autocast: bool) -> None:
     """Reads one JSON request a line, {"name", "folder"}; writes one JSON answer a line."""
     answers, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
@@ -45,7 +46,7 @@ def serve(zoo_file: Path, device: str) -> None:
             result: dict[str, Any] = {}
             try:
                 if zoo is not None:
-                    capture(zoo, request["name"], Path(request["folder"]), result)
+                    capture(zoo, request["name"], Path(request["folder"]), result, autocast)
                 execute(Path(request["folder"]), device, kind, result)
             except Exception as error:
                 result["error"] = f"{type(error).__name__}: {error}"[:2000]
@@ -60,7 +61,7 @@ def _module(path: Path) -> Any:
     return module
 
 
-def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any]) -> None:
+def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any], autocast: bool) -> None:
     """Build, capture, lower; the bundle goes into the folder, what torch computes beside it."""
     import torch
 
@@ -72,8 +73,11 @@ def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any]) -> None:
     from vgame.program.schedule import Schedule
     from vgame.program.validate import tensors_of, undecidable
 
-    task = make_task(*zoo.build(name))
-    expected = by_torch(task)
+    task = make_task(*zoo.build(name), autocast)
+    try:
+        expected = by_torch(task)
+    except RuntimeError as error:  # a kernel that the CPU's autocast lacks
+        expected, result["torch"] = {}, str(error)[:200]
     started = time.perf_counter()
     captured = capturing.capture(task)
     result["nodes"], result["captured"] = sum(len(c.graph.graph.nodes) for c in captured), time.perf_counter() - started
@@ -84,7 +88,7 @@ def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any]) -> None:
     result["parameters"] = sum(p.numel() for p in task.model.parameters())
     bundle = Bundle(program, lowered.state, lowered.data, lowered.scalars, 1, 1, 1, 5, "correct", Terms())
     save_bundle(bundle, folder / "job")
-    if not any(isinstance(op, Philox) for op in program.operators):
+    if expected and not any(isinstance(op, Philox) for op in program.operators):
         torch.save(expected, folder / "torch.pt")
 
 
@@ -99,7 +103,7 @@ def by_torch(task: Any) -> dict[str, Any]:
     return gradients
 
 
-def make_task(model: Any, inputs: Any, loss: str) -> Any:
+def make_task(model: Any, inputs: Any, loss: str, autocast: bool) -> Any:
     """SGD on the inputs, all of which are one sample."""
     import torch
 
@@ -110,7 +114,8 @@ def make_task(model: Any, inputs: Any, loss: str) -> Any:
 
     def compute(model: Any, batch: Any) -> torch.Tensor:
         arguments = {name: batch[name][0] for name in named}
-        return loss_of(loss, model(**arguments) if keywords else model(*arguments.values()))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            return loss_of(loss, model(**arguments) if keywords else model(*arguments.values()))
 
     data = {name: t.unsqueeze(0) for name, t in named.items()}
     return Task(model, compute, torch.optim.SGD(model.parameters(), lr=1.0), data, 1)
@@ -172,8 +177,8 @@ def difference(folder: Path, bundle: Any, step: Any) -> float:
 class Worker:
     """A device's process; started again after a crash."""
 
-    def __init__(self, zoo_file: Path, device: str) -> None:
-        self.command = [sys.executable, __file__, str(zoo_file), "--serve", device]
+    def __init__(self, zoo_file: Path, device: str, autocast: bool) -> None:
+        self.command = [sys.executable, __file__, str(zoo_file), "--serve", device, *["--autocast"] * autocast]
         self.process: subprocess.Popen | None = None
 
     def ask(self, **request: str) -> dict[str, Any]:
@@ -215,20 +220,22 @@ def row(r: dict[str, Any]) -> str:
     return "| " + " | ".join(c.replace("|", "/").replace("\n", " ") for c in cells) + " |"
 
 
-def table(results: list[dict[str, Any]], source: Path, names: list[str]) -> str:
-    """docs/zoo.md; `names` are all models of the file."""
+def table(results: list[dict[str, Any]], source: Path, names: list[str], autocast: bool) -> str:
+    """docs/zoo.md or docs/zoo-bf16.md; `names` are all models of the file."""
     results = sorted(results, key=lambda r: names.index(r["name"]))
     missing = [name for name in names if name not in {r["name"] for r in results}]
     complete = sum(r["complete"] for r in results)
-    head = f"""# The zoo
+    own = "gradient under autocast on the CPU" if autocast else "binary32 gradient"
+    command = f"python scripts/zoo.py {source.name}{' --autocast' * autocast}"
+    head = f"""# The zoo{" under autocast to bfloat16" * autocast}
 
 {complete} of {len(names)} public architectures complete: one training step (forward, loss, backward, SGD) is captured, runs on two
 devices with equal state roots, and every operator is decidable by the referee.
 
-Written by `python scripts/zoo.py {source.name}`; the file builds the models (torchvision, timm, transformers, classics) in small
+Written by `{command}`; the file builds the models (torchvision, timm, transformers, classics) in small
 forms. Devices: A is `default`, B is `compatible`, each a process of its own (vgame/execute/devices.py). Nodes: of the captured ATen
 graph. Root: the first 8 digits of the state root after the step, on A and on B. Seconds: the step alone, on whatever else the machine did.
-Against torch: norm of (update - torch's own binary32 gradient) over the norm of the gradient; empty where dropout makes them
+Against torch: norm of (update - torch's own {own}) over the norm of the gradient; empty where dropout makes them
 incomparable. Undecidable: operators that the referee cannot decide.
 
 | model | parameters | nodes | operators | root A, B | seconds A | seconds B | against torch | undecidable | complete |
@@ -242,16 +249,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("zoo", type=Path)
     parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names, like 'tv:*'")
-    parser.add_argument("--table", type=Path, default=Path(__file__).parents[1] / "docs/zoo.md")
+    parser.add_argument("--table", type=Path, help="docs/zoo.md, or docs/zoo-bf16.md")
+    parser.add_argument("--autocast", action="store_true", help="the loss under autocast to bfloat16")
     parser.add_argument("--json", type=Path, help="all that was measured; models already in it are not measured again")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         prepare_environment(options.serve)
-        return serve(options.zoo, options.serve)
+        return serve(options.zoo, options.serve, options.autocast)
     results = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     done = {r["name"] for r in results}
-    workers = [Worker(options.zoo, device) for device in DEVICES]
+    workers = [Worker(options.zoo, device, options.autocast) for device in DEVICES]
     names = _module(options.zoo).NAMES
     for name in dict.fromkeys(n for pattern in options.only for n in fnmatch.filter(names, pattern)):
         if name not in done:
@@ -262,7 +270,8 @@ def main() -> None:
         if max(x.get("memory", 0) for x in (results[-1]["a"], results[-1]["b"])) > 4:
             for worker in workers:
                 worker.stop()
-    options.table.write_text(table(results, options.zoo, names))
+    page = Path(__file__).parents[1] / "docs" / ("zoo-bf16.md" if options.autocast else "zoo.md")
+    (options.table or page).write_text(table(results, options.zoo, names, options.autocast))
     print(f"{sum(r['complete'] for r in results)} of {len(results)} complete")
 
 
