@@ -133,12 +133,13 @@ class _Planner:
         return found
 
     def _followed(self, operator: Operator) -> list[Split]:
-        found = []
+        """Splits that follow an operand's. A state tensor leads only where nothing else does: else weights would cut the layers, too."""
+        found, by_state = [], []
         for n, (ref, elements, _) in enumerate(operand_refs(operator)):
             split = self.form(ref) or (self.hints.get(ref.index) if ref.cls is RefClass.OPERATOR else None)
             if split is not None:
-                found += _follow(operator, n, split, elements)
-        return found
+                (by_state if ref.cls is RefClass.STATE else found).extend(_follow(operator, n, split, elements))
+        return found or by_state
 
     def _is_worth(self, operator: Contract) -> bool:
         """Operands that everybody has are multiplied by everybody, unless that is much; others go where they are needed."""
