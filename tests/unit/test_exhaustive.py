@@ -144,7 +144,8 @@ def test_the_tables_are_what_the_generator_writes() -> None:
 
 def narrow_check(function: Function) -> tuple[list[tuple[int, int]], int]:
     """(wrong words, midpoints) of small words that are midpoints of 8 bits, and a panel."""
-    ties = 0x20008000 + (np.arange(200, dtype=np.uint32) << 16)
+    ties = np.array([[0x04008000], [0x20008000]], np.uint32) + (np.arange(100, dtype=np.uint32) << 16)
+    ties = ties.ravel()
     words = np.concatenate([ties, panel_words([0x3F000]).ravel()])
     _, wrong, midpoints = exhaustive.check_narrow(function, words, exhaustive.kernel(function, words))
     return wrong, midpoints
