@@ -33,7 +33,10 @@ test: $(READY) $(NODE_READY) ## all tests that need no GPU
 nightly: $(READY) $(NODE_READY) ## the long tests too
 	@$(BIN)/python -m pytest -m "not gpu and not browser" --timeout=7200
 
-docs: $(READY) ## the site, in build/site; a broken link ends it
+PAGES := $(filter-out docs/commands.md, $(wildcard *.md docs/*.md))
+
+docs: $(READY) ## the site, in build/site; a broken link or prose above 100 columns ends it
+	@$(BIN)/python scripts/reflow.py --check $(PAGES)
 	@$(BIN)/python scripts/commands.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
@@ -43,6 +46,7 @@ lint: $(READY) ## style, imports that go one way, types of the public face
 	@$(BIN)/mypy
 
 fmt: $(READY) ## format
+	@$(BIN)/python scripts/reflow.py $(PAGES)
 	@$(BIN)/ruff format vgame tests scripts && $(BIN)/ruff check --fix vgame tests scripts
 
 contracts: $(READY) $(NODE_READY) ## recompile the contracts into vgame/chain/artifacts

@@ -16,8 +16,8 @@ from torch import nn
 
 from vgame.arithmetic.reference.philox import shuffle_index
 from vgame.execute.executor import Executor
-from vgame.program import lower
 from vgame.program.lower import Lowered, lower_task
+from vgame.program.lowering import graph
 from vgame.program.schedule import Schedule, to_binary32
 from vgame.program.validate import validate
 from vgame.tasks.task import Batch, Task
@@ -90,12 +90,12 @@ def noting_handlers() -> Iterator[None]:
                 EXERCISED.add(key)
             return super().get(key, default)
 
-    before = lower.HANDLERS
-    lower.HANDLERS = Noted(before)
+    before = graph.HANDLERS
+    graph.HANDLERS = Noted(before)
     try:
         yield
     finally:
-        lower.HANDLERS = before
+        graph.HANDLERS = before
 
 
 def lowered(case: Case) -> Lowered:
