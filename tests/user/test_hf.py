@@ -131,3 +131,38 @@ def test_all_that_cannot_be_taken_over_is_listed_at_once(tmp_path) -> None:
     ):
         assert part in told
     assert "parameters of torch.float16 (model.float())" in told and "collate_fn gives another batch each time" in told
+
+
+FACTORY = """
+import torch, transformers, vgame
+
+def task():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 12, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **none))
+    data = {"ids": torch.arange(32).reshape(8, 4) % 12}
+    loss = lambda m, b: m(input_ids=b["ids"], labels=b["ids"]).loss
+    return vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, batch=4)
+"""
+
+
+def test_weights_become_a_folder_that_from_pretrained_reads(tmp_path, monkeypatch) -> None:
+    from typer.testing import CliRunner
+
+    from vgame.cli import app
+    from vgame.cli.commands import main  # noqa: F401  (registers the commands)
+
+    (tmp_path / "gpt_of_a_user.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = tmp_path / "job.toml"
+    job.write_text('model = "gpt_of_a_user:task"\nseed = 1\nsteps = 2\ninterval = 1\n[schedule]\nlr = "0.1"\n')
+    run = vgame.train(vgame.prepare(vgame.Job.from_toml(job)), tmp_path / "run")
+    run.export(tmp_path / "model.safetensors")
+    call = ["pretrained", str(tmp_path / "model.safetensors"), str(job), "--out", str(tmp_path / "saved")]
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 0, done.output
+    read = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "saved").state_dict()
+    assert all(torch.equal(read[key], value) for key, value in run.state_dict().items())
+    again = CliRunner().invoke(app, call)
+    assert again.exit_code != 0 and "is there already" in str(again.exception)

@@ -161,6 +161,25 @@ def export(
 
 
 @app.command()
+def pretrained(
+    weights: Annotated[Path, typer.Argument(help="a file of `vgame export` or `vgame receive`")],
+    job: Annotated[Path, typer.Argument(help="job file (TOML) whose task makes the model")],
+    out: Annotated[Path, typer.Option(help="the new folder")],
+    json: Json = False,
+) -> None:
+    """Save weights as their model saves itself, with its configuration: for models of transformers and peft."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise VgameError(f"{out} is there already; choose another folder")
+    from vgame.api import save_pretrained
+    from vgame.job.factory import make_task
+    from vgame.job.file import read_job_file
+    from vgame.job.weights import read_weights
+
+    save_pretrained(read_weights(weights)[0], str(weights), out, make_task(read_job_file(job)).model)
+    Reporter(json).emit("saved", f"{out}: the model with the weights of {weights}", folder=str(out))
+
+
+@app.command()
 def check(
     weights: Annotated[
         Path, typer.Argument(help="a file of `vgame export`, or a checkpoint in a run's folder states/")
