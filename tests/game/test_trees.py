@@ -54,7 +54,7 @@ def covered(kind: Tree_, leaves: list[bytes], *more: bytes) -> Tree:
 
 def test_padding_of_the_run_tree(scene: Scene) -> None:
     """I11."""
-    check_conviction(caught(scene, SETUP, None, PaddedRun), "opening", (Level.RUN, 0, 0, 0))
+    check_conviction(caught(scene, SETUP, None, PaddedRun), "opening", (Level.RUN, 0, 0, 3))
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -89,9 +89,9 @@ def test_padding_of_a_trace(scene: Scene, leaf: int, depth: int) -> None:
 
 
 PADDED_WORDS = {  # operator 0 has 600 words: 40 of its leaf 4, and leaves 5 to 7, are padding
-    "first word": (b"\1", (0, 4)),
-    "last word": (bytes(4 * 39) + b"\1", (0, 4)),
-    "a leaf of zeros": (bytes(4 * 41), (1, 2)),
+    "first word": (b"\1", (Level.ELEMENT, 600)),
+    "last word": (bytes(4 * 39) + b"\1", (Level.ELEMENT, 639)),
+    "a leaf of zeros": (bytes(4 * 41), (Level.TENSOR, 5)),
 }
 
 
@@ -99,16 +99,16 @@ PADDED_WORDS = {  # operator 0 has 600 words: 40 of its leaf 4, and leaves 5 to 
 @pytest.mark.parametrize("carried", [False, True])
 def test_padding_of_a_tensor(scene: Scene, where: str, carried: bool) -> None:
     """I11, in a state (that the trace agrees with), and only in a trace."""
-    words, (height, index) = PADDED_WORDS[where]
+    words, (level, index) = PADDED_WORDS[where]
     machine = Forged(SETUP, words={(6, 0): words}, carried=carried)
     played = caught(scene, SETUP, machine) if carried else forced(scene, SETUP, machine, 6)
-    check_conviction(played, "opening", (Level.TENSOR, 6, 0, index), Level.RUN if carried else Level.TRACE)
-    assert played[0].client.verdict(played[0].id).height == height
+    check_conviction(played, "opening", (level, 6, 0, index), Level.RUN if carried else Level.TRACE)
+    assert played[0].client.verdict(played[0].id).height == 0
 
 
-@pytest.mark.parametrize("leaf,named", [(5, (1, 2)), (6, (3, 0)), (7, (3, 0))])
+@pytest.mark.parametrize("leaf,named", [(5, (0, 5)), (6, (1, 3)), (7, (1, 3))])
 def test_padding_leaves_of_a_tensor(scene: Scene, leaf: int, named: tuple[int, int]) -> None:
-    """I11: a leaf of the last pair, or the node above the last pair of leaves."""
+    """I11: a leaf of a pair with content, or the highest node over padding alone."""
     tree = covered(Tree_.TENSOR, Trainer.tensor_tree(Bare(HONEST), 6, 0).levels[0], *padding_up_to(leaf - 5), JUNK)
     machine = Forged(SETUP, {(Tree_.STATE, 6, 0): tree.root, (Tree_.TRACE, 6, 0): tree.root})
     played = caught(scene, SETUP, machine, Covering, trees={(6, 0): tree})

@@ -13,6 +13,7 @@ from scene import Scene, due
 from toy import Lies
 
 from vgame.chain import connection as chain_module
+from vgame.chain import wallet as wallet_module
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
@@ -136,7 +137,8 @@ def test_a_chain_that_is_down_is_one_clear_error(real_scene: Scene) -> None:
 @pytest.fixture
 def slow_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chain]:
     """An anvil that mines only when it is told to; a transaction is given up after half a second."""
-    monkeypatch.setattr(chain_module, "RECEIPT_TIMEOUT", 0.5)
+    for module in (chain_module, wallet_module):
+        monkeypatch.setattr(module, "RECEIPT_TIMEOUT", 0.5)
     with anvil() as chain:
         chain.web3.provider.make_request("evm_setAutomine", [False])
         yield chain

@@ -13,7 +13,7 @@ from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from proxy import DrippingProxy, FaultyProxy, HugeProxy, RedirectingProxy, served
 from scene import Play, Scene
 
-import vgame.chain.connection as chain_module
+import vgame.chain.http as http_module
 from vgame.agents.retry import Patience
 from vgame.chain import http
 from vgame.chain.connection import Chain
@@ -118,7 +118,7 @@ def test_a_reply_that_drips_is_no_answer(real_scene: Scene, monkeypatch: pytest.
     """Also line by line of its header, or of headers that never end: there is one time for all of it."""
     with served(DrippingProxy, real_scene.chain.url, begin=part) as (handler, url):
         chain = Chain(url)
-        monkeypatch.setattr(chain_module, "REPLY_TIMEOUT", 1)
+        monkeypatch.setattr(http_module, "REPLY_TIMEOUT", 1)
         handler.pause, begin = 0.3, time.monotonic()
         with pytest.raises(ChainError, match=r"no answer from .*"):
             chain.now()

@@ -15,7 +15,7 @@ from proxy import DeepProxy, LyingProxy, Request, served
 from scene import Play, Scene, embedded_chain
 from web3 import Web3
 
-import vgame.chain.connection as chain_module
+import vgame.chain.wallet as wallet_module
 from vgame.chain.abi import full_abi
 from vgame.chain.connection import FEE_VARIABLE, GWEI, USUAL_TIP, Chain
 from vgame.chain.game import Game
@@ -362,7 +362,7 @@ def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
 ) -> None:
     """An endpoint that collects signed transactions has one at most of so much at the end."""
     with table(node) as t:
-        monkeypatch.setattr(chain_module, "RECEIPT_TIMEOUT", 0)
+        monkeypatch.setattr(wallet_module, "RECEIPT_TIMEOUT", 0)
         wallet, offers = t.seat(Trainer).game.wallet, []
         sign = wallet.account.sign_transaction
         monkeypatch.setattr(

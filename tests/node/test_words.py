@@ -12,7 +12,7 @@ from scene import Scene
 from test_lies import Table, Truth, chain_one, refuses, selector, table, topic
 from test_watch import watch
 
-from vgame.agents.auditor_service import Limits, Watch
+from vgame.agents.auditor_service import AuditorService, Limits
 from vgame.agents.roles import play
 from vgame.chain.connection import CHAIN_VARIABLE, connect
 from vgame.chain.records import Phase
@@ -24,7 +24,7 @@ LIE = word_lie(6, SUM, 4, 1)[0]
 GET_JOB = selector("getJob", "bytes32")
 
 
-def watcher(t: Table) -> Watch:
+def watcher(t: Table) -> AuditorService:
     """An auditor as `vgame auditor` runs it, behind the proxy."""
     auditor = watch(t.play, Limits(any_clocks=True))
     auditor.game, auditor.refusal = t.seat(Trainer).game, lambda _: ""
@@ -80,7 +80,7 @@ def test_a_job_that_was_said_to_have_ended_is_looked_at_again(
             often.round()
         assert not once.finished
         t.proxy.lie = None
-        monkeypatch.setattr(Watch, "AGAIN", 0.0)
+        monkeypatch.setattr(AuditorService, "AGAIN", 0.0)
         often.round()
         assert not often.finished and often.game.wallet.address in {d.auditor for d in t.play.disputes()}
         assert t.play.run_to_end(t.play.trainer, SimpleNamespace(step=often.round)) is Phase.CONVICTED

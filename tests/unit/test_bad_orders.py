@@ -249,9 +249,9 @@ def test_an_option_that_is_none(command: str, expected: str) -> None:
 
 
 def test_a_bond_is_not_negative() -> None:
-    assert cli._wei("0.5 ether") == cli._wei("500000000000000000") == 5 * 10**17
+    assert options.wei_of("0.5 ether") == cli._wei("500000000000000000") == 5 * 10**17
     with pytest.raises(VgameError, match="--max-bond: '-1 ether' is negative"):
-        cli._wei("-1 ether")
+        options.wei_of("-1 ether")
 
 
 def test_a_relative_path_is_looked_for_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
