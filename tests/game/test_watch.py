@@ -27,8 +27,8 @@ def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -
     """An auditor as `vgame auditor` runs it, over the toy machine."""
     setup, machine = play.setup, play.setup.machine()
     computation = SimpleNamespace(
-        bundle=SimpleNamespace(order=asdict(setup.spec)), history=machine, history_of=lambda _: machine, run_root=bytes(32), pace=Pace(0.01, 0.01),
-        why_foreign=lambda *_: foreign(),
+        bundle=SimpleNamespace(order=asdict(setup.spec)), history=machine, history_of=lambda _: machine, run_root=bytes(32),
+        pace=Pace(0.01, 0.01), why_foreign=lambda *_: foreign(),
     )  # fmt: skip
     return AuditorService(play.scene.game(), computation, Reporter(), 0.0, limits)
 
