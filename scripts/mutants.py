@@ -1,7 +1,8 @@
 """Plant one fault at a time in the contracts and see whether the tests notice: which faults are caught, by which test.
 
 In: contracts/. Out: docs/mutants.json: per fault the file, what was changed, the first test that failed (null: it survived).
-Works in a temporary copy of the tracked files; `--only N..M` plays a range, so that a long run can be cut into pieces.
+Works in a temporary copy of the tracked files. `--only N..M` plays a range, `--new` what was never played, so that a long run can
+be cut into pieces.
 """
 
 from __future__ import annotations
@@ -27,7 +28,19 @@ DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "
 #: The fast chain only, cheapest first.
 GAME = tuple(
     f"tests/game/test_{n}.py"
-    for n in ("errors", "clocks", "fraud", "trees", "divergence", "restart", "agents", "many", "stateful", "listed")
+    for n in (
+        "errors",
+        "clocks",
+        "duties",
+        "fraud",
+        "trees",
+        "divergence",
+        "restart",
+        "agents",
+        "many",
+        "stateful",
+        "listed",
+    )
 )
 TWIN = ("tests/twin", *GAME)
 PAYMENTS = ("tests/game/test_payments.py",)
@@ -296,13 +309,17 @@ def play(place: Path, mutant: Mutant) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=f"0..{len(MUTANTS)}", help="a range of faults, N..M (M excluded)")
-    first, last = map(int, parser.parse_args().only.split(".."))
+    parser.add_argument("--new", action="store_true", help="only faults that the record does not hold")
+    wishes = parser.parse_args()
+    first, last = map(int, wishes.only.split(".."))
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"faults": []}
     known = {(f["file"], f["old"], f["new"]): f for f in record["faults"]}
     with tempfile.TemporaryDirectory(prefix="vgame-mutants-") as folder:
         place = Path(folder).resolve()
         copy_repository(place)
         for number, mutant in list(enumerate(MUTANTS))[first:last]:
+            if wishes.new and (mutant.file, mutant.old, mutant.new) in known:
+                continue
             caught = play(place, mutant)
             facts = {k: v for k, v in asdict(mutant).items() if k != "tests"} | {"caught_by": caught}
             known[mutant.file, mutant.old, mutant.new] = facts
