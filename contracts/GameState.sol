@@ -184,10 +184,10 @@ abstract contract GameState is IGame {
         return exponent > 31 ? type(uint16).max : uint16((exponent << 11) | (price >> exponent));
     }
 
-    /// @dev Counts moves of the dispute's auditor. The lowest base fee of them all pays, or moves in cheap blocks would be paid at a dear one's.
-    /// Packed prices have the order of prices.
+    /// @dev Counts moves of the dispute's auditor; of those in one second the first, or a contract would be paid for many transactions and send one.
+    /// The lowest base fee of them all pays, or moves in cheap blocks would be paid at a dear one's. Packed prices have the order of prices.
     function _countMoves(Dispute storage d, uint8 moves) internal {
-        d.moves += moves;
+        if (block.timestamp > d.turnAt || d.moves == 0) d.moves += moves;
         uint16 price = _packPrice(block.basefee);
         if (price < d.price) d.price = price;
     }

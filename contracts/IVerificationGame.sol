@@ -154,7 +154,7 @@ interface IGame {
     /// @param step step of the state or trace; in a segment the step of S_0
     /// @param turnAt when the auditor last moved (32 bits last until 2106)
     /// @param others other things of the claim that disputes waited for when the auditor last moved
-    /// @param moves moves of the auditor after its challenge; its own `prove` counts as four
+    /// @param moves moves of the auditor after its challenge, one a second; its own `prove` counts as four
     /// @param price lowest base fee of the blocks of the challenge and the moves, in 16 bits: 5 of exponent, 11 of significand
     /// @param word the claimed word of the contested element
     /// @param blocks in how many blocks the element is decided
@@ -356,8 +356,8 @@ interface ISettlement is IGame {
 
     // ---- after a conviction ----
 
-    /// @notice Return the bond of a dispute that was open when the trainer was convicted. On the path of the conviction, and to the guardian once,
-    /// also the fee and the gas of its moves; the fee alone to a dispute that has named nothing.
+    /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee too where its node contains the place of the conviction,
+    /// and where it has named nothing and nothing could be named; fee and gas to the guardian once.
     function refund(bytes32 job, uint256 dispute) external;
 
     /// @notice Show that the dispute's auditor knew a different result, and what lies left of it, before the dispute. Not after a timeout.

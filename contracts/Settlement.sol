@@ -209,24 +209,28 @@ contract Settlement is GameState, ISettlement {
         if (d.status != Status.Open) revert DisputeClosed(d.status);
         d.status = Status.Void;
         job.open--;
-        (uint256 fee, uint256 stipend) = _onPath(id, job, d);
+        (uint256 fee, uint256 stipend) = _due(id, job, d);
         burnt += job.spec.fee - fee;
         credits[d.auditor] += job.spec.auditorBond + fee + stipend;
         emit Refunded(id, n, fee, stipend);
     }
 
-    /// @dev Nothing for who named what lies beside the conviction: a crowd would be paid for the time that it costs. Who never named anything has cost
-    /// none, and has the fee back. The guardian has both back once, wherever the trainer was convicted.
-    function _onPath(bytes32 id, Job storage job, Dispute storage d) private returns (uint256 fee, uint256 stipend) {
+    /// @dev The fee, where the dispute's node contains the conviction: not where it lies below, for a claim "diverged" has trees that nobody had to
+    /// open. Who named nothing has it back if nothing could be named: else each idle dispute would be a free guess at what `proveKnowledge` asks.
+    /// The guardian has fee and stipend once, wherever the trainer was convicted. Nobody else here has a stipend: a crowd could share its transactions.
+    function _due(bytes32 id, Job storage job, Dispute storage d) private returns (uint256 fee, uint256 stipend) {
         Verdict storage v = _verdicts[id];
-        bool guarded = d.auditor == job.spec.guardian && !v.guarded;
-        if (guarded) v.guarded = true;
-        else if (d.moves == 0) return (job.spec.fee, 0);
-        else if (!_comparable(_placeOf(d), _placeOf(v), job.spec.interval)) return (0, 0);
         fee = job.spec.fee;
-        if (v.paid) return (fee, 0);
-        stipend = _stipend(d, v.pool);
-        v.pool -= uint128(stipend);
+        if (d.auditor == job.spec.guardian && !v.guarded) {
+            v.guarded = true;
+            if (v.paid) return (fee, 0);
+            stipend = _stipend(d, v.pool);
+            v.pool -= uint128(stipend);
+        } else if (d.moves == 0) {
+            if (_openingOf(id, job, d) != 0) fee = 0;
+        } else if (!_contains(_placeOf(d), _placeOf(v), job.spec.interval)) {
+            fee = 0;
+        }
     }
 
     /// @inheritdoc ISettlement
@@ -281,9 +285,10 @@ contract Settlement is GameState, ISettlement {
         return Place(v.level, v.height, v.index, v.step, v.operator);
     }
 
-    /// @dev One lies in the other.
-    function _comparable(Place memory p, Place memory q, uint256 interval) private pure returns (bool) {
-        if (p.level > q.level || (p.level == q.level && p.height < q.height)) (p, q) = (q, p);
+    /// @dev q lies in p, or is p. A block counts as its element.
+    function _contains(Place memory p, Place memory q, uint256 interval) private pure returns (bool) {
+        if (p.level == Level.Block) p = _lift(p, Level.Element, interval);
+        if (p.level > q.level || (p.level == q.level && p.height < q.height)) return false;
         if (p.level == Level.State && q.level != Level.State) return false; // a state and the trace of its step are two trees
         q = _lift(q, p.level, interval);
         return p.step == q.step && p.operator == q.operator && p.index == q.index >> (p.height - q.height);

@@ -499,7 +499,7 @@ contract VerificationGame is GameState, IMoves {
     function _decide(bytes32 id, Job storage job, uint256 n, Dispute storage d, bool right, Cause cause) private {
         if (!right) return _convict(id, job, n, d, cause);
         bytes32 key = _placeKey(id, d);
-        if (job.open > 1 || _openedAt[key] == AWAITED) _open(job, key);
+        if (_openedAt[key] == AWAITED) _open(job, key); // every place is, that two disputes wait for
         _dismiss(id, job, n, d, cause);
     }
 
@@ -564,7 +564,7 @@ contract VerificationGame is GameState, IMoves {
         if (turn_ != Clock.Turn.Auditor) revert NotYourTurn(turn_);
         d.trainerLeft = uint32(clock.trainerLeft - Clock.trainerUsed(clock, openedAt));
         d.auditorLeft = uint32(clock.auditorLeft - Clock.auditorUsed(clock, openedAt, block.timestamp));
-        d.turnAt = uint32(block.timestamp);
         _countMoves(d, 1);
+        d.turnAt = uint32(block.timestamp);
     }
 }

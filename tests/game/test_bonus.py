@@ -457,6 +457,20 @@ def test_a_trainer_sees_what_is_not_its_task(system, trained: Trained) -> None:
             escrow.check(identity, bundle, task())
 
 
+@pytest.mark.parametrize("terms", [{"fee": 2**96 - 1}, {"auditor_bond": 10**26}, {"challenge_window": 1}])
+def test_an_evaluation_that_nobody_could_dispute_is_refused(system, tmp_path: Path, terms: dict[str, int]) -> None:
+    """The payer's own trainer would make it final, as often as the evaluation is ordered, and the bonus would go back."""
+    stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**terms)))
+    with pytest.raises(Abstain, match=f"nobody could dispute a false evaluation: `{next(iter(terms))}`"):
+        stage.escrow.check(stage.id, stage.trained.bundle, task())
+
+
+def test_other_terms_than_the_trainings_are_refused(stage: Stage) -> None:
+    receipt = stage.escrow.send("open", *opened(stage, spec={"fee": 2**96 - 1}), value=AMOUNT)
+    with pytest.raises(Abstain, match="fee differ"):
+        stage.escrow.check(stage.escrow._decode(receipt["logs"][0]).args["id"], stage.trained.bundle, task())
+
+
 def test_what_cannot_be_a_mark_is_refused(stage: Stage) -> None:
     def promise(measured: Callable = measure, total: str = "correct", **changes: Any) -> None:
         terms = {"least": 1, "amount": AMOUNT} | changes

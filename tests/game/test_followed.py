@@ -125,6 +125,19 @@ def test_another_claim_is_compared_with_a_whole_run(
     assert again.parted and again.store.roots == run.store.roots
 
 
+def test_a_whole_run_is_made_while_no_claim_is_there(
+    system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer publishes one wrong run and claims another: what is computed only then may be too late for the window."""
+    run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
+    auditor = watch(scene, run)
+    while auditor.step():
+        assert scene.view.job(scene.id).phase is Phase.CREATED
+    assert run._whole.run_root == honest.run_root
+    monkeypatch.setattr(Executor, "step", lambda *_: pytest.fail("nothing is left to compute"))
+    assert scene.play(auditor, scene.trainer(honest.history)) is Phase.FINAL
+
+
 def test_an_honest_run_is_taken_over(honest: LocalRun, seat: AgentConfig, steps: list[int]) -> None:
     run = follow(seat, honest.store.folder)
     assert not run.parted and run.run_root == honest.run_root and steps == list(range(1, 13))

@@ -11,6 +11,7 @@ import pytest
 from frauds import SETUP as FREE
 from frauds import SUM, Bluffer, Forcer, Mistaken, word_lie
 from refused_money import Other
+from revm_node import RevmNode
 from scene import ETHER, Play, Scene, due, fast_scene
 from test_trees import PaddedRun
 from toy import Lies
@@ -92,7 +93,7 @@ def test_nobody_has_a_share_in_a_timeout(scene: Scene, lies: object, silent: str
     play.run_to_end(play.trainer, squatter, honest)
     assert [v[::2] for v in play.verdicts] == [("Convicted", "timeout")]
     scene.game().send("payReward", play.id)
-    assert gained(play, squatter) <= stipend(play, 0) and gained(play, honest) <= stipend(play, 1)
+    assert gained(play, squatter) <= stipend(play, 0) and gained(play, honest) <= 0
     v = play.client.verdict(play.id)
     assert v.best == 0 and play.client.burnt() == SPEC.trainer_bond - POOL + v.pool
 
@@ -142,7 +143,7 @@ def test_a_squatter_is_never_paid_for_knowing(scene: Scene, place: int) -> None:
         squatter.game.send("proveKnowledge", play.id, 0, k)
     play.run_to_end(honest, squatter)
     assert gained(play, squatter) == stipend(play, 0)
-    assert gained(play, honest) == (stipend(play, 1) if place == 0 else POOL - stipend(play, 0))
+    assert gained(play, honest) == (0 if place == 0 else POOL - stipend(play, 0))
 
 
 def test_who_enters_where_the_children_are_public_has_no_share(scene: Scene) -> None:
@@ -181,7 +182,7 @@ def test_a_run_tree_that_was_committed_to_below_the_run_has_no_share(scene: Scen
 
 
 def test_idle_and_off_the_path(scene: Scene) -> None:
-    """Bond back, and nothing for the time that they cost; who named another checkpoint pays the fee, who named nothing cost no time."""
+    """Bond back, and the fee is burnt: who named another checkpoint cost time, who named nothing could have, and may have been a guess."""
     play = scene.claimed(SETUP, LIE)
     idle, beside = play.auditor(None, FalseAccuser, idle=True), play.auditor(None, Forcer, step=1)
     near = play.auditor(None, Forcer, step=5)  # in the same segment, before the place
@@ -194,9 +195,9 @@ def test_idle_and_off_the_path(scene: Scene) -> None:
                 player.step()
     assert play.verdicts == [("Convicted", 3, "element")] and play.dispute(2).moves == 2
     play.run_to_end(play.trainer, honest, idle, beside, near)
-    assert [gained(play, p) for p in (idle, beside, near)] == [0, -FEE, -FEE]
+    assert [gained(play, p) for p in (idle, beside, near)] == [-FEE, -FEE, -FEE]
     assert gained(play, honest) == POOL
-    assert play.client.burnt() == SPEC.trainer_bond - POOL + 2 * FEE
+    assert play.client.burnt() == SPEC.trainer_bond - POOL + 3 * FEE
 
 
 def test_a_follower_on_the_path_gains_nothing_and_the_first_that_knew_has_the_rest(scene: Scene) -> None:
@@ -204,9 +205,8 @@ def test_a_follower_on_the_path_gains_nothing_and_the_first_that_knew_has_the_re
     first, second = play.auditor(), play.auditor()
     play.run_to_end(play.trainer, first, second)
     convicted = play.verdicts[0][1]
-    assert gained(play, (first, second)[1]) == stipend(play, 1)
-    assert gained(play, first) == POOL - stipend(play, 1)
-    assert convicted in (0, 1)
+    paid = stipend(play, 1) if convicted == 1 else 0
+    assert gained(play, second) == paid and gained(play, first) == POOL - paid
 
 
 def test_convicting_oneself_costs_half_the_bond_at_any_price(scene: Scene) -> None:
@@ -311,6 +311,81 @@ def test_the_guardian_has_its_fee_back_once(scene: Scene) -> None:
         scene.game().send("refund", play.id, number)
     amounts = [(a["fee"], a["stipend"] > 0) for _, a in play.events("Refunded")]
     assert amounts == [(FEE, True), (0, False)] and play.client.verdict(play.id).guarded
+
+
+def test_the_guardian_that_convicts_has_had_its_fee(scene: Scene) -> None:
+    """Its other dispute is a stranger's."""
+    wallet = scene.wallet()
+    play = scene.claimed(replace(SETUP, terms=SETUP.terms | {"guardian": wallet.address}), LIE)
+    guardian = Auditor(scene.game(wallet), play.id, play.machine(None))
+    for _ in rounds(play):
+        play.trainer.step()
+        if (call := due(guardian)) and call.name == "selectElement":
+            root = play.job.run_root
+            guardian.game.send("challenge", play.id, int(Level.RUN), 0, root, bytes(32), value=SPEC.stake)
+            call.send(guardian.game)
+            break
+        guardian.step()
+    for _ in rounds(play):
+        guardian.turn(play.job, 0, play.dispute(0)) or play.trainer.step()  # that posts the sum's blocks
+    assert play.verdicts == [("Convicted", 0, "element")]
+    scene.game().send("refund", play.id, 1)
+    assert [(a["fee"], a["stipend"]) for _, a in play.events("Refunded")] == [(0, 0)]
+
+
+def test_who_could_name_nothing_has_its_fee_back(scene: Scene) -> None:
+    """The cheat never opens the root: nobody could say more."""
+    play = scene.claimed(SETUP, LIE, Bluffer, silent={"reveal"})
+    idle, honest = play.auditor(None, FalseAccuser, idle=True), play.auditor()
+    for player in (idle, honest):
+        player.step()
+    play.run_to_end(play.trainer, honest, idle)
+    assert [v[::2] for v in play.verdicts] == [("Convicted", "timeout")]
+    assert sorted((gained(play, idle), gained(play, honest))) == [0, 2 * MOVE]
+
+
+@pytest.mark.parametrize("guesses", [1, 2])
+def test_each_guess_at_the_place_of_a_fraud_costs_a_fee(scene: Scene, guesses: int) -> None:
+    """The leaves of the run tree are public once its root is open: a commitment to them but for one leaf needs no run, and may be right.
+    What it can win, half a bond, is for each other guess to pay."""
+    play = scene.claimed(SETUP, LIE)
+    opener = play.auditor(None, FalseAccuser, idle=True)
+    for player in (opener, play.trainer):
+        player.step()
+    leaves = play.events("Revealed")[0][1]["children"][: play.job.checkpoints]
+    crowd = []
+    for place in range(1, 1 + guesses):
+        guess = play.auditor(cls=Other, tree=Tree(Kind.RUN, [*leaves[:place], b"\x5a" * 32, *leaves[place + 1 :]]))
+        guess.game.send(
+            "challenge", play.id, int(Level.RUN), 0, play.job.run_root, guess.commitment(b""), value=SPEC.stake
+        )
+        crowd.append(guess)
+    honest = play.auditor()
+    play.run(play.trainer, honest)
+    for number, dispute in enumerate(play.disputes()):
+        if dispute.auditor != honest.address:
+            honest.game.send("refund", play.id, number)
+    play.run_to_end(play.trainer, honest)
+    assert [gained(play, player) for player in (opener, *crowd)] == [-FEE] * (1 + guesses)
+    assert gained(play, honest) == POOL
+
+
+def test_moves_of_one_second_are_paid_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contract makes many moves in one transaction, each for less than a transaction costs."""
+    play = scene.claimed(SETUP, FIRST)
+    first, copy = play.auditor(), play.auditor()
+    for _ in rounds(play):
+        if (call := due(first)) and call.name == "selectElement":
+            break
+        for player in (first, play.trainer):
+            player.step()
+    at = scene.chain.now()
+    monkeypatch.setattr(RevmNode, "now", property(lambda _: at))  # all blocks from here have one time
+    for _ in rounds(play):
+        call = due(copy)
+        call.send(copy.game) if call else play.trainer.step()  # that posts the sum's blocks
+    assert play.verdicts == [("Convicted", 1, "element")]
+    assert (play.dispute(1).moves, play.dispute(1).turn_at) == (1, at + 1) and gained(play, copy) == 3 * MOVE
 
 
 def test_padding_convicts_at_its_own_place(scene: Scene) -> None:

@@ -28,7 +28,7 @@ def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -
     setup, machine = play.setup, play.setup.machine()
     computation = SimpleNamespace(
         bundle=SimpleNamespace(order=asdict(setup.spec)), history=machine, history_of=lambda _: machine, run_root=bytes(32),
-        pace=Pace(0.01, 0.01), why_foreign=lambda *_: foreign(),
+        pace=Pace(0.01, 0.01), why_foreign=lambda *_: foreign(), ahead=lambda: False,
     )  # fmt: skip
     return AuditorService(play.scene.game(), computation, Reporter(), 0.0, limits)
 

@@ -112,7 +112,7 @@ class AuditorService:
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = self.game.job(job)
         phase = state.phase
-        duties = [auditor.step]
+        duties = [auditor.step, self.computation.ahead] if phase in {Phase.CREATED, Phase.ACCEPTED} else [auditor.step]
         if phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING} and not self._compares(auditor, state):
             return True
         if phase is Phase.NONE:  # a reorganisation, or there never was one

@@ -21,12 +21,13 @@ from vgame.commit.trees import run_tree
 from vgame.errors import Abstain, ChainError, ContractError, ProgramError, VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
-from vgame.job.terms import count_moves
+from vgame.job.terms import FEE_SHARE, count_moves, needed_budgets
 from vgame.runs.logged_store import LoggedStore
 from vgame.tasks.task import Task
 
 INSIDE = "model."  # the trained model is this part of what an evaluation runs
 FAILED = (Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED)
+INCLUSION = 15  # seconds that a transaction takes to be included
 HALF = 2  # the owner of a dismissed dispute pays half of its bond to the trainer
 
 
@@ -123,9 +124,10 @@ def check(promised: Promised, training: Bundle, task: Task) -> str:
     found: list[list[str]] = []
     for total in integer_totals(task):
         own = untrained_evaluation(task, total, training, promised.amount)
-        own = replace(own, interval=promised.evaluation.interval, terms=_terms(promised.evaluation))
+        own = replace(own, interval=promised.evaluation.interval)
         found.append(_differences(promised, training, own))
         if not found[-1]:
+            _check_disputes(promised, own)
             _check_window(promised, own)
             return total
     what = ", ".join(min(found, key=len)) if found else "it counts no integers, total"
@@ -137,6 +139,22 @@ def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]
     other = [f.name for f in fields(JobSpec) if getattr(found, f.name) != getattr(expected, f.name)]
     other += ["layout"] * (list(promised.layout) != layout_of(training, own))
     return other + ["total"] * ((promised.terms.total, promised.terms.size) != place_of(own))
+
+
+def _check_disputes(promised: Promised, own: Bundle) -> None:
+    """A false evaluation has to be disputed, by this trainer if by nobody else: the payer has its money back where none is true."""
+    terms, moves = own.terms, count_moves(own)
+    least = needed_budgets(moves, terms.slot, INCLUSION)[1]
+    for name, value, limit, much in (
+        ("fee", terms.fee, terms.trainer_bond // FEE_SHARE, "at most"),
+        ("auditor_bond", terms.auditor_bond, terms.trainer_bond, "at most"),
+        ("auditor_budget", terms.auditor_budget, least, "at least"),
+        ("challenge_window", terms.challenge_window, moves.auditor * INCLUSION + terms.slot, "at least"),
+    ):
+        if value > limit if much == "at most" else value < limit:
+            raise Abstain(
+                f"bonus {promised.id.hex()[:16]}: nobody could dispute a false evaluation: `{name}` = {value}, {much} {limit} is expected"
+            )
 
 
 def _check_window(promised: Promised, own: Bundle) -> None:

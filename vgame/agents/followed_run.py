@@ -141,6 +141,13 @@ class FollowedRun(LocalRun):
             self._compute(self._whole, 1)
         return self._whole.history if self._whole.store.done else None
 
+    def ahead(self) -> bool:
+        """An interval of the whole run: the claim may be another one than what was published, and its window may be short."""
+        if not self.parted or self._whole.store.done:
+            return False
+        self._compute(self._whole, 1)
+        return True
+
     def _is_published(self, root: bytes) -> bool:
         """Is the claim the run of which a checkpoint is known to be wrong? More of it may have been published since."""
         if root not in self._published and time.monotonic() >= self._next:

@@ -128,6 +128,10 @@ class LocalRun:
         """What to compare a claim with; None where it is still computed."""
         return self.history
 
+    def ahead(self) -> bool:
+        """Compute what a claim may ask for, while there is none; False if nothing is left."""
+        return False
+
     @cached_property
     def pace(self) -> Pace:
         """How fast this device is."""

@@ -67,13 +67,15 @@ class Auditor(Player):
     # ---- what to dispute ----
 
     def challenge(self, view: ClaimView) -> bool:
-        """Open a dispute where the claim differs from my run, unless I already have one there."""
-        job = view.job
+        """Open a dispute where the claim differs from my run, unless I have one that is in time: one conviction ends the claim, and each
+        further stake would be beside it, with a clock of its own."""
+        job, mine = view.job, [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
         if self.game.chain.now() > job.since + job.spec.challenge_window:
             return False
+        if any(s.turn is not Turn.AUDITOR_EXPIRED for s in mine):
+            return False
         self.check_refuted(view)
-        taken = {(d.entry, view.where(d)) for _, d in view.mine if d.status is not Status.DISMISSED}
-        entry = next((e for e in self.differences(view) if (e.level, e.where) not in taken), None)
+        entry = next(self.differences(view), None)
         if entry is None or self.convict(view):  # what ends it without a stake comes first
             return entry is not None
         self.check_stake(view)
@@ -106,14 +108,16 @@ class Auditor(Player):
             )
 
     def differences(self, view: ClaimView) -> Iterator[Entry]:
-        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. Strangers can have the trainer
-        post as much as they like, and each piece costs a re-execution: none is begun while an own turn is due."""
+        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. First what the claim itself
+        holds, so of a claim "diverged" its last segment and trace. Strangers can have the trainer post as much as they like, and each piece
+        costs a re-execution: none is begun while an own turn is due."""
         if view.checkpoints and view.own_run.root != view.job.run_root:
             yield Entry(Level.RUN)
             return
-        found = False
-        for level, posted in ((Level.SEGMENT, view.segments), (Level.TRACE, view.traces)):
-            for where, root in () if found else posted.items():
+        stop, found = view.job.diverged_at, False
+        last = (stop - 1) // self.machine.interval + 1
+        for level, posted, own in ((Level.SEGMENT, view.segments, last), (Level.TRACE, view.traces, stop)):
+            for where, root in () if found else sorted(posted.items(), key=lambda piece: piece[0] != own):
                 if (level, where, root) not in self.checked and self.engaged(view):
                     return
                 if self.contradicts(view, level, where, root):

@@ -28,7 +28,7 @@ LINE = 2**20  # bytes a second that the client's line carries at the least
 #: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
 #: the dearest leaf of rows of LEAF_TERMS words at most.
 GAS = {
-    "acceptJob": 60_000, "challenge": 133_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
+    "acceptJob": 60_000, "challenge": 136_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
     "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 89_000,
     "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "withdraw": 35_000,
 }  # fmt: skip
@@ -147,9 +147,13 @@ def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
     return 2 * work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
 
 
-def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
-    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond (docs/security.md, T5)."""
-    return ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
+def needed_fee(moves: Moves, slot: int, terms: Terms, checkpoints: int, depth: int) -> int:
+    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond (docs/security.md, T5), and
+    one guess for each checkpoint that one reveal shows costs what the right one wins, as far as auditors take such a fee."""
+    delay = ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
+    others = min(checkpoints, 2**depth) - 1
+    guesses = min(ceil(terms.trainer_bond / (2 * others)), terms.trainer_bond // FEE_SHARE) if others else 0
+    return max(delay, guesses)
 
 
 def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
@@ -193,7 +197,7 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
             "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward, accuser),
         }
     )
-    return safe.model_copy(update={"fee": needed_fee(moves, slot, safe)})
+    return safe.model_copy(update={"fee": needed_fee(moves, slot, safe, ceil(bundle.steps / bundle.interval), bundle.depth)})
 
 
 def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = 15) -> list[str]:

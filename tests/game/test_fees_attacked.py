@@ -1,0 +1,94 @@
+"""Attacks on fees, grace and the auditor's stakes, as they were shown against this repository (docs/security.md section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from frauds import SETUP, SUM
+from scene import ETHER, Play, Scene
+from test_divergence import BAD
+from toy import INFINITY, Lies
+
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.records import Level, Phase, Status
+from vgame.dispute.claim_view import ClaimView
+
+FEE = ETHER // 100
+
+
+class Piece(FalseAccuser):
+    """It enters a posted segment."""
+
+    segment = 0
+
+    def challenge(self, view: ClaimView) -> bool:
+        if not self.accused:
+            place = (int(Level.SEGMENT), self.segment, view.segments[self.segment], bytes(32))
+            self.game.send("challenge", self.id, *place, value=view.job.spec.stake)
+            self.accused = True
+        return True
+
+
+def diverged(scene: Scene, stop: int) -> Play:
+    """A false claim "diverged": its last segment and the trace of its last step are posted, though no node of the run tree was opened."""
+    setup = replace(SETUP, steps=8, interval=3, depth=1, terms={"fee": FEE})
+    return scene.claimed(setup, Lies(words={(stop, *BAD): INFINITY}))
+
+
+def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene) -> None:
+    """It waits in the last segment; an accomplice at the root of the run is not answered, and that convicts above all of them."""
+    play = diverged(scene, 5)
+    assert play.job.diverged_at == 5 and play.job.checkpoints == 1
+    crowd = [play.auditor(None, Piece, step_wanted=step) for step in (4, 4)]
+    for player in crowd:
+        player.segment = 2
+        for mover in (player, play.trainer, player):
+            mover.step()
+    assert [d.moves for d in play.disputes()] == [1, 1]
+    root = play.auditor(None, FalseAccuser, idle=True)
+    root.step()
+    play.advance(play.setup.spec.trainer_budget + 10 * play.setup.spec.slot)
+    scene.game().send("timeout", play.id, 2)
+    assert play.verdicts == [("Convicted", 2, "timeout")] and play.client.verdict(play.id).level is Level.RUN
+    for number in (0, 1):
+        scene.game().send("refund", play.id, number)
+    assert [(a["fee"], a["stipend"]) for _, a in play.events("Refunded")] == [(0, 0)] * 2
+
+
+def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:
+    """Accomplices have the trainer post many wrong segments. Each stake beside the first would be lost to its own clock, or pay a fee."""
+    setup = replace(SETUP, terms={"fee": FEE})
+    play = scene.claimed(setup, Lies(shown={(step, SUM, 4): 12345 for step in (2, 5, 8)}))
+    crowd = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (2, 5, 8)]
+    for _ in range(6):
+        for player in (*crowd, play.trainer):
+            if play.phase is Phase.CLAIMED and not play.client.segment_root(play.id, 3):
+                player.step()
+    honest = play.auditor()
+    most = 0
+    for _ in range(60):
+        if play.phase is not Phase.CLAIMED:
+            break
+        honest.step()
+        most = max(most, sum(d.auditor == honest.address and d.status is Status.OPEN for d in play.disputes()))
+        if play.phase is Phase.CLAIMED:
+            play.trainer.step()
+    assert (play.phase, most) == (Phase.CONVICTED, 1)
+    play.run_to_end(honest)
+    assert play.paid(honest) >= setup.spec.stake
+
+
+def test_what_the_claim_itself_says_is_contested_before_what_was_posted_later(scene: Scene) -> None:
+    """Of a claim "diverged" the last segment and trace, whatever accomplices had posted since."""
+    play = diverged(scene, 8)
+    accuser = play.auditor(None, FalseAccuser, step_wanted=2)
+    for _ in range(12):
+        if play.client.segment_root(play.id, 1) != bytes(32):
+            break
+        accuser.step()
+        play.trainer.step()
+    assert play.client.segment_root(play.id, 1) != bytes(32)
+    honest = play.auditor()
+    honest.step()
+    d = play.dispute(play.job.disputes - 1)
+    assert d.auditor == honest.address and (d.entry, d.step) in {(Level.SEGMENT, 6), (Level.TRACE, 8)}
