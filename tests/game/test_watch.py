@@ -85,6 +85,27 @@ def test_limits_hold_for_what_is_posted_after_the_first_look(
     assert ("more than" if limit == "bond" else "auditor_budget is 1") in out
 
 
+def test_claims_of_twin_orders_are_disputed_as_far_as_the_clocks_allow(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cheat posts the same order many times: played all at once, each dispute would wait for the moves of the others."""
+    at_once = lambda _, __, ___, others: [] if others < 2 else ["auditor_budget is 1"]  # noqa: E731
+    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", at_once)
+    plays = [scene.claimed(SETUP, LIE) for _ in range(4)]
+    auditor = watch(plays[0], Limits())
+    auditor.round()
+    auditor.round()
+    assert [staked(play, auditor) for play in plays] == [1, 1, 0, 0]
+    assert "beside 2 disputes of other claims" in capsys.readouterr().out
+    for _ in range(200):
+        if all(play.phase is Phase.CONVICTED for play in plays):
+            break
+        auditor.round()
+        for play in plays:
+            play.trainer.step()
+    assert [play.phase for play in plays] == [Phase.CONVICTED] * 4
+
+
 def test_by_default_never_more_is_staked_than_the_trainer_did(scene: Scene, short: Callable[[bool], None]) -> None:
     for more in (0, 1):
         setup = Setup(SETUP.program, steps=8, terms={"auditor_bond": SETUP.spec.trainer_bond + more})

@@ -18,7 +18,7 @@ from vgame.dispute.player import each
 from vgame.errors import Abstain
 from vgame.execute.devices import settle
 from vgame.job.bundle import load_bundle
-from vgame.job.terms import auditor_shortcomings
+from vgame.job.terms import INCLUSION, auditor_shortcomings
 from vgame.system.progress import Reporter
 
 
@@ -165,5 +165,9 @@ class AuditorService:
             return (
                 f"the auditor's bond and the fee are {state.spec.stake} wei, more than {most} (--max-bond allows more)"
             )
-        short = auditor_shortcomings(self.computation.bundle, self.computation.pace)
-        return "" if self.limits.any_clocks or not short else f"{'; '.join(short)} (--any-terms disputes all the same)"
+        others = sum(auditor.engaged_in for auditor in self.auditors.values())
+        short = auditor_shortcomings(self.computation.bundle, self.computation.pace, INCLUSION, others)
+        if self.limits.any_clocks or not short:
+            return ""
+        beside = f"beside {others} disputes of other claims that wait for the same moves: " if others else ""
+        return f"{beside}{'; '.join(short)} (--any-terms disputes all the same)"

@@ -21,13 +21,12 @@ from vgame.commit.trees import run_tree
 from vgame.errors import Abstain, ChainError, ContractError, ProgramError, VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
-from vgame.job.terms import FEE_SHARE, count_moves, needed_budgets
+from vgame.job.terms import FEE_SHARE, INCLUSION, count_moves, needed_budgets
 from vgame.runs.logged_store import LoggedStore
 from vgame.tasks.task import Task
 
 INSIDE = "model."  # the trained model is this part of what an evaluation runs
 FAILED = (Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED)
-INCLUSION = 15  # seconds that a transaction takes to be included
 HALF = 2  # the owner of a dismissed dispute pays half of its bond to the trainer
 
 

@@ -36,6 +36,7 @@ class Auditor(Player):
     }
     refusal: Callable[[Job], str] | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
+    engaged_in = False  # has an open dispute, as far as the last look saw
 
     @cached_property
     def checked(self) -> dict[tuple[Level, int, bytes], bool]:
@@ -55,7 +56,7 @@ class Auditor(Player):
 
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
-        job = self.look()
+        job, self.engaged_in = self.look(), False
         match job.phase:
             case Phase.CLAIMED:
                 view = ClaimView(self, job)
@@ -81,7 +82,8 @@ class Auditor(Player):
         self.check_stake(view)
         root, commitment = view.claimed_root(entry), self.commitment(view.own_tree(entry.level, entry.where).root)
         place = (int(entry.level), entry.where, root, commitment)
-        return self.attempt("challenge", self.id, *place, value=job.spec.stake)
+        self.engaged_in = self.attempt("challenge", self.id, *place, value=job.spec.stake)
+        return self.engaged_in
 
     def check_refuted(self, view: ClaimView) -> None:
         """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed says that my own run
@@ -110,7 +112,7 @@ class Auditor(Player):
     def differences(self, view: ClaimView) -> Iterator[Entry]:
         """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. First what the claim itself
         holds, so of a claim "diverged" its last segment and trace. Strangers can have the trainer post as much as they like, and each piece
-        costs a re-execution: none is begun while an own turn is due."""
+        costs a re-execution: none is begun while an own dispute is open, see `challenge`."""
         if view.checkpoints and view.own_run.root != view.job.run_root:
             yield Entry(Level.RUN)
             return
@@ -118,8 +120,6 @@ class Auditor(Player):
         last = (stop - 1) // self.machine.interval + 1
         for level, posted, own in ((Level.SEGMENT, view.segments, last), (Level.TRACE, view.traces, stop)):
             for where, root in () if found else sorted(posted.items(), key=lambda piece: piece[0] != own):
-                if (level, where, root) not in self.checked and self.engaged(view):
-                    return
                 if self.contradicts(view, level, where, root):
                     found = True
                     yield Entry(level, where)
@@ -129,11 +129,6 @@ class Auditor(Player):
             compare = view.contradicts_segment if level is Level.SEGMENT else view.contradicts_trace
             self.checked[level, where, root] = compare(where, root)
         return self.checked[level, where, root]
-
-    def engaged(self, view: ClaimView) -> bool:
-        """An own turn is due by now, or too little is left of an own clock for anything else."""
-        mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
-        return bool(mine) and (not self.spare(view.job, mine) or any(self.turn_of(s.number) in DUE for s in mine))
 
     def agrees(self) -> bool:
         """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see `differences`."""
@@ -154,6 +149,7 @@ class Auditor(Player):
         mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
         if not mine:
             return False
+        self.engaged_in = True
         mine.sort(key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
         moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
         return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])

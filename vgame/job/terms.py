@@ -16,6 +16,7 @@ from vgame.program.operators import LEAF_TERMS, Contract
 from vgame.program.validate import longest_run
 
 GWEI = 10**9
+INCLUSION = 15  # seconds that a transaction takes to be included
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
 WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
 FEE_SHARE = 8  # of the trainer's bond, what a challenge's fee may be at most; of the challenge window, what a dispute's slots may be
@@ -148,8 +149,8 @@ def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
 
 
 def needed_fee(moves: Moves, slot: int, terms: Terms, checkpoints: int, depth: int) -> int:
-    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond (docs/security.md, T5), and
-    one guess for each checkpoint that one reveal shows costs what the right one wins, as far as auditors take such a fee."""
+    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond (docs/security.md, T5),
+    and one guess for each checkpoint that one reveal shows costs what the right one wins, as far as auditors take such a fee."""
     delay = ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
     others = min(checkpoints, 2**depth) - 1
     guesses = min(ceil(terms.trainer_bond / (2 * others)), terms.trainer_bond // FEE_SHARE) if others else 0
@@ -197,10 +198,12 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
             "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward, accuser),
         }
     )
-    return safe.model_copy(update={"fee": needed_fee(moves, slot, safe, ceil(bundle.steps / bundle.interval), bundle.depth)})
+    return safe.model_copy(
+        update={"fee": needed_fee(moves, slot, safe, ceil(bundle.steps / bundle.interval), bundle.depth)}
+    )
 
 
-def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = 15) -> list[str]:
+def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = INCLUSION) -> list[str]:
     """Why an honest trainer of that pace should not accept; empty if nothing speaks against it."""
     moves, terms = count_moves(bundle), bundle.terms
     slot = needed_slot(bundle, pace, inclusion)
@@ -218,10 +221,11 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
     return found + _above(terms, **dict.fromkeys(longest, LONGEST_WINDOW))
 
 
-def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = 15) -> list[str]:
-    """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a dispute."""
+def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = INCLUSION, others: int = 0) -> list[str]:
+    """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a dispute. `others`:
+    disputes of other claims that it plays already, one move after the other."""
     moves, terms = count_moves(bundle), bundle.terms
-    needed = needed_budgets(moves, needed_slot(bundle, pace, 0), inclusion)[1] + KEPT_OUT
+    needed = (1 + others) * needed_budgets(moves, needed_slot(bundle, pace, 0), inclusion)[1] + KEPT_OUT
     slot = LONGEST_WINDOW // moves.trainer  # one active dispute of an accomplice adds as many
     found = _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
     if terms.fee > (most := terms.trainer_bond // FEE_SHARE):
