@@ -1,9 +1,11 @@
-"""Elements of real training steps before the referee: every kind of operator and every function that the shipped jobs contain.
+"""Elements of real training steps before the referee: every kind of operator and every function that the shipped jobs
+contain.
 
-In: names of jobs (none: the small ones; --full: ResNet-50 and GPT-2 too, at their real sizes). Out: docs/adjudication.json and .md.
-Each drawn element is proven as in a dispute (Machine.prove) and decided by the checked-in contracts on an in-process EVM. The contract's
-word must be the executor's and the reference's, bit for bit, also under the trace of a trainer who claims it with one bit flipped; and a
-proof with one bit flipped must revert. Exits with 1 if anything is otherwise.
+In: names of jobs (none: the small ones; --full: ResNet-50 and GPT-2 too, at their real sizes). Out:
+docs/adjudication.json and .md. Each drawn element is proven as in a dispute (Machine.prove) and decided by the
+checked-in contracts on an in-process EVM. The contract's word must be the executor's and the reference's, bit for bit,
+also under the trace of a trainer who claims it with one bit flipped; and a proof with one bit flipped must revert.
+Exits with 1 if anything is otherwise.
 """
 
 from __future__ import annotations
@@ -130,7 +132,8 @@ def step_of(bundle: Bundle, folder: Path) -> StepOnChain:
 
 
 def keep(step: StepOnChain, chosen: set[int]) -> None:
-    """Compute the trace, then every tensor that the chosen operators read or write, in one execution of the step each."""
+    """Compute the trace, then every tensor that the chosen operators read or write, in one execution of the step
+    each."""
     histories.CACHE_BYTES = BOUND  # the trace keeps nothing
     assert len(step.trace.levels[0]) == step.history.operators
     wanted = {
@@ -168,14 +171,17 @@ def adjudicate(name: str, bundle: Bundle, folder: Path) -> tuple[dict[str, Any],
 
 INTRODUCTION = """# Adjudication: elements of real steps, decided by the contract
 
-Written by `scripts/adjudicate.py` (with `--full`: ResNet-50 and GPT-2 too). From step 2 of each job, 5 elements of every kind of operator
-and every function of its program are drawn, and one more of the operator with the longest rows. Each is proven as in a dispute and decided
-by the checked-in contracts. The contract's word is the executor's and the reference's, bit for bit; it stays so under the trace
-of a trainer who claims the word with one bit flipped; and a proof with one bit flipped reverts and names what is wrong.
+Written by `scripts/adjudicate.py` (with `--full`: ResNet-50 and GPT-2 too). From step 2 of each
+job, 5 elements of every kind of operator and every function of its program are drawn, and one more
+of the operator with the longest rows. Each is proven as in a dispute and decided by the checked-in
+contracts. The contract's word is the executor's and the reference's, bit for bit; it stays so under
+the trace of a trainer who claims the word with one bit flipped; and a proof with one bit flipped
+reverts and names what is wrong.
 
-Gas is that of one call to the referee as a transaction, calldata included (the moves around it are in gas.json). A sum of more than 1,024
-terms is decided in blocks, one call each and one that combines them: 64 blocks at most, so a call costs less than a million gas up to
-65,536 terms, and more where a sum is "long". The seconds are those of two CPU cores for everything: three steps,
+Gas is that of one call to the referee as a transaction, calldata included (the moves around it are
+in gas.json). A sum of more than 1,024 terms is decided in blocks, one call each and one that
+combines them: 64 blocks at most, so a call costs less than a million gas up to 65,536 terms, and
+more where a sum is "long". The seconds are those of two CPU cores for everything: three steps,
 all proofs, all calls.
 """
 
@@ -183,13 +189,17 @@ all proofs, all calls.
 def lines(record: dict[str, Any]) -> Iterator[str]:
     """docs/adjudication.md."""
     yield INTRODUCTION
-    yield "| job | operators | words of state | kinds and functions | elements | longest row | dearest call, gas | seconds |"
+    yield (
+        "| job | operators | words of state | kinds and functions | elements | longest row | dearest call, gas | "
+        "seconds |"
+    )
     yield "|---|---|---|---|---|---|---|---|"
     for name, entry in record.items():
         rows = entry["kinds"].values()
         longest, gas = max(r["longest"] for r in rows), max(r["gas"][1] for r in rows)
         yield (
-            f"| {name} | {entry['operators']:,} | {entry['state']:,} | {len(rows)} | {sum(r['elements'] for r in rows)} "
+            f"| {name} | {entry['operators']:,} | {entry['state']:,} | {len(rows)} | "
+            f"{sum(r['elements'] for r in rows)} "
             f"| {longest:,} | {gas:,} | {entry['seconds']:,} |"
         )
     yield "\n| kind and function | jobs | elements | calls | longest row | gas of a call, least to most |"
@@ -199,7 +209,10 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
         elements, calls = sum(r["elements"] for r in rows), sum(r["calls"] for r in rows)
         longest = max(r["longest"] for r in rows)
         least, most = min(r["gas"][0] for r in rows), max(r["gas"][1] for r in rows)
-        yield f"| {kind} | {len(rows)} | {elements} | {calls} | {f'{longest:,}' if longest else ''} | {least:,} to {most:,} |"
+        yield (
+            f"| {kind} | {len(rows)} | {elements} | {calls} | {f'{longest:,}' if longest else ''} | {least:,} to "
+            f"{most:,} |"
+        )
 
 
 def write(entries: dict[str, Any]) -> None:

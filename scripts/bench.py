@@ -4,9 +4,9 @@
     python scripts/bench.py --only products    one group: products, steps, audit, hashing, scaling
     python scripts/bench.py --only steps:digits
 
-Every ratio is the median over at least 7 rounds; in a round each contestant runs once; each kind of a model's steps is a process of its
-own. `wall` compares elapsed times, `cpu` the processor's time, which other work on the machine disturbs less. A group that is run again
-replaces its entry in the file.
+Every ratio is the median over at least 7 rounds; in a round each contestant runs once; each kind of a model's steps is
+a process of its own. `wall` compares elapsed times, `cpu` the processor's time, which other work on the machine
+disturbs less. A group that is run again replaces its entry in the file.
 """
 
 from __future__ import annotations

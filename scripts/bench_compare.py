@@ -27,7 +27,8 @@ def compare(contestants: Contestants, seconds: float = 3.0) -> dict:
 
 
 def ratios(turns: dict[str, Turn], seconds: float = 3.0) -> dict:
-    """Milliseconds of each, and how often the first takes as long as each other: medians over the rounds, after one that does not count."""
+    """Milliseconds of each, and how often the first takes as long as each other: medians over the rounds, after one
+    that does not count."""
     for turn in turns.values():
         turn()
     times, end = {name: [] for name in turns}, time.perf_counter() + seconds

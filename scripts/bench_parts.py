@@ -1,4 +1,5 @@
-"""Where the processor's time of a certified step goes inside its sums: the library's products, widening, rounding test, exact tier.
+"""Where the processor's time of a certified step goes inside its sums: the library's products, widening, rounding test,
+exact tier.
 
 python scripts/bench_parts.py "GPT-2 small"      one thread; seconds per step and shares
 """
@@ -102,7 +103,8 @@ def main() -> None:
         print(f"{part / arguments.steps:8.2f} s {part / whole:6.1%}  {name}")
     rate, most = work[PRODUCTS] / seconds[PRODUCTS] / 1e9, large_square()
     print(
-        f"products: {work[PRODUCTS] / arguments.steps / 1e9:.1f} GFLOP, {rate:.1f} GFLOP/s; of a large square: {most:.1f} GFLOP/s"
+        f"products: {work[PRODUCTS] / arguments.steps / 1e9:.1f} GFLOP, {rate:.1f} GFLOP/s; of a large square: "
+        f"{most:.1f} GFLOP/s"
     )
 
 

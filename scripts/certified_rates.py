@@ -1,5 +1,5 @@
-"""Which tier settles how many elements, and what that costs next to the plain binary64 kernel. The table of docs/numerics-products.md,
-section 12.
+"""Which tier settles how many elements, and what that costs next to the plain binary64 kernel. The table of
+docs/numerics-products.md, section 12.
 
     python scripts/certified_rates.py            all tables
     python scripts/certified_rates.py --check    also: no bit changes under perturbed and reversed sums (minutes)
@@ -141,7 +141,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     print(
-        "| | not by the bound | by exactness | by the exact tier | ms | binary64 ms | ratio |\n|---|---|---|---|---|---|---|"
+        "| | not by the bound | by exactness | by the exact tier | ms | binary64 ms | ratio "
+        "|\n|---|---|---|---|---|---|---|"
     )
     cases = [(name, make, dot) for name, make in PRODUCTS.items()] + [(name, make, None) for name, make in SUMS.items()]
     for name, make, product in cases:

@@ -1,10 +1,10 @@
 """Compile contracts/ with the pinned npm compiler through py-solc-x.
 
-In: contracts/**/*.sol. Out: vgame/chain/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for what is deployed,
-and contracts/storage.json: where each variable of the game lies. VerificationGame runs the code of Settlement and Delivery by
-delegatecall, so all three must have one layout.
-`--check` compares a fresh compilation with the files that are checked in, and exits with 1 if they differ.
-Test harnesses (tests/contracts/) are compiled on demand by `compile_sources`, never checked in.
+In: contracts/**/*.sol. Out: vgame/chain/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for
+what is deployed, and contracts/storage.json: where each variable of the game lies. VerificationGame runs the code of
+Settlement and Delivery by delegatecall, so all three must have one layout. `--check` compares a fresh compilation with
+the files that are checked in, and exits with 1 if they differ. Test harnesses (tests/contracts/) are compiled on demand
+by `compile_sources`, never checked in.
 """
 
 from __future__ import annotations

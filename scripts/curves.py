@@ -2,9 +2,10 @@
 
     python scripts/curves.py --text shakespeare.txt [--steps 300] [--autocast]
 
-vgame's training is killed in the middle and resumed; audits on all CPU devices must find the same roots. The curves of vgame and of PyTorch
-(binary32, its own dropout masks) lie on each other until rounding and dropout part them; how much may they? As much as other seeds change.
-With --autocast both train in bfloat16: docs/curves-bf16.svg and docs/curves-bf16.md.
+vgame's training is killed in the middle and resumed; audits on all CPU devices must find the same roots. The curves of
+vgame and of PyTorch (binary32, its own dropout masks) lie on each other until rounding and dropout part them; how much
+may they? As much as other seeds change. With --autocast both train in bfloat16: docs/curves-bf16.svg and
+docs/curves-bf16.md.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ def main() -> None:
     picture(curves, page.with_suffix(".svg"))
     head = f"""# Small models{" in bfloat16" * options.autocast}: all CPU devices, and plain PyTorch
 
-Written by `python scripts/curves.py{" --autocast" * options.autocast}` ({options.steps} steps, text: {options.text.name}).
+Written by `python scripts/curves.py{" --autocast" * options.autocast}` ({options.steps} steps,
+text: {options.text.name}).
 Roots: the training is killed in the middle and resumed, then audited on {", ".join(DEVICES)}.
 Loss: mean of the first 20 and of the last 20 steps. Other seeds: the last 20 steps of PyTorch with {OTHER_SEEDS} other
 initial weights and orders of batches, least to most. Parted: first step whose losses differ by more than 0.01;

@@ -1,4 +1,5 @@
-"""Peak memory of the demonstration: the proportional set sizes (PSS) of all its processes, added up, sampled twice a second. Linux only.
+"""Peak memory of the demonstration: the proportional set sizes (PSS) of all its processes, added up, sampled twice a
+second. Linux only.
 
 python scripts/demo_memory.py [vgame demo's options]
 """

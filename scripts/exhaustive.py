@@ -1,11 +1,13 @@
-"""Prove, by running all 2^32 inputs, that the elementary functions are correctly rounded; record it in docs/exhaustive.json.
+"""Prove, by running all 2^32 inputs, that the elementary functions are correctly rounded; record it in
+docs/exhaustive.json.
 
-    python scripts/exhaustive.py [--function NAME] [--threads N]     every word: check, settle, checksum, record
-    python scripts/exhaustive.py --sample 1/4096                     some panels of 4,096 words; records nothing
-    python scripts/exhaustive.py --torch                             every word through the torch twin: the same checksums?
-    python scripts/exhaustive.py --bfloat16                          every word, rounded to 8 bits from the results proved before
+    python scripts/exhaustive.py [--function NAME] [--threads N] every word: check, settle, checksum, record
+    python scripts/exhaustive.py --sample 1/4096                 some panels of 4,096 words; records nothing
+    python scripts/exhaustive.py --torch                         every word through the torch twin: the same checksums?
+    python scripts/exhaustive.py --bfloat16                      every word, rounded to 8 bits from the results before
 
-Checked: vgame/arithmetic/numba/elementary.py. Against: exhaustive_panels.py, and where that does not confirm, exhaustive_reference.py.
+Checked: vgame/arithmetic/numba/elementary.py. Against: exhaustive_panels.py, and where that does not confirm,
+exhaustive_reference.py.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ FLAG_LIMIT = 1 << 20  # more words than this to settle in one block: something i
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What checking some words established. mismatches: (word, right result); closest: (word, right result, distance in ulp)."""
+    """What checking some words established. mismatches: (word, right result); closest: (word, right result, distance in
+    ulp)."""
 
     digest: str
     mismatches: list[tuple[int, int]]
@@ -149,7 +152,8 @@ def compare_torch(function: Function, expected: list[str]) -> Iterator[int]:
 
 
 def check_narrow(function: Function, words: np.ndarray, claimed: np.ndarray) -> tuple[str, list[tuple[int, int]], int]:
-    """(checksum, [(word, right result)] of wrong ones, midpoints) of results rounded to 8 bits; claimed: right binary32 results.
+    """(checksum, [(word, right result)] of wrong ones, midpoints) of results rounded to 8 bits; claimed: right binary32
+    results.
 
     Only where these are midpoints of 8 bits do they not decide (docs/numerics-bf16.md, section 1): there intervals do.
     """

@@ -1,7 +1,8 @@
-"""Enclosures of the elementary functions on panels of 4,096 consecutive binary32 words (docs/numerics-elementary.md, section 5).
+"""Enclosures of the elementary functions on panels of 4,096 consecutive binary32 words (docs/numerics-elementary.md,
+section 5).
 
-In: a function and the first words of some panels. Out: for each panel a polynomial (or, for sin and cos of large x, the addition
-theorem) with a proved error bound; `unconfirmed` lists the words whose claimed result it does not confirm.
+In: a function and the first words of some panels. Out: for each panel a polynomial (or, for sin and cos of large x, the
+addition theorem) with a proved error bound; `unconfirmed` lists the words whose claimed result it does not confirm.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ TURN_ABOVE = 2.0**7  # sin and cos by the addition theorem
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """|f(x) - sum_j coefficients[p, j] (scale[p] (x - centre[p]))^j| <= error[p] as evaluated, on panel p; inf: no enclosure."""
+    """|f(x) - sum_j coefficients[p, j] (scale[p] (x - centre[p]))^j| <= error[p] as evaluated, on panel p; inf: no
+    enclosure."""
 
     centre: np.ndarray
     scale: np.ndarray  # powers of two; not 1 for the logarithm only, whose coefficients would overflow
@@ -37,7 +39,8 @@ class Panels:
 
 
 def centre_values(function: Function, centres: np.ndarray) -> np.ndarray:
-    """f at each centre, from an interval of relative width below 2^-60, rounded to binary64: relative error below 2^-52."""
+    """f at each centre, from an interval of relative width below 2^-60, rounded to binary64: relative error below
+    2^-52."""
     iv.prec = 120
     values = np.empty(len(centres))
     for i, centre in enumerate(centres.tolist()):
@@ -72,7 +75,8 @@ def fill_erf(a: np.ndarray, c: np.ndarray) -> None:
 
 
 def taylor_coefficients(function: Function, c: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """a_j = f^(j)(c) / (j! scale^j), j = 0..ORDER, from f(c) and the differential equation of f; scale = 1 except for LOG."""
+    """a_j = f^(j)(c) / (j! scale^j), j = 0..ORDER, from f(c) and the differential equation of f; scale = 1 except for
+    LOG."""
     a = np.zeros((len(c), ORDER + 1))
     a[:, 0] = centre_values(function, c)
     match function:
@@ -158,7 +162,8 @@ def _check_taylor(claimed, first, centre, scale, a, error, flags):
 
 @njit(nogil=True)
 def _check_turns(claimed, at_first, at_offset, flags):
-    """The same by sin(x + d) = sin x cos d + cos x sin d; rows of the tables: the function and its derivative, cos d and sin d."""
+    """The same by sin(x + d) = sin x cos d + cos x sin d; rows of the tables: the function and its derivative, cos d
+    and sin d."""
     for p in range(claimed.shape[0]):
         for i in range(PANEL):
             v = at_first[0, p] * at_offset[0, i] + at_first[1, p] * at_offset[1, i]

@@ -1,7 +1,8 @@
-"""Enclosures of the elementary functions that owe nothing to the code they check (docs/numerics-elementary.md, section 5).
+"""Enclosures of the elementary functions that owe nothing to the code they check (docs/numerics-elementary.md, section
+5).
 
-In: a single word. Out: the correctly rounded result and its distance to a midpoint, by interval arithmetic of rising precision.
-The enclosures for runs of words are in exhaustive_panels.py.
+In: a single word. Out: the correctly rounded result and its distance to a midpoint, by interval arithmetic of rising
+precision. The enclosures for runs of words are in exhaustive_panels.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from vgame.arithmetic.functions import Function
 
 INFINITY, NAN = 0x7F800000, 0x7FC00000
 
-#: (low, high, value): every x in low..high has RN(f(x)) = value. With half an ulp below 1 = 2^-25 and half the least number = 2^-150:
+#: (low, high, value): every x in low..high has RN(f(x)) = value. With half an ulp below 1 = 2^-25 and half the least
+#: number = 2^-150:
 CONSTANT: dict[Function, list[tuple[float, float, float]]] = {
     Function.EXP: [(89.0, math.inf, math.inf), (-math.inf, -104.0, 0.0)],  # e^89 > 2^128, e^-104 < 2^-150
     Function.EXPM1: [(89.0, math.inf, math.inf), (-math.inf, -18.0, -1.0)],  # e^-18 < 2^-25
@@ -51,7 +53,8 @@ def erf_interval(x: float) -> object:
         n += 1
         power = power * numerator // (denominator * n)
         total += (-1) ** n * (power // (2 * n + 1))
-    # error of power: e_n < e_(n-1) x^2/n + 1, so all e_n < sum of 16^k/k! < 2^24; the terms left out sum to less than 2^24 units
+    # error of power: e_n < e_(n-1) x^2/n + 1, so all e_n < sum of 16^k/k! < 2^24; the terms left out sum to less than
+    # 2^24 units
     error = (n + 2) << 24
     series = iv.mpf([total - error, total + error]) / iv.mpf(2) ** bits
     return 2 * iv.mpf(x) / iv.sqrt(iv.pi) * series
@@ -71,7 +74,8 @@ INTERVALS = {
 
 
 def round_exactly(raw: tuple, bits: int = 24) -> tuple[int, float]:
-    """(word, distance): the number of so many bits nearest to a raw mpf (ties to even), the distance to the nearest midpoint in ulp."""
+    """(word, distance): the number of so many bits nearest to a raw mpf (ties to even), the distance to the nearest
+    midpoint in ulp."""
     sign, significand, exponent, size = raw
     unit = max(exponent + size - bits, -125 - bits)
     shift = max(unit - exponent, 1)
@@ -84,7 +88,8 @@ def round_exactly(raw: tuple, bits: int = 24) -> tuple[int, float]:
 
 
 def settle(function: Function, word: int) -> tuple[int, float]:
-    """(RN(f(x)), distance of f(x) to a midpoint in ulp), for any word; the distance is 1/2 where f(x) is a binary32 value."""
+    """(RN(f(x)), distance of f(x) to a midpoint in ulp), for any word; the distance is 1/2 where f(x) is a binary32
+    value."""
     x = from_word(word)
     if x != x:
         return NAN, 0.5
@@ -99,7 +104,8 @@ def settle(function: Function, word: int) -> tuple[int, float]:
 
 
 def settle_by_intervals(function: Function, x: float, bits: int = 24) -> tuple[int, float]:
-    """Evaluate with 128, 256, ... bits until both ends of the interval round alike (f(x) is no midpoint, so this ends)."""
+    """Evaluate with 128, 256, ... bits until both ends of the interval round alike (f(x) is no midpoint, so this
+    ends)."""
     iv.prec = (
         128 if bits == 24 else 1024
     )  # mpmath's exp(x) is 1 + x, as if exact, where it has no bits for x^2: x may be a midpoint

@@ -1,7 +1,9 @@
-"""Gas of every call of disputes over the demonstration's job, as real transactions on the embedded chain, played by the real agents.
+"""Gas of every call of disputes over the demonstration's job, as real transactions on the embedded chain, played by the
+real agents.
 
-In: vgame/tasks/digits.toml, the checked-in contracts. Out: docs/gas.json; `--check` compares with it, within MARGIN, and writes nothing.
-Only two intervals of the job are computed: the fraud lies in the second, and the state roots of later checkpoints are arbitrary words.
+In: vgame/tasks/digits.toml, the checked-in contracts. Out: docs/gas.json; `--check` compares with it, within MARGIN,
+and writes nothing. Only two intervals of the job are computed: the fraud lies in the second, and the state roots of
+later checkpoints are arbitrary words.
 """
 
 from __future__ import annotations
@@ -268,8 +270,17 @@ def leaf(calls: list[tuple[str, int]]) -> int:
 
 #: The calls of IDelivery.
 DELIVERY = {
-    "postClaimAndOffer", "confirm", "decline", "request", "answer", "refused", "revealKey", "badNode", "badLeaf", "closeDelivery",
-}  # fmt: skip
+    "postClaimAndOffer",
+    "confirm",
+    "decline",
+    "request",
+    "answer",
+    "refused",
+    "revealKey",
+    "badNode",
+    "badLeaf",
+    "closeDelivery",
+}
 #: What is no move of a dispute.
 AROUND = {"acceptJob", "createJob", "payReward", "postClaim", "proveKnowledge", "withdraw", "finalize", "refund"}
 

@@ -1,11 +1,13 @@
-"""Everything that only a GPU can show, in one go of at most 8 minutes: is every bit the CPU's, and what does it cost. Writes docs/gpu.json.
+"""Everything that only a GPU can show, in one go of at most 8 minutes: is every bit the CPU's, and what does it cost.
+Writes docs/gpu.json.
 
     python scripts/gpu.py [--only PART] [--seconds 470]
 
-First the checks, at the same time (each whitelisted kernel against integers; sums on hard operands, random words and trees against the
-CPU; whole training steps, executed and replayed from a recording), then the ratios, one after the other: medians over at least 7 rounds
-in alternation. Every part is a process of its own, because an error of a GPU's kernel ends the process's use of the GPU; what fails or
-runs out of time is recorded in the part's place. Ends with 1 if a bit differs or a part fails, or where there is no GPU.
+First the checks, at the same time (each whitelisted kernel against integers; sums on hard operands, random words and
+trees against the CPU; whole training steps, executed and replayed from a recording), then the ratios, one after the
+other: medians over at least 7 rounds in alternation. Every part is a process of its own, because an error of a GPU's
+kernel ends the process's use of the GPU; what fails or runs out of time is recorded in the part's place. Ends with 1 if
+a bit differs or a part fails, or where there is no GPU.
 """
 
 from __future__ import annotations
@@ -241,7 +243,8 @@ def machine() -> dict[str, str]:
     }
 
 
-#: Part: (seconds that must be left, what to do). All checks run at the same time; the rest one after the other, in this order.
+#: Part: (seconds that must be left, what to do). All checks run at the same time; the rest one after the other, in this
+#: order.
 CHECKS: dict[str, tuple[float, Callable[[], dict]]] = {
     "check: functions": (0, functions),
     "check: sums": (0, sums),
@@ -262,7 +265,7 @@ class Part:
     """A part in a process of its own."""
 
     def __init__(self, name: str, sharers: int) -> None:
-        self.name, self.files = name, [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115 - as long as the part
+        self.name, self.files = name, [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
         environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // sharers))}
         command = [sys.executable, __file__, "--part", name]
         self.process = subprocess.Popen(command, env=environment, stdout=self.files[0], stderr=self.files[1])

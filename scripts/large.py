@@ -1,9 +1,12 @@
-"""The paper's two workloads at full size, some steps on several devices: state roots, seconds, peak memory. Writes docs/large.md and .json.
+"""The paper's two workloads at full size, some steps on several devices: state roots, seconds, peak memory. Writes
+docs/large.md and .json.
 
-    python scripts/large.py --text shakespeare.txt [--cifar FOLDER] [--steps 5] [--only gpt2] [--devices default compatible]
+    python scripts/large.py --text shakespeare.txt [--cifar FOLDER] [--steps 5] [--only gpt2] [--devices default
+    compatible]
 
-Without --cifar the images are random, in files of exactly the published format. Each device is a process of its own; the bundle is made
-once, by a process of its own too. Results of earlier runs in docs/large.json stay, so devices can be added one by one.
+Without --cifar the images are random, in files of exactly the published format. Each device is a process of its own;
+the bundle is made once, by a process of its own too. Results of earlier runs in docs/large.json stay, so devices can be
+added one by one.
 """
 
 from __future__ import annotations
@@ -95,11 +98,15 @@ def child(*arguments: str) -> dict[str, Any]:
 def table(record: dict[str, Any]) -> str:
     """docs/large.md."""
     lines = [
-        "# The paper's two workloads at full size", "",
-        "Written by `python scripts/large.py` (all roots: large.json). Equal roots are equal bits of every parameter, slot and buffer.",
-        "Memory is the peak of the process. Seconds per step are of a machine that did other work too.", "",
-        "| workload | operators | device | steps | root after each step | seconds a step | peak memory |", "|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+        "# The paper's two workloads at full size",
+        "",
+        "Written by `python scripts/large.py` (all roots: large.json). Equal roots are equal bits of every parameter, "
+        "slot and buffer.",
+        "Memory is the peak of the process. Seconds per step are of a machine that did other work too.",
+        "",
+        "| workload | operators | device | steps | root after each step | seconds a step | peak memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
     statements: list[str] = []
     for name, entry in record.items():
         for device, r in entry["devices"].items():

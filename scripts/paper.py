@@ -1,11 +1,14 @@
-"""The paper's tables again (Srivastava, Arora, Boneh 2024): docs/paper.json, the tables in docs/paper.md and the pictures beside it.
+"""The paper's tables again (Srivastava, Arora, Boneh 2024): docs/paper.json, the tables in docs/paper.md and the
+pictures beside it.
 
-    python scripts/paper.py --text shakespeare.txt [--steps 2000] [--only divergence ...] [--jobs digits ...] [--device cuda]
+    python scripts/paper.py --text shakespeare.txt [--steps 2000] [--only divergence ...] [--jobs digits ...] [--device
+    cuda]
     python scripts/paper.py --quick --out FOLDER      seconds; the same code on few steps
 
-Experiments: divergence (between two devices, and by data order), storage, corrections, thresholds, time; large (one real step of ResNet-50
-and of GPT-2: --only large --jobs resnet50 gpt2). Every device is a process of its own. Results of earlier calls stay in the JSON, so
-experiments can be run one by one, and with --work FOLDER an interrupted run goes on where it was.
+Experiments: divergence (between two devices, and by data order), storage, corrections, thresholds, time; large (one
+real step of ResNet-50 and of GPT-2: --only large --jobs resnet50 gpt2). Every device is a process of its own. Results
+of earlier calls stay in the JSON, so experiments can be run one by one, and with --work FOLDER an interrupted run goes
+on where it was.
 """
 
 from __future__ import annotations

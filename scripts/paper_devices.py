@@ -1,9 +1,10 @@
-"""Two devices run the same steps: where their states part. Each device is a process of its own, and goes on where an earlier call stopped.
+"""Two devices run the same steps: where their states part. Each device is a process of its own, and goes on where an
+earlier call stopped.
 
     python scripts/paper_devices.py ORDER      one device; ORDER is JSON (`Order`), and so is what it leaves in OUT.json
 
-In: a bundle in a folder, a mode, devices. Out: state roots of every step, losses, some states; in logged modes the first device makes
-the log and the second one follows it.
+In: a bundle in a folder, a mode, devices. Out: state roots of every step, losses, some states; in logged modes the
+first device makes the log and the second one follows it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def source_of(name: str, text: Path):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one device has to do; `out` begins the names of its files, `log` is there in logged modes, `marks`: steps whose state counts."""
+    """What one device has to do; `out` begins the names of its files, `log` is there in logged modes, `marks`: steps
+    whose state counts."""
 
     job: str
     mode: str
@@ -211,7 +213,8 @@ def on_device(order: Order) -> tuple[dict[str, Any], dict[int, np.ndarray]]:
 
 
 def compare(first: tuple, second: tuple) -> dict[str, Any]:
-    """What two runs have in common: the step that parts them (None: no tensor ever differed), distances, losses, the log."""
+    """What two runs have in common: the step that parts them (None: no tensor ever differed), distances, losses, the
+    log."""
     (a, states_a), (b, states_b) = first, second
     parted = next((i for i, (x, y) in enumerate(zip(a["roots"], b["roots"], strict=True), 1) if x != y), None)
     distances = {s: float(np.linalg.norm(states_a[s].astype(float) - states_b[s])) for s in states_a}

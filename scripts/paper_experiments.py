@@ -1,4 +1,5 @@
-"""What is measured between devices: divergence, corrections, thresholds. In: a job's name, the options. Out: a part of paper.json."""
+"""What is measured between devices: divergence, corrections, thresholds. In: a job's name, the options. Out: a part of
+paper.json."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def marked(steps: int) -> list[int]:
 
 
 def divergence(job: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Two devices in every mode, and two orders of the data on one device: where they part, L2 distances, losses, accuracy."""
+    """Two devices in every mode, and two orders of the data on one device: where they part, L2 distances, losses,
+    accuracy."""
     found: dict[str, Any] = {}
     for mode in options.modes:
         with work_folder(options, f"{job}-{options.devices[1]}-{mode}-{options.steps}") as folder:
@@ -72,7 +74,8 @@ def _saved(folder: Path, job: str, options: argparse.Namespace, mode: str, thres
 
 
 def corrections(job: str, options: argparse.Namespace) -> dict[str, Any]:
-    """By bits: corrections of the second device that follows the first one's log, and how many are to be expected per step."""
+    """By bits: corrections of the second device that follows the first one's log, and how many are to be expected per
+    step."""
     from vgame.job.bundle import save_bundle
 
     found = {}
@@ -91,7 +94,8 @@ def corrections(job: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def expected(bundle, devices: list[str]) -> list[float]:
-    """Corrections to be expected in a step, (forward, backward): a midpoint lies between two sums with the chance |s - s'| / ulp."""
+    """Corrections to be expected in a step, (forward, backward): a midpoint lies between two sums with the chance |s -
+    s'| / ulp."""
     from vgame.logged.kernels import sum_operators
     from vgame.runs.thresholds import observed_differences
 

@@ -1,4 +1,5 @@
-"""How large a log is: real steps, by bits and encoding, and what freedom they leave. In: a job's name, the options. Out: counts."""
+"""How large a log is: real steps, by bits and encoding, and what freedom they leave. In: a job's name, the options.
+Out: counts."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def bundle_of_large(job: str, text: Path):
 
 
 def storage_of(bundle, every: tuple[str, ...] = ENCODINGS, surveyed: int = SURVEYED) -> dict[str, Any]:
-    """Bytes of the first step in each encoding, and how much freedom a trainer has there, from so many sums of every operator."""
+    """Bytes of the first step in each encoding, and how much freedom a trainer has there, from so many sums of every
+    operator."""
     from vgame.logged.encoding import Encoding, encode, entropy_bytes
     from vgame.logged.kernels import sum_operators
     from vgame.logged.sums import Entries

@@ -93,7 +93,8 @@ def beside_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
 
 
 def corrections_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
-    """Corrections by bits: seen; and what the distances of the devices' sums lead to expect, per step and as a share of its outputs."""
+    """Corrections by bits: seen; and what the distances of the devices' sums lead to expect, per step and as a share of
+    its outputs."""
     for bits, one in by_bits.items():
         yield {
             "job": title(job),
@@ -108,7 +109,8 @@ def corrections_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
 
 
 def quality_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
-    """What each mode learned, on device A, beside plain binary32; for scale: another device, another order of the data."""
+    """What each mode learned, on device A, beside plain binary32; for scale: another device, another order of the
+    data."""
     modes = one["modes"]
     if "fp32" not in modes:
         return

@@ -1,6 +1,8 @@
-"""CPU seconds of the same steps in one process: ordinary PyTorch, the program in each precision, trainer and auditor, in turn.
+"""CPU seconds of the same steps in one process: ordinary PyTorch, the program in each precision, trainer and auditor,
+in turn.
 
-With one thread (OMP_NUM_THREADS=1) that is the time of a step on a machine that does nothing else; other work disturbs it little.
+With one thread (OMP_NUM_THREADS=1) that is the time of a step on a machine that does nothing else; other work disturbs
+it little.
 """
 
 from __future__ import annotations

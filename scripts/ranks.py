@@ -1,11 +1,11 @@
 """What ranks send, hold and take, by job and number of ranks; each run's root must be that of one rank. JSON on stdout.
 
     python scripts/ranks.py > docs/ranks.json        # bytes and words; ranks are threads of one process
-    python scripts/ranks.py --times                  # seconds of a step too; ranks are processes of one thread, over gloo
+    python scripts/ranks.py --times                  # seconds too; ranks are processes of one thread, over gloo
     python scripts/ranks.py JOB.toml ... --steps 20  # these jobs
 
-Times need a machine that does nothing else. Bytes are what a rank gives to others in a step; `plain` is what data-parallel
-training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
+Times need a machine that does nothing else. Bytes are what a rank gives to others in a step; `plain` is what
+data-parallel training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prove that assembly is its plain form (tests/contracts/Symbolic.sol), by symbolic execution with Halmos.
 
-In: the checks, compiled as the contracts are. Out: each check with its number of paths; exit code 1 if one fails or is not decided.
-Halmos is no requirement of vgame: put version 0.3.3 into an environment of its own (`pip install halmos==0.3.3`) and give that one's
-interpreter: `scripts/symbolic.py --python ENVIRONMENT/bin/python`.
+In: the checks, compiled as the contracts are. Out: each check with its number of paths; exit code 1 if one fails or is
+not decided. Halmos is no requirement of vgame: put version 0.3.3 into an environment of its own (`pip install
+halmos==0.3.3`) and give that one's interpreter: `scripts/symbolic.py --python ENVIRONMENT/bin/python`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ START = """
 import sys, halmos.sevm as sevm
 from z3 import BitVecSort, Function
 def function(name, *sorts):
-    return Function(name, BitVecSort(8 * int(name[9:])), *sorts[1:]) if name.startswith("f_sha256_") else Function(name, *sorts)
+    if name.startswith("f_sha256_"):
+        return Function(name, BitVecSort(8 * int(name[9:])), *sorts[1:])
+    return Function(name, *sorts)
 sevm.Function = function
 from halmos.__main__ import main
 sys.exit(main())

@@ -147,11 +147,20 @@ def sums() -> list[dict[str, str]]:
     """Rows whose sums need all 768 bits, cancel, overflow, or are no number."""
     largest, least, one = 0x7F7FFFFF, 1, 0x3F800000
     rows = [
-        ([one], [one]), ([largest, least], [largest, least]), ([largest, largest | 1 << 31, least], [largest, largest, one]),
-        ([largest, largest], [one, one]), ([0x80000000], [one]), ([0x7F800000, one], [one, one]),
-        ([0x7F800000, 0xFF800000], [one, one]), ([0x7F800000], [0]), ([0x7FC00000], [one]), ([0x33800000, one], [one, one]),
-        ([0x33800000, one, least], [one, one, least]), ([0x3F808000, least], [one, one | 1 << 31]), ([0x3F818000], [one]),
-    ]  # fmt: skip
+        ([one], [one]),
+        ([largest, least], [largest, least]),
+        ([largest, largest | 1 << 31, least], [largest, largest, one]),
+        ([largest, largest], [one, one]),
+        ([0x80000000], [one]),
+        ([0x7F800000, one], [one, one]),
+        ([0x7F800000, 0xFF800000], [one, one]),
+        ([0x7F800000], [0]),
+        ([0x7FC00000], [one]),
+        ([0x33800000, one], [one, one]),
+        ([0x33800000, one, least], [one, one, least]),
+        ([0x3F808000, least], [one, one | 1 << 31]),
+        ([0x3F818000], [one]),
+    ]
     partials = [(a, b, reference_sums.partial_dot(a, b)) for a, b in rows]
     return [
         {
@@ -202,16 +211,24 @@ def _others(at: int) -> list[op.Operator]:
     line = ((0, 1),)
     drawn = Access(Ref(RefClass.OPERATOR, at + 1), (Dim(1500),), line)
     return [
-        op.Shuffle(5, 8), op.Philox(1500), op.Map(Function.ITOF, (1500,), (drawn,), False),
+        op.Shuffle(5, 8),
+        op.Philox(1500),
+        op.Map(Function.ITOF, (1500,), (drawn,), False),
         op.Contract(op.Variant.SUM, 1, 1, 1, 1500, long),
         op.Contract(op.Variant.DOT, 2, 3, 2, 4, matrix, floats, shared_a=True, shared_b=True),
-        op.Contract(op.Variant.SUM, 1, 3, 1, 4, matrix), op.Contract(op.Variant.SUM, 1, 1, 1, 1500, long, bfloat16=True),
+        op.Contract(op.Variant.SUM, 1, 3, 1, 4, matrix),
+        op.Contract(op.Variant.SUM, 1, 1, 1, 1500, long, bfloat16=True),
         op.Contract(op.Variant.ONE_HOT, 1, 8, 2, 5, shuffled, Ref(RefClass.CONSTANT, 1)),
-        op.Gather(5, 1, 8, shuffled, floats, 0, False), op.Gather(6, 2, 4, integers, floats, 0x80000000, False),
-        op.Copy((20,), (padded,), False), op.Copy((3, 4), (flipped,), False),
+        op.Gather(5, 1, 8, shuffled, floats, 0, False),
+        op.Gather(6, 2, 4, integers, floats, 0x80000000, False),
+        op.Copy((20,), (padded,), False),
+        op.Copy((3, 4), (flipped,), False),
         op.Copy((12,), (Access(integers, (Dim(6),), line), Access(integers, (Dim(6, -6),), line)), True),
-        op.ReduceMax(2, 4, 3, floats), op.ReduceMax(1, 6, 6, integers, True), op.ArgMax(3, 4, matrix), op.ArgMax(2, 4, floats),
-    ]  # fmt: skip
+        op.ReduceMax(2, 4, 3, floats),
+        op.ReduceMax(1, 6, 6, integers, True),
+        op.ArgMax(3, 4, matrix),
+        op.ArgMax(2, 4, floats),
+    ]
 
 
 def golden_program() -> Program:
@@ -229,8 +246,10 @@ def golden_program() -> Program:
         op.Contract(op.Variant.SUM, 1, 1, 1, 4, Ref(RefClass.OPERATOR, at + 1)),
     ]
     sources = (
-        Source(Ref(RefClass.OPERATOR, at + 1), 4), Source(Ref(RefClass.OPERATOR, at + 3), 3, True), Source(Ref(RefClass.STATE, 2), 8)
-    )  # fmt: skip
+        Source(Ref(RefClass.OPERATOR, at + 1), 4),
+        Source(Ref(RefClass.OPERATOR, at + 3), 3, True),
+        Source(Ref(RefClass.STATE, 2), 8),
+    )
     constants = ([0x3F800000 + (i * 0x123457) for i in range(12)], [0x80000000 + 3 * i for i in range(10)])
     tensors = tuple(from_words(np.array(words, "<u4"), integer=False) for words in constants)
     return Program(tuple(listed), sources, tensors, 2, 1, at + 4)
@@ -244,11 +263,19 @@ def golden() -> dict[str, Any]:
     scalars = [int(to_binary32(rate.rate(s, STEPS)).view(np.uint32)) for s in range(1, STEPS + 1)]
     data = [GRID_FLOATS, GRID_INTEGERS]
     inputs = {
-        "seed": SEED, "program_file": encode_program(program).hex(), "header": program.header.hex(), "program_root": program.root.hex(),
-        "records": [r.hex() for r in program.records], "state": [hexed(t) for t in state], "data": [hexed(t) for t in data],
-        "constants": [hexed(_words(t)) for t in program.constants], "scalars": hexed(scalars), "scalar_root": _root(scalars).hex(),
-        "initial_root": _state_root(state), "data_root": Tree(Kind.DATA, [_root(t) for t in data]).root.hex(),
-    }  # fmt: skip
+        "seed": SEED,
+        "program_file": encode_program(program).hex(),
+        "header": program.header.hex(),
+        "program_root": program.root.hex(),
+        "records": [r.hex() for r in program.records],
+        "state": [hexed(t) for t in state],
+        "data": [hexed(t) for t in data],
+        "constants": [hexed(_words(t)) for t in program.constants],
+        "scalars": hexed(scalars),
+        "scalar_root": _root(scalars).hex(),
+        "initial_root": _state_root(state),
+        "data_root": Tree(Kind.DATA, [_root(t) for t in data]).root.hex(),
+    }
     steps = []
     for step in range(1, STEPS + 1):
         outputs = _outputs(program, state, data, [scalars[step - 1]], step)
@@ -266,15 +293,20 @@ def golden() -> dict[str, Any]:
 
 #: Warm-up alone, shapes after it, values where cos(pi p) is rational, drops, decimals that are no binary fractions.
 SCHEDULES = [
-    {"kind": "constant", "lr": "0.1", "warmup": 5}, {"kind": "constant", "lr": "1e-40"}, {"kind": "linear", "lr": "3e-4", "final": "1e-5"},
-    {"kind": "linear", "lr": "0.3", "warmup": 3}, {"kind": "cosine", "lr": "0.1"},
-    {"kind": "cosine", "lr": "6e-4", "final": "6e-5", "warmup": 2}, {"kind": "step", "lr": "0.05", "every": 3, "factor": "0.3"},
-]  # fmt: skip
+    {"kind": "constant", "lr": "0.1", "warmup": 5},
+    {"kind": "constant", "lr": "1e-40"},
+    {"kind": "linear", "lr": "3e-4", "final": "1e-5"},
+    {"kind": "linear", "lr": "0.3", "warmup": 3},
+    {"kind": "cosine", "lr": "0.1"},
+    {"kind": "cosine", "lr": "6e-4", "final": "6e-5", "warmup": 2},
+    {"kind": "step", "lr": "0.05", "every": 3, "factor": "0.3"},
+]
 RATE_STEPS = 12
 
 
 def scalars() -> dict[str, Any]:
-    """Tables of docs/formats.md section 10, from its formulas with 300 decimal digits: no entry here lies near a midpoint."""
+    """Tables of docs/formats.md section 10, from its formulas with 300 decimal digits: no entry here lies near a
+    midpoint."""
     with mpmath.workdps(300):
         schedules = [s | {"words": hexed([_word(_rate(s, t)) for t in range(1, RATE_STEPS + 1)])} for s in SCHEDULES]
         beta1, beta2, decay = (mpmath.mpf(x) / 1000 for x in (900, 999, 10))

@@ -1,9 +1,10 @@
 """The package as its user gets it: a wheel in an empty environment, away from this folder.
 
-In: versions of torch (`--torch`, default: the one that is installed here). For each version: an environment of its own with the wheel;
-the first version also runs tutorial, `vgame doctor` and `vgame demo --quick`. Every version prepares and trains the five shipped jobs
-for three steps. Out: the roots of programs and runs, one line for each version. Exit code 1 where a command fails or roots differ.
-Needs the network, and some gigabytes for each version of torch that brings its own CUDA.
+In: versions of torch (`--torch`, default: the one that is installed here). For each version: an environment of its own
+with the wheel; the first version also runs tutorial, `vgame doctor` and `vgame demo --quick`. Every version prepares
+and trains the five shipped jobs for three steps. Out: the roots of programs and runs, one line for each version. Exit
+code 1 where a command fails or roots differ. Needs the network, and some gigabytes for each version of torch that
+brings its own CUDA.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@
     python scripts/zoo.py ZOO.py --only 'tv:*' --table t.md
     python scripts/zoo.py ZOO.py --autocast            the loss under autocast to bfloat16; docs/zoo-bf16.md
 
-ZOO.py offers `NAMES` ("family:model") and `build(name)` -> (module, inputs, loss): inputs a tuple or a dict of keywords; loss
-"ce" cross_entropy(out, labels), "mse", "bce" or "huber" against zeros, "seg" cross_entropy(out["out"], labels), "hf" out.loss.
+ZOO.py offers `NAMES` ("family:model") and `build(name)` -> (module, inputs, loss): inputs a tuple or a dict of
+keywords; loss "ce" cross_entropy(out, labels), "mse", "bce" or "huber" against zeros, "seg" cross_entropy(out["out"],
+labels), "hf" out.loss.
 
-Each device is a process of its own with its own environment. The first builds and captures, both execute; the state roots after the step
-must be equal. Where no dropout is involved, the update is also compared with the gradient that torch itself computes in binary32.
+Each device is a process of its own with its own environment. The first builds and captures, both execute; the state
+roots after the step must be equal. Where no dropout is involved, the update is also compared with the gradient that
+torch itself computes in binary32.
 """
 
 from __future__ import annotations
@@ -213,10 +215,17 @@ def row(r: dict[str, Any]) -> str:
     problem = a.get("error") or b.get("error") or "; ".join(a.get("undecidable", []))
     roots = " ".join(f"`{x['root'][:8]}`" for x in (a, b) if "root" in x)
     cells = [
-        r["name"], number(a.get("parameters"), ","), number(a.get("nodes"), ","), number(a.get("operators"), ","), roots,
-        number(a.get("seconds"), ".1f"), number(b.get("seconds"), ".1f"), number(a.get("difference"), ".0e"),
-        str(len(a["undecidable"])) if "undecidable" in a else "", "yes" if r["complete"] else f"no: {problem[:300]}",
-    ]  # fmt: skip
+        r["name"],
+        number(a.get("parameters"), ","),
+        number(a.get("nodes"), ","),
+        number(a.get("operators"), ","),
+        roots,
+        number(a.get("seconds"), ".1f"),
+        number(b.get("seconds"), ".1f"),
+        number(a.get("difference"), ".0e"),
+        str(len(a["undecidable"])) if "undecidable" in a else "",
+        "yes" if r["complete"] else f"no: {problem[:300]}",
+    ]
     return "| " + " | ".join(c.replace("|", "/").replace("\n", " ") for c in cells) + " |"
 
 
@@ -229,14 +238,16 @@ def table(results: list[dict[str, Any]], source: Path, names: list[str], autocas
     command = f"python scripts/zoo.py {source.name}{' --autocast' * autocast}"
     head = f"""# The zoo{" under autocast to bfloat16" * autocast}
 
-{complete} of {len(names)} public architectures complete: one training step (forward, loss, backward, SGD) is captured, runs on two
-devices with equal state roots, and every operator is decidable by the referee.
+{complete} of {len(names)} public architectures complete: one training step (forward, loss,
+backward, SGD) is captured, runs on two devices with equal state roots, and every operator is
+decidable by the referee.
 
-Written by `{command}`; the file builds the models (torchvision, timm, transformers, classics) in small
-forms. Devices: A is `default`, B is `compatible`, each a process of its own (vgame/execute/devices.py). Nodes: of the captured ATen
-graph. Root: the first 8 digits of the state root after the step, on A and on B. Seconds: the step alone, on whatever else the machine did.
-Against torch: norm of (update - torch's own {own}) over the norm of the gradient; empty where dropout makes them
-incomparable. Undecidable: operators that the referee cannot decide.
+Written by `{command}`; the file builds the models (torchvision, timm, transformers, classics) in
+small forms. Devices: A is `default`, B is `compatible`, each a process of its own
+(vgame/execute/devices.py). Nodes: of the captured ATen graph. Root: the first 8 digits of the state
+root after the step, on A and on B. Seconds: the step alone, on whatever else the machine did.
+Against torch: norm of (update - torch's own {own}) over the norm of the gradient; empty where
+dropout makes them incomparable. Undecidable: operators that the referee cannot decide.
 
 | model | parameters | nodes | operators | root A, B | seconds A | seconds B | against torch | undecidable | complete |
 |---|---|---|---|---|---|---|---|---|---|

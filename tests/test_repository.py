@@ -1,4 +1,5 @@
-"""The house rules that a program can check: direction of imports, the README's map, nothing of a machine in tracked files."""
+"""The house rules that a program can check: direction of imports, the README's map, nothing of a machine in tracked
+files."""
 
 from __future__ import annotations
 

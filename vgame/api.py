@@ -2,10 +2,10 @@
 
 Arguments that several functions share:
 
-- `device`: "default", "compatible", "reversed" or "cuda" (docs/guide.md). "compatible" needs an environment that is set before torch is
-  loaded, so it runs in a process of its own; the logger `vgame` says so.
+- `device`: "default", "compatible", "reversed" or "cuda" (docs/guide.md). "compatible" needs an environment that is
+  set before torch is loaded, so it runs in a process of its own; the logger `vgame` says so.
 - `progress`: False; True for a bar on the terminal; or a function of (what, done, total, detail).
-- `cancel`: a function that is asked after every step, True to stop: `vgame.Cancelled` is raised, what is committed stays.
+- `cancel`: asked after every step, True to stop: `vgame.Cancelled` is raised, what is committed stays.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class _Order:
 
 @dataclass(frozen=True)
 class Job(_Order):
-    """What is ordered: a task, `steps` of it with a commitment every `interval` steps, and the `seed` of order and dropout.
+    """What is ordered: `steps` of a task, a commitment every `interval` steps, the `seed` of order and dropout.
 
-    `epochs` instead of `steps`: passes over the data; the last step may go on into the next.
-    `schedule`: None takes the task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on
-    a chain. `initial`: a finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule counts the
-    job's own steps), or a state_dict or a file of weights; they are loaded into the task's model. JobFileError, when the job is
-    prepared, names every field that is wrong.
+    `epochs` instead of `steps`: passes over the data; the last step may go on into the next. `schedule`: None takes the
+    task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on a chain.
+    `initial`: a finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule
+    counts the job's own steps), or a state_dict or a file of weights; they are loaded into the task's model.
+    JobFileError, when the job is prepared, names every field that is wrong.
     """
 
     task: Task
@@ -93,10 +93,8 @@ class Job(_Order):
     def from_toml(cls, path: Folder) -> Job:
         """The job that a job file describes (docs/guide.md). Calls the factory that it names."""
         job = file.read_job_file(Path(path))
-        fields = ("steps", "interval", "seed", "schedule", "mode", "depth", "terms", "log")
-        return cls(
-            factory.make_task(job), initial=factory.initial_of(job), **{name: getattr(job, name) for name in fields}
-        )
+        fields = {name: getattr(job, name) for name in _Order.__dataclass_fields__}
+        return cls(factory.make_task(job), initial=factory.initial_of(job), **fields)
 
     def _steps(self) -> int:
         if self.steps is not None and self.epochs is None:
@@ -121,7 +119,7 @@ class Job(_Order):
 
 
 def prepare(job: Job, *, progress: bool | Progress = False, cancel: Cancel | None = None) -> Bundle:
-    """Capture the task: program, initial state, data, scalars. ProgramError where it cannot be captured (docs/capture.md)."""
+    """Capture the task: program, initial state, data, scalars. ProgramError where it cannot be (docs/capture.md)."""
     with _Listener(progress, cancel) as listener:
         return preparing.prepare(job._file(), listener)
 
@@ -172,8 +170,9 @@ class Run:
         return self._store.divergence
 
     def state_dict(self, step: int | None = None, *, slots: bool = False) -> dict[str, torch.Tensor]:
-        """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and tied weights are
-        the module's. `slots`: also what the optimizer keeps. A step that is not kept is executed again."""
+        """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and
+        tied weights are the module's. `slots`: also what the optimizer keeps. A step that is not kept is executed
+        again."""
         return self._named(self._at(step)[1], slots)
 
     def export(self, path: Folder, step: int | None = None, *, slots: bool = False) -> None:
@@ -208,7 +207,8 @@ def save_pretrained(weights: Mapping[str, torch.Tensor], where: str, folder: Fol
     save = getattr(model, "save_pretrained", None)
     if save is None:
         raise VgameError(
-            f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use the weights of {where}"
+            f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use the "
+            f"weights of {where}"
         )
     load_weights(model, weights, where)
     save(folder)
@@ -227,18 +227,19 @@ def train(
 ) -> Run:
     """Train a bundle, or go on where the run in the folder stands; every `keep`-th checkpoint is kept, and the newest.
 
-    `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class, has the weights of
-    that step. To evaluate, plot, save: what they do to the model changes nothing in the run.
-    A run that diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
-    In a process group of several (torch.distributed, torchrun), all ranks call this and share every step; the folder, which rank 0
-    writes, must be one that all of them can read (docs/ranks.md).
+    `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class,
+    has the weights of that step. To evaluate, plot, save: what they do to the model changes nothing in the run. A run
+    that diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
+    In a process group of several (torch.distributed, torchrun), all ranks call this and share every step; the folder,
+    which rank 0 writes, must be one that all of them can read (docs/ranks.md).
     """
     source, run = bundle if isinstance(bundle, Bundle) else Path(bundle), Path(folder)
     with _Listener(progress, cancel) as listener:
         if is_shared():
             if _apart(device):
                 raise VgameError(
-                    f"device {device} needs a process of its own: set it by `torchrun ... -m vgame train --device {device}`"
+                    f"device {device} needs a process of its own: set it by `torchrun ... -m vgame train --device "
+                    f"{device}`"
                 )
             teller = _teller(callbacks, model) if own_rank() == 0 else None
             return Run(train_shared(source, run, device, keep, listener, listener, teller) or open_run(run))
@@ -280,8 +281,9 @@ def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Com
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found. `checked`: checkpoints; `differs`: the first that differs, None if all match; `step`: where a recorded loss
-    differs, not a state; `theirs`, `mine`: the run roots, hex, or what differs. `complete`: the run had ended."""
+    """What an audit found. `checked`: checkpoints; `differs`: the first that differs, None if all match; `step`: where
+    a recorded loss differs, not a state; `theirs`, `mine`: the run roots, hex, or what differs. `complete`: the run had
+    ended."""
 
     match: bool
     complete: bool
@@ -308,32 +310,24 @@ def audit(
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> AuditResult:
-    """Execute a run again and compare: whole, or `segments` (first and last checkpoint), or each interval with probability `sample`.
+    """Execute a run again and compare: whole, or `segments` (first and last checkpoint), or each interval with
+    probability `sample`.
 
-    `run` may be the URL of a published run; `mirrors`: other URLs of it, asked where the first fails.
-    `seed` makes the sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is of it.
-    `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a file of what they found
-    equal, with which an audit that was stopped goes on; `timeout`: seconds without a new step after which a worker is replaced;
-    `ray`: the address of a Ray cluster that executes the parts instead (`local` starts one).
+    `run` may be the URL of a published run; `mirrors`: other URLs of it, asked where the first fails. `seed` makes the
+    sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is of it.
+    `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a file
+    of what they found equal, with which an audit that was stopped goes on; `timeout`: seconds without a new step after
+    which a worker is replaced; `ray`: the address of a Ray cluster that executes the parts instead (`local` starts
+    one).
     """
     place, segment = _place(run, mirrors), None if segments is None else f"{segments[0]}..{segments[1]}"
     with _Listener(progress, cancel) as listener:
         if _apart(device):
-            options: list[object] = [
-                *chain(*(("--mirror", url) for url in mirrors)),
-                "--workers",
-                workers,
-                "--timeout",
-                timeout,
-            ]
-            options += [] if record is None else ["--record", record]
-            options += [] if ray is None else ["--ray", ray]
-            options += [] if segment is None else ["--segment", segment]
-            options += [] if sample is None else ["--sample", sample]
-            options += [] if order is None else ["--bundle", order]
-            event = run_apart(
-                "audit", run if is_url(run) else place, "--device", device, "--seed", seed, *options, listener=listener
-            )
+            options: list[object] = ["--device", device, "--seed", seed, "--workers", workers, "--timeout", timeout]
+            given = {"--record": record, "--ray": ray, "--segment": segment, "--sample": sample, "--bundle": order}
+            options += [*chain(*((name, value) for name, value in given.items() if value is not None))]
+            options += [*chain(*(("--mirror", url) for url in mirrors))]
+            event = run_apart("audit", run if is_url(run) else place, *options, listener=listener)
             names = ("match", "complete", "differs", "theirs", "mine", "step")
             return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
         kept, crew = Path(order) if order else None, Workers(workers, Path(record) if record else None, timeout, ray)
@@ -344,7 +338,8 @@ def audit(
 
 
 def locate(first: Run | Folder, second: Run | Folder, *, device: str = "default") -> Difference | None:
-    """Where two runs of one job part: step, operator, element and both words; None if they are equal as far as both go."""
+    """Where two runs of one job part: step, operator, element and both words; None if they are equal as far as both
+    go."""
     folders = _folder(first), _folder(second)
     if not _apart(device):
         return find_difference(*folders, device)[0]

@@ -1,4 +1,5 @@
-"""A bonus by accuracy, in Python: an escrow beside a game. Re-exported by `vgame`; needs `pip install 'vgame[chain]'`."""
+"""A bonus by accuracy, in Python: an escrow beside a game. Re-exported by `vgame`; needs `pip install
+'vgame[chain]'`."""
 
 from __future__ import annotations
 
@@ -38,23 +39,27 @@ class Escrow(EscrowContract):
         window: int | None = None,
         nonce: int = 0,
     ) -> bytes:
-        """Pay `amount` for the trainer of a job that is not claimed yet: it gets it if the task's evaluation of the trained state counts
-        `least` of `total` or more. `window`: None takes the shortest in which nobody can delay the evaluation at a gain."""
+        """Pay `amount` for the trainer of a job that is not claimed yet: it gets it if the task's evaluation of the
+        trained state counts `least` of `total` or more. `window`: None takes the shortest in which nobody can delay the
+        evaluation at a gain."""
         return bonus.promise(self, job, training, task, total, least, amount, window, nonce)
 
     def check(self, identity: bytes, training: Bundle, task: Task) -> None:
-        """As a trainer, before the work: Abstain where the bonus is for something else than what the task measures, or its window short."""
+        """As a trainer, before the work: Abstain where the bonus is for something else than what the task measures, or
+        its window short."""
         bonus.check(self.promised(identity), training, task)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task) -> Bundle:
-        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, and play it like every job."""
+        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, and play it like every
+        job."""
         return bonus.evaluation_bundle(self.promised(identity), run, task)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
-        """Show that the final evaluation `job` reaches the mark; the trainer's credits grow by what is returned. ContractError
-        `MarkMissed` where it does not."""
+        """Show that the final evaluation `job` reaches the mark; the trainer's credits grow by what is returned.
+        ContractError `MarkMissed` where it does not."""
         return bonus.pay(self, identity, job, run, evaluation)
 
     def close(self, identity: bytes) -> str:
-        """Do what time has decided, and withdraw: `paid`, `returned`, `started` (its window runs), `waiting` (for the training)."""
+        """Do what time has decided, and withdraw: `paid`, `returned`, `started` (its window runs), `waiting` (for the
+        training)."""
         return bonus.close(self, identity)

@@ -42,7 +42,8 @@ class Node:
 
 @contextmanager
 def embedded_chain() -> Iterator[Node]:
-    """The embedded chain on loopback, as long as the block lasts. Time passes with transactions, or by `Chain.advance`."""
+    """The embedded chain on loopback, as long as the block lasts. Time passes with transactions, or by
+    `Chain.advance`."""
     from eth_tester.backends.pyevm.main import get_default_account_keys
 
     from vgame.chain.embedded import serve
@@ -83,17 +84,19 @@ class Order:
 
     @property
     def phase(self) -> str:
-        """created, accepted, claimed, final, convicted or expired; with delivery also delivering, revealed, undelivered or declined."""
+        """created, accepted, claimed, final, convicted or expired; with delivery also delivering, revealed, undelivered
+        or declined."""
         return self.game.job(self.job).phase.name.lower()
 
     def close(self) -> int:
-        """End the job if its time is over, and withdraw all that the contract owes the wallet: wei. ChainError if there is neither."""
+        """End the job if its time is over, and withdraw all that the contract owes the wallet: wei. ChainError if there
+        is neither."""
         return client.close_job(self.game, self.job)[1]
 
     def receive(self, bundle: Bundle | Path | str, source: str, out: Path | str) -> Received:
-        """As the client, get what was trained: fetch it from the trainer's URL, confirm, wait for the key, write the safetensors file
-        `out`. Complains, requests and declines by the rules of docs/delivery.md. VgameError where the job ends without its state. Call it
-        again after a stop: it goes on."""
+        """As the client, get what was trained: fetch it from the trainer's URL, confirm, wait for the key, write the
+        safetensors file `out`. Complains, requests and declines by the rules of docs/delivery.md. VgameError where the
+        job ends without its state. Call it again after a stop: it goes on."""
         held = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
         delivery.receive(self.game, held, self.job, source, Path(out), _Log(who="client"))
         return Received(Path(out))
@@ -136,8 +139,8 @@ class _Agent:
         self._player: Any = None
 
     def step(self) -> bool:
-        """The next move, if there is one: True if it was made. The first call computes the whole run before. VgameError where the world
-        is in the way; the next call tries again."""
+        """The next move, if there is one: True if it was made. The first call computes the whole run before. VgameError
+        where the world is in the way; the next call tries again."""
         with settle(self.device) as kind:
             if self._player is None:
                 self._player = self._start(local_run.LocalRun(self.seat, kind, self.reporter))
@@ -151,7 +154,8 @@ class _Agent:
 
 
 class TrainerAgent(_Agent):
-    """Accepts an order, trains its bundle (a folder), claims, defends, withdraws. Start it again on the same store: it goes on."""
+    """Accepts an order, trains its bundle (a folder), claims, defends, withdraws. Start it again on the same store: it
+    goes on."""
 
     role = "trainer"
 
@@ -183,7 +187,8 @@ class TrainerAgent(_Agent):
 
 
 class AuditorAgent(_Agent):
-    """Executes a bundle (a folder) again, watches all jobs of the game that order it, disputes every claim that differs."""
+    """Executes a bundle (a folder) again, watches all jobs of the game that order it, disputes every claim that
+    differs."""
 
     role = "auditor"
 

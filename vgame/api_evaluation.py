@@ -1,7 +1,8 @@
 """Evaluation that can be disputed: a job of its own, which reads a trained state and counts over held-out data.
 
-In: an `Evaluation` and a module that holds the weights. Out: a task whose step measures one batch and adds to totals in the state.
-There is no optimizer and nothing is trained, so a run of this task is checked, located and disputed like every other.
+In: an `Evaluation` and a module that holds the weights. Out: a task whose step measures one batch and adds to totals in
+the state. There is no optimizer and nothing is trained, so a run of this task is checked, located and disputed like
+every other.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Measured(nn.Module):
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What an evaluation came to. `totals`: the sums by name; `samples`: over how many; `run`: its run, which anybody can audit."""
+    """What an evaluation came to. `totals`: the sums by name; `samples`: over how many; `run`: its run, which anybody
+    can audit."""
 
     totals: Mapping[str, int | float]
     samples: int
@@ -77,15 +79,16 @@ def evaluate(
 
 
 def evaluated(run: Run | Folder) -> Evaluated:
-    """The numbers of an evaluation's run. StoreError where it is none, or has not ended; ProgramError where an integer total may have
-    passed 2^31, beyond which it begins again at -2^31."""
+    """The numbers of an evaluation's run. StoreError where it is none, or has not ended; ProgramError where an integer
+    total may have passed 2^31, beyond which it begins again at -2^31."""
     run = run if isinstance(run, Run) else Run.open(run)
     state, sizes = (_numbers(run, prefix) for prefix in (TOTALS, SIZES))
     if SAMPLES not in state or not run.done:
         raise StoreError(f"{run.folder} is not the run of an evaluation that has ended; `vgame evaluate` makes one")
     if large := [name for name, size in sizes.items() if size >= LARGEST]:
         raise ProgramError(
-            f"the evaluation {run.folder} counts {sizes[large[0]]:.3g} of {large[0]}; integers are added up in 32 bits, "
+            f"the evaluation {run.folder} counts {sizes[large[0]]:.3g} of {large[0]}; integers are added up in 32 "
+            "bits, "
             "so 2^30 is the most: return it as a float, or measure smaller numbers"
         )
     samples = state.pop(SAMPLES)
@@ -98,7 +101,8 @@ def _numbers(run: Run, kind: str) -> dict[str, int | float]:
 
 
 def evaluation_job(run: Run | Folder, task: Task, *, interval: int = 10, terms: Terms | None = None) -> Job:
-    """The evaluation of a run's last committed state, as a job that can be ordered like any other. JobFileError where the task has none."""
+    """The evaluation of a run's last committed state, as a job that can be ordered like any other. JobFileError where
+    the task has none."""
     if task.evaluate is None:
         raise ProgramError(
             "the task has no evaluation; write Task(..., evaluate=vgame.Evaluation(measure, data, batch))"
@@ -126,7 +130,8 @@ def _loaded(model: nn.Module, run: Run) -> nn.Module:
 
 
 def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
-    """One pass over the held-out data, batch after batch. ProgramError where `measure` returns what cannot be added up."""
+    """One pass over the held-out data, batch after batch. ProgramError where `measure` returns what cannot be added
+    up."""
     samples = len(next(iter(evaluation.data.values()), ()))
     if not samples:
         raise ProgramError(
@@ -173,7 +178,8 @@ def _zeros(evaluation: Evaluation, model: nn.Module) -> dict[str, torch.Tensor]:
     for name, value in found.items():
         if not (isinstance(name, str) and name.isidentifier()) or name == SAMPLES or hasattr(nn.Module(), name):
             raise ProgramError(
-                f'measure returned the name {name!r}; a Python name is expected, none of a module\'s own and not "{SAMPLES}"'
+                f"measure returned the name {name!r}; a Python name is expected, none of a module's own and not "
+                f'"{SAMPLES}"'
             )
         if not isinstance(value, torch.Tensor) or value.dim() or value.is_complex():
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)

@@ -92,7 +92,8 @@ class ChainError(VgameError):
 
 
 class EndpointError(ChainError):
-    """What the endpoint shows cannot be: it contradicts itself, or content does not hash to its name. Nothing is done on its word."""
+    """What the endpoint shows cannot be: it contradicts itself, or content does not hash to its name. Nothing is done
+    on its word."""
 
 
 class TooDear(EndpointError):
@@ -121,7 +122,8 @@ class Undelivered(DeliveryError, Over):
 
 
 class NotYet(VgameError):
-    """The endpoint has shown one thing that happened, but not yet another that must have happened with it; look again."""
+    """The endpoint has shown one thing that happened, but not yet another that must have happened with it; look
+    again."""
 
 
 class DataError(VgameError):

@@ -1,6 +1,8 @@
-"""A transformers.Trainer as a job: model, data set, collator, TrainingArguments. What cannot be taken over is listed, all of it.
+"""A transformers.Trainer as a job: model, data set, collator, TrainingArguments. What cannot be taken over is listed,
+all of it.
 
-In: a trainer that has not trained. Out: a Job whose losses and rates are those of `trainer.train()`; the order of samples is vgame's.
+In: a trainer that has not trained. Out: a Job whose losses and rates are those of `trainer.train()`; the order of
+samples is vgame's.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ OWN_LOOP = ("training_step", "_inner_training_loop", "train", "get_batch_samples
 
 
 def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -> Job:
-    """The job of `trainer.train()`. `interval`: steps between two checkpoints, by default its `save_steps`, at most a tenth of all.
+    """The job of `trainer.train()`. `interval`: steps between two checkpoints, by default its `save_steps`, at most a
+    tenth of all.
 
     Further options are those of a Job: mode, depth, terms. JobFileError lists everything that cannot be taken over.
     """
@@ -54,7 +57,8 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
 
 
 def _task(trainer: Trainer, data: Collated, optimizer: torch.optim.Optimizer, scheduler: Any) -> Task:
-    """Losses that count their items over the whole step are those of one batch; others are the mean over the batches."""
+    """Losses that count their items over the whole step are those of one batch; others are the mean over the
+    batches."""
     args, batch, counted = trainer.args, trainer.args.train_batch_size, _counts_items(trainer)
     pieces = args.gradient_accumulation_steps
 
@@ -106,7 +110,10 @@ def _problems(trainer: Trainer) -> Iterator[str]:
         yield f"samples by {type(sampler).__name__} (train_sampling_strategy = 'random')"
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStoppingCallback) or not type(callback).__module__.startswith("transformers."):
-            yield f"the callback {type(callback).__name__} (vgame.train(..., callbacks=[...]) calls functions at checkpoints)"
+            yield (
+                f"the callback {type(callback).__name__} (vgame.train(..., callbacks=[...]) calls functions at "
+                "checkpoints)"
+            )
     if trainer.optimizer is not None and trainer.optimizer.state:
         yield "an optimizer that has been used (make a new trainer)"
     odd = {str(p.dtype) for p in trainer.model.parameters() if p.dtype != torch.float32}

@@ -1,7 +1,8 @@
-"""A LightningModule with its data as a job: training_step, configure_optimizers, the Trainer's clipping, accumulation and length.
+"""A LightningModule with its data as a job: training_step, configure_optimizers, the Trainer's clipping, accumulation
+and length.
 
-In: a module, a LightningDataModule or a DataLoader, a Trainer. Out: a Job; what cannot be taken over is listed, all of it. Lightning itself
-is not imported: the objects are asked for what they are documented to have.
+In: a module, a LightningDataModule or a DataLoader, a Trainer. Out: a Job; what cannot be taken over is listed, all of
+it. Lightning itself is not imported: the objects are asked for what they are documented to have.
 """
 
 from __future__ import annotations
@@ -21,10 +22,22 @@ from vgame.tasks.task import Task
 
 #: Methods of a module that change what a step does, and are not asked.
 HOOKS = (
-    "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad", "on_train_batch_start",
-    "on_train_batch_end", "on_train_epoch_start", "on_train_epoch_end", "optimizer_step", "backward", "configure_gradient_clipping",
-    "lr_scheduler_step", "transfer_batch_to_device", "on_after_batch_transfer", "on_before_batch_transfer",
-)  # fmt: skip
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "optimizer_step",
+    "backward",
+    "configure_gradient_clipping",
+    "lr_scheduler_step",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "on_before_batch_transfer",
+)
 
 
 def job_from(
@@ -156,7 +169,10 @@ def _problems(module: Any, trainer: Any) -> Iterator[str]:
         if "EarlyStopping" in type(callback).__name__ or not type(callback).__module__.startswith(
             ("lightning.", "pytorch_lightning.")
         ):
-            yield f"the callback {type(callback).__name__} (vgame.train(..., callbacks=[...]) calls functions at checkpoints)"
+            yield (
+                f"the callback {type(callback).__name__} (vgame.train(..., callbacks=[...]) calls functions at "
+                "checkpoints)"
+            )
 
 
 __all__ = ["job_from"]

@@ -1,4 +1,5 @@
-"""A real browser before the page. Needs the packages of `vgame[watch]`, Playwright, and a chromium; skipped, and said so, without them."""
+"""A real browser before the page. Needs the packages of `vgame[watch]`, Playwright, and a chromium; skipped, and said
+so, without them."""
 
 from __future__ import annotations
 

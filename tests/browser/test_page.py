@@ -1,4 +1,5 @@
-"""The page in a real browser, over a game that real agents play: opened before the challenge, every move seen, the verdict seen."""
+"""The page in a real browser, over a game that real agents play: opened before the challenge, every move seen, the
+verdict seen."""
 
 from __future__ import annotations
 
@@ -89,8 +90,11 @@ def hostile() -> dict[str, Any]:
         "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>",
         "safe\u202ecba",
     )
-    return {"role/0": {"name": shown(markup), "doing": shown(turned)}, "alarm/0": {"kind": "claim", "text": shown("m" * 2**20)},
-            "problem": {"text": shown(markup)}}  # fmt: skip
+    return {
+        "role/0": {"name": shown(markup), "doing": shown(turned)},
+        "alarm/0": {"kind": "claim", "text": shown("m" * 2**20)},
+        "problem": {"text": shown(markup)},
+    }
 
 
 def test_hostile_strings_show_as_text(stage: Stage, page: Any) -> None:
@@ -156,9 +160,19 @@ def test_every_view_is_accessible_and_fits_a_narrow_screen(stage: Stage, page: A
         pytest.skip("accessibility is not checked: axe-core is not installed (npm ci)")
     play = stage.scene.claimed(SETUP, LIE)
     play.run(play.trainer, play.auditor(), play.auditor())
-    stage.extra = {"role/0": {"name": "trainer", "doing": "trains", "done": 3, "total": 7, "balance": "1", "disk": 10**9},
-                   "run/0": {"name": "own", "steps": 8, "done": 8, "checkpoints": 3, "losses": [[1, 2.0], [8, 0.5]], "root": "aa",
-                             "jobs": [play.id.hex()], "jobs_agree": {}}}  # fmt: skip
+    stage.extra = {
+        "role/0": {"name": "trainer", "doing": "trains", "done": 3, "total": 7, "balance": "1", "disk": 10**9},
+        "run/0": {
+            "name": "own",
+            "steps": 8,
+            "done": 8,
+            "checkpoints": 3,
+            "losses": [[1, 2.0], [8, 0.5]],
+            "root": "aa",
+            "jobs": [play.id.hex()],
+            "jobs_agree": {},
+        },
+    }
     stage.look()
     for view in VIEWS:
         for width in (360, 1100):

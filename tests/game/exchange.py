@@ -1,4 +1,5 @@
-"""An exchange over the toy machine: a claim that nobody challenges, of a state of arbitrary words, and what the trainer makes of it."""
+"""An exchange over the toy machine: a claim that nobody challenges, of a state of arbitrary words, and what the trainer
+makes of it."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def words_of(sizes: tuple[int, ...]) -> list[np.ndarray]:
 def offered(
     scene: Scene, folder: Path, setup: Setup = DELIVERY, change: Change | None = None, wallet: Any = None
 ) -> Exchange:
-    """A claimed job and what its trainer offers; `change`: how it cheats in what it commits to; `wallet`: the client's."""
+    """A claimed job and what its trainer offers; `change`: how it cheats in what it commits to; `wallet`: the
+    client's."""
     play = scene.post(setup, wallet)
     trainer = scene.game()
     trainer.send("acceptJob", play.id, value=setup.spec.trainer_bond)
@@ -118,5 +120,11 @@ def claim(trainer: Any, play: Play, offer: Offer) -> None:
     roots = [bytes([c]) * 32 for c in range(count - 1)] + [offer.final_state]
     tree = Tree(Kind.RUN, [run_leaf(root, None) for root in roots])
     trainer.send(
-        "postClaimAndOffer", play.id, tree.root, offer.final_state, tree.path(0, count - 1), offer.cipher_root, offer.key_hash
-    )  # fmt: skip
+        "postClaimAndOffer",
+        play.id,
+        tree.root,
+        offer.final_state,
+        tree.path(0, count - 1),
+        offer.cipher_root,
+        offer.key_hash,
+    )

@@ -1,6 +1,8 @@
-"""A model of the game that knows only its events: after every transaction the contract must agree with it, to the wei (I1..I6).
+"""A model of the game that knows only its events: after every transaction the contract must agree with it, to the wei
+(I1..I6).
 
-In: a RevmNode and a game's address; it calls the contract without web3, so that it can afford to look after every single call.
+In: a RevmNode and a game's address; it calls the contract without web3, so that it can afford to look after every
+single call.
 """
 
 from __future__ import annotations
@@ -256,7 +258,8 @@ class Ghost:
                 assert self.read(f"{kind}Root", job, place) == root
 
     def _compare_queue(self, job: bytes, state: Job) -> None:
-        """INVARIANT I14: the queue counts each thing that is awaited once; of the only open dispute it knows the number."""
+        """INVARIANT I14: the queue counts each thing that is awaited once; of the only open dispute it knows the
+        number."""
         open_ = {n: d for (id_, n), d in self.disputes.items() if id_ == job and d.status is Status.OPEN}
         if state.queue & ALONE:
             assert len(open_) == 0 or list(open_) == [state.queue ^ ALONE]

@@ -16,9 +16,11 @@ from vgame.dispute.trainer import Trainer
 
 
 class Forged(ToyMachine):
-    """A machine with other leaves in its trees: (kind, step or checkpoint, leaf) -> hash; behind the last leaf that is padding.
+    """A machine with other leaves in its trees: (kind, step or checkpoint, leaf) -> hash; behind the last leaf that is
+    padding.
 
-    roots: state roots by step; words: bytes appended to an output by (step, operator), and to the state tensor it becomes if `carried`.
+    roots: state roots by step; words: bytes appended to an output by (step, operator), and to the state tensor it
+    becomes if `carried`.
     """
 
     def __init__(
@@ -79,7 +81,8 @@ def forced(
     cls: type[Trainer] = Trainer,
     **options: Any,
 ) -> tuple[Play, Auditor]:
-    """Play a lie that no checkpoint shows, until somebody makes the trainer open the step; dispute 1 is the honest auditor's."""
+    """Play a lie that no checkpoint shows, until somebody makes the trainer open the step; dispute 1 is the honest
+    auditor's."""
     play = scene.claimed(setup, lies, cls, **options)
     assert play.job.run_root == play.new_trainer().run_tree().root
     auditor = play.auditor()
@@ -93,7 +96,8 @@ def convicted_at(play: Play) -> Place:
 
 
 def share(play: Play, number: int) -> int:
-    """What is paid for knowing, if that dispute was the first: in the run tree, with something left of it, not for a timeout."""
+    """What is paid for knowing, if that dispute was the first: in the run tree, with something left of it, not for a
+    timeout."""
     v, interval = play.client.verdict(play.id), play.setup.spec.interval
     before = v.step - (v.level is not Level.SEGMENT)
     left = v.index if v.level is Level.RUN else before // interval
@@ -104,7 +108,8 @@ def share(play: Play, number: int) -> int:
 def check_conviction(
     caught_: tuple[Play, Auditor], cause: str, place: Place | None = None, entry: Level = Level.RUN
 ) -> None:
-    """The trainer lost all, the auditor has its bond and what its knowledge is worth, the client has its reward back."""
+    """The trainer lost all, the auditor has its bond and what its knowledge is worth, the client has its reward
+    back."""
     (play, auditor), number = caught_, int(entry is not Level.RUN)
     spec = play.setup.spec
     assert play.phase is Phase.CONVICTED

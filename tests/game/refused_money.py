@@ -32,13 +32,19 @@ class Other(Auditor):
         """struct Knowledge for a checkpoint."""
         own = self.tree
         return (
-            self.salt(own.root), own.root, own.node(0, leaf), own.path(0, leaf), claimed.node(0, leaf), claimed.path(0, leaf),
-        )  # fmt: skip
+            self.salt(own.root),
+            own.root,
+            own.node(0, leaf),
+            own.path(0, leaf),
+            claimed.node(0, leaf),
+            claimed.path(0, leaf),
+        )
 
 
 @refuses("WrongPhase", "TooLate", "TooEarly", "AlreadyPaid", "DisputeClosed", "BadProof", "NotEligible", "PathLength")
 def after_a_conviction(scene: Scene) -> Iterator[Refusal]:
-    """Rewarded is who knew: not who was dismissed, never moved, committed to the claim itself, or differs further left."""
+    """Rewarded is who knew: not who was dismissed, never moved, committed to the claim itself, or differs further
+    left."""
     play = scene.claimed(SETUP, LIE)
     trainer, claimed = play.trainer, play.trainer.run_tree()
     dismissed, idle, winner = play.auditor(), play.auditor(), play.auditor()

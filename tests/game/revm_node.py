@@ -1,6 +1,8 @@
-"""A development node over an in-process EVM in Rust (pyrevm): the tests' fast chain. The embedded chain and anvil play fewer games.
+"""A development node over an in-process EVM in Rust (pyrevm): the tests' fast chain. The embedded chain and anvil play
+fewer games.
 
-In: JSON-RPC requests, by a function call instead of HTTP. One transaction is one block. Gas is free, so money can be counted to the wei.
+In: JSON-RPC requests, by a function call instead of HTTP. One transaction is one block. Gas is free, so money can be
+counted to the wei.
 """
 
 from __future__ import annotations
@@ -145,7 +147,8 @@ class RevmNode:
         return "0x" + bytes(self.evm.get_code(account) or b"")[:-33].hex()
 
     def show_base_fee(self, address: str) -> None:
-        """A contract sees `base_fee` from now on. pyrevm sets it to 0 in every call, so BASEFEE is replaced by PREVRANDAO."""
+        """A contract sees `base_fee` from now on. pyrevm sets it to 0 in every call, so BASEFEE is replaced by
+        PREVRANDAO."""
         old, code = self.evm.basic(address), bytes.fromhex(self.code(address)[2:])
         code = replaced(code, BASEFEE, PREVRANDAO)
         self.evm.insert_account_info(address, pyrevm.AccountInfo(balance=old.balance, nonce=old.nonce, code=code))
@@ -207,12 +210,23 @@ class RevmNode:
             "transactionIndex": "0x0",
         }
         self.receipts[digest] = place | {
-            "from": tx["from"], "to": tx.get("to"), "input": tx.get("data"), "contractAddress": address, "status": hex(status),
-            "gasUsed": hex(self.evm.result.gas_used if status else 0), "logs": [
-                place | {"address": log.address, "topics": list(log.topics), "data": "0x" + _data(log).hex(), "logIndex": hex(i)}
+            "from": tx["from"],
+            "to": tx.get("to"),
+            "input": tx.get("data"),
+            "contractAddress": address,
+            "status": hex(status),
+            "gasUsed": hex(self.evm.result.gas_used if status else 0),
+            "logs": [
+                place
+                | {
+                    "address": log.address,
+                    "topics": list(log.topics),
+                    "data": "0x" + _data(log).hex(),
+                    "logIndex": hex(i),
+                }
                 for i, log in enumerate(logs)
             ],
-        }  # fmt: skip
+        }
 
     def logs(self, query: dict[str, Any]) -> list[dict[str, Any]]:
         (address,), topics = query["address"], query.get("topics") or []
@@ -332,7 +346,8 @@ class RevmChain(Chain):
 
 
 class RevmGame(Game):
-    """vgame's game object without web3, which costs ten times as much as the EVM; the tests on other chains use the real one."""
+    """vgame's game object without web3, which costs ten times as much as the EVM; the tests on other chains use the
+    real one."""
 
     def __init__(self, chain: RevmChain, address: str, wallet: Any = None) -> None:
         self.chain, self.address, self.wallet = chain, Web3.to_checksum_address(address), wallet
@@ -391,7 +406,8 @@ class PayeeGame(RevmGame):
 
 
 class Unsigned:
-    """An account that writes its address where the signature belongs: signing and recovering cost more than all the rest of a test."""
+    """An account that writes its address where the signature belongs: signing and recovering cost more than all the
+    rest of a test."""
 
     def __init__(self, account: Any) -> None:
         self.address, self.key = account.address, account.key

@@ -80,12 +80,27 @@ class Setup:
     def spec(self) -> JobSpec:
         """Amounts are odd, so that every half is rounded."""
         spec = JobSpec(
-            program_root=self.program.root, data_root=b"\x01" * 32, initial_root=self.honest.state_root(0),
-            scalar_root=b"\x02" * 32, seed=self.seed, steps=self.steps, interval=self.interval, depth=self.depth, mode=0,
-            reward=ETHER + 1, diverged_pay=ETHER // 3, trainer_bond=2 * ETHER + 1, auditor_bond=ETHER // 5 + 1,
-            accept_window=1000, claim_window=2000, challenge_window=3000, reward_window=500, trainer_budget=400,
-            auditor_budget=300, slot=60,
-        )  # fmt: skip
+            program_root=self.program.root,
+            data_root=b"\x01" * 32,
+            initial_root=self.honest.state_root(0),
+            scalar_root=b"\x02" * 32,
+            seed=self.seed,
+            steps=self.steps,
+            interval=self.interval,
+            depth=self.depth,
+            mode=0,
+            reward=ETHER + 1,
+            diverged_pay=ETHER // 3,
+            trainer_bond=2 * ETHER + 1,
+            auditor_bond=ETHER // 5 + 1,
+            accept_window=1000,
+            claim_window=2000,
+            challenge_window=3000,
+            reward_window=500,
+            trainer_budget=400,
+            auditor_budget=300,
+            slot=60,
+        )
         return replace(spec, **self.terms)
 
 

@@ -1,4 +1,5 @@
-"""What an unattended agent must bear: floods of openings, endpoints that lag, outages, its own mistakes, a queue of idle disputes."""
+"""What an unattended agent must bear: floods of openings, endpoints that lag, outages, its own mistakes, a queue of
+idle disputes."""
 
 from __future__ import annotations
 

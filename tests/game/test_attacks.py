@@ -1,4 +1,5 @@
-"""The thirteen attacks that the demonstration plays, with a real training run, the real referee and the honest auditor: name -> outcome."""
+"""The thirteen attacks that the demonstration plays, with a real training run, the real referee and the honest auditor:
+name -> outcome."""
 
 from __future__ import annotations
 

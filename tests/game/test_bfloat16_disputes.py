@@ -43,7 +43,8 @@ ONE, TIE, CRUMB = 0x3F800000, 0x3F808000, 0x0D800000  # 1, the midpoint of 1 and
 
 @dataclass(frozen=True)
 class Case:
-    """An operator over three elements of constants. exact24, exact8: the word of element 1, rounded once to 24 and to 8 bits."""
+    """An operator over three elements of constants. exact24, exact8: the word of element 1, rounded once to 24 and to 8
+    bits."""
 
     operator: Operator
     exact24: int
@@ -63,7 +64,8 @@ class Case:
 
 
 class Job:
-    """One step of all cases, each of whose outputs becomes state; every kind of sum and one function of each way to round."""
+    """One step of all cases, each of whose outputs becomes state; every kind of sum and one function of each way to
+    round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.constants, self.cases = folder, [], {}
@@ -123,7 +125,8 @@ class Job:
 
 
 def operands_of(function: Function) -> tuple[int, ...]:
-    """Operands of a value that is not a midpoint of 8 bits, but of which RN to binary32 is one, and ties to the wrong side."""
+    """Operands of a value that is not a midpoint of 8 bits, but of which RN to binary32 is one, and ties to the wrong
+    side."""
     if function is Function.CAST:
         return (TIE + 1,)
     if function is Function.ADD:
@@ -153,7 +156,8 @@ def drawn(function: Function, random: Random) -> tuple[int, ...]:
 
 
 class OtherClass(CheatingHistory):
-    """Its blocks do not say that their sum is rounded to 8 bits: the contract refuses blocks that do, as the sum of such a word."""
+    """Its blocks do not say that their sum is rounded to 8 bits: the contract refuses blocks that do, as the sum of
+    such a word."""
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
         return unmarked(super().partials(step, operator, element))

@@ -459,7 +459,8 @@ def test_a_trainer_sees_what_is_not_its_task(system, trained: Trained) -> None:
 
 @pytest.mark.parametrize("terms", [{"fee": 2**96 - 1}, {"auditor_bond": 10**26}, {"challenge_window": 1}])
 def test_an_evaluation_that_nobody_could_dispute_is_refused(system, tmp_path: Path, terms: dict[str, int]) -> None:
-    """The payer's own trainer would make it final, as often as the evaluation is ordered, and the bonus would go back."""
+    """The payer's own trainer would make it final, as often as the evaluation is ordered, and the bonus would go
+    back."""
     stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**terms)))
     with pytest.raises(Abstain, match=f"nobody could dispute a false evaluation: `{next(iter(terms))}`"):
         stage.escrow.check(stage.id, stage.trained.bundle, task())
@@ -506,6 +507,7 @@ def test_an_escrow_of_another_game_is_refused(stage: Stage) -> None:
 def test_every_error_of_the_escrow_is_met() -> None:
     names = {e["name"] for e in artifact(NAME)["abi"] if e["type"] == "error"}
     source = Path(__file__).read_text().split("def test_every_error")[0]
-    #: A precompile that is not there, a place that only the payer gave; who is paid refuses: tests/game/test_payments.py, the same code.
+    #: A precompile that is not there, a place that only the payer gave; who is paid refuses:
+    #: tests/game/test_payments.py, the same code.
     unreached = {"HashFailed", "IndexOutOfRange", "FailedCall", "InsufficientBalance"}
     assert {n for n in names if f'"{n}"' not in source} == unreached

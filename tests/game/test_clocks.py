@@ -1,4 +1,5 @@
-"""Clocks: at each deadline the second before, the second itself, the one after; who is charged for what (docs/protocol.md section 3)."""
+"""Clocks: at each deadline the second before, the second itself, the one after; who is charged for what
+(docs/protocol.md section 3)."""
 
 from __future__ import annotations
 
@@ -156,7 +157,8 @@ STATE_MOVES = {"reveal", "select", "postSegment", "postTrace", "selectState", "t
 def test_at_every_move_the_last_second_counts_and_the_next_one_does_not(
     scene: Scene, lie: Lies, cause: str, names: set[str]
 ) -> None:
-    """F6 at each node of a whole dispute: the move in the second of the deadline, the timeout by a stranger one second later."""
+    """F6 at each node of a whole dispute: the move in the second of the deadline, the timeout by a stranger one second
+    later."""
     play = scene.claimed(SETUP, lie)
     auditor, stranger = play.auditor(), scene.game()
     due(auditor).send(auditor.game)
@@ -260,7 +262,8 @@ def test_after_ten_budgets_everything_can_still_be_ended(scene: Scene) -> None:
 
 
 def test_a_shared_reveal_does_not_eat_anybody_elses_clock(scene: Scene) -> None:
-    """What was opened for one dispute is open in the next: its auditor's clock starts with its own move, the trainer's not at all."""
+    """What was opened for one dispute is open in the next: its auditor's clock starts with its own move, the trainer's
+    not at all."""
     play = scene.claimed(SETUP, LIE)
     first, second = play.auditor(), play.auditor()
     play.run_until("postTrace", first, play.trainer)  # everything above the step's trace is open
@@ -311,7 +314,8 @@ def test_a_segment_counts_from_its_post_even_if_its_root_was_revealed_before(sce
 
 
 def test_two_disputes_wait_for_one_opening(scene: Scene) -> None:
-    """Both clocks of the trainer run for the same duty, and one move stops both; each dispute charges from its own turn."""
+    """Both clocks of the trainer run for the same duty, and one move stops both; each dispute charges from its own
+    turn."""
     play = scene.claimed(SETUP, LIE)
     auditors = play.auditor(), play.auditor()
     for auditor in auditors:
@@ -326,7 +330,8 @@ def test_two_disputes_wait_for_one_opening(scene: Scene) -> None:
 
 
 def test_what_was_posted_is_open_to_whoever_enters_there(scene: Scene) -> None:
-    """The children of the root came with the post: the trainer owes nothing, the auditor's clock starts with the challenge."""
+    """The children of the root came with the post: the trainer owes nothing, the auditor's clock starts with the
+    challenge."""
     play = scene.claimed(SETUP, LIE)
     play.run_until("selectOperator", play.auditor(), play.trainer)
     roots = (

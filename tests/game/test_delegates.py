@@ -25,7 +25,8 @@ def named(play: Play, lies: object = None, cls: type[Player] = Delegate) -> Dele
 
 @pytest.mark.parametrize("last", ["reveal", "postSegment", "postTrace", "openLeaf", "postPartials"])
 def test_a_trainer_that_dies_is_defended(scene: Scene, last: str) -> None:
-    """The first machine is gone before it makes its move; the second makes it and all later ones. The money is the trainer's."""
+    """The first machine is gone before it makes its move; the second makes it and all later ones. The money is the
+    trainer's."""
     play = scene.claimed(SETUP)
     second, accuser = named(play), play.auditor(ERROR, Mistaken)
     play.run_until(last, play.trainer, accuser)

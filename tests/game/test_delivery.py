@@ -1,4 +1,5 @@
-"""The exchange of the trained state for the reward on chain: each cheat of either side, each silence, every wei (the ghost counts)."""
+"""The exchange of the trained state for the reward on chain: each cheat of either side, each silence, every wei (the
+ghost counts)."""
 
 from __future__ import annotations
 
@@ -162,7 +163,8 @@ def test_false_complaints(exchange: Exchange) -> None:
 
 
 def test_a_wrong_true_hash_is_shown_without_the_key(scene: Scene, tmp_path: Path) -> None:
-    """The true hash of a leaf is not the one under the final state: the node over it does not make its own true hash."""
+    """The true hash of a leaf is not the one under the final state: the node over it does not make its own true
+    hash."""
     honest = offered(scene, tmp_path / "honest", ONE)
 
     def lie(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:

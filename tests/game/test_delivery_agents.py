@@ -1,4 +1,5 @@
-"""Trainer and client deliver and receive by themselves, whatever the other side does; killed after every move they go on."""
+"""Trainer and client deliver and receive by themselves, whatever the other side does; killed after every move they go
+on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A state as large as GPT-2 small's with Adam's slots, 1.5 GB, through a proxy that cuts, corrupts and stalls: whole, in bounded memory."""
+"""A state as large as GPT-2 small's with Adam's slots, 1.5 GB, through a proxy that cuts, corrupts and stalls: whole,
+in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Every order of every call of a small delivery, by anybody, with every silence: all states are visited, and calls at random on top.
+"""Every order of every call of a small delivery, by anybody, with every silence: all states are visited, and calls at
+random on top.
 
-The ghost counts every wei after each call. Time is a call too: to the end of the window that runs, or one second past it.
+The ghost counts every wei after each call. Time is a call too: to the end of the window that runs, or one second past
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The trainer's queue: each thing that disputes wait for is one duty, whoever waits for it; a place is decided once for all."""
+"""The trainer's queue: each thing that disputes wait for is one duty, whoever waits for it; a place is decided once for
+all."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def test_the_only_dispute_marks_nothing(scene: Scene) -> None:
 
 
 def test_an_idle_crowd_gives_a_cheat_no_time(scene: Scene) -> None:
-    """200 challengers that never move: the honest auditor's dispute has no grace at any of its duties. The same for 1,000: all of them
-    wait for one root, and once that is open for nothing."""
+    """200 challengers that never move: the honest auditor's dispute has no grace at any of its duties. The same for
+    1,000: all of them wait for one root, and once that is open for nothing."""
     play = scene.claimed(SETUP, LIE)
     crowd = [play.auditor(None, FalseAccuser, idle=True) for _ in range(200)]
     step_all(*crowd)
@@ -66,7 +67,8 @@ def crowded(scene: Scene, count: int, fee: int) -> Play:
 
 
 def test_an_active_crowd_pays_for_the_time_that_it_costs(scene: Scene) -> None:
-    """With the fee that `vgame terms` proposes, B * D * slot / challengeWindow, a delay of t burns B * t / challengeWindow."""
+    """With the fee that `vgame terms` proposes, B * D * slot / challengeWindow, a delay of t burns B * t /
+    challengeWindow."""
     count, duties = 40, 12
     bond = SPEC.trainer_bond
     fee = bond * duties * SPEC.slot // 100_000
@@ -92,7 +94,8 @@ def test_an_active_crowd_pays_for_the_time_that_it_costs(scene: Scene) -> None:
     "fraud", [word_lie(6, 1, 4), word_lie(6, SUM, 4, 1), state_lie(6, 2, 5)], ids=["element", "block", "tie"]
 )
 def test_a_place_is_decided_once(scene: Scene, fraud) -> None:
-    """Two auditors are wrong in the same way: one proof answers both, and the second dispute can be ended at once, for the same cause."""
+    """Two auditors are wrong in the same way: one proof answers both, and the second dispute can be ended at once, for
+    the same cause."""
     play = scene.claimed(SETUP)
     wrong = [play.auditor(fraud[0], Mistaken) for _ in range(2)]
     for _ in range(100):
@@ -120,7 +123,8 @@ def test_a_place_is_decided_once(scene: Scene, fraud) -> None:
 
 
 def test_a_mark_does_not_outlive_its_dispute(scene: Scene) -> None:
-    """Of two disputes one waits for a proof and is answered when it is the only one: the place counts again for those who come later."""
+    """Of two disputes one waits for a proof and is answered when it is the only one: the place counts again for those
+    who come later."""
     play = scene.claimed(SETUP)
     wrong, idle = play.auditor(word_lie(6, 1, 4)[0], Mistaken), play.auditor(None, FalseAccuser, idle=True)
     step_all(wrong, idle)

@@ -1,4 +1,5 @@
-"""Every refusal of the contract, by name and arguments: an illegal call always reverts, with the error that says why."""
+"""Every refusal of the contract, by name and arguments: an illegal call always reverts, with the error that says
+why."""
 
 from __future__ import annotations
 

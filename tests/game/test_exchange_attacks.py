@@ -1,4 +1,5 @@
-"""Every row of the register of attacks on a delivery, over the toy machine: the ghost counts every wei, the honest side loses none."""
+"""Every row of the register of attacks on a delivery, over the toy machine: the ghost counts every wei, the honest side
+loses none."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ class Killed(BaseException):
 
 
 class Mortal:
-    """Both sides; the `n`-th transaction of all is the last that somebody sends, or the first that is not sent. All begin anew then."""
+    """Both sides; the `n`-th transaction of all is the last that somebody sends, or the first that is not sent. All
+    begin anew then."""
 
     def __init__(self, scene: Scene, cheat: Cheat, folder: Path, n: int, sent: bool) -> None:
         self.scene, self.cheat, self.folder, self.left, self.sent = scene, cheat, folder, n, sent

@@ -1,8 +1,8 @@
 """Every order of every move of small games with two auditors: who is right wins in all of them.
 
-A game's states form a graph: from each one every legal move of every player is tried on a branch of the chain (I1..I6 are checked by the
-ghost after each), and states that were met before are not entered again. Silence is a move too: a side that need not be live may let its
-clock run out once nobody else has anything to do.
+A game's states form a graph: from each one every legal move of every player is tried on a branch of the chain (I1..I6
+are checked by the ghost after each), and states that were met before are not entered again. Silence is a move too: a
+side that need not be live may let its clock run out once nobody else has anything to do.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ from vgame.errors import ContractError
 ONE = Setup(Program((Operator(1, Kind.CARRY, finite=True),), (State(1, 0),)), steps=2, interval=1, depth=1)
 #: A long sum beside it, and a tensor of its own for each.
 TWO = Setup(
-    Program((Operator(1, Kind.CARRY, finite=True), Operator(1, Kind.SUM, operand=0, blocks=2)), (State(1, 0), State(1, 1))),
-    steps=2, interval=1, depth=1,
-)  # fmt: skip
+    Program(
+        (Operator(1, Kind.CARRY, finite=True), Operator(1, Kind.SUM, operand=0, blocks=2)), (State(1, 0), State(1, 1))
+    ),
+    steps=2,
+    interval=1,
+    depth=1,
+)
 
 
 @dataclass
@@ -182,13 +186,15 @@ def test_every_order_of_every_move_with_a_long_sum(scene: Scene, name: str, oper
     step, kinds = GAMES[name]
     explorer = explored(scene, TWO, step and word(TWO, step, operator), kinds)
     print(
-        f"{name}, operator {operator}: {len(explorer.states)} states, {explorer.ends} ends, {explorer.deepest} moves at most"
+        f"{name}, operator {operator}: {len(explorer.states)} states, {explorer.ends} ends, {explorer.deepest} moves "
+        "at most"
     )
     assert len(explorer.states) > 60 and explorer.deepest > 12
 
 
 def test_an_explorer_that_could_fail(scene: Scene) -> None:
-    """Its damaged twin: a trainer that need not be live loses an honest claim in some order, and the explorer sees it."""
+    """Its damaged twin: a trainer that need not be live loses an honest claim in some order, and the explorer sees
+    it."""
     play = scene.claimed(ONE)
     explorer = Explorer(scene, play, [play.auditor(None, Arbitrary)], trainer_is_live=False)
     with pytest.raises(AssertionError):

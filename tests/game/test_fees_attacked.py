@@ -1,4 +1,5 @@
-"""Attacks on fees, grace and the auditor's stakes, as they were shown against this repository (docs/security.md section 7)."""
+"""Attacks on fees, grace and the auditor's stakes, as they were shown against this repository (docs/security.md section
+7)."""
 
 from __future__ import annotations
 
@@ -30,13 +31,15 @@ class Piece(FalseAccuser):
 
 
 def diverged(scene: Scene, stop: int) -> Play:
-    """A false claim "diverged": its last segment and the trace of its last step are posted, though no node of the run tree was opened."""
+    """A false claim "diverged": its last segment and the trace of its last step are posted, though no node of the run
+    tree was opened."""
     setup = replace(SETUP, steps=8, interval=3, depth=1, terms={"fee": FEE})
     return scene.claimed(setup, Lies(words={(stop, *BAD): INFINITY}))
 
 
 def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene) -> None:
-    """It waits in the last segment; an accomplice at the root of the run is not answered, and that convicts above all of them."""
+    """It waits in the last segment; an accomplice at the root of the run is not answered, and that convicts above all
+    of them."""
     play = diverged(scene, 5)
     assert play.job.diverged_at == 5 and play.job.checkpoints == 1
     crowd = [play.auditor(None, Piece, step_wanted=step) for step in (4, 4)]
@@ -56,7 +59,8 @@ def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene)
 
 
 def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:
-    """Accomplices have the trainer post many wrong segments. Each stake beside the first would be lost to its own clock, or pay a fee."""
+    """Accomplices have the trainer post many wrong segments. Each stake beside the first would be lost to its own
+    clock, or pay a fee."""
     setup = replace(SETUP, terms={"fee": FEE})
     play = scene.claimed(setup, Lies(shown={(step, SUM, 4): 12345 for step in (2, 5, 8)}))
     crowd = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (2, 5, 8)]

@@ -65,7 +65,8 @@ def test_who_accuses_an_honest_trainer_burns_the_fee(scene: Scene, fee: int) -> 
 
 
 def test_who_is_everybody_loses_half_of_the_bond(scene: Scene) -> None:
-    """Client, trainer, challengers and guardian are one account: a second dispute beside the conviction gains nothing."""
+    """Client, trainer, challengers and guardian are one account: a second dispute beside the conviction gains
+    nothing."""
     wallet = scene.wallet()
     setup = replace(FREE, terms={"fee": FEE, "guardian": wallet.address})
     spec, play = setup.spec, scene.post(setup, wallet)
@@ -114,7 +115,8 @@ def test_no_guardian_is_nobody(scene: Scene) -> None:
 
 
 def test_who_comes_alone_again_and_again_to_one_place_is_answered_each_time(scene: Scene) -> None:
-    """A place that was decided for the only dispute is not remembered: no mark of it is left, and the next one pays as much."""
+    """A place that was decided for the only dispute is not remembered: no mark of it is left, and the next one pays as
+    much."""
     play = scene.claimed(SETUP)
     for number in range(3):
         wrong = play.auditor(word_lie(6, 1, 4)[0], Mistaken)
@@ -160,7 +162,8 @@ def test_disputes_that_share_a_place_and_then_part(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_order_of_moves_miscounts_the_queue(scene: Scene, seed: int) -> None:
-    """Idle and active accusers, answers to any dispute, timeouts by strangers: the ghost counts duties and money after each transaction."""
+    """Idle and active accusers, answers to any dispute, timeouts by strangers: the ghost counts duties and money after
+    each transaction."""
     dice = random.Random(seed)
     clocks = {"trainer_budget": dice.choice([200, 2000]), "auditor_budget": dice.choice([60, 300])}
     shape = {"interval": dice.choice([1, 2, 3]), "depth": dice.choice([1, 2, 3])}

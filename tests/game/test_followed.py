@@ -1,5 +1,5 @@
-"""An auditor that checks the trainer's published states with several workers, on the real contracts: it disputes where a segment differs,
-by its own nodes on the path and equality left of them, and the reward rule pays it."""
+"""An auditor that checks the trainer's published states with several workers, on the real contracts: it disputes where
+a segment differs, by its own nodes on the path and equality left of them, and the reward rule pays it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_another_claim_is_compared_with_a_whole_run(
 def test_a_whole_run_is_made_while_no_claim_is_there(
     system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trainer publishes one wrong run and claims another: what is computed only then may be too late for the window."""
+    """A trainer publishes one wrong run and claims another: what is computed only then may be too late for the
+    window."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
     auditor = watch(scene, run)
     while auditor.step():
@@ -164,7 +165,8 @@ def damage(name: str, at: int = -1) -> Callable[[Path], None]:
 
 
 def test_nothing_is_taken_over_unexecuted(cheat: LocalRun, honest: LocalRun, seat: AgentConfig, tmp_path: Path) -> None:
-    """The newest state is another one, which workers say before they execute anything: wrong roots were taken over with it."""
+    """The newest state is another one, which workers say before they execute anything: wrong roots were taken over with
+    it."""
     copy = Path(shutil.copytree(cheat.store.folder, tmp_path / "copy"))
     damage("states/0000000012.safetensors")(copy)
     assert follow(seat, copy, workers=2).store.roots[:4] == honest.store.roots[:4]

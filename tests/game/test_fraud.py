@@ -1,4 +1,5 @@
-"""Every place where a claim can be false, and every place where an accusation can be: the right side wins, at that very place.
+"""Every place where a claim can be false, and every place where an accusation can be: the right side wins, at that very
+place.
 
 One table of lies serves both: told by the trainer they convict it, believed by an auditor they get it dismissed.
 """
@@ -96,7 +97,8 @@ def test_frauds_that_cancel_out(scene: Scene) -> None:
 
 
 def test_partial_sums_that_cancel_out(scene: Scene) -> None:
-    """The word is right, two of its partial sums are not: whoever names one wins. The auditor's mistake looks like the first."""
+    """The word is right, two of its partial sums are not: whoever names one wins. The auditor's mistake looks like the
+    first."""
     play = scene.claimed(SETUP, Lies(partials={(8, SUM, 2): (1, 2)}))
     lies, _ = word_lie(8, SUM, 2, 1)
     auditor = play.auditor(lies, Mistaken)

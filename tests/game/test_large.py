@@ -1,7 +1,8 @@
-"""A dispute over 2^20 steps, 2^12 operators and 2^25 elements: its moves and gas. The trees are never built, only the nodes along the path.
+"""A dispute over 2^20 steps, 2^12 operators and 2^25 elements: its moves and gas. The trees are never built, only the
+nodes along the path.
 
-The program negates a state tensor of zeros 4,094 times, so every honest root is known. The trainer has one other word in one operator's
-output, and all that follows has it too. The contracts are the real ones, on the embedded chain.
+The program negates a state tensor of zeros 4,094 times, so every honest root is known. The trainer has one other word
+in one operator's output, and all that follows has it too. The contracts are the real ones, on the embedded chain.
 """
 
 from __future__ import annotations
@@ -168,10 +169,19 @@ def test_a_dispute_of_the_largest_kind(chain: Chain) -> None:
     children = [segment.node(base, i) for i in range((INTERVAL >> base) + 1)]
     state, prior = cheat.after(cheat.checkpoint * INTERVAL), cheat.after(index * INTERVAL)
     send(
-        trainer, "postSegment", 0,
-        (state, prior, run.path(0, index - 1, run.height), children, segment.path(0, 0, base), segment.path(0, INTERVAL, base),
-         bytes(32)),
-    )  # fmt: skip
+        trainer,
+        "postSegment",
+        0,
+        (
+            state,
+            prior,
+            run.path(0, index - 1, run.height),
+            children,
+            segment.path(0, 0, base),
+            segment.path(0, INTERVAL, base),
+            bytes(32),
+        ),
+    )
     descend(Level.SEGMENT, segment, STEP - index * INTERVAL, True)
     trace = cheat.trace
     send(trainer, "postTrace", 0, trace.descendants(trace.height, 0, reveal_depth(trace.height, DEPTH)))

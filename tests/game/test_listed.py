@@ -1,4 +1,5 @@
-"""Attacks known from other dispute systems, by name: what comes of each, and where it is tested. Those without another home are here."""
+"""Attacks known from other dispute systems, by name: what comes of each, and where it is tested. Those without another
+home are here."""
 
 from __future__ import annotations
 
@@ -29,48 +30,96 @@ LIE = word_lie(6, SUM, 4, 1)[0]
 #: Attack -> (outcome, test).
 LISTED = {
     "wrong element": ("convicted by element", "test_fraud.test_a_wrong_word_convicts_by_arithmetic"),
-    "zero subtree, repeated leaves, random root": ("convicted by timeout", "test_trees.test_a_checkpoint_that_nobody_can_open"),
+    "zero subtree, repeated leaves, random root": (
+        "convicted by timeout",
+        "test_trees.test_a_checkpoint_that_nobody_can_open",
+    ),
     "honest tree, other final model": ("refused", "refused_jobs.post_claim"),
     "wrong initial state": ("convicted by timeout", "test_fraud.test_another_initial_state_cannot_be_posted"),
-    "wrong batch, order, rate; poisoned, backdoored, skipped": ("convicted by element", "test_attacks.test_an_attack_is_convicted"),
+    "wrong batch, order, rate; poisoned, backdoored, skipped": (
+        "convicted by element",
+        "test_attacks.test_an_attack_is_convicted",
+    ),
     "nested root whose ends are not the parent's": ("refused, then timeout", "refused_moves.post_segment"),
     "nested tree of another step or job": ("refused, or convicted", "test_listed.test_the_trace_of_another_step"),
     "silence": ("convicted by timeout or element", "test_fraud.test_silence_does_not_help"),
-    "every move at the last second": ("bounded by the budgets", "test_clocks.test_a_dispute_ends_within_its_two_budgets_and_its_graces"),
+    "every move at the last second": (
+        "bounded by the budgets",
+        "test_clocks.test_a_dispute_ends_within_its_two_budgets_and_its_graces",
+    ),
     "answers all paths but one": ("convicted by timeout", "test_listed.test_a_cheat_that_answers_everybody_else"),
     "two claims, twin jobs": ("refused; apart", "test_listed.test_there_is_one_claim_and_one_job_of_a_name"),
     "tree not padded": ("convicted by opening", "test_trees.test_padding_of_a_state"),
     "NaN, infinity": ("convicted by opening", "test_divergence.test_a_hidden_divergence"),
     "witness for another operator or step": ("refused", "refused_moves.prove"),
     "withdraws in mid-dispute": ("nothing to withdraw", "test_listed.test_no_bond_can_be_withdrawn_in_a_dispute"),
-    "payee that reverts, burns gas, re-enters": ("only its own money is stuck", "test_listed.test_a_payee_hurts_only_itself"),
-    "finalises early or in the block of a challenge": ("refused", "test_clocks.test_a_challenge_ends_where_finality_begins"),
-    "children swapped, doubled, cut": ("not the contested node: no effect", "test_listed.test_damaged_children_are_no_answer"),
+    "payee that reverts, burns gas, re-enters": (
+        "only its own money is stuck",
+        "test_listed.test_a_payee_hurts_only_itself",
+    ),
+    "finalises early or in the block of a challenge": (
+        "refused",
+        "test_clocks.test_a_challenge_ends_where_finality_begins",
+    ),
+    "children swapped, doubled, cut": (
+        "not the contested node: no effect",
+        "test_listed.test_damaged_children_are_no_answer",
+    ),
     "extra calldata": ("ignored", "test_listed.test_extra_calldata_changes_nothing"),
     "fraud that cancels out": ("convicted", "test_fraud.test_frauds_that_cancel_out"),
     "random and all paths": ("dismissed, bonds lost", "test_many.test_fifty_accusers_of_an_honest_claim"),
     "opens and idles": ("dismissed by timeout", "test_fraud.test_an_idle_accuser_loses_by_its_clock"),
     "index out of range, unrevealed, padding": ("refused", "refused_moves.selects"),
-    "challenge at the window -1, 0, +1": ("until the second of the deadline", "test_clocks.test_a_challenge_ends_where_finality_begins"),
-    "a path that was already proven": ("dismissed again, bond lost again", "test_listed.test_a_path_that_was_already_proven"),
+    "challenge at the window -1, 0, +1": (
+        "until the second of the deadline",
+        "test_clocks.test_a_challenge_ends_where_finality_begins",
+    ),
+    "a path that was already proven": (
+        "dismissed again, bond lost again",
+        "test_listed.test_a_path_that_was_already_proven",
+    ),
     "gas-starved proof": ("reverts, decides nothing", "test_listed.test_too_little_gas_decides_nothing"),
-    "own auditor stalls on the path of the fraud": ("convicted all the same", "test_listed.test_an_own_auditor_on_the_path"),
+    "own auditor stalls on the path of the fraud": (
+        "convicted all the same",
+        "test_listed.test_an_own_auditor_on_the_path",
+    ),
     "own auditor loses on purpose": ("protects nothing", "test_listed.test_an_own_auditor_that_loses_on_purpose"),
-    "self-slash round trip": ("costs half a bond and the reward", "test_listed.test_slashing_oneself_costs_half_the_bond"),
+    "self-slash round trip": (
+        "costs half a bond and the reward",
+        "test_listed.test_slashing_oneself_costs_half_the_bond",
+    ),
     "copied challenge, sybils": ("no share", "test_listed.test_a_copied_challenge_has_no_share"),
-    "saboteur on the same path": ("the honest dispute decides", "test_many.test_several_frauds_and_all_kinds_of_auditors_at_once"),
+    "saboteur on the same path": (
+        "the honest dispute decides",
+        "test_many.test_several_frauds_and_all_kinds_of_auditors_at_once",
+    ),
     "front-running any move": ("success for the honest", "test_restart.test_every_move_is_front_run_by_its_own_copy"),
-    "timeout against late reveal": ("the clock decides, in any order", "test_clocks.test_a_late_opening_does_not_save_the_trainer"),
+    "timeout against late reveal": (
+        "the clock decides, in any order",
+        "test_clocks.test_a_late_opening_does_not_save_the_trainer",
+    ),
     "reorganisation": ("moves fail harmlessly, agents go on", "test_listed.test_a_reorganisation"),
-    "proof and timeout both sent": ("the first decides, the second is refused", "test_listed.test_a_proof_and_a_timeout"),
-    "time jumps, ten budgets": ("everything can be ended", "test_clocks.test_after_ten_budgets_everything_can_still_be_ended"),
-    "one tree's node as another's": ("not a node of that tree", "test_listed.test_a_node_of_one_tree_is_none_of_another"),
+    "proof and timeout both sent": (
+        "the first decides, the second is refused",
+        "test_listed.test_a_proof_and_a_timeout",
+    ),
+    "time jumps, ten budgets": (
+        "everything can be ended",
+        "test_clocks.test_after_ten_budgets_everything_can_still_be_ended",
+    ),
+    "one tree's node as another's": (
+        "not a node of that tree",
+        "test_listed.test_a_node_of_one_tree_is_none_of_another",
+    ),
     "re-entrancy from a payout": ("paid once", "test_listed.test_a_payee_hurts_only_itself"),
-    "settle twice, by a stranger, after the end": ("refused; same money", "test_listed.test_after_the_end_nothing_moves"),
+    "settle twice, by a stranger, after the end": (
+        "refused; same money",
+        "test_listed.test_after_the_end_nothing_moves",
+    ),
     "forced ether": ("belongs to nobody, disturbs nothing", "test_listed.test_forced_ether_disturbs_nothing"),
     "unknown calls, plain ether": ("refused", "test_listed.test_the_contract_takes_no_plain_ether"),
     "restart, lost store": ("goes on, or abstains", "test_restart.test_killed_before_every_move"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -104,7 +153,8 @@ def test_the_trace_of_another_step(scene: Scene) -> None:
 
 
 def test_a_cheat_that_answers_everybody_else(scene: Scene) -> None:
-    """T10, T11: sybils on all other paths are answered, the honest dispute is not: its clock runs out, whatever the others do."""
+    """T10, T11: sybils on all other paths are answered, the honest dispute is not: its clock runs out, whatever the
+    others do."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     due(auditor).send(auditor.game)
@@ -130,9 +180,16 @@ def test_there_is_one_claim_and_one_job_of_a_name(scene: Scene) -> None:
     game = play.client
     names = {
         game.job_id(spec, client, nonce)
-        for spec in (SPEC, *(replace(SPEC, **{k: v + 1}) for k, v in zip(SPEC.__slots__, astuple(SPEC), strict=True) if type(v) is int))
+        for spec in (
+            SPEC,
+            *(
+                replace(SPEC, **{k: v + 1})
+                for k, v in zip(SPEC.__slots__, astuple(SPEC), strict=True)
+                if type(v) is int
+            ),
+        )
         for client, nonce in ((game.wallet.address, 0), (RICH[0], 0), (game.wallet.address, 1))
-    }  # fmt: skip
+    }
     assert len(names) == 21 * 3
 
 
@@ -222,7 +279,8 @@ def test_too_little_gas_decides_nothing(scene: Scene) -> None:
 
 
 def test_an_own_auditor_on_the_path(scene: Scene) -> None:
-    """C1: the trainer's own auditor came first, sits at the fraud and stalls: the honest one neither waits for it nor shares."""
+    """C1: the trainer's own auditor came first, sits at the fraud and stalls: the honest one neither waits for it nor
+    shares."""
     play = scene.claimed(SETUP, LIE)
     own, honest = play.auditor(), play.auditor()
     play.run_until("selectElement", own, play.trainer)
@@ -234,7 +292,8 @@ def test_an_own_auditor_on_the_path(scene: Scene) -> None:
 
 
 def test_an_own_auditor_that_loses_on_purpose(scene: Scene) -> None:
-    """C2: a dismissed dispute says nothing about the claim; the same element is decided again for whoever else names it."""
+    """C2: a dismissed dispute says nothing about the claim; the same element is decided again for whoever else names
+    it."""
     play = scene.claimed(SETUP, LIE)
     own = play.auditor()
     play.run_until("selectElement", own, play.trainer)
@@ -288,7 +347,8 @@ def test_a_copied_proof_of_knowledge(scene: Scene) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2, 3, 5])
 def test_a_reorganisation(scene: Scene, lost: int) -> None:
-    """F3, O4: the last blocks are gone; agents that follow the chain make their moves again, stale moves fail harmlessly."""
+    """F3, O4: the last blocks are gone; agents that follow the chain make their moves again, stale moves fail
+    harmlessly."""
     play = scene.claimed(SETUP, LIE)
     auditor, node = play.auditor(), scene.chain.node
     points: list[Any] = []
@@ -352,7 +412,8 @@ def test_a_node_of_one_tree_is_none_of_another(scene: Scene) -> None:
 
 @pytest.mark.parametrize("mode", ["TAKE", "REFUSE", "REASON", "BURN", "REENTER"])
 def test_a_payee_hurts_only_itself(scene: Scene, mode: str) -> None:
-    """T17, A12, S1: a contract as the auditor that wins: the verdict, the refunds and the reward do not depend on it."""
+    """T17, A12, S1: a contract as the auditor that wins: the verdict, the refunds and the reward do not depend on
+    it."""
     play = scene.claimed(SETUP, LIE)
     payee = payee_game(scene, mode, bytes.fromhex(calldata("withdraw", [RICH[0]])[2:]))
     contract = Auditor(payee, play.id, SETUP.honest)
@@ -412,7 +473,8 @@ ENDS: dict[str, tuple[Lies | None, Callable[..., Player]]] = {"final": (None, Mi
 
 @pytest.mark.parametrize("end", ENDS)
 def test_after_the_end_nothing_moves(scene: Scene, end: str) -> None:
-    """S2, S3, S8, S9: every call of the game's life again, by both sides and by a stranger: refused, or without effect on the job."""
+    """S2, S3, S8, S9: every call of the game's life again, by both sides and by a stranger: refused, or without effect
+    on the job."""
     lies, cls = ENDS[end]
     play = scene.claimed(SETUP, lies)
     auditor = play.auditor(None if end == "convicted" else LIE, cls)

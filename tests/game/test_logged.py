@@ -1,4 +1,5 @@
-"""Jobs in mode `logged` before the real contracts: honest trainers on devices that err differently, and tampered logs (T23)."""
+"""Jobs in mode `logged` before the real contracts: honest trainers on devices that err differently, and tampered logs
+(T23)."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def operator_called(bundle: Bundle, label: str, long: bool = False) -> int:
 
 
 def test_an_honest_run_is_final_whatever_the_devices(system, bundle: Bundle, tmp_path: Path) -> None:
-    """The trainer's sums err upwards, the auditor's downwards, by almost the whole bound; accusers of a logged element lose."""
+    """The trainer's sums err upwards, the auditor's downwards, by almost the whole bound; accusers of a logged element
+    lose."""
     with perturbed_products("up"):
         run = train_run(bundle, tmp_path / "trainer")
     with perturbed_products("down"):
@@ -152,7 +154,8 @@ def test_a_divergence_that_was_steered_convicts(system, bundle: Bundle, tmp_path
 @pytest.mark.parametrize("long", [False, True], ids=["short sum", "long sum"])
 @pytest.mark.parametrize("logged", [True, False], ids=["flipped direction", "no entry"])
 def test_a_steered_value_convicts(system, bundle: Bundle, tmp_path: Path, logged: bool, long: bool) -> None:
-    """T23: far from a midpoint the log's word does not count, and a value that was steered without an entry has none to excuse it."""
+    """T23: far from a midpoint the log's word does not count, and a value that was steered without an entry has none to
+    excuse it."""
     operator = operator_called(bundle, "conv" if long else "hidden", long)
     steered = list(range(40)) if long else [7, 70]
     run = train_run(bundle, tmp_path / "trainer", lambda k: k.strike(2, operator, lambda *_: steered, logged))
@@ -212,7 +215,8 @@ def test_a_log_that_was_not_committed_is_refused(bundle: Bundle, tmp_path: Path)
 
 
 def test_an_auditor_that_starts_again_has_its_copy_of_the_log(bundle: Bundle, tmp_path: Path) -> None:
-    """In a dispute, when the trainer has taken its log away or put another one there; a copy that is damaged is made again."""
+    """In a dispute, when the trainer has taken its log away or put another one there; a copy that is damaged is made
+    again."""
     run = train_run(bundle, tmp_path / "trainer")
     PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
     kept = shutil.move(tmp_path / "trainer", tmp_path / "away")

@@ -76,7 +76,8 @@ def _client(play: Play) -> Player:
 
 
 def test_fifty_accusers_of_an_honest_claim(scene: Scene) -> None:
-    """A2, A8: all at once, each on its own path: all dismissed, every node opened once, and the trainer gains from each."""
+    """A2, A8: all at once, each on its own path: all dismissed, every node opened once, and the trainer gains from
+    each."""
     play = scene.claimed(SETUP)
     accusers = [play.auditor(None, FalseAccuser, step_wanted=1 + n % 8) for n in range(50)]
     since = play.job.since
@@ -98,7 +99,8 @@ def test_fifty_accusers_of_an_honest_claim(scene: Scene) -> None:
 
 @pytest.mark.parametrize("count", [2, 7])
 def test_a_trainer_with_one_worker_keeps_all_its_clocks(scene: Scene, count: int) -> None:
-    """The queue: first come, first served, one slot for each duty below RUN; no dispute is charged more than a slot for a duty."""
+    """The queue: first come, first served, one slot for each duty below RUN; no dispute is charged more than a slot for
+    a duty."""
     slot = 50
     setup = Setup(SETUP.program, steps=8, terms={"slot": slot, "trainer_budget": 14 * slot, "challenge_window": 100})
     play = scene.claimed(setup)
@@ -131,7 +133,8 @@ def test_a_trainer_with_one_worker_keeps_all_its_clocks(scene: Scene, count: int
 
 
 def test_several_frauds_and_all_kinds_of_auditors_at_once(scene: Scene) -> None:
-    """C7: mistaken auditors, accusers and idle ones beside one honest auditor, on a claim that is wrong in three segments."""
+    """C7: mistaken auditors, accusers and idle ones beside one honest auditor, on a claim that is wrong in three
+    segments."""
     words = {
         place: word
         for lie in (word_lie(2, 2, 5), word_lie(6, 1, 9), word_lie(8, SUM, 1))
@@ -173,7 +176,8 @@ def test_jobs_side_by_side_do_not_touch_each_other(scene: Scene) -> None:
 
 @pytest.mark.parametrize("step,entry", [(2, Level.RUN), (4, Level.SEGMENT)])
 def test_a_tree_that_ends_before_the_conviction(scene: Scene, step: int, entry: Level) -> None:
-    """A divergence is decided behind the last checkpoint and the last state: who contested one of these has its bond back, and no share."""
+    """A divergence is decided behind the last checkpoint and the last state: who contested one of these has its bond
+    back, and no share."""
     play = scene.claimed(SETUP, Lies(words={(5, 1, 130): INFINITY}))
     mistaken, honest = play.auditor(word_lie(step, 1, 3)[0], Mistaken), play.auditor()
     due(mistaken).send(mistaken.game)

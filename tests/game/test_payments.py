@@ -1,4 +1,5 @@
-"""Who is paid what on a conviction: each strategy of the table in docs/security.md section 3, played on the chain at a price of gas."""
+"""Who is paid what on a conviction: each strategy of the table in docs/security.md section 3, played on the chain at a
+price of gas."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_honest_where_nothing_is_left_of_the_conviction(scene: Scene) -> None:
 @pytest.mark.parametrize("lies", [LIE, FIRST], ids=["second", "first"])
 @pytest.mark.parametrize("silent", ["reveal", "postSegment", "postTrace", "openLeaf"])
 def test_nobody_has_a_share_in_a_timeout(scene: Scene, lies: object, silent: str) -> None:
-    """A squatter with an arbitrary commitment came first and copies every move; whoever convicts, an outage is no lottery."""
+    """A squatter with an arbitrary commitment came first and copies every move; whoever convicts, an outage is no
+    lottery."""
     play = scene.claimed(SETUP, lies, Bluffer, silent={silent})
     squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
     honest = play.auditor()
@@ -128,8 +130,8 @@ def test_what_was_known_is_not_paid_after_a_timeout(scene: Scene, monkeypatch: p
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_squatter_is_never_paid_for_knowing(scene: Scene, place: int) -> None:
-    """It came first, copies every move, and committed to arbitrary leaves: at the first checkpoint there is nothing to compare, behind it
-    the left siblings are not its own."""
+    """It came first, copies every move, and committed to arbitrary leaves: at the first checkpoint there is nothing to
+    compare, behind it the left siblings are not its own."""
     play = scene.claimed(SETUP, FIRST if place == 0 else LIE)
     squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
     honest = play.auditor()
@@ -164,7 +166,8 @@ def test_who_enters_where_the_children_are_public_has_no_share(scene: Scene) -> 
 
 
 def test_a_run_tree_that_was_committed_to_below_the_run_has_no_share(scene: Scene) -> None:
-    """Who enters at the segment has seen the run's checkpoints: a tree of these with another leaf at the fraud would compare them."""
+    """Who enters at the segment has seen the run's checkpoints: a tree of these with another leaf at the fraud would
+    compare them."""
     play = scene.claimed(SETUP, LIE)
     honest = play.auditor()
     play.run_until("postTrace", honest, play.trainer)
@@ -182,7 +185,8 @@ def test_a_run_tree_that_was_committed_to_below_the_run_has_no_share(scene: Scen
 
 
 def test_idle_and_off_the_path(scene: Scene) -> None:
-    """Bond back, and the fee is burnt: who named another checkpoint cost time, who named nothing could have, and may have been a guess."""
+    """Bond back, and the fee is burnt: who named another checkpoint cost time, who named nothing could have, and may
+    have been a guess."""
     play = scene.claimed(SETUP, LIE)
     idle, beside = play.auditor(None, FalseAccuser, idle=True), play.auditor(None, Forcer, step=1)
     near = play.auditor(None, Forcer, step=5)  # in the same segment, before the place
@@ -263,7 +267,8 @@ def test_refunds_after_the_reward_are_bonds_alone(scene: Scene) -> None:
 
 
 def test_moves_in_cheap_blocks_are_not_paid_at_a_dear_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody challenges at ten times the base fee of the moves that follow: the stipend stays below the gas of the moves."""
+    """Somebody challenges at ten times the base fee of the moves that follow: the stipend stays below the gas of the
+    moves."""
     play = scene.claimed(SETUP, FIRST)
     auditor = play.auditor()
     monkeypatch.setattr(scene.chain.node, "base_fee", 10 * PRICE)
@@ -346,8 +351,8 @@ def test_who_could_name_nothing_has_its_fee_back(scene: Scene) -> None:
 
 @pytest.mark.parametrize("guesses", [1, 2])
 def test_each_guess_at_the_place_of_a_fraud_costs_a_fee(scene: Scene, guesses: int) -> None:
-    """The leaves of the run tree are public once its root is open: a commitment to them but for one leaf needs no run, and may be right.
-    What it can win, half a bond, is for each other guess to pay."""
+    """The leaves of the run tree are public once its root is open: a commitment to them but for one leaf needs no run,
+    and may be right. What it can win, half a bond, is for each other guess to pay."""
     play = scene.claimed(SETUP, LIE)
     opener = play.auditor(None, FalseAccuser, idle=True)
     for player in (opener, play.trainer):

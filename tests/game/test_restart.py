@@ -51,7 +51,8 @@ class Story:
         self.players["trainer"].accept()
 
     def moves(self, each: Callable[[str, Call], bool | None]) -> list[str]:
-        """Play to the end; `each` sees every call before it is sent by whoever then holds that part, unless it says that it sent it."""
+        """Play to the end; `each` sees every call before it is sent by whoever then holds that part, unless it says
+        that it sent it."""
         made: list[str] = []
         for _ in range(200):
             sent = len(made)
@@ -114,7 +115,8 @@ def test_killed_before_every_move(story: tuple[Story, str]) -> None:
 
 
 def test_killed_between_a_move_and_its_receipt(story: tuple[Story, str]) -> None:
-    """The transaction was sent, the sender does not know: started again it finds its move made, or has nothing to do."""
+    """The transaction was sent, the sender does not know: started again it finds its move made, or has nothing to
+    do."""
     told, name = story
 
     def send_and_die(who: str, call: Call) -> None:

@@ -1,8 +1,9 @@
-"""The smallest clocks that `vgame terms` proposes and that agents accept, a crowd of idle disputes, blocks of 12 seconds, and an agent that
-is killed at every transaction, in turn before it is sent and after it is included: the honest side keeps its clocks.
+"""The smallest clocks that `vgame terms` proposes and that agents accept, a crowd of idle disputes, blocks of 12
+seconds, and an agent that is killed at every transaction, in turn before it is sent and after it is included: the
+honest side keeps its clocks.
 
-Budgets are those of the terms without the seconds that they hold for censorship: as if each side had been kept out so long before. Each
-start of an agent costs a block, and the time of the pace in which it executes a segment again.
+Budgets are those of the terms without the seconds that they hold for censorship: as if each side had been kept out so
+long before. Each start of an agent costs a block, and the time of the pace in which it executes a segment again.
 """
 
 from __future__ import annotations
@@ -91,14 +92,16 @@ def test_a_second_less_is_refused(job: Job, name: str) -> None:
 
 
 def order(job: Job, terms: Terms) -> JobSpec:
-    """The order with these clocks less what they hold for censorship; time enough to challenge after a crowd's time is over."""
+    """The order with these clocks less what they hold for censorship; time enough to challenge after a crowd's time is
+    over."""
     clocks = {name: getattr(terms, name) - KEPT_OUT for name in ("trainer_budget", "auditor_budget")}
     window = 2 * terms.auditor_budget
     return dataclasses.replace(job.spec, **clocks, slot=terms.slot, challenge_window=window, claim_window=window)
 
 
 class Mortal:
-    """A player that is killed at each of its transactions: before one is sent, after the next one is included, and so on."""
+    """A player that is killed at each of its transactions: before one is sent, after the next one is included, and so
+    on."""
 
     def __init__(self, scene: Scene, make: Callable[[], Player], meanwhile: Callable[[str], Any]) -> None:
         self.chain, self.make, self.meanwhile = scene.chain, make, meanwhile
@@ -165,7 +168,8 @@ class Sweeper(Auditor):
 
 
 def convicts(scene: Scene, job: Job, count: int, kind: type[Auditor] = Auditor) -> bool:
-    """A cheat answers as soon as the auditor sends anything for a dispute of the crowd: does the auditor's first dispute convict it?"""
+    """A cheat answers as soon as the auditor sends anything for a dispute of the crowd: does the auditor's first
+    dispute convict it?"""
     spec = job.spec
     play = job.play(scene)
     play.trainer = cheat = CheatingTrainer(scene.game(), play.id, job.cheat("flipped-bit"), "")

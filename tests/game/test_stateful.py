@@ -1,7 +1,9 @@
-"""Any sequence of calls, legal and illegal, by anybody at any time: the contract agrees with the ghost after each (I1..I6).
+"""Any sequence of calls, legal and illegal, by anybody at any time: the contract agrees with the ghost after each
+(I1..I6).
 
-A call that an honest agent makes never reverts; what a stranger sends is refused exactly where the model says so; a damaged call meets an
-error of the interface or changes nothing that it must not. An honest trainer or auditor loses by its clock only.
+A call that an honest agent makes never reverts; what a stranger sends is refused exactly where the model says so; a
+damaged call meets an error of the interface or changes nothing that it must not. An honest trainer or auditor loses by
+its clock only.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ def shared_scene() -> Scene:
     return fast_scene()
 
 
-#: What only one key may send. If it sends something that its agent never decided and that the contract cannot know to be wrong, its owner
-#: is no longer honest, and the agent no longer knows the game that it is in.
+#: What only one key may send. If it sends something that its agent never decided and that the contract cannot know to
+#: be wrong, its owner is no longer honest, and the agent no longer knows the game that it is in.
 COMMITMENTS = ("postSegment", "postTrace", "postPartials")
 MOVES = ("select", "selectState", "selectOperator", "selectElement", "selectBlock")
 SPOILT = "spoilt"
@@ -389,9 +391,12 @@ def damaged(call: Call, position: int, damage: str) -> Call:
         changed = {"zero": 0, "huge": 2**200, "short": max(value - 1, 0), "long": value + 1, "bit": value ^ 1}
     elif isinstance(value, list) and value:
         changed = {
-            "zero": [b"\0" * 32] * len(value), "huge": [*value, *value], "short": value[:-1], "long": [*value, value[0]],
+            "zero": [b"\0" * 32] * len(value),
+            "huge": [*value, *value],
+            "short": value[:-1],
+            "long": [*value, value[0]],
             "bit": value[::-1],
-        }  # fmt: skip
+        }
     else:
         return call
     return call.but(position, changed.get(damage, value))
@@ -404,9 +409,13 @@ def play_at_random(calls: int, examples: int, steps: int) -> None:
         run_state_machine_as_test(
             AnyCalls,
             settings=settings(
-                max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck), database=None,
+                max_examples=examples,
+                stateful_step_count=steps,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                database=None,
             ),
-        )  # fmt: skip
+        )
 
 
 def test_any_calls() -> None:

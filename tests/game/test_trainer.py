@@ -1,4 +1,5 @@
-"""The trainer's process from acceptance to the end: outages, deadlines that have passed, an acceptance that was undone."""
+"""The trainer's process from acceptance to the end: outages, deadlines that have passed, an acceptance that was
+undone."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Said(Reporter):
 
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tuple[str, str]]]]:
-    """Run a trainer over the toy machine; `during` happens while it trains. The phase in which it ended, and what it said."""
+    """Run a trainer over the toy machine; `during` happens while it trains. The phase in which it ended, and what it
+    said."""
 
     def run(
         play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None, delegate: Game | None = None
@@ -87,7 +89,8 @@ def test_no_bond_on_a_run_that_another_process_writes(play: Play, train: Callabl
 
 
 def test_a_delegate_computes_and_waits_for_a_claim_to_defend(scene: Scene, play: Play, train: Callable) -> None:
-    """Whatever the trainer has done meanwhile: here it accepts, names the account and claims while the delegate computes, then is gone."""
+    """Whatever the trainer has done meanwhile: here it accepts, names the account and claims while the delegate
+    computes, then is gone."""
     game = scene.game()
 
     def meanwhile() -> None:

@@ -69,8 +69,8 @@ def test_padding_of_a_state(scene: Scene, step: int, leaf: int, depth: int) -> N
 
 
 def test_padding_of_a_segment(scene: Scene) -> None:
-    """I11: the last segment has three states, and a fourth leaf below a child that is not all padding. The lie is seen once the segment is
-    posted. Children that are all padding cannot be posted at all."""
+    """I11: the last segment has three states, and a fourth leaf below a child that is not all padding. The lie is seen
+    once the segment is posted. Children that are all padding cannot be posted at all."""
     setup = replace(SETUP, depth=1)
     tree = covered(Tree_.SEGMENT, setup.honest.segment(3), JUNK)
     played = forced(scene, setup, None, 8, Covering, trees={(3, -1): tree})

@@ -27,9 +27,14 @@ def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -
     """An auditor as `vgame auditor` runs it, over the toy machine."""
     setup, machine = play.setup, play.setup.machine()
     computation = SimpleNamespace(
-        bundle=SimpleNamespace(order=asdict(setup.spec)), history=machine, history_of=lambda _: machine, run_root=bytes(32),
-        pace=Pace(0.01, 0.01), why_foreign=lambda *_: foreign(), ahead=lambda: False,
-    )  # fmt: skip
+        bundle=SimpleNamespace(order=asdict(setup.spec)),
+        history=machine,
+        history_of=lambda _: machine,
+        run_root=bytes(32),
+        pace=Pace(0.01, 0.01),
+        why_foreign=lambda *_: foreign(),
+        ahead=lambda: False,
+    )
     return AuditorService(play.scene.game(), computation, Reporter(), 0.0, limits)
 
 
@@ -88,7 +93,8 @@ def test_limits_hold_for_what_is_posted_after_the_first_look(
 def test_claims_of_twin_orders_are_disputed_as_far_as_the_clocks_allow(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cheat posts the same order many times: played all at once, each dispute would wait for the moves of the others."""
+    """A cheat posts the same order many times: played all at once, each dispute would wait for the moves of the
+    others."""
     at_once = lambda _, __, ___, others: [] if others < 2 else ["auditor_budget is 1"]  # noqa: E731
     monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", at_once)
     plays = [scene.claimed(SETUP, LIE) for _ in range(4)]
@@ -175,7 +181,8 @@ def test_a_dismissal_that_is_not_shown_yet_is_waited_for(scene: Scene) -> None:
 def test_a_first_look_that_failed_is_taken_again(
     scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], broken: str
 ) -> None:
-    """One request without an answer, and the log would never be compared with the claim's, nor the claim with the own run."""
+    """One request without an answer, and the log would never be compared with the claim's, nor the claim with the own
+    run."""
     play = scene.claimed(SETUP, LIE)
     answers = [ChainError("no answer")] if broken == "foreign" else []
 

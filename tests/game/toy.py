@@ -1,7 +1,8 @@
 """A machine that is cheap to compute, implementing vgame.commit.machine.Machine. Twin: tests/contracts/ToyReferee.sol.
 
-word(step, operator, element) = (hash of seed, step, operator, element + the word that the operator's kind reads) & FINITE_MASK, unless the
-program lists it as special; for sums the hash is that of each block, and the word their exclusive or. `Lies` makes the machine a cheat's.
+word(step, operator, element) = (hash of seed, step, operator, element + the word that the operator's kind reads) &
+FINITE_MASK, unless the program lists it as special; for sums the hash is that of each block, and the word their
+exclusive or. `Lies` makes the machine a cheat's.
 """
 
 from __future__ import annotations
@@ -86,9 +87,10 @@ class Program:
 class Lies:
     """What a cheat changes, by position.
 
-    words: an output, and so everything after it; shown: only what is shown of it in the trace; state: (step, tensor, element) against its
-    own trace; initial: (tensor, element); partials: two blocks of an element are changed so that their sum stays; block: where a false sum
-    is hidden; stop: a step at which it says that the run diverged; endless: it goes on beyond a word that is not finite.
+    words: an output, and so everything after it; shown: only what is shown of it in the trace; state: (step, tensor,
+    element) against its own trace; initial: (tensor, element); partials: two blocks of an element are changed so that
+    their sum stays; block: where a false sum is hidden; stop: a step at which it says that the run diverged; endless:
+    it goes on beyond a word that is not finite.
     """
 
     words: Mapping[tuple[int, int, int], int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Calldata as no encoder makes it, and as the contract may take it all the same.
 
-In: an argument list, random numbers. Out: bytes in which every dynamic part lies anywhere: before its frame (an
-offset modulo 2^256), twice used, inside another part, between junk; or damaged: beyond the end, of huge length, cut off,
-with trailing bytes.
+In: an argument list, random numbers. Out: bytes in which every dynamic part lies anywhere: before its frame (an offset
+modulo 2^256), twice used, inside another part, between junk; or damaged: beyond the end, of huge length, cut off, with
+trailing bytes.
 """
 
 from __future__ import annotations

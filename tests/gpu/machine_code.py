@@ -1,7 +1,8 @@
-"""Compiles every Triton kernel for a Hopper GPU, without having one, and prints what its PTX must not contain. A process of its own.
+"""Compiles every Triton kernel for a Hopper GPU, without having one, and prints what its PTX must not contain. A
+process of its own.
 
-The kernels are started as always, on small tensors of the CPU; a driver that only knows its target stands in for the real one, so
-compilation is the last thing that happens. Prints JSON: kernel -> offending lines.
+The kernels are started as always, on small tensors of the CPU; a driver that only knows its target stands in for the
+real one, so compilation is the last thing that happens. Prints JSON: kernel -> offending lines.
 """
 
 from __future__ import annotations

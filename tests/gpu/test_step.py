@@ -1,4 +1,5 @@
-"""A whole step by the Triton kernels: the CPU's words, and nothing that would wait for the device or stop a recording."""
+"""A whole step by the Triton kernels: the CPU's words, and nothing that would wait for the device or stop a
+recording."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Everything(torch.nn.Module):
-    """A few words in, every kind of operator: embedding, convolution, pooling, norm, dropout, attention-like products."""
+    """A few words in, every kind of operator: embedding, convolution, pooling, norm, dropout, attention-like
+    products."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Products, row sums and one-hot sums by the Triton kernels are the reference's words, on every family of hard operands."""
+"""Products, row sums and one-hot sums by the Triton kernels are the reference's words, on every family of hard
+operands."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def test_one_hot(family: str) -> None:
 
 @pytest.fixture
 def everything_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound that is so large that the first look decides nothing but exact sums, which there are none of in the test below."""
+    """A bound that is so large that the first look decides nothing but exact sums, which there are none of in the test
+    below."""
     from triton import language
 
     from vgame.arithmetic.triton import products, sums

@@ -1,4 +1,5 @@
-"""The same agents, unchanged, over JSON-RPC against real nodes: verdicts, errors, events and money as on the in-process chain."""
+"""The same agents, unchanged, over JSON-RPC against real nodes: verdicts, errors, events and money as on the in-process
+chain."""
 
 from __future__ import annotations
 

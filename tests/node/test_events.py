@@ -1,4 +1,5 @@
-"""Events are found from the block that made the game on, whatever ranges an endpoint takes, and read once where nothing changes."""
+"""Events are found from the block that made the game on, whatever ranges an endpoint takes, and read once where nothing
+changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Agents behind an endpoint that drops, delays and repeats requests and loses replies, and on a chain that reorganises."""
+"""Agents behind an endpoint that drops, delays and repeats requests and loses replies, and on a chain that
+reorganises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Honest players as processes that are killed at random moments (SIGKILL) and started again: they win every dispute, no money is stuck."""
+"""Honest players as processes that are killed at random moments (SIGKILL) and started again: they win every dispute, no
+money is stuck."""
 
 from __future__ import annotations
 
@@ -105,7 +106,8 @@ def trainer_wins(scene: Scene, kills: int, dice: random.Random) -> int:
 def test_a_kill_at_every_transaction_loses_and_doubles_nothing(
     node: Scene, wins: Callable[[Scene, int, random.Random], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of the acceptance, the claim, `finalize` and `withdraw`: before the transaction arrives, and before its reply does."""
+    """Also of the acceptance, the claim, `finalize` and `withdraw`: before the transaction arrives, and before its
+    reply does."""
     with served(DeadlyProxy, node.chain.url) as (handler, url):
 
         class Doomed(Mortal):

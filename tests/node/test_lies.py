@@ -1,4 +1,5 @@
-"""One dishonest endpoint: what it shows is checked by its hash; its player says so, sends nothing, and wins when it is honest again."""
+"""One dishonest endpoint: what it shows is checked by its hash; its player says so, sends nothing, and wins when it is
+honest again."""
 
 from __future__ import annotations
 
@@ -143,10 +144,21 @@ def forged_receipts() -> Any:
         if asked["method"] == "eth_sendRawTransaction":
             digest = Web3.to_hex(Web3.keccak(hexstr=asked["params"][0]))
             forged[digest] = {
-                "transactionHash": digest, "status": "0x1", "blockNumber": "0x1", "blockHash": "0x" + "11" * 32, "gasUsed": "0x5208",
-                "cumulativeGasUsed": "0x5208", "effectiveGasPrice": "0x1", "logs": [], "logsBloom": "0x" + "00" * 256, "type": "0x2",
-                "transactionIndex": "0x0", "from": "0x" + "22" * 20, "to": "0x" + "33" * 20, "contractAddress": None,
-            }  # fmt: skip
+                "transactionHash": digest,
+                "status": "0x1",
+                "blockNumber": "0x1",
+                "blockHash": "0x" + "11" * 32,
+                "gasUsed": "0x5208",
+                "cumulativeGasUsed": "0x5208",
+                "effectiveGasPrice": "0x1",
+                "logs": [],
+                "logsBloom": "0x" + "00" * 256,
+                "type": "0x2",
+                "transactionIndex": "0x0",
+                "from": "0x" + "22" * 20,
+                "to": "0x" + "33" * 20,
+                "contractAddress": None,
+            }
             return {"result": digest}
         if asked["method"] == "eth_getTransactionReceipt" and asked["params"][0] in forged:
             return {"result": forged[asked["params"][0]]}
@@ -238,7 +250,8 @@ def test_an_opening_must_hash_to_its_node(node: Scene, before: str, opening: str
 
 
 def test_a_claim_that_is_not_the_one_on_chain_is_not_challenged(node: Scene) -> None:
-    """The auditor believes a lie without contradiction; but it stakes its bond against the root that it was shown: the contract refuses."""
+    """The auditor believes a lie without contradiction; but it stakes its bond against the root that it was shown: the
+    contract refuses."""
     with table(node) as t:
         auditor = t.seat(Auditor)
         lie = instead(t.play.job.run_root.hex(), "ab" * 32)
@@ -260,7 +273,8 @@ def test_other_terms_than_the_order(node: Scene) -> None:
 
 
 def test_a_dispute_that_is_said_to_stand_elsewhere(node: Scene) -> None:
-    """Compared with the wrong piece of the own run the first child would differ, and naming it would lose the dispute."""
+    """Compared with the wrong piece of the own run the first child would differ, and naming it would lose the
+    dispute."""
     with table(node, state_lie(6, 5, 0)[0]) as t:
         auditor = t.seat(Auditor)
         while t.play.run_until("select", t.play.trainer, auditor) and t.play.dispute().level is not Level.STATE:

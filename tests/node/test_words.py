@@ -132,11 +132,17 @@ def more_events(t: Table, name: str, where: int, root: str) -> Any:
             told["result"] = [
                 *told["result"],
                 {
-                    "address": t.play.scene.address, "topics": [topic(name), "0x" + t.play.id.hex(), word(where)], "data": root,
-                    "blockNumber": "0x1", "blockHash": word(1), "transactionHash": word(2), "transactionIndex": "0x0", "logIndex": "0x0",
+                    "address": t.play.scene.address,
+                    "topics": [topic(name), "0x" + t.play.id.hex(), word(where)],
+                    "data": root,
+                    "blockNumber": "0x1",
+                    "blockHash": word(1),
+                    "transactionHash": word(2),
+                    "transactionIndex": "0x0",
+                    "logIndex": "0x0",
                     "removed": False,
                 },
-            ]  # fmt: skip
+            ]
         return told
 
     return lie

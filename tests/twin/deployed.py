@@ -1,7 +1,8 @@
 """Contracts under test: compiled once per content, deployed in an in-process EVM, called by their ABI.
 
-Compiled output is cached in build/contracts/ under the hash of every source that a contract reaches and of the compiler settings.
-The large harnesses take minutes to compile: a process of its own begins with them while the tests that need none are run (`compile_ahead`).
+Compiled output is cached in build/contracts/ under the hash of every source that a contract reaches and of the compiler
+settings. The large harnesses take minutes to compile: a process of its own begins with them while the tests that need
+none are run (`compile_ahead`).
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Contract:
 
     @property
     def gas(self) -> int:
-        """Gas of the last call as a transaction: what it used, or the floor for its calldata, which this EVM does not apply."""
+        """Gas of the last call as a transaction: what it used, or the floor for its calldata, which this EVM does not
+        apply."""
         return max(int(self.evm.result.gas_used), calldata_floor(self._data))
 
     def _decode_revert(self, error: RuntimeError) -> Exception:
@@ -112,7 +114,8 @@ def cache_of(path: Path) -> Path:
 
 
 def compile_cached(path: Path) -> dict[str, dict]:
-    """Contract name -> {abi, bytecode, runtime} of `path`, from build/contracts/ if nothing that matters has changed."""
+    """Contract name -> {abi, bytecode, runtime} of `path`, from build/contracts/ if nothing that matters has
+    changed."""
     cached = cache_of(path)
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(cached.with_suffix(".lock"), "w") as lock:

@@ -1,4 +1,5 @@
-"""Valid programs drawn from a seed: operators of every kind that read each other through any access, over adversarial words.
+"""Valid programs drawn from a seed: operators of every kind that read each other through any access, over adversarial
+words.
 
 In: a seed. Out: the program's history, whose steps test_drawn_programs.py computes in several ways.
 """
@@ -49,7 +50,8 @@ FAR = 2**31 - 1
 
 
 def words_of(random: Random, count: int) -> list[int]:
-    """Binary32: anything; numbers that cancel; small integers; subnormals; the largest; ordinary ones with a few edges."""
+    """Binary32: anything; numbers that cancel; small integers; subnormals; the largest; ordinary ones with a few
+    edges."""
     match random.randrange(6):
         case 0:
             return [draw(random) for _ in range(count)]
@@ -230,7 +232,8 @@ class Drawing:
         return draft if variant is Variant.SUM else replace(draft, b=self.rows(draft.b_elements))
 
     def convolution(self) -> Contract:
-        """Pictures with a frame, as patches from first to last or from last to first, multiplied, added up or with each other."""
+        """Pictures with a frame, as patches from first to last or from last to first, multiplied, added up or with each
+        other."""
         random, size = self.random, self.random.choice((3, 3, 3, 2))
         pictures, channels, lines, width = (random.choice(s) for s in ((1, 2), (1, 2, 3), (2, 4), (2, 4, 6)))
         shape = (pictures, channels, lines + size - 1, width + size - 1)
@@ -241,10 +244,14 @@ class Drawing:
         patches = self.add(Copy((pictures, lines, width, channels, size, size), (view,), False))
         k, pixels, m = channels * size * size, pictures * lines * width, random.choice((1, 3, 8))
         filters = self.numbers(m * k)
-        return random.choice((
-            Contract(Variant.DOT, 1, m, pixels, k, filters, patches), Contract(Variant.DOT, 1, pixels, m, k, patches, filters),
-            Contract(Variant.DOT, 1, pixels, pixels, k, patches, patches), Contract(Variant.SUM, pictures, lines * width, 1, k, patches),
-        ))  # fmt: skip
+        return random.choice(
+            (
+                Contract(Variant.DOT, 1, m, pixels, k, filters, patches),
+                Contract(Variant.DOT, 1, pixels, m, k, patches, filters),
+                Contract(Variant.DOT, 1, pixels, pixels, k, patches, patches),
+                Contract(Variant.SUM, pictures, lines * width, 1, k, patches),
+            )
+        )
 
     def gather(self) -> Gather:
         integer = self.random.random() < 0.3
@@ -285,7 +292,8 @@ def operators_of(drawing: Drawing) -> list[Operator]:
 
 
 def drawn(seed: int, folder: Path) -> History:
-    """A program whose state tensors come from operators; every contraction and a third of the others has one of its own."""
+    """A program whose state tensors come from operators; every contraction and a third of the others has one of its
+    own."""
     drawing = Drawing(random := Random(seed))
     drawing.fill()
     operators, (state, *others) = operators_of(drawing), drawing.tensors.values()

@@ -9,7 +9,8 @@ import struct
 from collections.abc import Sequence
 from random import Random
 
-#: Zeros, subnormal and normal borders, one and its neighbours, integers at the edges, the largest, infinities, NaNs with payloads.
+#: Zeros, subnormal and normal borders, one and its neighbours, integers at the edges, the largest, infinities, NaNs
+#: with payloads.
 EDGES = [
     sign | magnitude
     for sign in (0, 0x80000000)
@@ -71,7 +72,8 @@ def build(sign: int, exponent: int, fraction: int) -> int:
 
 
 def draw(random: Random) -> int:
-    """One word: an edge, uniform bits, a moderate number, a subnormal, a power of two, few bits, or an edge's neighbour."""
+    """One word: an edge, uniform bits, a moderate number, a subnormal, a power of two, few bits, or an edge's
+    neighbour."""
     match random.randrange(8):
         case 0:
             return random.choice(EDGES)
@@ -90,7 +92,8 @@ def draw(random: Random) -> int:
 
 
 def draw_pair(random: Random) -> tuple[int, int]:
-    """Two words, in half of the cases related: ties, sticky bits, cancellation, the borders of overflow and underflow."""
+    """Two words, in half of the cases related: ties, sticky bits, cancellation, the borders of overflow and
+    underflow."""
     match random.randrange(10):
         case 0:
             return _tie_of_sum(random)
@@ -115,7 +118,8 @@ def _tie_of_sum(random: Random) -> tuple[int, int]:
 
 
 def _tie_of_product(random: Random) -> tuple[int, int]:
-    """Odd factors whose product has 25 bits: a midpoint, or with a neighbour's last bit almost one; often in the subnormal range."""
+    """Odd factors whose product has 25 bits: a midpoint, or with a neighbour's last bit almost one; often in the
+    subnormal range."""
     split = random.randrange(2, 24)
     left = random.getrandbits(split) | 1 << split - 1 | 1
     right = ((1 << 25) // left + random.randrange(1 + (1 << 24) // left)) | 1

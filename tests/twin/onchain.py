@@ -1,4 +1,5 @@
-"""Elements of a run before the referee: its checked-in code on the fast chain, fed with the proofs that the game's agents make.
+"""Elements of a run before the referee: its checked-in code on the fast chain, fed with the proofs that the game's
+agents make.
 
 In: a history and a step. Out: the words that the contract computes, and the gas of each call as a transaction.
 """
@@ -113,8 +114,9 @@ class StepOnChain:
         return Tree(Kind.TRACE, leaves)
 
     def faults(self, operator: int, element: int, random: Random) -> tuple[list[str], Ruling]:
-        """What is wrong (nothing): the contract's word is the executor's and the reference's, and it stays so under the trace of somebody
-        who claims that word with one bit flipped; a proof with one bit flipped reverts with the error that it must give."""
+        """What is wrong (nothing): the contract's word is the executor's and the reference's, and it stays so under the
+        trace of somebody who claims that word with one bit flipped; a proof with one bit flipped reverts with the error
+        that it must give."""
         honest, ruling = self.claimed(operator, element), self.decide(operator, element)
         words = {
             "contract": ruling.word,
@@ -147,7 +149,8 @@ class StepOnChain:
 
 
 def damage(proof: bytes, random: Random) -> tuple[bytes, str]:
-    """The proof with one bit flipped in the record, the opened words or a sibling, and the error that this must give."""
+    """The proof with one bit flipped in the record, the opened words or a sibling, and the error that this must
+    give."""
     ((header, record, path, openings),) = decode([PROOF_TYPE], proof)
     openings = [[words, list(siblings), list(outer)] for words, siblings, outer in openings]
     where = random.randrange(2 if openings else 1)

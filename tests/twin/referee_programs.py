@@ -1,4 +1,5 @@
-"""Small valid programs that contain every kind of operator, every function and every way to address an operand, over special words.
+"""Small valid programs that contain every kind of operator, every function and every way to address an operand, over
+special words.
 
 In: a folder. Out: a history of each, whose elements test_referee.py puts before the contract.
 """
@@ -95,7 +96,8 @@ class Small:
 
 
 def functions() -> Small:
-    """Every function on every combination of special and drawn words, and those of two binary32 words on related pairs."""
+    """Every function on every combination of special and drawn words, and those of two binary32 words on related
+    pairs."""
     random = Random(1)
     floats = EDGES + [draw(random) for _ in range(30)]
     integers = INTEGERS + [random.getrandbits(32) for _ in range(10)]
@@ -128,7 +130,8 @@ def grid(function: Function, integer: bool, floats: int, integers: int) -> Map:
 
 
 def layouts() -> Small:
-    """Permuted, strided, flipped, padded, dilated, overlapping, broadcast, joined; operands of every class; leaf borders."""
+    """Permuted, strided, flipped, padded, dilated, overlapping, broadcast, joined; operands of every class; leaf
+    borders."""
     matrix, row = (Dim(5), Dim(7)), torch.arange(35.0) - 17
     rank12 = tuple((i % 8 if i < 8 else BROADCAST, 1 if i < 8 else 0) for i in range(12))
     pieces = tuple(Access(constant(1), (Dim(3, -3 * i),), ((0, 1),), 5) for i in range(32))
@@ -153,7 +156,9 @@ def layouts() -> Small:
         copy((128,), Access(constant(0), (Dim(1000, 872),), ((0, 1),))),
         copy((100,), *pieces),  # 32 pieces, and four positions behind them
         copy((12,), *pieces[:2], immediate(INFINITY)),
-        copy((4, 3, 2, 1, 2, 1, 2, 2, 1, 2, 1, 2), Access(constant(2), tuple(map(Dim, (4, 3, 2, 1, 2, 1, 2, 2))), rank12)),
+        copy(
+            (4, 3, 2, 1, 2, 1, 2, 2, 1, 2, 1, 2), Access(constant(2), tuple(map(Dim, (4, 3, 2, 1, 2, 1, 2, 2))), rank12)
+        ),
         Copy((6,), (Access(Ref(RefClass.DATA, 0), (Dim(9, -1),), ((0, 2),), 0xFFFFFFFF),), True),
         copy((35,), identity_access(output(2), 35)),
         Map(Function.ADD, (7, 11), (padded, view((Dim(5, 7), Dim(7)), ((0, -1), (1, 1)), ONE)), False),
@@ -162,7 +167,7 @@ def layouts() -> Small:
         Map(Function.IADD, (9,), (identity_access(Ref(RefClass.DATA, 0), 9), immediate(0xFFFFFFFF)), True),
         Map(Function.MIN, (2, 2), (immediate(INFINITY, 2), immediate(ONE, 2)), False),
         Map(Function.DIV, (35,), (identity_access(output(13), 35), identity_access(state(0), 35)), False),
-    ]  # fmt: skip
+    ]
     scalars = torch.arange(2.0 * STEPS).reshape(STEPS, 2) / 3
     constants = [torch.arange(1000.0), torch.tensor([-1.5, 2.5, float("nan")]), torch.arange(192.0)]
     data = [tensor([5, 0xFFFFFFFF, SIGN, 0x7FFFFFFF, 1, 2, 3, 4, 9], integer=True)]
@@ -196,7 +201,8 @@ def near_midpoints(rows: int) -> list[int]:
 
 
 def sums() -> Small:
-    """Products, sums and one-hot sums of 1 to 70,000 terms, of one batch and several, operands shared or not; one of two leaves."""
+    """Products, sums and one-hot sums of 1 to 70,000 terms, of one batch and several, operands shared or not; one of
+    two leaves."""
     random = Random(2)
     states, operators = [], []
 

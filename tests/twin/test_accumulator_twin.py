@@ -23,7 +23,8 @@ def finite(random: Random, spread: int) -> int:
 
 
 def row(random: Random, length: int) -> tuple[list[int], list[int]]:
-    """Two operands of one of six kinds: finite of a narrow or the widest range, specials, related pairs, cancelling, zeros."""
+    """Two operands of one of six kinds: finite of a narrow or the widest range, specials, related pairs, cancelling,
+    zeros."""
     kind = random.randrange(6)
     if kind == 0:
         return [finite(random, 20) for _ in range(length)], [finite(random, 20) for _ in range(length)]
@@ -151,7 +152,8 @@ def test_one_hot_sum_equals_reference(arithmetic: Contract) -> None:
 
 @pytest.mark.parametrize("mode", [DOT, SUM, ONE_HOT])
 def test_one_bit_of_a_row_matters(arithmetic: Contract, mode: int) -> None:
-    """The damaged twin: any flipped bit of either operand changes the partial sum (or, in one-hot, may select differently)."""
+    """The damaged twin: any flipped bit of either operand changes the partial sum (or, in one-hot, may select
+    differently)."""
     random = Random(5)
     a = [0x3F800000 + i for i in range(12)] if mode != ONE_HOT else [7] * 12
     b = [finite(random, 3) for _ in range(12)]

@@ -99,7 +99,8 @@ def test_elementary_functions(elementary: Contract, function: Function) -> None:
 
 @pytest.mark.parametrize("function", IDENTITIES, ids=lambda f: f.name)
 def test_next_to_the_identity(elementary: Contract, function: Function) -> None:
-    """Midpoints with |x| < 2^-9, every seventh: the sign of the next term decides, as the reference finds with up to a thousand bits."""
+    """Midpoints with |x| < 2^-9, every seventh: the sign of the next term decides, as the reference finds with up to a
+    thousand bits."""
     words = [sign | high << 16 | 0x8000 for sign in (0, 1 << 31) for high in range(function % 7, 0x3B00, 7)]
     got, _ = elementary_on_chain(elementary, function, words, CUT)
     assert got == [evaluate(function, word, bits=BFLOAT16_BITS) for word in words]
@@ -130,7 +131,8 @@ def test_the_reference_rounds_to_the_nearest() -> None:
 
 
 def test_sums(arithmetic: Contract) -> None:
-    """Partial sums that say in their class that they are rounded to 8 bits, merged and rounded; the plain ones differ from some."""
+    """Partial sums that say in their class that they are rounded to 8 bits, merged and rounded; the plain ones differ
+    from some."""
     random, differing = Random(9), 0
     for _ in range(400):
         a, b = row(random, random.randrange(2, 40))

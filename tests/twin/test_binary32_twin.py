@@ -1,4 +1,5 @@
-"""contracts/arithmetic/Binary32.sol equals vgame/arithmetic/reference/functions.py on 10,000 draws of every function, and on errors."""
+"""contracts/arithmetic/Binary32.sol equals vgame/arithmetic/reference/functions.py on 10,000 draws of every function,
+and on errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Programs drawn from a seed: the fast path, one operator at a time, the reference and the contract give the same words."""
+"""Programs drawn from a seed: the fast path, one operator at a time, the reference and the contract give the same
+words."""
 
 from __future__ import annotations
 

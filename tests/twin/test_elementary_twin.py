@@ -1,4 +1,5 @@
-"""contracts/arithmetic/Elementary.sol equals the reference, and its intervals are as narrow as docs/numerics-elementary-onchain.md says.
+"""contracts/arithmetic/Elementary.sol equals the reference, and its intervals are as narrow as
+docs/numerics-elementary-onchain.md says.
 
 tests/vectors/elementary_closest.json holds every input of all 2^32 whose value lies within 2^-24 ulp of a midpoint.
 """
@@ -97,7 +98,8 @@ def test_inputs_closest_to_midpoints(elementary: Contract, function: Function) -
 
 @pytest.mark.parametrize("function", ELEMENTARY, ids=lambda f: f.name)
 def test_intervals_contain_the_value_and_are_narrow(elementary: Contract, function: Function) -> None:
-    """|f(x) - mantissa·2^exponent| < margin·2^exponent, and the margin is below 2^-71 ulp: far less than any distance to a midpoint."""
+    """|f(x) - mantissa·2^exponent| < margin·2^exponent, and the margin is below 2^-71 ulp: far less than any distance
+    to a midpoint."""
     from mpmath import mp, mpf
 
     value = exact_function(function)
@@ -145,7 +147,8 @@ def exact_function(function: Function) -> object:
 
 
 def test_wider_margins_are_undecided(elementary: Contract) -> None:
-    """The damaged twin: with margins 2^70 times as wide some hard inputs revert, and every answer that remains is still right."""
+    """The damaged twin: with margins 2^70 times as wide some hard inputs revert, and every answer that remains is still
+    right."""
     outcomes = {"decided": 0, "Undecided": 0}
     for function in ELEMENTARY:
         for word, right in closest(function)[:100]:
@@ -166,13 +169,15 @@ def test_codes_of_other_functions_revert(elementary: Contract) -> None:
 
 
 def test_reduction_by_half_pi_never_comes_close() -> None:
-    """min |x·2/pi - n| over all binary32 x with x >= pi / 4 is above 2^-30: by continued fractions, for every exponent."""
+    """min |x·2/pi - n| over all binary32 x with x >= pi / 4 is above 2^-30: by continued fractions, for every
+    exponent."""
     assert 2.0**-30 < min(distance for _, distance in multiples_of_half_pi()) < 2.0**-29
 
 
 @cache
 def multiples_of_half_pi() -> list[tuple[int, float]]:
-    """For every exponent e the word of the m·2^e, m < 2^24, that is closest to a multiple of pi / 2, and |m·2^e·2/pi - n|."""
+    """For every exponent e the word of the m·2^e, m < 2^24, that is closest to a multiple of pi / 2, and |m·2^e·2/pi -
+    n|."""
     from mpmath import mp
 
     with mp.workprec(1000):
@@ -182,7 +187,8 @@ def multiples_of_half_pi() -> list[tuple[int, float]]:
 
 
 def closest_multiple(numerator: int, denominator: int) -> tuple[int, float]:
-    """The 1 <= m < 2^24 whose m·numerator / denominator is closest to an integer, a convergent's denominator; the distance."""
+    """The 1 <= m < 2^24 whose m·numerator / denominator is closest to an integer, a convergent's denominator; the
+    distance."""
     previous, current, x, y = 1, 0, numerator, denominator
     while y:
         quotient, rest = divmod(x, y)

@@ -58,7 +58,8 @@ def simple(arithmetic: Contract) -> dict[str, list[int]]:
 
 
 def functions(elementary: Contract) -> dict[str, list[int]]:
-    """[median, maximum] of each elementary function, staticcall included, over 1,000 ordinary numbers and one in every binade."""
+    """[median, maximum] of each elementary function, staticcall included, over 1,000 ordinary numbers and one in every
+    binade."""
     random = Random(4)
     words = [build(random.getrandbits(1), random.randrange(107, 135), random.getrandbits(23)) for _ in range(1_000)]
     words += [build(sign, exponent, 0x49_0FDB) for exponent in range(255) for sign in (0, 1)]

@@ -1,4 +1,5 @@
-"""contracts/Logged.sol decides every element as the reference and an executor that follows the log do, whatever the log says."""
+"""contracts/Logged.sol decides every element as the reference and an executor that follows the log do, whatever the log
+says."""
 
 from __future__ import annotations
 
@@ -112,7 +113,8 @@ def test_another_log_gives_another_word_or_none(machine: Contract, tmp_path: Pat
 
 
 def test_a_neighbours_entry_is_none_of_this_element(machine: Contract, tmp_path: Path) -> None:
-    """Where a direction matters: with all other entries of the leaf the element has its word without one, with its own the other one."""
+    """Where a direction matters: with all other entries of the leaf the element has its word without one, with its own
+    the other one."""
     step = step_of(sums(), 32, machine, tmp_path)
     program, tried = step.history.program, []
     for o in (i for i, op in enumerate(program.operators) if reads_log(op) and op.blocks == 1):

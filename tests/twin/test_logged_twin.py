@@ -1,4 +1,5 @@
-"""The arithmetic of mode `logged`: contract, reference and the fast path on words that tie, cancel, vanish, overflow."""
+"""The arithmetic of mode `logged`: contract, reference and the fast path on words that tie, cancel, vanish,
+overflow."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def test_products(logged: Contract, kind) -> None:
 
 
 def test_at_the_edge_of_the_bound(logged: Contract) -> None:
-    """e equal to the distance from the midpoint, and one unit to either side: at equality only an even end is reached."""
+    """e equal to the distance from the midpoint, and one unit to either side: at equality only an even end is
+    reached."""
     terms, magnitude = 2, 1 << 330
     e = terms * (2**20 + 1) * magnitude >> 73
     for odd in (0, 1):

@@ -1,4 +1,5 @@
-"""Elements that read long rows, before the real contracts: they cost what the terms say, and the longest valid one fits a transaction."""
+"""Elements that read long rows, before the real contracts: they cost what the terms say, and the longest valid one fits
+a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""contracts/Referee.sol decides every kind of operator, every function and every access as reference and executor do, and refuses the rest.
+"""contracts/Referee.sol decides every kind of operator, every function and every access as reference and executor do,
+and refuses the rest.
 
 The programs are in referee_programs.py; the code is the checked-in artifact, so it needs no compiler.
 """

@@ -1,7 +1,8 @@
-"""Small programs for test_autocast.py: torch's functions, of a 4 x 4 matrix x, an image i (1 x 2 x 8 x 8) and what makes a module.
+"""Small programs for test_autocast.py: torch's functions, of a 4 x 4 matrix x, an image i (1 x 2 x 8 x 8) and what
+makes a module.
 
-They leave out what torch cannot do with fake CUDA tensors in a build without CUDA: batch norm, grid_sample, cells of LSTM and GRU,
-copies in place, x[0].
+They leave out what torch cannot do with fake CUDA tensors in a build without CUDA: batch norm, grid_sample, cells of
+LSTM and GRU, copies in place, x[0].
 """
 
 from __future__ import annotations
@@ -113,8 +114,27 @@ def activations(x: Tensor, i: Tensor, make: Make) -> None:
 
 def pointwise(x: Tensor, i: Tensor, make: Make) -> None:
     y = x @ x
-    for f in (torch.exp, torch.log, torch.log1p, torch.expm1, torch.rsqrt, torch.sqrt, torch.reciprocal, torch.sin, torch.tan, torch.acos,
-              torch.asin, torch.atan, torch.cosh, torch.sinh, torch.erf, torch.erfinv, torch.abs, torch.floor, torch.square):  # fmt: skip
+    for f in (
+        torch.exp,
+        torch.log,
+        torch.log1p,
+        torch.expm1,
+        torch.rsqrt,
+        torch.sqrt,
+        torch.reciprocal,
+        torch.sin,
+        torch.tan,
+        torch.acos,
+        torch.asin,
+        torch.atan,
+        torch.cosh,
+        torch.sinh,
+        torch.erf,
+        torch.erfinv,
+        torch.abs,
+        torch.floor,
+        torch.square,
+    ):
         f(y)
     (
         y**2,
@@ -182,8 +202,16 @@ def widest(x: Tensor, i: Tensor, make: Make) -> None:
 
 def losses(x: Tensor, i: Tensor, make: Make) -> None:
     y, labels = x @ x, torch.arange(4, device=x.device)
-    for f in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div, F.binary_cross_entropy_with_logits, F.poisson_nll_loss,
-              F.soft_margin_loss):  # fmt: skip
+    for f in (
+        F.mse_loss,
+        F.l1_loss,
+        F.smooth_l1_loss,
+        F.huber_loss,
+        F.kl_div,
+        F.binary_cross_entropy_with_logits,
+        F.poisson_nll_loss,
+        F.soft_margin_loss,
+    ):
         f(y, x)
     (
         F.cross_entropy(y, labels),

@@ -1,4 +1,5 @@
-"""Small programs for test_autocast.py: regions of autocast, functions of one's own, writing in place, bfloat16 modules."""
+"""Small programs for test_autocast.py: regions of autocast, functions of one's own, writing in place, bfloat16
+modules."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ def _convolutions() -> dict[str, Case]:
         "conv1d": over(lambda: nn.Conv1d(2, 3, 3), 2, 7),
         "conv1d strided, padded, dilated": over(lambda: nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2), 2, 9),
         "conv2d without bias": over(lambda: nn.Conv2d(2, 3, (2, 3), bias=False), 2, 5, 6),
-        "conv2d strided so that pixels are left over": over(lambda: nn.Conv2d(2, 3, 3, stride=(3, 2), padding=(0, 1)), 2, 8, 6),
+        "conv2d strided so that pixels are left over": over(
+            lambda: nn.Conv2d(2, 3, 3, stride=(3, 2), padding=(0, 1)), 2, 8, 6
+        ),
         "conv2d strided, one tap": over(lambda: nn.Conv2d(2, 3, 1, stride=2), 2, 5, 6),
         "conv2d of more stride than taps": over(lambda: nn.Conv2d(2, 3, 2, stride=3), 2, 8, 7),
         "conv2d of too many phases": over(lambda: nn.Conv2d(2, 3, 3, stride=4, padding=2), 2, 9, 8),
@@ -29,20 +31,35 @@ def _convolutions() -> dict[str, Case]:
         "conv2d same": over(lambda: nn.Conv2d(1, 2, 4, padding="same"), 1, 5, 5),
         "conv3d": over(lambda: nn.Conv3d(2, 2, 2, stride=(1, 2, 1), padding=(1, 0, 1)), 2, 3, 4, 3),
         "transposed 1d": over(lambda: nn.ConvTranspose1d(2, 3, 3, stride=2, output_padding=1), 2, 4),
-        "transposed 2d": over(lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2), 4, 3, 4),
-        "transposed 2d dilated": over(lambda: nn.ConvTranspose2d(2, 3, 2, stride=3, padding=1, dilation=2, bias=False), 2, 3, 3),
+        "transposed 2d": over(
+            lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2), 4, 3, 4
+        ),
+        "transposed 2d dilated": over(
+            lambda: nn.ConvTranspose2d(2, 3, 2, stride=3, padding=1, dilation=2, bias=False), 2, 3, 3
+        ),
         "transposed 3d": over(lambda: nn.ConvTranspose3d(2, 2, 2, stride=2), 2, 2, 3, 2),
-    }  # fmt: skip
+    }
 
 
 def _linear() -> dict[str, Case]:
     ignored = torch.full((3, 3), float("-inf"))
-    products = lambda x: torch.stack([  # noqa: E731
-        torch.addmm(ignored.to(x), x[1], x[2], beta=0, alpha=0.5), torch.baddbmm(ignored.to(x), x[:1], x[2:], beta=0)[0],
-        torch.addmm(x[0], x[1], x[2], beta=0.5, alpha=2.0), torch.baddbmm(x[:1], x[1:2], x[2:], alpha=0.5)[0],
-        torch.baddbmm(x[:1], x[1:2], x[2:], beta=0, alpha=0.5)[0], (x[0] @ x[1][0]).expand(3, 3), torch.dot(x[0, 0], x[1, 1]) * x[2],
-        torch.outer(x[0, 0], x[1, 1]), torch.einsum("ij,kj->ik", x[0], x[1]), (x @ x[0])[0], x[0] @ x[1],
-    ])  # fmt: skip
+
+    def products(x):
+        rows = [
+            torch.addmm(ignored.to(x), x[1], x[2], beta=0, alpha=0.5),
+            torch.baddbmm(ignored.to(x), x[:1], x[2:], beta=0)[0],
+            torch.addmm(x[0], x[1], x[2], beta=0.5, alpha=2.0),
+            torch.baddbmm(x[:1], x[1:2], x[2:], alpha=0.5)[0],
+            torch.baddbmm(x[:1], x[1:2], x[2:], beta=0, alpha=0.5)[0],
+            (x[0] @ x[1][0]).expand(3, 3),
+            torch.dot(x[0, 0], x[1, 1]) * x[2],
+            torch.outer(x[0, 0], x[1, 1]),
+            torch.einsum("ij,kj->ik", x[0], x[1]),
+            (x @ x[0])[0],
+            x[0] @ x[1],
+        ]
+        return torch.stack(rows)
+
     return {
         "linear": over(lambda: nn.Linear(5, 3), 5),
         "linear without bias over several dimensions": over(lambda: nn.Linear(5, 3, bias=False), 2, 3, 5),
@@ -134,14 +151,18 @@ def _pooling() -> dict[str, Case]:
         "max pool 1d of -inf": on((2, 9), lambda x: _winners(F.max_pool1d, x, 4, 2, 2)),
         "max pool 2d of -inf": on((2, 6, 7), lambda x: _winners(F.max_pool2d, x, 3, 2, 1)),
         "max pool 2d of -inf, dilated": on((2, 9, 9), lambda x: _winners(F.max_pool2d, x, 3, 1, 1, 2)),
-        "max pool 2d of -inf, ceil": on((2, 6, 7), lambda x: _winners(F.max_pool2d, x, (2, 4), (3, 2), (1, 2), ceil_mode=True)),
+        "max pool 2d of -inf, ceil": on(
+            (2, 6, 7), lambda x: _winners(F.max_pool2d, x, (2, 4), (3, 2), (1, 2), ceil_mode=True)
+        ),
         "max pool 3d of -inf": on((2, 4, 4, 5), lambda x: _winners(F.max_pool3d, x, 3, 2, 1)),
         "max pool 2d of ReLU": on((2, 6, 7), lambda x: _winners(F.max_pool2d, x.relu(), 3, 2, 1, fill=0.0)),
         "max pool 3d": over(lambda: nn.MaxPool3d(2, stride=1, padding=1), 1, 3, 3, 2),
         "avg pool 1d": over(lambda: nn.AvgPool1d(3, 2, 1), 2, 8),
         "avg pool 2d": over(lambda: nn.AvgPool2d((2, 3)), 2, 4, 7),
         "avg pool 2d padded, ceil": over(lambda: nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True), 1, 6, 7),
-        "avg pool 2d, padding not counted": over(lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False), 1, 6, 7),
+        "avg pool 2d, padding not counted": over(
+            lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False), 1, 6, 7
+        ),
         "avg pool 2d, own divisor": over(lambda: nn.AvgPool2d(2, divisor_override=3), 1, 4, 4),
         "avg pool 3d": over(lambda: nn.AvgPool3d(2, stride=1, padding=1), 1, 3, 3, 2),
         "adaptive avg pool 1d": over(lambda: nn.AdaptiveAvgPool1d(3), 2, 7),
@@ -154,28 +175,69 @@ def _pooling() -> dict[str, Case]:
         "adaptive max pool 3d": over(lambda: nn.AdaptiveMaxPool3d((2, 3, 2)), 1, 3, 4, 5),
         "global pooling": on((3, 4, 4), lambda x: torch.cat([x.mean((2, 3)), x.amax((2, 3))], 1)),
         "power-average pool": over(lambda: nn.LPPool2d(2, 2), 2, 4, 4),
-        "upsampling": on((2, 3, 4), lambda x: torch.cat([
-            F.interpolate(x, scale_factor=2, mode=m, align_corners=a) for m, a in
-            (("nearest", None), ("bilinear", False), ("bilinear", True), ("bicubic", False))
-        ])),
-        "upsampling to any size": on((2, 5, 7), lambda x: torch.cat([
-            F.interpolate(x, size=size, mode=m, antialias=a).flatten(1) for size in ((3, 4), (8, 9), (5, 7)) for m, a in
-            (("nearest-exact", False), ("bilinear", True), ("bicubic", True), ("nearest", False), ("bicubic", False), ("area", False))
-        ], 1)),
-        "upsampling of lines": on((2, 5), lambda x: torch.cat([
-            F.interpolate(x, size=n, mode=m).flatten(1) for n in (3, 8) for m in ("nearest", "nearest-exact", "linear")
-        ], 1)),
-        "upsampling of volumes": on((1, 2, 3, 4), lambda x: torch.cat([
-            F.interpolate(x, size=(3, 2, 5), mode=m).flatten(1) for m in ("nearest", "nearest-exact", "trilinear")
-        ], 1)),
-        "edge padding": on((2, 3, 4), lambda x: torch.cat(
-            [F.pad(x, (2, 1, 0, 3), mode="replicate").flatten(1), F.pad(x.unsqueeze(1), (1, 0, 2, 1, 1, 3), mode="replicate").flatten(1)], 1
-        )),
-        "unfold and pixel shuffle": on((4, 4, 4), lambda x: torch.cat(
-            [F.unfold(x, 2, padding=1).flatten(1), F.pixel_shuffle(x, 2).flatten(1)], 1
-        )),
+        "upsampling": on(
+            (2, 3, 4),
+            lambda x: torch.cat(
+                [
+                    F.interpolate(x, scale_factor=2, mode=m, align_corners=a)
+                    for m, a in (("nearest", None), ("bilinear", False), ("bilinear", True), ("bicubic", False))
+                ]
+            ),
+        ),
+        "upsampling to any size": on(
+            (2, 5, 7),
+            lambda x: torch.cat(
+                [
+                    F.interpolate(x, size=size, mode=m, antialias=a).flatten(1)
+                    for size in ((3, 4), (8, 9), (5, 7))
+                    for m, a in (
+                        ("nearest-exact", False),
+                        ("bilinear", True),
+                        ("bicubic", True),
+                        ("nearest", False),
+                        ("bicubic", False),
+                        ("area", False),
+                    )
+                ],
+                1,
+            ),
+        ),
+        "upsampling of lines": on(
+            (2, 5),
+            lambda x: torch.cat(
+                [
+                    F.interpolate(x, size=n, mode=m).flatten(1)
+                    for n in (3, 8)
+                    for m in ("nearest", "nearest-exact", "linear")
+                ],
+                1,
+            ),
+        ),
+        "upsampling of volumes": on(
+            (1, 2, 3, 4),
+            lambda x: torch.cat(
+                [
+                    F.interpolate(x, size=(3, 2, 5), mode=m).flatten(1)
+                    for m in ("nearest", "nearest-exact", "trilinear")
+                ],
+                1,
+            ),
+        ),
+        "edge padding": on(
+            (2, 3, 4),
+            lambda x: torch.cat(
+                [
+                    F.pad(x, (2, 1, 0, 3), mode="replicate").flatten(1),
+                    F.pad(x.unsqueeze(1), (1, 0, 2, 1, 1, 3), mode="replicate").flatten(1),
+                ],
+                1,
+            ),
+        ),
+        "unfold and pixel shuffle": on(
+            (4, 4, 4), lambda x: torch.cat([F.unfold(x, 2, padding=1).flatten(1), F.pixel_shuffle(x, 2).flatten(1)], 1)
+        ),
         "fold": on((4, 9), lambda x: F.fold(x, (4, 4), 2)),
-    }  # fmt: skip
+    }
 
 
 CASES: dict[str, Case] = {**_linear(), **_convolutions(), **_norms(), **_pooling()}

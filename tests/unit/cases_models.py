@@ -66,9 +66,11 @@ def _losses() -> dict[str, Case]:
         "cross-entropy per pixel": _classes(lambda p, y: ce(p, y, _weights(p), ignore_index=3), 2, 3),
         "cross-entropy per sample": _classes(lambda p, y: (ce(p, y, reduction="none") * torch.arange(4)).sum()),
         "nll": _classes(lambda p, y: F.nll_loss(p.log_softmax(1), y)),
-        "focal": _classes(lambda p, y: ((1 - p.softmax(1).gather(1, y[:, None])) ** 2 * ce(p, y, reduction="none")[:, None]).mean()),
+        "focal": _classes(
+            lambda p, y: ((1 - p.softmax(1).gather(1, y[:, None])) ** 2 * ce(p, y, reduction="none")[:, None]).mean()
+        ),
         "accuracy beside": _classes(lambda p, y: ce(p, y) + 0 * (p.argmax(1) == y).float().mean()),
-    }  # fmt: skip
+    }
 
 
 # ---- embeddings ----

@@ -1,4 +1,5 @@
-"""Operands on which a correctly rounded sum is hard, and the reference's answers as words. Used by test_certified*.py."""
+"""Operands on which a correctly rounded sum is hard, and the reference's answers as words. Used by
+test_certified*.py."""
 
 from __future__ import annotations
 

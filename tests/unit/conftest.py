@@ -30,7 +30,8 @@ def threads_come_back() -> Iterator[None]:
 
 @pytest.fixture
 def calls_of_an_agent() -> Iterator[None]:
-    """Calls in calls as in a process of its own: a chain in the tests' process allows so many that JSON may run over the C stack."""
+    """Calls in calls as in a process of its own: a chain in the tests' process allows so many that JSON may run over
+    the C stack."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(MOST_CALLS)
     yield

@@ -1,4 +1,5 @@
-"""Hypothesis strategies for operators: anything that has a record, valid or not. Used by test_encoding.py and test_program_file.py."""
+"""Hypothesis strategies for operators: anything that has a record, valid or not. Used by test_encoding.py and
+test_program_file.py."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def compare(
     frozen: dict | None = None,
     clip: float | None = None,
 ) -> None:
-    """Losses within 1e-6 of torch's loop in binary64, parameters within a few roundings. `make` gives one optimizer or a list."""
+    """Losses within 1e-6 of torch's loop in binary64, parameters within a few roundings. `make` gives one optimizer or
+    a list."""
     program = lowered(make, schedulers, build=build, frozen=frozen or {}, clip=clip)
     executor = Executor(program.program, program.data, program.scalars, SEED)
     state = executor.initial(program.state)

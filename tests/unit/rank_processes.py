@@ -19,7 +19,8 @@ def free_port() -> int:
 
 
 class Ranks:
-    """`vgame train` in `world` processes; `sources`: what each is given, the last one for all others. `line`: another command."""
+    """`vgame train` in `world` processes; `sources`: what each is given, the last one for all others. `line`: another
+    command."""
 
     def __init__(self, world: int, sources: Sequence[Path], out: Path, *options: str, line: Sequence[str] = ()) -> None:
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}

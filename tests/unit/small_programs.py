@@ -1,6 +1,7 @@
 """Programs of a few hand-built operators, run by the executor and, element by element, by the reference.
 
-In: operators and the tensors that they may name. Out: words. A loss of one word is appended, because every program has one.
+In: operators and the tensors that they may name. Out: words. A loss of one word is appended, because every program has
+one.
 """
 
 from __future__ import annotations

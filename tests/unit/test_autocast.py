@@ -1,4 +1,5 @@
-"""Autocast in a capture is CUDA's: the lists are torch's own, and small programs give the same types, function by function.
+"""Autocast in a capture is CUDA's: the lists are torch's own, and small programs give the same types, function by
+function.
 
 What CUDA does is torch's own autocast, on fake CUDA tensors without gradients.
 """

@@ -1,4 +1,5 @@
-"""What people do to runs and their folders: each ends in one sentence that says what is wrong, never in a traceback or a false verdict."""
+"""What people do to runs and their folders: each ends in one sentence that says what is wrong, never in a traceback or
+a false verdict."""
 
 from __future__ import annotations
 
@@ -399,8 +400,8 @@ def test_a_damaged_spec(damage: Callable, run: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"steps": 0}, {"steps": 2**24 + 1}, {"steps": True}, {"interval": 0}, {"interval": 2**32}, {"depth": 0}, {"depth": 9},
-        {"seed": 2**64}, {"seed": -1}, {"mode": [[]]}, {"mode": {}},
+        {"steps": 0}, {"steps": 2**24 + 1}, {"steps": True}, {"interval": 0}, {"interval": 2**32}, {"depth": 0},
+        {"depth": 9}, {"seed": 2**64}, {"seed": -1}, {"mode": [[]]}, {"mode": {}},
     ],
 )  # fmt: skip
 def test_a_spec_with_numbers_that_no_job_has(wrong: dict, run: Path) -> None:
@@ -463,7 +464,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
 @pytest.mark.parametrize("what", ["missing", "link", "dangling", "pipe", "short", "sparse"])
 @pytest.mark.usefixtures("calls_of_an_agent")
 def test_an_audit_writes_nothing_into_a_log(what: str, logged: Path, tmp_path: Path) -> None:
-    """It made a missing log, through a link to anywhere: as root a disk would have been overwritten; a pipe was read for ever."""
+    """It made a missing log, through a link to anywhere: as root a disk would have been overwritten; a pipe was read
+    for ever."""
     run, mine = Path(shutil.copytree(logged, tmp_path / "run")), tmp_path / "mine"
     log = run / "rounding.vglog"
     mine.write_bytes(b"precious")

@@ -1,4 +1,5 @@
-"""What a user orders badly: job files, factories, tasks, optimizers, options. One sentence each, before anything is written."""
+"""What a user orders badly: job files, factories, tasks, optimizers, options. One sentence each, before anything is
+written."""
 
 from __future__ import annotations
 

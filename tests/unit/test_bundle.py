@@ -156,7 +156,8 @@ def rename_in_the_file(path: Path, old: str, new: str) -> None:
 
 
 def test_two_tensors_with_one_name_are_refused(copy: Path) -> None:
-    """A checkpoint that is packed by name would lose one of them while all roots stay right: the trainer could not answer for its claim."""
+    """A checkpoint that is packed by name would lose one of them while all roots stay right: the trainer could not
+    answer for its claim."""
     path, program = copy / "initial.safetensors", load_bundle(copy).program
     rename_in_the_file(copy / "program.vgp", '"conv1.bias"', '"hidden.bias"')
     named = {

@@ -61,7 +61,8 @@ def test_dot_of_65536_terms(family):
 
 
 def test_every_pair_of_edges():
-    """All 27 x 27 products, and all sums of two products of a sign each: infinities, inf * 0, NaN, ties at the border."""
+    """All 27 x 27 products, and all sums of two products of a sign each: infinities, inf * 0, NaN, ties at the
+    border."""
     edges = from_words(EDGES)
     single = edges.view(1, -1, 1)
     assert words(dot(single, single)) == dot_words(single, single)

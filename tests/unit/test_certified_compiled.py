@@ -1,4 +1,5 @@
-"""The compiled loops against the torch passes, bit by bit, and their integer sums against the reference. Data: certified_data.py."""
+"""The compiled loops against the torch passes, bit by bit, and their integer sums against the reference. Data:
+certified_data.py."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def test_integer_sums_at_both_ends(sign):
 
 
 def test_integer_sums_beside_a_midpoint_wherever_its_bits_lie():
-    """2^24 + 1 units, and one bit 28 to 31 places below the last: what is rounded away still tells on which side the sum lies."""
+    """2^24 + 1 units, and one bit 28 to 31 places below the last: what is rounded away still tells on which side the
+    sum lies."""
     limbs, ones = np.empty(compiled_exact.LIMBS, np.int64), np.ones(3, np.float32)
     for place, below, sign in itertools.product(range(-64, 64), range(28, 32), (1.0, -1.0)):
         x = torch.tensor([2.0 ** (place + 24), 2.0**place, sign * 2.0 ** (place - below)])
@@ -114,7 +116,8 @@ def test_integer_sums_beside_a_midpoint_wherever_its_bits_lie():
 
 @pytest.mark.parametrize("k", [300, 5000])
 def test_a_second_digit_settles_what_one_leaves_open(k):
-    """Rows whose halves nearly cancel: one digit is certain of few sums, two of most; both are right where they are certain."""
+    """Rows whose halves nearly cancel: one digit is certain of few sums, two of most; both are right where they are
+    certain."""
     a, b = draw("cancelling", 200, k), draw("normal", 200, k, seed=1)
     half = k // 2
     b[:, half : 2 * half] = b[:, :half]
@@ -297,7 +300,8 @@ def test_runs_of_a_table():
 @pytest.mark.parametrize("width", [3, 8, 21])
 @pytest.mark.parametrize("turned", [False, True])
 def test_folded_operands_are_read_in_any_runs(family, width, turned, monkeypatch):
-    """Pixels by channels and channels by pixels: by rows, across them, word by word; in tiles that end where a run does not."""
+    """Pixels by channels and channels by pixels: by rows, across them, word by word; in tiles that end where a run does
+    not."""
     monkeypatch.setattr(folded, "LEAST", 0)
     monkeypatch.setitem(workspace.PRODUCTS, "cpu", 1 << 11)
     view = draw(family, 3, 40, 9, width).permute(*((1, 0, 2, 3) if turned else (0, 2, 3, 1)))

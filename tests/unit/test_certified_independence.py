@@ -1,7 +1,8 @@
-"""Results do not depend on the device: not one bit changes under libraries that keep their promises as badly as they may.
+"""Results do not depend on the device: not one bit changes under libraries that keep their promises as badly as they
+may.
 
-Each property has a red twin: a library that breaks its promise, or a proof constant that is wrong, and then bits do change.
-Data: certified_data.py.
+Each property has a red twin: a library that breaks its promise, or a proof constant that is wrong, and then bits do
+change. Data: certified_data.py.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def test_the_bound_is_needed(monkeypatch):
 
 @pytest.mark.parametrize("scale", [1.0, 16.0])
 def test_the_bound_is_tight_to_a_small_factor(scale):
-    """Errors of 16 times the bound, pushed toward midpoints, are caught among 60,000 products; errors of the bound are not."""
+    """Errors of 16 times the bound, pushed toward midpoints, are caught among 60,000 products; errors of the bound are
+    not."""
     a, b = draw("normal", 1, 250, 129), draw("normal", 1, 250, 129, seed=1)
     expected = dot(a, b)
     with perturbed_products("midpoint", scale):

@@ -1,4 +1,5 @@
-"""Convolutions by minimal filtering: the words of the direct product, an error within the bound, and when the direct way is taken."""
+"""Convolutions by minimal filtering: the words of the direct product, an error within the bound, and when the direct
+way is taken."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ def _tile(filters: Tensor, rows: Folded) -> FilteredTile:
 
 
 def test_the_bound_has_the_symmetries_of_a_tile():
-    """Pictures upside down, or from right to left: the same bounds and norms at the mirrored pixels, exact for whole numbers."""
+    """Pictures upside down, or from right to left: the same bounds and norms at the mirrored pixels, exact for whole
+    numbers."""
     squares = torch.randint(0, 9, (3, 4, 10), generator=torch.Generator().manual_seed(3)).double().square()
 
     def bounds_of(squares: Tensor) -> list[Tensor]:

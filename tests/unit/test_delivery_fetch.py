@@ -1,4 +1,5 @@
-"""Sealing, fetching and deciphering: over real HTTP with a bad server in between, killed in the middle, and tampered with."""
+"""Sealing, fetching and deciphering: over real HTTP with a bad server in between, killed in the middle, and tampered
+with."""
 
 from __future__ import annotations
 
@@ -247,7 +248,8 @@ def test_a_true_hash_that_does_not_follow_is_shown(tmp_path: Path, sizes: tuple[
 
 
 def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trainer's server must not make the client ask hosts of its own network, nor keep it for ever by a byte now and then."""
+    """A trainer's server must not make the client ask hosts of its own network, nor keep it for ever by a byte now and
+    then."""
     from vgame.chain import http
 
     class Bad(BaseHTTPRequestHandler):

@@ -24,12 +24,53 @@ NAN = 0x7FC00000
 CLOSEST = json.loads((Path(__file__).parents[1] / "vectors" / "elementary_closest.json").read_text())
 each_function = pytest.mark.parametrize("function", ELEMENTARY, ids=lambda f: f.name)
 
-#: where a formula, a clamp or a table row changes, and the special values; each is tested with its neighbours and both signs
+#: where a formula, a clamp or a table row changes, and the special values; each is tested with its neighbours and both
+#: signs
 BORDERS = [
-    0.0, 2.0**-149, 2.0**-126, 2.0**-53, 2.0**-29, 2.0**-25, 2.0**-24, 2.0**-12, 3 * 2.0**-12, 2.0**-11, math.log(2) / 2, 0.5,
-    math.sqrt(0.5) - 1, math.sqrt(2) - 1, math.sqrt(0.5), 1.0, math.sqrt(2), math.pi / 2, 2.0, math.pi, 3.92, 4.0, 9.01, 10.0, 16.6,
-    17.4, 18.0, 30.0, 40.0, 87.34, 88.02, 88.73, 89.0, 90.0, 103.3, 103.97, 104.0, 105.0, 2.0**21, 2.0**24, 2.0**53, 2.0**126, 2.0**127,
-]  # fmt: skip
+    0.0,
+    2.0**-149,
+    2.0**-126,
+    2.0**-53,
+    2.0**-29,
+    2.0**-25,
+    2.0**-24,
+    2.0**-12,
+    3 * 2.0**-12,
+    2.0**-11,
+    math.log(2) / 2,
+    0.5,
+    math.sqrt(0.5) - 1,
+    math.sqrt(2) - 1,
+    math.sqrt(0.5),
+    1.0,
+    math.sqrt(2),
+    math.pi / 2,
+    2.0,
+    math.pi,
+    3.92,
+    4.0,
+    9.01,
+    10.0,
+    16.6,
+    17.4,
+    18.0,
+    30.0,
+    40.0,
+    87.34,
+    88.02,
+    88.73,
+    89.0,
+    90.0,
+    103.3,
+    103.97,
+    104.0,
+    105.0,
+    2.0**21,
+    2.0**24,
+    2.0**53,
+    2.0**126,
+    2.0**127,
+]
 
 
 def to_words(x: torch.Tensor) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Operator and source records: every field where docs/formats.md puts it, and no second way to write the same operator."""
+"""Operator and source records: every field where docs/formats.md puts it, and no second way to write the same
+operator."""
 
 from __future__ import annotations
 

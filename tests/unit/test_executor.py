@@ -1,4 +1,5 @@
-"""Every kind of operator and every function: the executor's words are the reference's words, bit for bit (mode `correct`)."""
+"""Every kind of operator and every function: the executor's words are the reference's words, bit for bit (mode
+`correct`)."""
 
 from __future__ import annotations
 
@@ -207,8 +208,10 @@ def test_batches_that_serve_all(variant: Variant, shared_a: bool, shared_b: bool
 @pytest.mark.parametrize("variant", Variant, ids=lambda v: v.name)
 def test_sums_decided_in_blocks(variant: Variant, k: int) -> None:
     generator = torch.Generator().manual_seed(k)
-    left, right = (torch.randn(2 * k, generator=generator) * 2.0 ** torch.randint(-30, 30, (2 * k,), generator=generator)
-                   for _ in range(2))  # fmt: skip
+    left, right = (
+        torch.randn(2 * k, generator=generator) * 2.0 ** torch.randint(-30, 30, (2 * k,), generator=generator)
+        for _ in range(2)
+    )
     left[0], right[0], left[k - 1], right[k - 1] = 2.0**60, 2.0**60, -(2.0**60), 2.0**60  # the large terms cancel
     if variant is Variant.ONE_HOT:
         left = torch.randint(-1, 3, (k,), generator=generator, dtype=torch.int32)
@@ -406,7 +409,8 @@ LATE = 9  # products that wait
 
 
 def products_read_late() -> tuple[list[Operator], World]:
-    """Some products, some maps, and readers of the products in an order of their own: whole, turned, added up, multiplied."""
+    """Some products, some maps, and readers of the products in an order of their own: whole, turned, added up,
+    multiplied."""
     operators: list[Operator] = [Contract(Variant.DOT, 1, 8 + i, 12, 30, state(i), state(LATE)) for i in range(LATE)]
     double = Map(Function.ADD, (240,), (identity_access(state(), 240),) * 2, False)
     operators += [double] * (FAR + LATE)

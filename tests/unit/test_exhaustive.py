@@ -28,7 +28,8 @@ import exhaustive_reference as exact  # noqa: E402
 RECORD = json.loads(exhaustive.RECORD.read_text())
 each_function = pytest.mark.parametrize("function", ELEMENTARY, ids=lambda f: f.name)
 
-#: first words of panels: zero, the least and greatest magnitudes, one, the edges of the constant regions, infinities and NaN
+#: first words of panels: zero, the least and greatest magnitudes, one, the edges of the constant regions, infinities
+#: and NaN
 EDGES = [
     0x00000,
     0x00001,

@@ -1,4 +1,5 @@
-"""A disk that fills while a run is written: whatever write it is that fails, an agent waits and goes on to the same files."""
+"""A disk that fills while a run is written: whatever write it is that fails, an agent waits and goes on to the same
+files."""
 
 from __future__ import annotations
 
@@ -146,7 +147,8 @@ def test_without_an_agent_it_is_one_sentence(bundle: Bundle, tmp_path: Path, mon
 
 
 def test_a_run_is_gone_on_with_on_a_full_disk(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that is started again writes nothing before there is something new, also where a kill left a check without its root."""
+    """An agent that is started again writes nothing before there is something new, also where a kill left a check
+    without its root."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
     compute(whole, bundle, once)
     compute(folder, bundle, once, 3).release()

@@ -1,4 +1,5 @@
-"""Steps that a client makes slow: clocks are set by the slowest step that any data could make, and it changes no word."""
+"""Steps that a client makes slow: clocks are set by the slowest step that any data could make, and it changes no
+word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a history keeps in memory for a dispute stays within its bound, and is counted, not summed up again at every operator."""
+"""What a history keeps in memory for a dispute stays within its bound, and is counted, not summed up again at every
+operator."""
 
 from __future__ import annotations
 

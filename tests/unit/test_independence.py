@@ -1,4 +1,5 @@
-"""Whole training steps under the worst library that keeps its promises: not one bit of any root changes, for any model."""
+"""Whole training steps under the worst library that keeps its promises: not one bit of any root changes, for any
+model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Data that does not fit is refused before a job exists: values, types, labels and tokens out of range, integers beyond 32 bits."""
+"""Data that does not fit is refused before a job exists: values, types, labels and tokens out of range, integers beyond
+32 bits."""
 
 from __future__ import annotations
 
@@ -161,7 +162,10 @@ def test_a_constant_index_out_of_range_is_refused(read, last: int, expected: str
 def test_a_source_of_too_few_words_is_refused(held: bool) -> None:
     """torch raises an error; the program would read zeros."""
     mask = (torch.arange(8 * 3) % 3 < 2).view(8, 3)
-    loss = lambda m, b: m(b["x"]).masked_scatter(b["m"] if not held else mask[:4], b["x"][0, :2].repeat(n)).mean()  # noqa: E731
+
+    def loss(m, b):
+        return m(b["x"]).masked_scatter(b["m"] if not held else mask[:4], b["x"][0, :2].repeat(n)).mean()
+
     data = {"x": torch.ones(8, 3), "m": mask}
     n = 4
     assert lowered(Made(lambda m, x: x), data, loss).program.operators

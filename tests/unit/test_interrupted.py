@@ -1,4 +1,5 @@
-"""`vgame train` as a process: killed, or out of disk in the middle of a checkpoint. Nothing is lost, and it goes on to the same bits."""
+"""`vgame train` as a process: killed, or out of disk in the middle of a checkpoint. Nothing is lost, and it goes on to
+the same bits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Jobs from end to end, as files: captured, trained on one device, audited on another, with identical roots. The shipped small models and
-three modules of a user (tests/user)."""
+"""Jobs from end to end, as files: captured, trained on one device, audited on another, with identical roots. The
+shipped small models and three modules of a user (tests/user)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ prepare_environment("compatible")
 from vgame.cli.runs import audit_offline
 from vgame.system.progress import Reporter
 for run in sys.argv[1:]:
-    print(json.dumps([Path(run).name, audit_offline(Path(run), "compatible", None, None, 0, Reporter())]), file=sys.stderr)
+    found = audit_offline(Path(run), "compatible", None, None, 0, Reporter())
+    print(json.dumps([Path(run).name, found]), file=sys.stderr)
 """
 
 

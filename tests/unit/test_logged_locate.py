@@ -1,4 +1,5 @@
-"""`vgame locate` on two runs in mode `logged` that truly differ: other devices, thresholds that are too small, a tampered log."""
+"""`vgame locate` on two runs in mode `logged` that truly differ: other devices, thresholds that are too small, a
+tampered log."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def honest(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_trainers_on_two_devices(tmp_path: Path) -> None:
-    """Each run is right by its own log; they part at one sum, by one unit in the last place, and an audit of both matches."""
+    """Each run is right by its own log; they part at one sum, by one unit in the last place, and an audit of both
+    matches."""
     save_bundle(prepare(job(args=job().args | {"batch": 64}, steps=2)), tmp_path / "bundle")
     runs = [tmp_path / "up", tmp_path / "down"]
     for run in runs:

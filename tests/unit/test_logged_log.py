@@ -1,4 +1,5 @@
-"""The rounding log: encodings against each other, files that are cut, damaged, reordered or of another job, and its root."""
+"""The rounding log: encodings against each other, files that are cut, damaged, reordered or of another job, and its
+root."""
 
 from __future__ import annotations
 

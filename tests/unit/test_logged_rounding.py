@@ -1,4 +1,5 @@
-"""RN_b, entries and copies: the compiled loops and the torch passes against integers, on words where rounding is hard."""
+"""RN_b, entries and copies: the compiled loops and the torch passes against integers, on words where rounding is
+hard."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from vgame.program.program import Program
 
 
 def hard(bits: int, count: int = 300) -> np.ndarray:
-    """binary64 values on, beside and between grid values and midpoints: every binade's ends, subnormals, overflow, zeros."""
+    """binary64 values on, beside and between grid values and midpoints: every binade's ends, subnormals, overflow,
+    zeros."""
     dice = np.random.default_rng(bits)
     low = 32 - bits
     words = dice.integers(0, 0x7F800000 >> low, count, dtype=np.uint32)
@@ -58,7 +60,8 @@ def test_at_32_bits_it_is_binary32_and_at_fewer_it_rounds_once() -> None:
     for x in hard(32):
         if np.isfinite(x):
             assert rounding.round_float(x, 32) & 0x7FFFFFFF == round_to_binary32(abs(Fraction(x)))
-    # rounded to 32 bits first, this would become a midpoint of the grid of 26 bits, and then go up to the even neighbour
+    # rounded to 32 bits first, this would become a midpoint of the grid of 26 bits, and then go up to the even
+    # neighbour
     twice = 1 + 3 * 2.0**-18 - 2.0**-40
     assert rounding.round_float(twice, 26) == 0x3F800000 + (1 << 6)
     assert rounding.round_float(float(np.float32(twice)), 26) == 0x3F800000 + (2 << 6)
@@ -99,7 +102,8 @@ def test_a_copied_entry_undoes_the_other_devices_rounding() -> None:
 
 @pytest.mark.parametrize("bits", (26, 29))
 def test_functions_are_rounded_once_to_the_bits(bits: int) -> None:
-    """exp and the quotient of words on the grid; the library's are within two units of binary64, and near no midpoint here."""
+    """exp and the quotient of words on the grid; the library's are within two units of binary64, and near no midpoint
+    here."""
     x = rounding.round_tensor(torch.linspace(-3, 3, 400, dtype=torch.float64), bits)
     kernels = Logged(Program((), (), (), 0, 0, 0), bits, {})
     found = kernels.map(Function.EXP, x), kernels.map(Function.DIV, x, x + 8)

@@ -1,5 +1,5 @@
-"""Runs in mode `logged` from end to end: trained on one device, audited on another; killed and resumed; logs that are not the committed
-ones, and logs that were tampered with."""
+"""Runs in mode `logged` from end to end: trained on one device, audited on another; killed and resumed; logs that are
+not the committed ones, and logs that were tampered with."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def test_a_tampered_log_is_convicted(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_tampering_trainer_may_do(run: Path, bundle: Path, tmp_path: Path) -> None:
-    """The freedom that remains: where the bound reaches over a midpoint, either word is a rounding that some device makes."""
+    """The freedom that remains: where the bound reaches over a midpoint, either word is a rounding that some device
+    makes."""
     log, free = open_run(run).log, []
     for step in range(1, 5):
         for operator, entries in log.read(step).items():

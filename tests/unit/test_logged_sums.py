@@ -1,4 +1,5 @@
-"""Trainer and auditor of one sum: with the proven window both give the same words on devices that err as much as the bound allows."""
+"""Trainer and auditor of one sum: with the proven window both give the same words on devices that err as much as the
+bound allows."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_the_auditor_gets_the_trainers_words(kind: str, bits: int) -> None:
 @pytest.mark.parametrize("bits", (26, 29, 32))
 @pytest.mark.parametrize("allowed", (True, False), ids=["compiled", "passes"])
 def test_a_negative_sum_that_rounds_to_zero_is_positive_zero(bits: int, allowed: bool) -> None:
-    """-2^-149 is summed exactly, for the terms before it cancel; with fewer than 32 bits it lies below half of the least cell."""
+    """-2^-149 is summed exactly, for the terms before it cancel; with fewer than 32 bits it lies below half of the
+    least cell."""
     a, b = torch.tensor([1.0, 1.0, 1.0, 2.0**-149]), torch.tensor([1.0, 2.0**-20, -1 - 2.0**-20, -1.0])
     word = enclose_dot(words(a), words(b), bits).word(Direction.NONE)
     with compiled(allowed):
@@ -112,7 +114,8 @@ def test_a_negative_sum_that_rounds_to_zero_is_positive_zero(bits: int, allowed:
 
 
 def sums_where_rounding_is_hard(bits: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(exact sums, bounds): at ends and midpoints of cells, at powers of two and at zero; from little of a cell to many of them."""
+    """(exact sums, bounds): at ends and midpoints of cells, at powers of two and at zero; from little of a cell to many
+    of them."""
     dice = np.random.default_rng(7)
     low = np.where(dice.random(size) < 0.8, 0, dice.integers(0, 1 << bits - 9, size)) << 32 - bits
     end = (low + (dice.choice([0, 1, 127], size) << 23)).astype(np.int32).view(np.float32).astype(np.float64)
@@ -193,7 +196,8 @@ def test_a_sum_one_unit_beside_a_midpoint(middle: int, unit: float, bits: int, a
 
 
 def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who computes tile by tile logs, and follows, as who computes at once: every entry at its place in the whole result."""
+    """Who computes tile by tile logs, and follows, as who computes at once: every entry at its place in the whole
+    result."""
     rows, terms = draw("normal", (200, 150), 5), draw("normal", (3, 20, 90), 7)
     for x in (rows, terms):  # large terms that cancel: every few sums have an entry
         third = x.shape[-1] // 3
@@ -266,7 +270,8 @@ def test_passes_and_compiled_loops_agree() -> None:
 
 
 def test_an_arbitrary_log_is_followed_alike_by_passes_and_compiled_loops() -> None:
-    """Words, corrections, what integers must decide, what is refused: the same, for entries near midpoints and far from them."""
+    """Words, corrections, what integers must decide, what is refused: the same, for entries near midpoints and far from
+    them."""
     dice, seen = np.random.default_rng(5), set()
     for kind in KINDS:
         for bits in (26, 32):
@@ -359,7 +364,8 @@ def test_the_predicate_on_cases_by_hand() -> None:
 
 
 def test_an_auditor_has_the_word_of_the_integers_whatever_the_log_says() -> None:
-    """Entries left out, added, flipped: with proven windows the word is a function of operands and log, on every device."""
+    """Entries left out, added, flipped: with proven windows the word is a function of operands and log, on every
+    device."""
     a, b = draw("normal", (1, 8, 512), 1), draw("normal", (1, 8, 512), 2)
     a[..., 256:] = -a[..., :256] * (1 + 2.0**-22)
     b[..., 256:] = b[..., :256]
@@ -385,7 +391,8 @@ def test_an_auditor_has_the_word_of_the_integers_whatever_the_log_says() -> None
 
 @pytest.mark.parametrize("device", ("up", "down"))
 def test_entries_for_sums_beside_an_end_of_their_cell_need_no_integers(device: str) -> None:
-    """Integers, whose sums are ends of cells, and one of whose terms has a tail: a log with an entry for each cannot hold an auditor up."""
+    """Integers, whose sums are ends of cells, and one of whose terms has a tail: a log with an entry for each cannot
+    hold an auditor up."""
     a, b = (draw("low bits", (1, 12, 300), seed) for seed in (1, 2))
     a[..., 0], b[..., 0] = 2.0**-40, torch.tensor([1.0, -1.0, 0.0]).repeat(4)
     rows = [[words(row) for row in x[0]] for x in (a, b)]
@@ -425,7 +432,8 @@ def three_batches(variant: Variant, terms: torch.Tensor, log: dict[int, Entries]
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_every_batch_has_entries_of_its_own(variant: Variant) -> None:
-    """Three batches of the same terms, which leave two words: what is logged of one batch says nothing of the others."""
+    """Three batches of the same terms, which leave two words: what is logged of one batch says nothing of the
+    others."""
     terms = torch.tensor([1.0, 2.0**-24, 2.0**20, -(2.0**20), 2.0**-60])
     log = {0: Entries(np.array([1, 2]), np.array([False, True]))}
     assert three_batches(variant, terms, log) == [1 + 2.0**-23, 1.0, 1 + 2.0**-23]
@@ -434,7 +442,8 @@ def test_every_batch_has_entries_of_its_own(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_an_entry_that_only_the_integers_refuse_does_not_count(variant: Variant) -> None:
-    """The exact sum is one and a half bounds from the midpoint: too far for any trainer, too near for one device's sum to tell."""
+    """The exact sum is one and a half bounds from the midpoint: too far for any trainer, too near for one device's sum
+    to tell."""
     terms = torch.tensor([1.0, 2.0**-24, 2.0**20, -(2.0**20), 15 * 2.0**-33 + 2.0**-50])
     assert not enclose_sum(words(terms), 32).allows(Direction.DOWN)
     assert three_batches(variant, terms, {0: Entries(np.array([1]), np.array([False]))}) == [1 + 2.0**-23] * 3

@@ -1,4 +1,5 @@
-"""The LOG tree: every entry, and every absence of one, has an opening that leads to the root from its place and from no other."""
+"""The LOG tree: every entry, and every absence of one, has an opening that leads to the root from its place and from no
+other."""
 
 from __future__ import annotations
 

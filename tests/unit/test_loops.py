@@ -1,4 +1,5 @@
-"""The compiler's cache is a convenience: where it cannot be read or written, loops are compiled, and nobody ends for it."""
+"""The compiler's cache is a convenience: where it cannot be read or written, loops are compiled, and nobody ends for
+it."""
 
 from __future__ import annotations
 

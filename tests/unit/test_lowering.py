@@ -1,4 +1,5 @@
-"""Every rule of vgame/program/lowering: what a program computes is what torch means (see traced.py for the tolerance)."""
+"""Every rule of vgame/program/lowering: what a program computes is what torch means (see traced.py for the
+tolerance)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Optimizers and schedulers beside the library's own loop: the same steps in binary64 by torch and in exact binary32 by the executor."""
+"""Optimizers and schedulers beside the library's own loop: the same steps in binary64 by torch and in exact binary32 by
+the executor."""
 
 from __future__ import annotations
 

@@ -91,8 +91,15 @@ def with_a_vector_of_its_own(self) -> None:
 
 
 FOLLOWED = [
-    rebinds, by_place, by_number_of_parameters, one_form_each, lowers_its_rate, begins_again, by_rows, with_a_vector_of_its_own,
-]  # fmt: skip
+    rebinds,
+    by_place,
+    by_number_of_parameters,
+    one_form_each,
+    lowers_its_rate,
+    begins_again,
+    by_rows,
+    with_a_vector_of_its_own,
+]
 
 
 @pytest.mark.parametrize("step", FOLLOWED)

@@ -1,4 +1,5 @@
-"""What a program would not carry to the next step is refused: state outside of buffers, tensors with two names, hooks, optimizers."""
+"""What a program would not carry to the next step is refused: state outside of buffers, tensors with two names, hooks,
+optimizers."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Holding(nn.Module):
-    """A linear layer and a buffer, a plain tensor, a number, nothing, containers and an object, which `then` may change."""
+    """A linear layer and a buffer, a plain tensor, a number, nothing, containers and an object, which `then` may
+    change."""
 
     def __init__(self, then: Callable[[nn.Module, torch.Tensor], None]) -> None:
         super().__init__()

@@ -156,7 +156,8 @@ ROOTS = ("roots.bin", "checks.bin")
 def test_a_run_that_is_another_one_for_the_workers(
     run: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cheat's roots are there when the audit begins, honest ones when its workers look: its roots were told as a MATCH, and recorded."""
+    """A cheat's roots are there when the audit begins, honest ones when its workers look: its roots were told as a
+    MATCH, and recorded."""
     other, begin = vgame.train(bundle("0.2"), tmp_path / "other").folder, _Worker.__init__
     for name in ROOTS:
         shutil.copy(other / name, copy / name)

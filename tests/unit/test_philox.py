@@ -34,7 +34,8 @@ def test_one_bit_changes_the_words() -> None:
 
 
 def test_random_words_address_the_counter() -> None:
-    """Word e mod 4 of counter (e div 4, operator, step mod 2^32, step div 2^32) under key (seed mod 2^32, seed div 2^32)."""
+    """Word e mod 4 of counter (e div 4, operator, step mod 2^32, step div 2^32) under key (seed mod 2^32, seed div
+    2^32)."""
     seed, step, operator = 0x0123456789ABCDEF, (5 << 32) + 6, 7
     for element in (0, 1, 2, 3, 4, 2**31 - 1):
         words = philox((element // 4, operator, 6, 5), (0x89ABCDEF, 0x01234567))

@@ -206,7 +206,8 @@ def test_chains_are_their_operators(seed):
 
 
 def test_what_a_chain_is():
-    """Three maps in place are one unit; what reads a value elsewhere ends the chain, and only what others read is stored."""
+    """Three maps in place are one unit; what reads a value elsewhere ends the chain, and only what others read is
+    stored."""
     first, second = Ref(RefClass.OPERATOR, 0), Ref(RefClass.OPERATOR, 1)
     negative = Map(Function.NEG, (WORDS,), (identity_access(Ref(RefClass.STATE), WORDS),), False)
     twice = Map(Function.ADD, (WORDS,), (identity_access(first, WORDS), identity_access(first, WORDS)), False)
@@ -221,7 +222,8 @@ def test_what_a_chain_is():
 
 
 def test_the_first_words_of_an_output_are_no_link_of_a_chain():
-    """A map over four words of an output of six; and words behind the first ones, or from last to first, are not read in place."""
+    """A map over four words of an output of six; and words behind the first ones, or from last to first, are not read
+    in place."""
     ref = Ref(RefClass.OPERATOR, 0)
     ways = {size: Access(ref, (Dim(6, first),), ((0, way),)) for size, first, way in ((5, 0, 1), (4, 2, 1), (6, 5, -1))}
     assert [is_identity(access, (size,)) for size, access in ways.items()] == [True, False, False]

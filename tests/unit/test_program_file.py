@@ -55,7 +55,8 @@ def test_every_extension_is_refused() -> None:
 
 
 def test_every_flipped_bit_is_refused_or_another_program() -> None:
-    """Same root: a label, or the type of a constant (its users fix that). Another root: the counts of data and scalars."""
+    """Same root: a label, or the type of a constant (its users fix that). Another root: the counts of data and
+    scalars."""
     same, other = set(), set()
     for bit in range(8 * len(FILE)):
         changed = bytearray(FILE)

@@ -1,4 +1,5 @@
-"""A run behind URLs is audited as one in a folder, whatever servers do: they drop, corrupt, stall, redirect, lie about sizes."""
+"""A run behind URLs is audited as one in a folder, whatever servers do: they drop, corrupt, stall, redirect, lie about
+sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An audit of a run that another host serves, over a good link and one with delay and loss: network namespaces, made and removed here."""
+"""An audit of a run that another host serves, over a good link and one with delay and loss: network namespaces, made
+and removed here."""
 
 from __future__ import annotations
 

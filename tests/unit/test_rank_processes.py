@@ -1,4 +1,5 @@
-"""Ranks as processes, over gloo: the same run root, begun with some and ended with others; who dies or hangs is named."""
+"""Ranks as processes, over gloo: the same run root, begun with some and ended with others; who dies or hangs is
+named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ranks in one process: the parts of a step give the bits of the whole one, whatever the number of ranks (docs/ranks.md)."""
+"""Ranks in one process: the parts of a step give the bits of the whole one, whatever the number of ranks
+(docs/ranks.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An audit on a Ray cluster says what one process says, whatever becomes of its tasks. The cluster is another process's."""
+"""An audit on a Ray cluster says what one process says, whatever becomes of its tasks. The cluster is another
+process's."""
 
 from __future__ import annotations
 

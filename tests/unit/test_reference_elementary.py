@@ -1,4 +1,5 @@
-"""The reference's elementary functions against the C library's binary64 ones, and where those cannot tell, settled vectors."""
+"""The reference's elementary functions against the C library's binary64 ones, and where those cannot tell, settled
+vectors."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ LIBRARY = {
 
 @pytest.mark.parametrize("function", ELEMENTARY, ids=lambda f: f.name)
 def test_elementary_equals_binary64_where_that_is_certain(function: Function) -> None:
-    """A binary64 result with an error below 2^-48 (relative) settles the rounding unless a midpoint lies within that error."""
+    """A binary64 result with an error below 2^-48 (relative) settles the rounding unless a midpoint lies within that
+    error."""
     certain = 0
     for word in EDGES + words(int(function), 3_000):
         try:

@@ -88,8 +88,8 @@ def test_safe_terms_have_no_shortcoming_and_smaller_ones_have(bundle: Bundle) ->
 @pytest.mark.parametrize(
     "name,value",
     [
-        ("claim_window", 2 * 240 // 2 + KEPT_OUT - 1), ("auditor_bond", 1), ("diverged_pay", 0), ("challenge_window", 2**32 - 1),
-        ("auditor_budget", 2**32 - 1),
+        ("claim_window", 2 * 240 // 2 + KEPT_OUT - 1), ("auditor_bond", 1), ("diverged_pay", 0),
+        ("challenge_window", 2**32 - 1), ("auditor_budget", 2**32 - 1),
     ],
 )  # fmt: skip
 def test_a_trainer_refuses_what_could_hurt_it(bundle: Bundle, name: str, value: int) -> None:
@@ -297,7 +297,8 @@ def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is
     ("terms", "word"),
     [
         ({"trainer_bond": 10**18 - 1}, "trainer_bond"), ({"auditor_bond": 0}, "auditor_bond"),
-        ({"reward": 0, "diverged_pay": 0, "trainer_bond": 0}, "trainer_bond"), ({"trainer_budget": 10, "slot": 11}, "trainer_budget"),
+        ({"reward": 0, "diverged_pay": 0, "trainer_bond": 0}, "trainer_bond"),
+        ({"trainer_budget": 10, "slot": 11}, "trainer_budget"),
         ({"diverged_pay": 2 * 10**18}, "diverged_pay"),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Losses that take turns in one step: each sees what the optimizers before it have done (a GAN as people write it), beside torch's loop."""
+"""Losses that take turns in one step: each sees what the optimizers before it have done (a GAN as people write it),
+beside torch's loop."""
 
 from __future__ import annotations
 

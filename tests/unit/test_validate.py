@@ -1,4 +1,5 @@
-"""Every rule of docs/formats.md section 3 has a program that breaks it, and is refused by a message that names the operator."""
+"""Every rule of docs/formats.md section 3 has a program that breaks it, and is refused by a message that names the
+operator."""
 
 from __future__ import annotations
 
@@ -53,8 +54,12 @@ OPERATORS: tuple[Operator, ...] = (
     Gather(4, 1, 10, op(0), Ref(RefClass.DATA, 1), 0, True),
     Contract(Variant.DOT, 1, 4, 2, 3, op(LOAD), WEIGHTS),
     ReduceMax(4, 2, 2, op(PRODUCT)),
-    Map(Function.SUB, (4, 2), (
-        Access(op(PRODUCT), (Dim(8),), ((0, 2), (0, 1))), Access(op(MAXIMA), (Dim(4),), ((0, 1), (BROADCAST, 0)))), False),
+    Map(
+        Function.SUB,
+        (4, 2),
+        (Access(op(PRODUCT), (Dim(8),), ((0, 2), (0, 1))), Access(op(MAXIMA), (Dim(4),), ((0, 1), (BROADCAST, 0)))),
+        False,
+    ),
     ArgMax(4, 2, op(SHIFTED)),
     Philox(8),
     Map(Function.SELECT, (8,), (identity_access(op(WORDS), 8), identity_access(op(SHIFTED), 8), immediate(0)), False),
@@ -63,7 +68,7 @@ OPERATORS: tuple[Operator, ...] = (
     Copy((6,), (Access(op(SUMS), (Dim(6, 5),), ((0, -1),)), identity_access(WEIGHTS, 6)), False),
     Map(Function.MUL, (6,), (identity_access(op(TURNED), 6), RATE), False),
     Map(Function.IADD, (1,), (identity_access(COUNTER, 1), immediate(1)), True),
-)  # fmt: skip
+)
 SOURCES = (Source(op(UPDATE), 6), Source(op(COUNT), 1, True), Source(FROZEN, 2))
 PROGRAM = Program(
     OPERATORS, SOURCES, (torch.arange(12.0),), 2, 1, LOSS, Labels(tuple(f"layer{i}" for i in range(len(OPERATORS))))

@@ -1,4 +1,5 @@
-"""The fast paths give what tests/vectors/ holds, and the files are what the reference writes today (scripts/vectors.py)."""
+"""The fast paths give what tests/vectors/ holds, and the files are what the reference writes today
+(scripts/vectors.py)."""
 
 from __future__ import annotations
 

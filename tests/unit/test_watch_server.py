@@ -241,7 +241,8 @@ def test_every_move_has_a_sentence_on_the_page() -> None:
         n
         for n in names
         if re.match(
-            r"select|tie|openLeaf|reveal|prove|challenge|post|timeout|finalize|expire|refund|withdraw|createJob|acceptJob|setDelegate|payReward",
+            r"select|tie|openLeaf|reveal|prove|challenge|post|timeout|"
+            r"finalize|expire|refund|withdraw|createJob|acceptJob|setDelegate|payReward",
             n,
         )
     ]

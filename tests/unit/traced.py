@@ -1,6 +1,8 @@
-"""Torch models beside their lowered programs: the same steps in binary64 by torch and in exact binary32 by the executor.
+"""Torch models beside their lowered programs: the same steps in binary64 by torch and in exact binary32 by the
+executor.
 
-Here, and only here, a relative tolerance is right: torch is not the truth, the programs' bits are checked against the reference elsewhere.
+Here, and only here, a relative tolerance is right: torch is not the truth, the programs' bits are checked against the
+reference elsewhere.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def test_save_pretrained_is_the_models_own(run: vgame.Run, tmp_path: Path) -> No
 
 
 def test_a_continued_run_is_the_longer_run(run: vgame.Run, tmp_path: Path) -> None:
-    """Weights, Adam's moments and its count of steps, the place in the data: eight steps at once give the same state."""
+    """Weights, Adam's moments and its count of steps, the place in the data: eight steps at once give the same
+    state."""
     more = vgame.train(vgame.prepare(job(task=task(order="sequential"), initial=run)), tmp_path / "more")
     whole = vgame.train(vgame.prepare(job(8)), tmp_path / "whole")
     a, b = more.state_dict(slots=True), whole.state_dict(slots=True)
@@ -262,7 +263,8 @@ def task({arguments}):
     {seeding}
     model = nn.Linear(2, 2)
     data = {{"x": torch.ones(4, 2)}}
-    return Task(model, lambda m, b: m(b["x"]).square().mean(), torch.optim.SGD(model.parameters(), lr={lr}), data, batch=2)
+    return Task(model, lambda m, b: m(b["x"]).square().mean(), torch.optim.SGD(model.parameters(), lr={lr}), data,
+                batch=2)
 """
 
 

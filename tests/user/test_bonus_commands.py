@@ -1,4 +1,5 @@
-"""A bonus by accuracy from the command line, with the agents of the API: promised, checked, evaluated, paid; or given back."""
+"""A bonus by accuracy from the command line, with the agents of the API: promised, checked, evaluated, paid; or given
+back."""
 
 from __future__ import annotations
 

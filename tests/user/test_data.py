@@ -88,14 +88,16 @@ def masked(samples: list[dict]) -> dict[str, torch.Tensor]:
         (DataLoader(Noisy(), batch_size=2), {}, "Noisy gives another sample each time: .* put it into the loss"),
         (DataLoader(Words(), batch_size=2, collate_fn=masked), {}, "collate_fn gives another batch each time"),
         (Endless(), {"batch": 2}, "Endless has no length"),
-        (DataLoader(Words(), batch_size=4, collate_fn=padded), {"batch": 2}, "batch = 2, but the DataLoader's batch_size is 4"),
+        (DataLoader(Words(), batch_size=4, collate_fn=padded), {"batch": 2}, "batch = 2, but the DataLoader's "
+                                                                             "batch_size is 4"),
         (DataLoader(Words(), batch_size=None), {}, "has no batch_size"),
         ([{"text": "a"}] * 3, {"batch": 2}, r"text\.0 is of type str; .*tokenise"),
         ((torch.ones(3), torch.ones(3)), {"batch": 2}, "the data is a tuple; a dictionary of tensors, a Dataset"),
         ({"x": [1, 2]}, {"batch": 2}, "the data x is of type list; a tensor is expected"),
         (DataLoader(Words(), 2, sampler=RandomSampler(Words(), num_samples=5)), {}, "draws samples by RandomSampler"),
         ([], {"batch": 2}, "has no sample"),
-        ({"x": torch.ones(4)}, {"batch": 2, "order": "random"}, "one of shuffled, sequential, streams, replacement, or a list"),
+        ({"x": torch.ones(4)}, {"batch": 2, "order": "random"}, "one of shuffled, sequential, streams, replacement, "
+                                                                "or a list"),
         ({"x": torch.ones(4)}, {"batch": 2, "order": [0], "weights": [1]}, "order and weights were both given"),
     ],
 )  # fmt: skip

@@ -83,7 +83,8 @@ KEYS = {"a": ("m.w", "float32"), "tied": ("m.w", "float32"), "count": ("m.n", "i
 
 
 def test_a_received_file_is_what_an_export_writes(tmp_path: Path) -> None:
-    """Key for key and bit for bit: tied weights, integers of every width, tensors that are not the module's left out."""
+    """Key for key and bit for bit: tied weights, integers of every width, tensors that are not the module's left
+    out."""
     from vgame.commit.tensor import tensor_bytes, tensor_root
     from vgame.delivery.received import StateFile
     from vgame.delivery.sealed import Shape, piece_leaves

@@ -20,7 +20,8 @@ loss = lambda model, batch: torch.nn.functional.cross_entropy(model(batch["x"]),
 
 def run(name, seed):
     task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, batch=8)
-    return vgame.train(vgame.prepare(vgame.Job(task, steps=4, interval=2, seed=seed, schedule=vgame.Constant(lr="0.1"))), name)
+    job = vgame.Job(task, steps=4, interval=2, seed=seed, schedule=vgame.Constant(lr="0.1"))
+    return vgame.train(vgame.prepare(job), name)
 
 one, other = run("one", 1), run("other", 2)
 assert vgame.audit(one).match

@@ -56,10 +56,19 @@ class InOrder(transformers.Trainer):
 
 def trainer(folder, made=None, collator=padded, kind=InOrder, callbacks=None, **options):
     defaults = {
-        "per_device_train_batch_size": 4, "max_steps": 8, "learning_rate": 0.01, "lr_scheduler_type": "linear", "warmup_steps": 3,
-        "weight_decay": 0.1, "logging_steps": 1, "report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "no",
+        "per_device_train_batch_size": 4,
+        "max_steps": 8,
+        "learning_rate": 0.01,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 3,
+        "weight_decay": 0.1,
+        "logging_steps": 1,
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "save_strategy": "no",
         "max_grad_norm": 0.5,
-    }  # fmt: skip
+    }
     args = transformers.TrainingArguments(str(folder), **(defaults | options))
     return kind(made or model(), args, train_dataset=samples(), data_collator=collator, callbacks=callbacks)
 

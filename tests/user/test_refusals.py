@@ -1,4 +1,5 @@
-"""Refusals that teach: a sentence with the user's own line, what cannot be, what to write instead; and what it says to write works."""
+"""Refusals that teach: a sentence with the user's own line, what cannot be, what to write instead; and what it says to
+write works."""
 
 from __future__ import annotations
 
@@ -62,9 +63,13 @@ CASES = {
     "shapes": (shapes, r"RuntimeError: .*\[4, 3\] X \[5, 2\]\.?, test_refusals.py line \d+$", nn.Linear),
     "backward": (backward, r"calls backward; leave backward", nn.Linear),
     "two losses": (turns, r"the loss returns a tuple, .* \(a GAN\) too, .*docs/loops.md", Gan),
-    "a dictionary": (lambda m, b: {"loss": m(b["x"]).mean()}, "returns a dict, one float32 is expected: return one of 'loss'", None),
+    "a dictionary": (
+        lambda m, b: {"loss": m(b["x"]).mean()},
+        "returns a dict, one float32 is expected: return one of 'loss'",
+        None,
+    ),
     "no such data": (missing, r"KeyError: 'images', test_refusals.py line \d+$", None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,5 @@
-"""Columns of Arrow and Parquet files as data: the numbers that were saved, types looked at first, what is no tensor refused."""
+"""Columns of Arrow and Parquet files as data: the numbers that were saved, types looked at first, what is no tensor
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a third party computes from the pages about formats alone is what vgame computes: the golden program, and steps under autocast."""
+"""What a third party computes from the pages about formats alone is what vgame computes: the golden program, and steps
+under autocast."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A step of a bundle as somebody computes it who has docs/formats.md and docs/numerics-bf16.md, NumPy and mpmath, but not vgame.
+"""A step of a bundle as somebody computes it who has docs/formats.md and docs/numerics-bf16.md, NumPy and mpmath, but
+not vgame.
 
-In: the bytes of a program file, and the tensors that it reads as uint32 words. Out: the words of every operator, the state after the
-step, roots. Each element is computed from exact numbers (Fraction) and rounded once. Slow, for small programs.
+In: the bytes of a program file, and the tensors that it reads as uint32 words. Out: the words of every operator, the
+state after the step, roots. Each element is computed from exact numbers (Fraction) and rounded once. Slow, for small
+programs.
 """
 
 from __future__ import annotations
@@ -68,10 +70,16 @@ def series(f: Callable, x: float, bits: int) -> float:
 
 #: code: (function, value at -infinity, at infinity); at zero: 1, 1/2, -infinity or the zero itself.
 ELEMENTARY = {
-    4: (mpmath.exp, 0.0, INFINITY), 5: (lambda x: mpmath.expm1(x), -1.0, INFINITY), 6: (mpmath.log, math.nan, INFINITY),
-    7: (lambda x: mpmath.log(1 + x), math.nan, INFINITY), 8: (mpmath.tanh, -1.0, 1.0), 9: (mpmath.erf, -1.0, 1.0),
-    10: (lambda x: 1 / (1 + mpmath.exp(-x)), 0.0, 1.0), 11: (mpmath.sin, math.nan, math.nan), 12: (mpmath.cos, math.nan, math.nan),
-}  # fmt: skip
+    4: (mpmath.exp, 0.0, INFINITY),
+    5: (lambda x: mpmath.expm1(x), -1.0, INFINITY),
+    6: (mpmath.log, math.nan, INFINITY),
+    7: (lambda x: mpmath.log(1 + x), math.nan, INFINITY),
+    8: (mpmath.tanh, -1.0, 1.0),
+    9: (mpmath.erf, -1.0, 1.0),
+    10: (lambda x: 1 / (1 + mpmath.exp(-x)), 0.0, 1.0),
+    11: (mpmath.sin, math.nan, math.nan),
+    12: (mpmath.cos, math.nan, math.nan),
+}
 AT_ZERO = {4: 1.0, 6: -INFINITY, 10: 0.5, 12: 1.0}
 
 

@@ -1,5 +1,5 @@
-"""Modules as a user of torch writes them: three architectures of its tutorials, rewritten from their descriptions. Nothing here knows vgame
-but the factories at the end, and nothing in vgame knows of this file."""
+"""Modules as a user of torch writes them: three architectures of its tutorials, rewritten from their descriptions.
+Nothing here knows vgame but the factories at the end, and nothing in vgame knows of this file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from vgame.tasks.task import Task
 
 
 class SpatialTransformer(nn.Module):
-    """A localisation network finds an affine map, the image is sampled through it, and a small convolutional network classifies it."""
+    """A localisation network finds an affine map, the image is sampled through it, and a small convolutional network
+    classifies it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +77,8 @@ class TransformerModel(nn.Module):
 
 
 class Translator(nn.Module):
-    """Sequence to sequence: a GRU encoder, a GRU decoder that attends to the encoder's states (Bahdanau), the right words fed back."""
+    """Sequence to sequence: a GRU encoder, a GRU decoder that attends to the encoder's states (Bahdanau), the right
+    words fed back."""
 
     def __init__(self, words: int, width: int = 16) -> None:
         super().__init__()

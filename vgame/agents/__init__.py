@@ -1,1 +1,2 @@
-"""Roles as processes: they connect, compute, play, wait and retry; and what stands on chain, for people and programs."""
+"""Roles as processes: they connect, compute, play, wait and retry; and what stands on chain, for people and
+programs."""

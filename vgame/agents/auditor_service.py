@@ -42,7 +42,8 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
 
 @dataclass(frozen=True)
 class Limits:
-    """What an auditor stakes: `bond` wei at most, by default never more than the trainer does; `any_clocks`: also on short ones."""
+    """What an auditor stakes: `bond` wei at most, by default never more than the trainer does; `any_clocks`: also on
+    short ones."""
 
     bond: int | None = None
     any_clocks: bool = False
@@ -51,8 +52,8 @@ class Limits:
 class AuditorService:
     """An auditor's view of all jobs that order its bundle.
 
-    INVARIANT: no answer ends a job for good. What orders other bundles is known by the whole event, whose hash is the job; that a job has
-    ended has to be said LOOKS times in a row, and is asked again every AGAIN seconds.
+    INVARIANT: no answer ends a job for good. What orders other bundles is known by the whole event, whose hash is the
+    job; that a job has ended has to be said LOOKS times in a row, and is asked again every AGAIN seconds.
     """
 
     AGAIN = 60.0
@@ -128,7 +129,8 @@ class AuditorService:
         return acted
 
     def _compares(self, auditor: Auditor, state: Job) -> bool:
-        """Is there a run to compare this claim with? Once there is one it stays, for a challenge commits to its tree."""
+        """Is there a run to compare this claim with? Once there is one it stays, for a challenge commits to its
+        tree."""
         if auditor.compared != state.run_root:
             if (history := self.computation.history_of(state)) is None:
                 return False

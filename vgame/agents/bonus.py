@@ -1,6 +1,7 @@
 """A bonus for a trained state that counts enough on a test set: what payer, trainer and strangers do (docs/bonus.md).
 
-In: bundles, runs, an escrow. Out: the order of the evaluation, checked against what was promised; the proof that the escrow takes.
+In: bundles, runs, an escrow. Out: the order of the evaluation, checked against what was promised; the proof that the
+escrow takes.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def integer_totals(task: Task) -> list[str]:
 
 
 def counting(task: Task, total: str) -> Task:
-    """The task, whose evaluation adds up this integer alone: a float beside it that stops being finite would end the evaluation, so
-    somebody could plant it."""
+    """The task, whose evaluation adds up this integer alone: a float beside it that stops being finite would end the
+    evaluation, so somebody could plant it."""
     if total not in (known := integer_totals(task)):
         raise ProgramError(
             f"total = {total!r}: an integer total of the evaluation is expected, one of {', '.join(known) or 'none'}; "
@@ -64,7 +65,8 @@ def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int) 
 
 
 def layout_of(training: Bundle, evaluation: Bundle) -> list[bytes]:
-    """What the evaluation's initial state is made of: tensors of the training's final state, and others as they are in the bundle."""
+    """What the evaluation's initial state is made of: tensors of the training's final state, and others as they are in
+    the bundle."""
     places = {label.name: i for i, label in enumerate(training.program.labels.state)}
     entries = []
     for label, tensor in zip(evaluation.program.labels.state, evaluation.state, strict=True):
@@ -85,8 +87,8 @@ def place_of(evaluation: Bundle) -> tuple[int, int]:
 
 
 def needed_window(evaluation: Bundle, amount: int) -> int:
-    """Seconds in which an evaluation becomes final whoever delays it: for longer than this somebody has to lose so many disputes that the
-    trainer's half of their bonds is the bonus."""
+    """Seconds in which an evaluation becomes final whoever delays it: for longer than this somebody has to lose so many
+    disputes that the trainer's half of their bonds is the bonus."""
     terms, moves = evaluation.terms, count_moves(evaluation)
     crowd = -(-HALF * amount // terms.auditor_bond)
     dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd
@@ -118,8 +120,8 @@ def _template(evaluation: Bundle) -> JobSpec:
 
 
 def check(promised: Promised, training: Bundle, task: Task) -> str:
-    """As a trainer, before the work: is the bonus what the task measures, and can its window be kept? The total that is meant; Abstain says
-    what is wrong."""
+    """As a trainer, before the work: is the bonus what the task measures, and can its window be kept? The total that is
+    meant; Abstain says what is wrong."""
     found: list[list[str]] = []
     for total in integer_totals(task):
         own = untrained_evaluation(task, total, training, promised.amount)
@@ -141,7 +143,8 @@ def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]
 
 
 def _check_disputes(promised: Promised, own: Bundle) -> None:
-    """A false evaluation has to be disputed, by this trainer if by nobody else: the payer has its money back where none is true."""
+    """A false evaluation has to be disputed, by this trainer if by nobody else: the payer has its money back where none
+    is true."""
     terms, moves = own.terms, count_moves(own)
     least = needed_budgets(moves, terms.slot, INCLUSION)[1]
     for name, value, limit, much in (
@@ -152,14 +155,16 @@ def _check_disputes(promised: Promised, own: Bundle) -> None:
     ):
         if value > limit if much == "at most" else value < limit:
             raise Abstain(
-                f"bonus {promised.id.hex()[:16]}: nobody could dispute a false evaluation: `{name}` = {value}, {much} {limit} is expected"
+                f"bonus {promised.id.hex()[:16]}: nobody could dispute a false evaluation: `{name}` = {value}, {much} "
+                f"{limit} is expected"
             )
 
 
 def _check_window(promised: Promised, own: Bundle) -> None:
     if (least := needed_window(own, promised.amount)) > promised.terms.window:
         raise Abstain(
-            f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, for {least} s somebody can "
+            f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, for {least} s "
+            "somebody can "
             "delay an evaluation cheaply; ask for a longer one"
         )
 
@@ -221,8 +226,8 @@ def pay(
 
 
 def close(escrow: EscrowContract, identity: bytes) -> str:
-    """What time has decided about a bonus: `paid`, `returned`, `started` (the window has begun now, or runs), `waiting` for the training.
-    Credits of the caller are withdrawn."""
+    """What time has decided about a bonus: `paid`, `returned`, `started` (the window has begun now, or runs), `waiting`
+    for the training. Credits of the caller are withdrawn."""
     outcome = _settled(escrow, identity)
     wallet = escrow.game.wallet
     assert wallet is not None

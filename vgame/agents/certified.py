@@ -1,4 +1,5 @@
-"""Is a file of weights what a final claim certifies? In: a file, a game and a job. Out: how many tensors, and the state's root."""
+"""Is a file of weights what a final claim certifies? In: a file, a game and a job. Out: how many tensors, and the
+state's root."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from vgame.job.weights import check_weights
 
 
 def final_state(game: Game, job: bytes) -> bytes:
-    """Root of the state that a final claim ends with: the contract has checked that it is the run root's last checkpoint."""
+    """Root of the state that a final claim ends with: the contract has checked that it is the run root's last
+    checkpoint."""
     state, name = game.job(job), f"job {job.hex()[:16]}"
     if state.phase not in STANDING:
         raise VgameError(f"{name} is {state.phase.name.lower()}: only a final claim certifies weights")

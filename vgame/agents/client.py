@@ -27,7 +27,10 @@ def off_chain(bundle: Bundle) -> str:
     from vgame.program.operators import Map
 
     if any(window < PROVEN for window in bundle.log.windows):
-        return "with calibrated thresholds an honest trainer may lose, for replication is only likely; order [log] thresholds = 'proven'"
+        return (
+            "with calibrated thresholds an honest trainer may lose, for replication is only likely; order [log] "
+            "thresholds = 'proven'"
+        )
     functions = {op.function for op in bundle.program.operators if isinstance(op, Map)} & set(ELEMENTARY)
     if bundle.log.bits < 32 and functions:
         names = ", ".join(sorted(function.name.lower() for function in functions))
@@ -51,8 +54,8 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
 
 
 def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
-    """End disputes that nobody plays any more, and the job if its time is over; withdraw what this account is owed: the job's phase, and
-    wei. ChainError if there is neither."""
+    """End disputes that nobody plays any more, and the job if its time is over; withdraw what this account is owed: the
+    job's phase, and wei. ChainError if there is neither."""
     assert game.wallet is not None
     _end_expired(game, job)
     _end_delivery(game, job)
@@ -67,7 +70,8 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     elif not done:
         left = f" and cannot be ended yet ({max(clocks)} s are left at least)" if clocks else ""
         raise ChainError(
-            f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; `vgame status` tells more"
+            f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; "
+            "`vgame status` tells more"
         )
     return game.job(job).phase, amount
 

@@ -45,7 +45,8 @@ def wallet_from_environment(chain: Chain) -> Wallet:
     key = os.environ.get(KEY_VARIABLE)
     if not key:
         raise ChainError(
-            f"no key: put the account's private key into the environment variable {KEY_VARIABLE}, or the path of its keystore file "
+            f"no key: put the account's private key into the environment variable {KEY_VARIABLE}, or the path of its "
+            "keystore file "
             f"into {KEYSTORE_VARIABLE} and the password into {PASSWORD_VARIABLE}"
         )
     try:

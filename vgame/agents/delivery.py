@@ -77,8 +77,8 @@ def folder_server(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporter: Reporter, poll: float = 0.2) -> None:
-    """Fetch, confirm, wait for the key, decipher; write a file that the module loads. Start it again: it goes on. Undelivered where the
-    job has ended without its state."""
+    """Fetch, confirm, wait for the key, decipher; write a file that the module loads. Start it again: it goes on.
+    Undelivered where the job has ended without its state."""
     from vgame.delivery.buyer import Buyer
     from vgame.delivery.fetch import Source
 

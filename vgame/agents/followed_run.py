@@ -1,9 +1,10 @@
 """An auditor's own run, made from the states that the trainer publishes, as far as several workers find them right.
 
-In: the auditor's own bundle; the folder or the URLs of the trainer's run. Out: the own run. What the trainer has not published yet, or what
-cannot be used of it, is computed here meanwhile, so publishing can only save time. Where the trainer's root is found wrong, the own run
-ends with the right one: a dispute needs the own nodes on the path to the first difference, and that all left of it is equal; what lies
-right of it may be anything (docs/security.md). So it speaks about that claim only; about any other a whole run does, made when one comes.
+In: the auditor's own bundle; the folder or the URLs of the trainer's run. Out: the own run. What the trainer has not
+published yet, or what cannot be used of it, is computed here meanwhile, so publishing can only save time. Where the
+trainer's root is found wrong, the own run ends with the right one: a dispute needs the own nodes on the path to the
+first difference, and that all left of it is equal; what lies right of it may be anything (docs/security.md). So it
+speaks about that claim only; about any other a whole run does, made when one comes.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class FollowedRun(LocalRun):
             super().run(hurry)
             return
         at, mine = len(self.store.roots), self.store.roots[-1].hex()
-        text = f"the published run is wrong from checkpoint {at} on: its state root is {self.theirs[at - 1].hex()[:16]}, not {mine[:16]}"
+        text = (
+            f"the published run is wrong from checkpoint {at} on: its state root is {self.theirs[at - 1].hex()[:16]}, "
+            f"not {mine[:16]}"
+        )
         self.reporter.emit("computed", text, root=mine, step=self.store.step, stop=None, seconds=0.0)
 
     def _compute(self, run: LocalRun, intervals: int) -> None:
@@ -133,8 +137,8 @@ class FollowedRun(LocalRun):
     # ---- claims ----
 
     def history_of(self, claim: Job) -> History | None:
-        """What to compare a claim with: this run, where it is whole or the claim is the published run's; else a whole one of its own, of
-        which each call computes an interval, and None until it is there."""
+        """What to compare a claim with: this run, where it is whole or the claim is the published run's; else a whole
+        one of its own, of which each call computes an interval, and None until it is there."""
         if not self.parted or self._is_published(claim.run_root):
             return self.history
         if not self._whole.store.done:
@@ -142,7 +146,8 @@ class FollowedRun(LocalRun):
         return self._whole.history if self._whole.store.done else None
 
     def ahead(self) -> bool:
-        """An interval of the whole run: the claim may be another one than what was published, and its window may be short."""
+        """An interval of the whole run: the claim may be another one than what was published, and its window may be
+        short."""
         if not self.parted or self._whole.store.done:
             return False
         self._compute(self._whole, 1)

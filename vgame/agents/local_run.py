@@ -121,7 +121,10 @@ class LocalRun:
         text = f"finished step {self.store.step} in {seconds:.1f} s, state root {root[:16]}"
         if stop:
             name = bundle.program.operator_name(stop.operator)
-            text = f"step {stop.step} is not finite: element {stop.element} of operator {name}; nothing after it is committed"
+            text = (
+                f"step {stop.step} is not finite: element {stop.element} of operator {name}; nothing after it is "
+                "committed"
+            )
         self.reporter.emit("computed", text, **fields)
 
     def history_of(self, claim: Job) -> History | None:

@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Temporary failures are reported and retried after ever longer pauses. They are reported again once in a while, with what is left
-    of clocks that run meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it does this for; whatever an endpoint shows
-    can raise any."""
+    """Temporary failures are reported and retried after ever longer pauses. They are reported again once in a while,
+    with what is left of clocks that run meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it does
+    this for; whatever an endpoint shows can raise any."""
 
     AGAIN = 300.0  # seconds until a problem that stays is said again
     LOOKS = 3  # in a row that must say that all is over: one altered reply ends no agent

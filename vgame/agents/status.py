@@ -1,4 +1,5 @@
-"""What stands on chain, for people and programs: jobs, claims, disputes, clocks, money; and what should alarm one of the players.
+"""What stands on chain, for people and programs: jobs, claims, disputes, clocks, money; and what should alarm one of
+the players.
 
 In: a game (read only). Out: plain data; only what the chain says, except where an own run is given to compare with.
 """
@@ -139,7 +140,8 @@ def _say_money(reporter: Reporter, facts: dict[str, Any]) -> None:
     if account := facts.get("account"):
         reporter.emit(
             "money",
-            f"{account['address']}: {account['balance'] / ETHER:.6f} ether, {account['credits'] / ETHER:.6f} to withdraw",
+            f"{account['address']}: {account['balance'] / ETHER:.6f} ether, {account['credits'] / ETHER:.6f} to "
+            "withdraw",
         )
     reporter.emit("money", f"burnt so far: {facts['burnt'] / ETHER:.6f} ether")
 
@@ -222,7 +224,8 @@ def _about_bonds(job: JobState, cost: int) -> Iterator[Alarm]:
     for who, bond in (("auditor", job.auditor_bond), ("trainer", job.trainer_bond)):
         if bond // 2 < cost:
             text = (
-                f"job {job.job[:16]}: half of the {who}'s bond is {bond / 2 / ETHER:.6f} ether, a dispute costs the other side up to "
+                f"job {job.job[:16]}: half of the {who}'s bond is {bond / 2 / ETHER:.6f} ether, a dispute costs the "
+                "other side up to "
                 f"{cost / ETHER:.6f} in gas"
             )
             yield Alarm("bond", text, job.job)
@@ -241,14 +244,18 @@ def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> I
         text = f"{name}: the own clock runs out in {_duration(d.seconds_left)}"
         yield Alarm("clock", text, job.job, d.number)
     if mine and d.seconds_waiting > max(state.spec.slot, 60):
-        text = f"{name}: no move for {_duration(d.seconds_waiting)} although it is this account's turn: is the agent alive?"
+        text = (
+            f"{name}: no move for {_duration(d.seconds_waiting)} although it is this account's turn: is the agent "
+            "alive?"
+        )
         yield Alarm("stuck", text, job.job, d.number)
 
 
 def watch(
     game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, every: float, once: bool
 ) -> int:
-    """Report alarms as they appear and end, and wait for an endpoint that is away; `once`: how many there are, and that there are none."""
+    """Report alarms as they appear and end, and wait for an endpoint that is away; `once`: how many there are, and that
+    there are none."""
     if once:
         found, jobs = _report_alarms(game, reporter, account, forecast, set()), len(game.events("JobCreated"))
         if not found:

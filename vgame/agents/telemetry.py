@@ -1,7 +1,7 @@
 """How a role that runs for months is watched from outside: a log of JSON lines, a health endpoint, Prometheus metrics.
 
-Both endpoints are read-only and hold no secret: what the role says on its terminal, and counters. They listen on loopback unless another
-address of this machine is named.
+Both endpoints are read-only and hold no secret: what the role says on its terminal, and counters. They listen on
+loopback unless another address of this machine is named.
 """
 
 from __future__ import annotations
@@ -49,18 +49,25 @@ class Telemetry:
     def health(self) -> dict[str, Any]:
         """What `/health` answers."""
         return {
-            "role": self.role, "doing": plain(self.doing), "done": self.done, "total": self.total,
-            "since": round(self.begun), "last": round(self.last), "troubles": sum(self.events[name] for name in TROUBLES),
-        }  # fmt: skip
+            "role": self.role,
+            "doing": plain(self.doing),
+            "done": self.done,
+            "total": self.total,
+            "since": round(self.begun),
+            "last": round(self.last),
+            "troubles": sum(self.events[name] for name in TROUBLES),
+        }
 
     def metrics(self) -> str:
         """What `/metrics` answers, in Prometheus' text format."""
         of = f'role="{self.role}"'
         values = {
             "vgame_events_total": [(f'{of},event="{name}"', count) for name, count in sorted(self.events.items())],
-            "vgame_progress_done": [(of, self.done or 0)], "vgame_progress_total": [(of, self.total or 0)],
-            "vgame_last_event_seconds": [(of, round(self.last, 3))], "vgame_start_time_seconds": [(of, round(self.begun, 3))],
-        }  # fmt: skip
+            "vgame_progress_done": [(of, self.done or 0)],
+            "vgame_progress_total": [(of, self.total or 0)],
+            "vgame_last_event_seconds": [(of, round(self.last, 3))],
+            "vgame_start_time_seconds": [(of, round(self.begun, 3))],
+        }
         lines = []
         for name, (kind, what) in METRICS.items():
             lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]

@@ -1,13 +1,14 @@
 """Correctly rounded products and sums, on any device: the face of this part.
 
-In: binary32 and int32 tensors. Out: tensors whose every bit is a mathematical function of the operands, independent of kernel,
-order, thread count, device and vendor. Each function has a twin on words in vgame/arithmetic/reference/functions.py.
+In: binary32 and int32 tensors. Out: tensors whose every bit is a mathematical function of the operands, independent of
+kernel, order, thread count, device and vendor. Each function has a twin on words in
+vgame/arithmetic/reference/functions.py.
 
 The way of an element (docs/numerics-products.md proves each step):
 vendor's binary64 sum -> rounding test (acceptance) -> exactness test (row_facts) -> exact tier (exact_tier, slices).
 
-Each step is torch passes on any device; on a CPU compiled loops (compiled.py), on CUDA Triton kernels (gpu/) take their place and give
-the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
+Each step is torch passes on any device; on a CPU compiled loops (compiled.py), on CUDA Triton kernels (gpu/) take their
+place and give the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
 """
 
 from vgame.arithmetic.torch.convolutions import dot

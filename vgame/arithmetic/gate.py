@@ -1,7 +1,7 @@
 """Where the Triton kernels compute: on CUDA tensors if triton is installed, elsewhere only in Triton's interpreter.
 
-In: a torch device. Out: whether its tensors go through the kernels of this folder. Their twins are the torch passes, which give the
-same bits on any device (tests/gpu compares them). This file imports neither torch nor triton.
+In: a torch device. Out: whether its tensors go through the kernels of this folder. Their twins are the torch passes,
+which give the same bits on any device (tests/gpu compares them). This file imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def interpreted() -> bool:
 
 @contextmanager
 def kernels(wanted: bool) -> Iterator[None]:
-    """Within the block, whether the Triton kernels compute: True on any device (a CPU's tensors: interpreted), False on none."""
+    """Within the block, whether the Triton kernels compute: True on any device (a CPU's tensors: interpreted), False on
+    none."""
     token = _chosen.set(wanted)
     try:
         yield

@@ -1,7 +1,7 @@
 """Memory for intermediate results: bounded, and on a CPU kept between calls.
 
-Fresh pages cost a CPU several times the arithmetic that is done on them. A CUDA allocator keeps its blocks by itself and has to
-know their uses, stream by stream; there every buffer is a new tensor.
+Fresh pages cost a CPU several times the arithmetic that is done on them. A CUDA allocator keeps its blocks by itself
+and has to know their uses, stream by stream; there every buffer is a new tensor.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from torch import Tensor
 
 from vgame.system.threads import share
 
-#: Elements of one tile of a result or operand block (binary64: 32 MiB). A thread has at most about seven such buffers at a time.
+#: Elements of one tile of a result or operand block (binary64: 32 MiB). A thread has at most about seven such buffers
+#: at a time.
 TILE = 1 << 22
-#: On a CPU, in the order of its caches: elements that one pointwise pass works on, terms that the exact tier gathers at a time,
-#: elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a tile.
+#: On a CPU, in the order of its caches: elements that one pointwise pass works on, terms that the exact tier gathers
+#: at a time, elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a
+#: tile.
 PASS, GATHER, SUMS, PRODUCTS = ({"cpu": 1 << size} for size in (16, 17, 18, 20))
 
-#: Lines of a multiple of so many binary64 words fall into few sets of a cache, unless they lie so many words further apart.
+#: Lines of a multiple of so many binary64 words fall into few sets of a cache, unless they lie so many words further
+#: apart.
 FALLS_TOGETHER, APART = 64, 8
 
 #: Threads that share a copy cut the outermost dimension that is at least so long.
@@ -34,7 +37,8 @@ _kept = threading.local()
 
 
 def keep_pages() -> None:
-    """Let this process keep what it frees: fresh pages for every result cost a step a tenth of its time. Where the C library is GNU's."""
+    """Let this process keep what it frees: fresh pages for every result cost a step a tenth of its time. Where the C
+    library is GNU's."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system

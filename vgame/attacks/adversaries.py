@@ -1,6 +1,7 @@
 """Adversaries: each an honest player plus one named patch. The demo, the drills and the tests play the same ones.
 
-A cheat's computation is a patch from computation.py (by name, so that this module needs no torch); its conduct in the game is here.
+A cheat's computation is a patch from computation.py (by name, so that this module needs no torch); its conduct in the
+game is here.
 """
 
 from __future__ import annotations

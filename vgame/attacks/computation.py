@@ -30,8 +30,8 @@ def _as_computed(step: int, operator: int, output: torch.Tensor, before: State) 
 class Patch:
     """What a cheat changes.
 
-    output: an operator's output, and so everything after it; shown: only what is shown of the step in a trace;
-    state: the state after a step, against its own trace; initial: the state that training starts from; scalars: their table.
+    output: an operator's output, and so everything after it; shown: only what is shown of the step in a trace; state:
+    the state after a step, against its own trace; initial: the state that training starts from; scalars: their table.
     """
 
     output: Output = _as_computed

@@ -1,7 +1,8 @@
-"""Every way to cheat in a delivery, of either side: the real seller and buyer, each with one thing changed. Demo and tests play them.
+"""Every way to cheat in a delivery, of either side: the real seller and buyer, each with one thing changed. Demo and
+tests play them.
 
-In: a job that is ordered, its trainer and its client on a chain whose clock can be moved. Out: how the job ended, which calls the contract
-refused.
+In: a job that is ordered, its trainer and its client on a chain whose clock can be moved. Out: how the job ended, which
+calls the contract refused.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ ROUNDS = 60 + 4 * MOST_REQUESTS
 
 @dataclass(frozen=True)
 class Cheat:
-    """`end`: the phase in which the job has to end. `change`: what is committed instead of the sealed state; `other`: which state is sealed
-    instead. `silent`: calls that the trainer never makes. `unserved`, `garbled`: files that do not come, or come damaged. `absent`: the
-    client does nothing. `tries`: what else is sent when a phase begins."""
+    """`end`: the phase in which the job has to end. `change`: what is committed instead of the sealed state; `other`:
+    which state is sealed instead. `silent`: calls that the trainer never makes. `unserved`, `garbled`: files that do
+    not come, or come damaged. `absent`: the client does nothing. `tries`: what else is sent when a phase begins."""
 
     name: str
     title: str
@@ -58,9 +59,17 @@ class Exchange:
     """One job with delivery, from its acceptance to its end. `words`: those of the final state, uint32 each."""
 
     def __init__(
-        self, cheat: Cheat, client: Game, trainer: Game, machine: Any, job: bytes, words: list[np.ndarray], folder: Path,
-        record: Callable[[int], Any], write: Callable[[Buyer], None] = lambda buyer: buyer.receive(lambda piece, leaves: None),
-    ) -> None:  # fmt: skip
+        self,
+        cheat: Cheat,
+        client: Game,
+        trainer: Game,
+        machine: Any,
+        job: bytes,
+        words: list[np.ndarray],
+        folder: Path,
+        record: Callable[[int], Any],
+        write: Callable[[Buyer], None] = lambda buyer: buyer.receive(lambda piece, leaves: None),
+    ) -> None:
         self.cheat, self.client, self.job, self.words, self.write = cheat, client, job, words, write
         self.elements = [w.size for w in words]
         self.trainer = _Silent(trainer, job, machine)
@@ -248,43 +257,103 @@ CHEATS = {
         Cheat("moved-leaves", "two leaves of the ciphertext change places", _NO, change=_swapped),
         Cheat("wrong-true-hash", "hangs a false hash under the final state", _NO, change=_wrong_hash),
         Cheat("other-state", "sells another state than it trained", _NO, other=lambda words: [w ^ 1 for w in words]),
-        Cheat("wrong-key", "reveals another key", _NO, silent=frozenset({"revealKey"}), tries={
-            Phase.DELIVERING: _confirm_first(_then("BadProof", "trainer", "revealKey", _other_key)),
-        }),
+        Cheat(
+            "wrong-key",
+            "reveals another key",
+            _NO,
+            silent=frozenset({"revealKey"}),
+            tries={
+                Phase.DELIVERING: _confirm_first(_then("BadProof", "trainer", "revealKey", _other_key)),
+            },
+        ),
         Cheat("no-key", "keeps the key", _NO, silent=frozenset({"revealKey"})),
-        Cheat("early-key", "reveals the key before the client has confirmed", Phase.FINAL, tries={
-            Phase.DELIVERING: _then("NotConfirmed", "trainer", "revealKey", lambda x: (x.job, x.offer, x.seller.key())),
-        }),
+        Cheat(
+            "early-key",
+            "reveals the key before the client has confirmed",
+            Phase.FINAL,
+            tries={
+                Phase.DELIVERING: _then(
+                    "NotConfirmed", "trainer", "revealKey", lambda x: (x.job, x.offer, x.seller.key())
+                ),
+            },
+        ),
         Cheat("serves-nothing", "serves no file, answers no request", _NO, silent=frozenset({"answer"}), unserved=ALL),
-        Cheat("refused-chunk", "serves no leaf, answers no request", _NO, silent=frozenset({"answer"}), unserved=LEAVES),
+        Cheat(
+            "refused-chunk", "serves no leaf, answers no request", _NO, silent=frozenset({"answer"}), unserved=LEAVES
+        ),
         Cheat("answers-on-chain", "serves no file, but answers every request", Phase.FINAL, unserved=ALL),
         Cheat("garbled-service", "serves another ciphertext than it committed to", Phase.FINAL, garbled=LEAVES),
-        Cheat("early-reward", "wants the reward before the complaint window has ended", Phase.FINAL, tries={
-            Phase.REVEALED: _then("TooEarly", "trainer", "closeDelivery", _job),
-        }),
-        Cheat("confirms-itself", "confirms in the client's place", Phase.FINAL, tries={
-            Phase.DELIVERING: _then("NotClient", "trainer", "confirm", _job),
-        }),
+        Cheat(
+            "early-reward",
+            "wants the reward before the complaint window has ended",
+            Phase.FINAL,
+            tries={
+                Phase.REVEALED: _then("TooEarly", "trainer", "closeDelivery", _job),
+            },
+        ),
+        Cheat(
+            "confirms-itself",
+            "confirms in the client's place",
+            Phase.FINAL,
+            tries={
+                Phase.DELIVERING: _then("NotClient", "trainer", "confirm", _job),
+            },
+        ),
         # the client
-        Cheat("false-complaint", "complains about an honest leaf", Phase.FINAL, tries={
-            Phase.REVEALED: _then("NothingWrong", "client", "badLeaf", _honest_leaf),
-        }),
-        Cheat("moved-complaint", "complains about an honest leaf as if it lay elsewhere", Phase.FINAL, tries={
-            Phase.REVEALED: _then("BadProof", "client", "badLeaf", _moved_leaf),
-        }),
-        Cheat("false-node", "complains about an honest node", Phase.FINAL, tries={
-            Phase.DELIVERING: _then("NothingWrong", "client", "badNode", _honest_node),
-        }),
-        Cheat("declines", "declines an honest delivery", Phase.DECLINED, tries={
-            Phase.DELIVERING: lambda x: x.client.send("decline", x.job),
-        }),
-        Cheat("declines-late", "declines after it has confirmed", Phase.FINAL, tries={
-            Phase.DELIVERING: _confirm_first(_then("AlreadyConfirmed", "client", "decline", _job)),
-        }),
-        Cheat("early-refund", "wants the reward back before the key is due", Phase.FINAL, tries={
-            Phase.DELIVERING: _then("TooEarly", "client", "closeDelivery", _job),
-        }),
-        Cheat("requests-to-the-limit", "requests as many chunks as it may", Phase.FINAL, tries={Phase.DELIVERING: _request_all}),
+        Cheat(
+            "false-complaint",
+            "complains about an honest leaf",
+            Phase.FINAL,
+            tries={
+                Phase.REVEALED: _then("NothingWrong", "client", "badLeaf", _honest_leaf),
+            },
+        ),
+        Cheat(
+            "moved-complaint",
+            "complains about an honest leaf as if it lay elsewhere",
+            Phase.FINAL,
+            tries={
+                Phase.REVEALED: _then("BadProof", "client", "badLeaf", _moved_leaf),
+            },
+        ),
+        Cheat(
+            "false-node",
+            "complains about an honest node",
+            Phase.FINAL,
+            tries={
+                Phase.DELIVERING: _then("NothingWrong", "client", "badNode", _honest_node),
+            },
+        ),
+        Cheat(
+            "declines",
+            "declines an honest delivery",
+            Phase.DECLINED,
+            tries={
+                Phase.DELIVERING: lambda x: x.client.send("decline", x.job),
+            },
+        ),
+        Cheat(
+            "declines-late",
+            "declines after it has confirmed",
+            Phase.FINAL,
+            tries={
+                Phase.DELIVERING: _confirm_first(_then("AlreadyConfirmed", "client", "decline", _job)),
+            },
+        ),
+        Cheat(
+            "early-refund",
+            "wants the reward back before the key is due",
+            Phase.FINAL,
+            tries={
+                Phase.DELIVERING: _then("TooEarly", "client", "closeDelivery", _job),
+            },
+        ),
+        Cheat(
+            "requests-to-the-limit",
+            "requests as many chunks as it may",
+            Phase.FINAL,
+            tries={Phase.DELIVERING: _request_all},
+        ),
         Cheat("silent-client", "never says a word", Phase.FINAL, absent=True),
     )
-}  # fmt: skip
+}

@@ -1,6 +1,6 @@
-"""The attack "tampered log": a trainer that steers values by directions, and computes on with what they give, so that its run agrees with
-its log. Far from a midpoint the auditor's predicate convicts it (admissible.py); at a midpoint either direction is a rounding that some
-device makes, and what can be won there is one unit in the last of b places.
+"""The attack "tampered log": a trainer that steers values by directions, and computes on with what they give, so that
+its run agrees with its log. Far from a midpoint the auditor's predicate convicts it (admissible.py); at a midpoint
+either direction is a rounding that some device makes, and what can be won there is one unit in the last of b places.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ STEERED = 64
 
 
 class Tampering(Logged):
-    """Rounds the elements that `choose` names of one operator, in one step, to the other end of their cells, and logs that unless `log` is
-    false. When the step is made again, following its own log, it gives the same."""
+    """Rounds the elements that `choose` names of one operator, in one step, to the other end of their cells, and logs
+    that unless `log` is false. When the step is made again, following its own log, it gives the same."""
 
     target: tuple[int, int] | None = None
 

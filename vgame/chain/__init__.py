@@ -1,1 +1,2 @@
-"""The chain: a connection and an account on it, the typed contract, its events, the embedded chain, the compiled contracts."""
+"""The chain: a connection and an account on it, the typed contract, its events, the embedded chain, the compiled
+contracts."""

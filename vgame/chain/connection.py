@@ -1,6 +1,7 @@
 """A chain and an account on it: connection, transactions, receipts, the checked-in contracts and their deployment.
 
-In: a JSON-RPC endpoint and a private key. Out: answers and receipts; every failure is a clear error. The game itself: vgame.chain.game.
+In: a JSON-RPC endpoint and a private key. Out: answers and receipts; every failure is a clear error. The game itself:
+vgame.chain.game.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from web3.exceptions import (
 from vgame.chain.http import provider, without_secrets
 from vgame.errors import ChainError, EndpointError, VgameError
 
-#: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over the C stack.
+#: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over
+#: the C stack.
 MOST_CALLS = 1000
 sys.setrecursionlimit(MOST_CALLS)
 
@@ -97,8 +99,8 @@ class Chain:
             raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """Any request, and what reads its answer; a node that is down or talks nonsense becomes one clear error. After an outage it is
-        asked first who it is."""
+        """Any request, and what reads its answer; a node that is down or talks nonsense becomes one clear error. After
+        an outage it is asked first who it is."""
         if self.lost:
             self._meet_again()
         try:
@@ -122,7 +124,8 @@ class Chain:
         except Exception as error:  # an answer can be anything, so reading one can raise anything
             what = " ".join(f"{type(error).__name__}: {self._told(error)}".split())[:200]
             raise EndpointError(
-                f"{self.url} answers what cannot be read ({what}): nothing is done on its word; use another endpoint if this goes on"
+                f"{self.url} answers what cannot be read ({what}): nothing is done on its word; use another endpoint "
+                "if this goes on"
             ) from None
 
     def _told(self, error: Exception) -> str:
@@ -161,12 +164,14 @@ class Chain:
         return self.ask(lambda: quantity(self.web3.eth.get_balance(Web3.to_checksum_address(address))))
 
     def fees(self) -> tuple[int, int]:
-        """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base fee."""
+        """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base
+        fee."""
         base = self.ask(lambda: quantity(self.web3.eth.get_block("latest").get("baseFeePerGas", 0)))
         return base, min(self.ask(lambda: quantity(self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
 
     def final_time(self, most: int) -> int:
-        """Time up to which no reorganisation undoes anything; a node that does not say: 15 minutes (or `most`) before its last block."""
+        """Time up to which no reorganisation undoes anything; a node that does not say: 15 minutes (or `most`) before
+        its last block."""
         try:
             return int(self.web3.eth.get_block("finalized")["timestamp"])
         except (Web3Exception, ValueError, KeyError, TypeError):
@@ -211,9 +216,11 @@ class Chain:
 
 
 def connect(rpc: str, chain_id: int | None = None) -> Chain:
-    """A chain to sign for: the one that the user names, here or in VGAME_CHAIN_ID; unnamed it is believed only to a node on loopback.
+    """A chain to sign for: the one that the user names, here or in VGAME_CHAIN_ID; unnamed it is believed only to a
+    node on loopback.
 
-    INVARIANT: no endpoint elsewhere chooses for which chain a key signs, or the same transaction could be sent where its account has money.
+    INVARIANT: no endpoint elsewhere chooses for which chain a key signs, or the same transaction could be sent where
+    its account has money.
     """
     if chain_id is None and (text := os.environ.get(CHAIN_VARIABLE)):
         if not (text.isascii() and text.isdigit()):
@@ -222,7 +229,8 @@ def connect(rpc: str, chain_id: int | None = None) -> Chain:
     chain = Chain(rpc, chain_id)
     if chain_id is None and urlsplit(rpc).hostname not in LOOPBACK:
         raise ChainError(
-            f"the endpoint says that it is chain {chain.chain_id}, and nothing is signed on its word alone: name the chain with --chain-id "
+            f"the endpoint says that it is chain {chain.chain_id}, and nothing is signed on its word alone: name the "
+            "chain with --chain-id "
             f"(--chain-id {chain.chain_id} if that is the one you mean)"
         )
     return chain

@@ -1,7 +1,8 @@
-"""The embedded chain: eth-tester with py-evm, served as JSON-RPC on loopback, so that agents in other processes have one way to any chain.
+"""The embedded chain: eth-tester with py-evm, served as JSON-RPC on loopback, so that agents in other processes have
+one way to any chain.
 
-`vgame chain` serves it. Development only: its accounts are unlocked and its clock can be moved (evm_increaseTime, evm_mine), as on
-other development nodes.
+`vgame chain` serves it. Development only: its accounts are unlocked and its clock can be moved (evm_increaseTime,
+evm_mine), as on other development nodes.
 """
 
 from __future__ import annotations
@@ -91,8 +92,14 @@ class Node:
 
     def _transaction(self, tx: dict[str, Any]) -> dict[str, Any]:
         renamed = {
-            "from": "from", "to": "to", "data": "data", "input": "data", "value": "value", "gas": "gas", "nonce": "nonce",
-        }  # fmt: skip
+            "from": "from",
+            "to": "to",
+            "data": "data",
+            "input": "data",
+            "value": "value",
+            "gas": "gas",
+            "nonce": "nonce",
+        }
         result = {renamed[k]: v for k, v in tx.items() if k in renamed and v is not None}
         for name in ("value", "gas", "nonce"):
             if name in result:
@@ -160,13 +167,25 @@ class Node:
 
 
 BLOCK = {
-    "parent_hash": "parentHash", "sha3_uncles": "sha3Uncles", "logs_bloom": "logsBloom",
-    "transactions_root": "transactionsRoot", "receipts_root": "receiptsRoot", "state_root": "stateRoot",
-    "total_difficulty": "totalDifficulty", "mix_hash": "mixHash", "extra_data": "extraData", "gas_limit": "gasLimit",
-    "gas_used": "gasUsed", "base_fee_per_gas": "baseFeePerGas", "coinbase": "miner", "withdrawals_root": "withdrawalsRoot",
-    "blob_gas_used": "blobGasUsed", "excess_blob_gas": "excessBlobGas", "parent_beacon_block_root": "parentBeaconBlockRoot",
+    "parent_hash": "parentHash",
+    "sha3_uncles": "sha3Uncles",
+    "logs_bloom": "logsBloom",
+    "transactions_root": "transactionsRoot",
+    "receipts_root": "receiptsRoot",
+    "state_root": "stateRoot",
+    "total_difficulty": "totalDifficulty",
+    "mix_hash": "mixHash",
+    "extra_data": "extraData",
+    "gas_limit": "gasLimit",
+    "gas_used": "gasUsed",
+    "base_fee_per_gas": "baseFeePerGas",
+    "coinbase": "miner",
+    "withdrawals_root": "withdrawalsRoot",
+    "blob_gas_used": "blobGasUsed",
+    "excess_blob_gas": "excessBlobGas",
+    "parent_beacon_block_root": "parentBeaconBlockRoot",
     "requests_hash": "requestsHash",
-}  # fmt: skip
+}
 TRANSACTION = {
     "block_hash": "blockHash", "block_number": "blockNumber", "transaction_index": "transactionIndex", "data": "input",
     "gas_price": "gasPrice", "chain_id": "chainId", "max_fee_per_gas": "maxFeePerGas", "y_parity": "yParity",
@@ -264,7 +283,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def from_here(self) -> bool:
-        """Web pages name their origin, and reach loopback by other names; a browser would let any of them move the accounts' ether."""
+        """Web pages name their origin, and reach loopback by other names; a browser would let any of them move the
+        accounts' ether."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         return host in LOOPBACK and self.headers.get("Origin") is None
 
@@ -273,7 +293,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(port: int = 0, still: bool = True) -> ThreadingHTTPServer:
-    """A server on loopback; its URL is http://127.0.0.1:PORT. Unless it is `still`, a block comes every second, as on other chains."""
+    """A server on loopback; its URL is http://127.0.0.1:PORT. Unless it is `still`, a block comes every second, as on
+    other chains."""
     node = Node(start_tester())
     handler = type("BoundHandler", (Handler,), {"node": node})
     try:
@@ -289,7 +310,8 @@ def serve(port: int = 0, still: bool = True) -> ThreadingHTTPServer:
 
 
 def announce(server: ThreadingHTTPServer) -> None:
-    """The URL on the first line, then accounts and keys; they are the same for everybody, so this is no place for real money."""
+    """The URL on the first line, then accounts and keys; they are the same for everybody, so this is no place for real
+    money."""
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     for key in get_default_account_keys()[:4]:
         print(f"account {key.public_key.to_checksum_address()} key {key.to_hex()}", flush=True)

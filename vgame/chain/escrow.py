@@ -1,6 +1,7 @@
 """The typed face of AccuracyEscrow.sol: a bonus for a trained state that counts enough on a committed test set.
 
-In: a game and its wallet. Out: typed views and receipts; a revert is a `ContractError` by the contract's own error name.
+In: a game and its wallet. Out: typed views and receipts; a revert is a `ContractError` by the contract's own error
+name.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Bonus:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What was promised, from the event: whom it concerns can read all of it there. `evaluation`: the order with the initial root 0."""
+    """What was promised, from the event: whom it concerns can read all of it there. `evaluation`: the order with the
+    initial root 0."""
 
     id: bytes
     payer: str

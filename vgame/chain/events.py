@@ -1,7 +1,7 @@
 """The events of one contract, from the block that made it on, in ranges that the endpoint takes.
 
-In: a chain, an address. Out: logs in order, as they stand now. What is older than a settled block is read once: as long as the chain
-has that block, nothing before it changes.
+In: a chain, an address. Out: logs in order, as they stand now. What is older than a settled block is read once: as long
+as the chain has that block, nothing before it changes.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Events:
     def _birth(self, newest: int) -> int:
         """The block that made the contract, 0 if the endpoint does not show it.
 
-        INVARIANT: no event lies before it, whatever a pruned node says of old states: an address is made once, by one transaction of its
-        sender, and that stands in this block.
+        INVARIANT: no event lies before it, whatever a pruned node says of old states: an address is made once, by one
+        transaction of its sender, and that stands in this block.
         """
         before, after = -1, newest
         while after - before > 1:
@@ -128,8 +128,8 @@ class Events:
         return self.chain.ask(read)
 
     def _ranges(self, topics: Topics, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
-        """(next block, events) of range after range; smaller ones where the endpoint refuses so many blocks, or takes too long. Once in a
-        while it has to show that the last block is there."""
+        """(next block, events) of range after range; smaller ones where the endpoint refuses so many blocks, or takes
+        too long. Once in a while it has to show that the last block is there."""
         asked = 0
         while first <= last:
             asked += 1

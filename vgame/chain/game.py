@@ -1,7 +1,7 @@
 """The typed face of the game contract: its records, calls, moves, errors and events.
 
-In: a connection and a wallet. Out: typed views and receipts; a revert is a `ContractError` that carries the contract's own error name and
-arguments. Twin: IVerificationGame.sol.
+In: a connection and a wallet. Out: typed views and receipts; a revert is a `ContractError` that carries the contract's
+own error name and arguments. Twin: IVerificationGame.sol.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Game:
             code[start : start + 32] = bytes(len(code[start : start + 32]))
         if bytes(code).hex() != compiled["runtime"]:
             raise ChainError(
-                f"the code at {address} on chain {self.chain.chain_id} ({len(code)} bytes) is not the {name} of this vgame; check the "
+                f"the code at {address} on chain {self.chain.chain_id} ({len(code)} bytes) is not the {name} of this "
+                "vgame; check the "
                 f"address, or use the version of vgame that deployed it"
             )
 
@@ -138,7 +139,8 @@ class Game:
             raise ContractError("reverted", (name,))
         if not any(self._visible(name, args) for _ in range(LOOKS)):
             raise EndpointError(
-                f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or lies; "
+                f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or "
+                "lies; "
                 "the move counts as not made, use another endpoint if this goes on"
             )
         return receipt
@@ -185,7 +187,8 @@ class Game:
         return self._record(_dispute, "getDispute", job, number)
 
     def called(self, data: bytes) -> tuple[str, int | None]:
-        """Name of a call, and number of the dispute that it names. Nothing else is read: there are many encodings of one call."""
+        """Name of a call, and number of the dispute that it names. Nothing else is read: there are many encodings of
+        one call."""
         try:
             function = self.contract.get_function_by_selector(data[:4])
         except Web3Exception:  # a call of another contract, which made this one

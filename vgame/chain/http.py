@@ -34,8 +34,8 @@ _END: ContextVar[float] = ContextVar("end")
 
 
 class _InTime(io.RawIOBase):
-    """What comes over a socket until `_END`, at most MOST_REPLY bytes. The library's timeout is for each piece, and a line of a header has
-    many."""
+    """What comes over a socket until `_END`, at most MOST_REPLY bytes. The library's timeout is for each piece, and a
+    line of a header has many."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._raw, self._room = sock, sock.makefile("rb", buffering=0), MOST_REPLY

@@ -197,7 +197,8 @@ class Exchange:
 
 
 def delivery_window(job: Job, exchange: Exchange, now: int) -> tuple[str, int]:
-    """Which window of a job in delivery runs at a time, and when it ends. Silence confirms; an open request keeps the key back."""
+    """Which window of a job in delivery runs at a time, and when it ends. Silence confirms; an open request keeps the
+    key back."""
     if job.phase is Phase.REVEALED:
         return "complaint_window", job.since + job.spec.complaint_window
     if not exchange.confirmed and now <= exchange.until:

@@ -42,7 +42,8 @@ REPLACEMENT_REFUSED = ("underpriced", "already known", "already imported", "repl
 
 
 def keystore_key(text: str, password: str) -> bytes:
-    """The private key in a keystore (Web3 Secret Storage, version 3); ValueError if it is none, or the password is wrong."""
+    """The private key in a keystore (Web3 Secret Storage, version 3); ValueError if it is none, or the password is
+    wrong."""
     try:
         return bytes(Account.decrypt(text, password))
     except (TypeError, KeyError) as error:
@@ -74,7 +75,8 @@ class Wallet:
         return self._included(tx)
 
     def _included(self, tx: dict[str, Any]) -> Any:
-        """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by one that pays more."""
+        """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by
+        one that pays more."""
         web3, sent = self.chain.web3, []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
@@ -109,8 +111,10 @@ class Wallet:
             if most <= offered:
                 break
         raise ChainError(
-            f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; the most is "
-            f"{FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what {FEE_VARIABLE} allows"
+            f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; "
+            "the most is "
+            f"{FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what "
+            f"{FEE_VARIABLE} allows"
         )
 
     def _most(self, base: int) -> int:
@@ -118,7 +122,8 @@ class Wallet:
         ceiling = fee_ceiling()
         if base > ceiling:
             raise TooDear(
-                f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most {ceiling // GWEI:,} are paid: nothing "
+                f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most "
+                f"{ceiling // GWEI:,} are paid: nothing "
                 f"is sent; use another endpoint, or put a larger number into {FEE_VARIABLE} if it is true"
             )
         return min(ceiling, FEE_MULTIPLE * max(base, USUAL_TIP))
@@ -135,7 +140,8 @@ class Wallet:
             gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
         except ContractCustomError as refusal:
             raise ChainError(
-                f"{name} refuses chain {self.chain.chain_id}, or what it is to be made of: {_error_name(compiled['abi'], refusal)}"
+                f"{name} refuses chain {self.chain.chain_id}, or what it is to be made of: "
+                f"{_error_name(compiled['abi'], refusal)}"
             ) from None
         return str(self.send(None, data, gas=gas)["contractAddress"])
 
@@ -148,7 +154,8 @@ def _error_name(abi: list[dict[str, Any]], refusal: ContractCustomError) -> str:
 
 
 def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
-    """Deploy the whole system, or the game over another machine, which then decides in every mode; the game's address."""
+    """Deploy the whole system, or the game over another machine, which then decides in every mode; the game's
+    address."""
     logged = referee
     if referee is None:
         referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))

@@ -140,7 +140,10 @@ def pay(
     """Show that a final evaluation reaches the mark. Anybody may; the trainer is paid."""
     identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
     amount = contract.pay(identity, job_id(job), run, evaluation)
-    text = f"bonus {identity.hex()[:16]}: {amount / 10**18:.6f} ether for the trainer, who takes it with `vgame bonus close`"
+    text = (
+        f"bonus {identity.hex()[:16]}: {amount / 10**18:.6f} ether for the trainer, who takes it with `vgame bonus "
+        "close`"
+    )
     Reporter(json).emit("paid", text, bonus=identity.hex(), amount=amount)
 
 

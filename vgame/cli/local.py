@@ -47,7 +47,10 @@ def prepare(
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     program = bundle.program
-    text = f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root {program.root.hex()}"
+    text = (
+        f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root "
+        f"{program.root.hex()}"
+    )
     reporter.emit("prepared", text, **bundle.rendering())
 
 
@@ -198,7 +201,10 @@ def check(
 
     count, root = check_claim(weights, rpc, game, identity, bundle)
     names = "" if bundle else "; the names are the file's own (--bundle compares them with your order)"
-    text = f"{weights} is what the final claim of job {identity.hex()[:16]} certifies: {count} tensors, state root {root.hex()}{names}"
+    text = (
+        f"{weights} is what the final claim of job {identity.hex()[:16]} certifies: {count} tensors, state root "
+        f"{root.hex()}{names}"
+    )
     Reporter(json).emit("checked", text, job=identity.hex(), tensors=count, state=root.hex(), names=bundle is not None)
 
 

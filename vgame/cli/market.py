@@ -90,7 +90,8 @@ def close(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """End a job whose time is over, and withdraw all that the contract owes this account: how a client gets money back."""
+    """End a job whose time is over, and withdraw all that the contract owes this account: how a client gets money
+    back."""
     seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
     from vgame.agents.client import close_job
     from vgame.agents.config import open_game
@@ -110,7 +111,8 @@ def delegate(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); what it posts binds the trainer."""
+    """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); what it posts binds
+    the trainer."""
     seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
     from vgame.agents.config import open_game
     from vgame.chain.connection import checksum_address
@@ -178,7 +180,8 @@ def receive(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As the job's client, fetch, confirm, wait for the key, decipher; complain, request, decline by the rules of docs/delivery.md."""
+    """As the job's client, fetch, confirm, wait for the key, decipher; complain, request, decline by the rules of
+    docs/delivery.md."""
     seat, identity = seat_of(rpc, game, bundle, Path(), "default", chain_id), job_id(job)
     from vgame.agents.config import open_game
     from vgame.agents.delivery import receive as receive_state
@@ -248,7 +251,8 @@ def monitor(
     once: Annotated[bool, typer.Option("--once", help="look once; exit code 1 if something is alarming")] = False,
     json: Json = False,
 ) -> None:
-    """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little ether."""
+    """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little
+    ether."""
     from vgame.agents.status import watch
     from vgame.chain.connection import Chain, checksum_address
     from vgame.chain.game import Game

@@ -34,7 +34,8 @@ def train_offline(
     timeout: float = RANK_TIMEOUT,
     check: float = 0.0,
 ) -> None:
-    """Train and say what came out, once for all ranks. A run that diverges ends with an error that names step and operator."""
+    """Train and say what came out, once for all ranks. A run that diverges ends with an error that names step and
+    operator."""
     capturing, profile = SILENCE if reporter.json_lines else reporter, None
     if is_shared():
         if with_profile:
@@ -56,7 +57,8 @@ def train_offline(
     if stop := store.divergence:
         raise VgameError(
             f"training diverged at step {stop.step}: element {stop.element} of operator "
-            f"{store.bundle.program.operator_name(stop.operator)} is not finite; {len(store.roots)} checkpoints before it are "
+            f"{store.bundle.program.operator_name(stop.operator)} is not finite; {len(store.roots)} checkpoints "
+            "before it are "
             'committed, and a trainer on chain can post the claim "diverged"'
         )
     root = run_root(store, store.roots, len(store.roots))
@@ -106,7 +108,10 @@ def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> s
     """One sentence: MATCH or NO MATCH, of what."""
     roots = f"theirs {finding.theirs}, mine {finding.mine}"
     if finding.kept:
-        return f"NO MATCH at checkpoint {finding.differs}: committed {finding.theirs}, but its file holds a state with root {finding.mine}"
+        return (
+            f"NO MATCH at checkpoint {finding.differs}: committed {finding.theirs}, but its file holds a state with "
+            f"root {finding.mine}"
+        )
     if finding.step is not None:
         return (
             f"NO MATCH at step {finding.step}: the recorded loss is another one: {roots}{_honest_reason(store.bundle)}"
@@ -156,7 +161,10 @@ def tell_log(store: LoggedStore, executor: LoggedExecutor, reporter: Reporter) -
     backward = sum(n for i, n in tally.corrections.items() if labels and "backward" in labels[i])
     corrections, entries = sum(tally.corrections.values()), sum(tally.entries.values())
     forward, size = corrections - backward, store.log.path.stat().st_size
-    text = f"log: {size:,} bytes, {entries:,} entries followed, {corrections} corrections ({forward} forward, {backward} backward)"
+    text = (
+        f"log: {size:,} bytes, {entries:,} entries followed, {corrections} corrections ({forward} forward, {backward} "
+        "backward)"
+    )
     reporter.emit("log", text, bytes=size, entries=entries, forward=forward, backward=backward)
 
 

@@ -72,7 +72,8 @@ def _begin(like):
 
 @triton.jit
 def _next_word(before, word, k, WORDS: tl.constexpr, LAST: tl.constexpr, BITS: tl.constexpr):
-    """(message word k, what it leaves for the next one): content shifted by two bytes, the end mark, the length at the end."""
+    """(message word k, what it leaves for the next one): content shifted by two bytes, the end mark, the length at the
+    end."""
     word = tl.where(k == WORDS, 0x80000000, word).to(tl.uint32)
     shifted = (before << 16) | (word >> 16)
     return tl.where(k == LAST, BITS, shifted).to(tl.uint32), word
@@ -178,9 +179,15 @@ def roots(tensors: Sequence[torch.Tensor]) -> list[bytes]:
         level = torch.empty(int(counts.sum()), 8, dtype=torch.int32, device=full[0].device)
         for t, first, leaves in zip(full, _starts(counts), counts, strict=True):
             _hash_leaves[(triton.cdiv(int(leaves), LANES),)](
-                t.view(torch.int32), level[first:], _keys(t.device), t.numel(), int(leaves), FLOAT=t.dtype == torch.float32,
-                LANES=LANES, enable_fp_fusion=False,
-            )  # fmt: skip
+                t.view(torch.int32),
+                level[first:],
+                _keys(t.device),
+                t.numel(),
+                int(leaves),
+                FLOAT=t.dtype == torch.float32,
+                LANES=LANES,
+                enable_fp_fusion=False,
+            )
         digests = _climb(level, counts).cpu().numpy().view(np.uint32).astype(">u4")
         found = (row.tobytes() for row in digests)
     return [next(found) if t.numel() else padding(Kind.TENSOR, 0) for t in tensors]

@@ -1,7 +1,7 @@
 """What an agent must be able to show of a computation, whatever computes it.
 
-The game's agents see trees, records and proofs through this protocol only; `vgame.runs.history.History` implements it for training runs,
-the tests implement it for a toy machine.
+The game's agents see trees, records and proofs through this protocol only; `vgame.runs.history.History` implements it
+for training runs, the tests implement it for a toy machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Machine(Protocol):
 
     @property
     def logs(self) -> Sequence[bytes] | None:
-        """Mode `logged`: roots of the rounding logs of these checkpoints, and of the interval in which the run stopped. Else None."""
+        """Mode `logged`: roots of the rounding logs of these checkpoints, and of the interval in which the run stopped.
+        Else None."""
 
     @property
     def stop(self) -> Stop | None:

@@ -1,7 +1,9 @@
-"""Tensors that stay in their files: words that are read from disk when a step gathers them, hashed once while streaming.
+"""Tensors that stay in their files: words that are read from disk when a step gathers them, hashed once while
+streaming.
 
-In: a file, a place in it. Out: a flat tensor over a read-only mapping, and what one pass over it found: root, extremes, the first NaN.
-That is remembered by the file's identity (device, inode, size, time of change), in this process and in the cache folder.
+In: a file, a place in it. Out: a flat tensor over a read-only mapping, and what one pass over it found: root, extremes,
+the first NaN. That is remembered by the file's identity (device, inode, size, time of change), in this process and in
+the cache folder.
 
 SAFETY: whoever changes the file while it is trained on changes the run; `refuse_changed` is asked at every checkpoint.
 """
@@ -37,7 +39,8 @@ Tell = Callable[[int, int], None]  # (words done, words in all)
 
 @dataclass(frozen=True)
 class Found:
-    """What one pass over the words saw. `nan`: how many, `first`: the first of them; the extremes are those of the others."""
+    """What one pass over the words saw. `nan`: how many, `first`: the first of them; the extremes are those of the
+    others."""
 
     root: str
     least: float
@@ -76,7 +79,8 @@ def cache_folder() -> Path:
 
 
 def map_words(path: Path, offset: int, count: int, integer: bool, follow: bool = False) -> torch.Tensor:
-    """A flat tensor over `count` words of a file from byte `offset` on. OSError where it is none, DataError where it is too short."""
+    """A flat tensor over `count` words of a file from byte `offset` on. OSError where it is none, DataError where it is
+    too short."""
     with open_file(path, follow) as file:
         status = os.fstat(file.fileno())
         if count < 1 or offset < 0 or status.st_size < offset + 4 * count:

@@ -1,7 +1,8 @@
-"""SHA-256 of many short messages at once, with the processor's SHA instructions. Twin: hashlib, which serves everywhere else.
+"""SHA-256 of many short messages at once, with the processor's SHA instructions. Twin: hashlib, which serves everywhere
+else.
 
-In: the bytes of a tensor. Out: the hashes of its leaves, the levels above them. A call of hashlib costs as much as the hashing of 512
-bytes and holds the interpreter's lock; here two messages share the pipeline, and threads share the rest.
+In: the bytes of a tensor. Out: the hashes of its leaves, the levels above them. A call of hashlib costs as much as the
+hashing of 512 bytes and holds the interpreter's lock; here two messages share the pipeline, and threads share the rest.
 Source: FIPS 180-4; Intel SHA extensions (sha256rnds2, sha256msg1, sha256msg2).
 """
 
@@ -125,7 +126,8 @@ def _store(state, lane, out, i):
 
 @_compile
 def _hash_all(data, size, mark, kind, out, first, last):
-    """out[i] = SHA-256(mark ‖ kind ‖ bytes i * size .. (i + 1) * size - 1 of data); size: a multiple of 64. i in first..last-1."""
+    """out[i] = SHA-256(mark ‖ kind ‖ bytes i * size .. (i + 1) * size - 1 of data); size: a multiple of 64. i in
+    first..last-1."""
     state, head, tail = np.empty((2, 8), np.uint32), np.empty((2, 64), np.uint8), np.zeros((2, 64), np.uint8)
     bits = 8 * (size + 2)
     for lane in range(2):

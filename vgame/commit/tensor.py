@@ -58,7 +58,8 @@ def tensor_tree(tensor: torch.Tensor) -> Tree:
 def tensor_root(tensor: torch.Tensor) -> bytes:
     """Root of the TENSOR tree. A tensor that has not changed since it was asked for last is not hashed again.
 
-    SAFETY: torch counts its own writes only; nothing in vgame writes to a tensor by other means once it has been hashed.
+    SAFETY: torch counts its own writes only; nothing in vgame writes to a tensor by other means once it has been
+    hashed.
     """
     _hash([tensor])
     return _roots[tensor][1]

@@ -1,6 +1,7 @@
 """Trees of a claim as an agent knows them: its own where it agrees, what was revealed where it does not.
 
-An honest auditor's path is the first difference, so everything left of it is its own, and every sibling to the right was revealed with it.
+An honest auditor's path is the first difference, so everything left of it is its own, and every sibling to the right
+was revealed with it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ def run_leaf(state: bytes, log: bytes | None = None) -> bytes:
 
 
 def run_tree(checkpoints: Sequence[bytes], count: int, logs: Sequence[bytes] | None = None) -> Tree:
-    """The run tree over the state roots of checkpoints 1..count (and the roots of their logs, mode `logged`); where there are fewer its
-    leaves are padding."""
+    """The run tree over the state roots of checkpoints 1..count (and the roots of their logs, mode `logged`); where
+    there are fewer its leaves are padding."""
     leaves = map(run_leaf, checkpoints, logs) if logs is not None else map(run_leaf, checkpoints)
     return known_tree(Kind.RUN, list(leaves), count, padding(Kind.RUN, 0))
 
 
 def known_tree(kind: Kind, leaves: Sequence[bytes], count: int, unknown: bytes) -> Tree:
-    """A tree of `count` leaves of which this side has only the first ones. The trainer must not be able to guess `unknown`: then its leaves
-    are different there, whatever it claims."""
+    """A tree of `count` leaves of which this side has only the first ones. The trainer must not be able to guess
+    `unknown`: then its leaves are different there, whatever it claims."""
     return Tree(kind, [*leaves[:count], *[unknown] * (count - len(leaves))])
 
 

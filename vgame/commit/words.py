@@ -88,7 +88,8 @@ class WordsTree(Tree):
 
 
 def words_range_proof(words: memoryview, first: int, last: int) -> list[bytes]:
-    """Twin: words_tree(words).range_proof(first, last), in the memory of one level: each sibling is the root of its own words."""
+    """Twin: words_tree(words).range_proof(first, last), in the memory of one level: each sibling is the root of its own
+    words."""
     siblings = []
     for height in range(tensor_height(len(words) // 4)):
         for index, needed in ((first - 1, first % 2), (last + 1, last % 2 == 0)):

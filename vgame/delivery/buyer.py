@@ -1,13 +1,15 @@
-"""The client's side of a delivery: fetch, verify, confirm; with the key decipher; and what to do where the trainer does not deliver.
+"""The client's side of a delivery: fetch, verify, confirm; with the key decipher; and what to do where the trainer does
+not deliver.
 
-In: a job on chain, its bundle's sizes, something that serves the sealed folder. Out: the leaves of the final state. Who is killed goes on.
+In: a job on chain, its bundle's sizes, something that serves the sealed folder. Out: the leaves of the final state. Who
+is killed goes on.
 
 By itself, with no question to anybody (docs/delivery.md section 4):
 
 - `badNode`, `badLeaf`: as soon as one is seen; any wallet may.
-- `request`: chunks that did not come, when half of the confirm window is over, or sooner where else an unanswered one would not be known as
-  refused before its end. All of them if the contract takes as many and the answers cost less than declining does; else one, by chance: is
-  anybody there?
+- `request`: chunks that did not come, when half of the confirm window is over, or sooner where else an unanswered one
+  would not be known as refused before its end. All of them if the contract takes as many and the answers cost less
+  than declining does; else one, by chance: is anybody there?
 - `refused`, `closeDelivery`: as soon as the trainer is late with an answer or the key.
 - `decline`: in the last tenth of the confirm window, if more is missing than is requested.
 """
@@ -30,9 +32,18 @@ from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
 from vgame.delivery.seller import open_requests
 from vgame.errors import ContractError, DeliveryError, NotYet, Undelivered
 
-HARMLESS = frozenset({
-    "AlreadyConfirmed", "AlreadyRequested", "NotRequested", "PriceExceeded", "RequestsOpen", "TooEarly", "TooLate", "WrongPhase",
-})  # fmt: skip
+HARMLESS = frozenset(
+    {
+        "AlreadyConfirmed",
+        "AlreadyRequested",
+        "NotRequested",
+        "PriceExceeded",
+        "RequestsOpen",
+        "TooEarly",
+        "TooLate",
+        "WrongPhase",
+    }
+)
 MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
 STEADY = 4  # times the base fee that a request's price still holds
 
@@ -40,7 +51,8 @@ Write = Callable[[Piece, np.ndarray], None]
 
 
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
-    """The call by which the reward comes back from a trainer that has not answered in time, or not given the key; None if there is none."""
+    """The call by which the reward comes back from a trainer that has not answered in time, or not given the key; None
+    if there is none."""
     state, now = game.job(job), game.chain.now()
     if state.phase is not Phase.DELIVERING:
         return None
@@ -53,7 +65,8 @@ def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
 
 
 class Buyer:
-    """Receives one job's state into `folder`. `record`: the source record of a tensor with its path, as the contract takes it."""
+    """Receives one job's state into `folder`. `record`: the source record of a tensor with its path, as the contract
+    takes it."""
 
     def __init__(
         self, game: Game, job: bytes, elements: list[int], get: Get, folder: Path, record: Callable[[int], Any],
@@ -71,8 +84,8 @@ class Buyer:
         self._sealed: SealedFolder | None = None
 
     def ready(self) -> bool:
-        """The next move; True when the key is out and everything is here. DeliveryError where something is missing, Undelivered where
-        the job has ended without its state."""
+        """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
+        Undelivered where the job has ended without its state."""
         job = self.game.job(self.job)
         match job.phase:
             case Phase.CLAIMED:

@@ -1,4 +1,5 @@
-"""Keystream, cipher leaves and pairs, one at a time, by hashlib (docs/delivery.md section 2). Twin: contracts/Cipher.sol.
+"""Keystream, cipher leaves and pairs, one at a time, by hashlib (docs/delivery.md section 2). Twin:
+contracts/Cipher.sol.
 
 In: a key, a job, leaves of tensors. Out: ciphertext, hashes. `bulk.py` does the same for many leaves at once.
 """

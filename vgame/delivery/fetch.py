@@ -1,7 +1,8 @@
-"""Fetching a sealed state over HTTP: nothing that is served is believed, what is verified is kept, a restart goes on behind it.
+"""Fetching a sealed state over HTTP: nothing that is served is believed, what is verified is kept, a restart goes on
+behind it.
 
-In: the URL of a folder (sealed.py), the offer on chain. Out: the same folder here, every byte of it bound to the offer; or what is missing,
-or a node that proves that the trainer cheated.
+In: the URL of a folder (sealed.py), the offer on chain. Out: the same folder here, every byte of it bound to the offer;
+or what is missing, or a node that proves that the trainer cheated.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class _Files:
         return chunk_levels(self.shape, piece.tensor, pairs)
 
     def wrong(self, piece: Piece, cipher: bytes, true: bytes) -> list[int]:
-        """Chunks of the piece whose pairs are others; WrongNode where the committed one does not follow from what is below it."""
+        """Chunks of the piece whose pairs are others; WrongNode where the committed one does not follow from what is
+        below it."""
         if len(cipher) != piece.count * LEAF_BYTES or len(true) != piece.count * bulk.HASH:
             return list(range(-(-piece.count // CHUNK)))
         levels = self.levels(piece, cipher, true)

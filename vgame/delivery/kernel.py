@@ -1,4 +1,5 @@
-"""Keystream and cipher hashes of many leaves, compiled: two messages share the pipeline, threads share the rest. Twin: cipher.py.
+"""Keystream and cipher hashes of many leaves, compiled: two messages share the pipeline, threads share the rest. Twin:
+cipher.py.
 
 Source: FIPS 180-4; the instructions are those of commit/sha_kernel.py.
 """
@@ -25,7 +26,8 @@ def _put(message, offset, value, size):
 
 @_compile
 def _keystreams(start, leaf, out, first, last):
-    """Rows 16 * i + j of out: block j of the keystream of leaf + i. `start`: the message of 64 bytes, with its key, tensor and length."""
+    """Rows 16 * i + j of out: block j of the keystream of leaf + i. `start`: the message of 64 bytes, with its key,
+    tensor and length."""
     state, message = np.empty((2, 8), np.uint32), np.empty((2, 64), np.uint8)
     states, messages = np.uintp(state.ctypes.data), np.uintp(message.ctypes.data)
     for lane in range(2):

@@ -1,7 +1,7 @@
 """Complaints: a leaf that does not decipher to its true hash, a node whose true hash is not that of its children.
 
-In: a sealed folder whose pairs are known to be those of the claim, the key. Out: the words of each tensor, or a `BadLeaf`; a `WrongNode`
-where the trainer committed to a true hash that is none.
+In: a sealed folder whose pairs are known to be those of the claim, the key. Out: the words of each tensor, or a
+`BadLeaf`; a `WrongNode` where the trainer committed to a true hash that is none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def root_node(tree: CipherTree, final_state: bytes) -> WrongNode:
 
 
 def node_of_chunk(tree: CipherTree, tensor: int, chunk: int, below: np.ndarray, own: np.ndarray) -> WrongNode:
-    """The node of a chunk, `own` its committed pair, `below` those of its children; where the tensor ends between these, one."""
+    """The node of a chunk, `own` its committed pair, `below` those of its children; where the tensor ends between
+    these, one."""
     padding = padding_pair(Kind.TENSOR, tree.shape.chunk_height(tensor) - 1)
     left, right = [*bulk.from_rows(below), padding][:2]
     place = bulk.from_rows(own[None])[0].plain, tree.index(tensor, chunk), tree.path(tensor, chunk)

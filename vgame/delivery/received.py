@@ -1,7 +1,9 @@
-"""The received state as a safetensors file with the module's own keys, written piece by piece: no tensor is ever whole in memory.
+"""The received state as a safetensors file with the module's own keys, written piece by piece: no tensor is ever whole
+in memory.
 
-In: a bundle (names, shapes, types), the roots of the state's tensors, deciphered leaves in any order. Out: the file, whole or not there.
-Equivalent to: `write_weights(path, pack_weights(...))` of the module's tensors, but for the order of its header's fields.
+In: a bundle (names, shapes, types), the roots of the state's tensors, deciphered leaves in any order. Out: the file,
+whole or not there. Equivalent to: `write_weights(path, pack_weights(...))` of the module's tensors, but for the order
+of its header's fields.
 """
 
 from __future__ import annotations
@@ -24,9 +26,14 @@ from vgame.job.weights import metadata
 
 #: How safetensors names the types of a state.
 NAMES = {
-    torch.float32: "F32", torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
     torch.bool: "BOOL",
-}  # fmt: skip
+}
 
 
 class StateFile:

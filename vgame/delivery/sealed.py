@@ -1,4 +1,5 @@
-"""The sealed state: ciphertext, true hashes and the tree over both, as files that any HTTP server can serve (docs/delivery.md section 3).
+"""The sealed state: ciphertext, true hashes and the tree over both, as files that any HTTP server can serve
+(docs/delivery.md section 3).
 
     FOLDER/offer.json   the job, final state, cipher root, hash of the key; a hint: what counts stands on chain
     FOLDER/chunks       64 bytes per chunk of 64 leaves: its pair
@@ -43,7 +44,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Leaves first..first + count - 1 of a tensor, whole chunks but at its end; `at`: where they begin among all leaves."""
+    """Leaves first..first + count - 1 of a tensor, whole chunks but at its end; `at`: where they begin among all
+    leaves."""
 
     tensor: int
     first: int

@@ -25,7 +25,8 @@ Attempt = Callable[..., bool]
 
 
 class Seller:
-    """What a trainer delivers for one job. `words`: those of the tensors of its final state, asked for when they are sealed."""
+    """What a trainer delivers for one job. `words`: those of the tensors of its final state, asked for when they are
+    sealed."""
 
     def __init__(self, folder: Path, job: bytes, elements: Sequence[int], words: Callable[[], Iterable[Any]]) -> None:
         self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
@@ -56,7 +57,8 @@ class Seller:
         return found
 
     def offer(self, make: bool = True) -> Offer:
-        """What the claim commits to; the state is sealed where it was not yet, with a new key if there is none (`make`)."""
+        """What the claim commits to; the state is sealed where it was not yet, with a new key if there is none
+        (`make`)."""
         key = self.key(make)
         if (self.public / "offer.json").exists():
             job, offer = read_offer(self.public)
@@ -71,7 +73,8 @@ class Seller:
         offer = self.offer(make=False)
         if game.offer_hash(astuple(offer)) != game.exchange(self.job).offer:
             raise Abstain(
-                f"{self.folder} holds another key or state than the claim committed to; restore the folder of the machine that claimed"
+                f"{self.folder} holds another key or state than the claim committed to; restore the folder of the "
+                "machine that claimed"
             )
         return offer
 

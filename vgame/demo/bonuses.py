@@ -1,6 +1,8 @@
-"""The scene of the order that pays by accuracy: two marks on one trained state, a false number, an honest one, a mark that is missed.
+"""The scene of the order that pays by accuracy: two marks on one trained state, a false number, an honest one, a mark
+that is missed.
 
-A small job of its own. Trainer, cheat and auditor are the real players, in this process; the escrow is a contract beside the game.
+A small job of its own. Trainer, cheat and auditor are the real players, in this process; the escrow is a contract
+beside the game.
 """
 
 from __future__ import annotations

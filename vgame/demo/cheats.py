@@ -108,7 +108,8 @@ class Cheats:
         return steps - max(steps // 4, 1) + (7 * list(ATTACKS).index(name)) % max(steps // 4 - 3, 1) + 1
 
     def _await(self, attack: Played, playing: list[Played]) -> None:
-        """Until the claim is decided; where the cheat has fallen silent, and nobody else plays, let its clock run out."""
+        """Until the claim is decided; where the cheat has fallen silent, and nobody else plays, let its clock run
+        out."""
         others = [other for other in playing if other is not attack]
 
         def silent() -> None:

@@ -1,7 +1,8 @@
-"""The scene of the exchange: the trained state for the reward, honestly and with every way to cheat, over a small job of its own.
+"""The scene of the exchange: the trained state for the reward, honestly and with every way to cheat, over a small job
+of its own.
 
-All jobs are claimed, then become final together; trainer and client are the real seller and buyer, in this process. The honest state goes
-over HTTP into a file, which has to hold what the run holds.
+All jobs are claimed, then become final together; trainer and client are the real seller and buyer, in this process. The
+honest state goes over HTTP into a file, which has to hold what the run holds.
 """
 
 from __future__ import annotations
@@ -35,9 +36,17 @@ WINDOWS = {"confirm_window": 20_000, "key_window": 8_000, "complaint_window": 8_
 REWARD = 10**17
 #: Of the register these; tests/game/test_exchange_attacks.py plays all.
 SHOWN = (
-    "garbage-ciphertext", "one-wrong-leaf", "wrong-true-hash", "wrong-key", "no-key", "refused-chunk", "false-complaint", "declines",
-    "requests-to-the-limit", "silent-client",
-)  # fmt: skip
+    "garbage-ciphertext",
+    "one-wrong-leaf",
+    "wrong-true-hash",
+    "wrong-key",
+    "no-key",
+    "refused-chunk",
+    "false-complaint",
+    "declines",
+    "requests-to-the-limit",
+    "silent-client",
+)
 FAULTS = ("no key", "a refused request", "badNode", "badLeaf")
 
 

@@ -1,4 +1,5 @@
-"""What the chain says happened to a job: verdict, place, bits, moves, gas, money. Read from events, receipts and views only."""
+"""What the chain says happened to a job: verdict, place, bits, moves, gas, money. Read from events, receipts and views
+only."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def with_value(bits: str | None, integer: bool) -> str:
 def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> list[Move]:
     """The transactions that a dispute needed, in order; senders by name where it is known.
 
-    Reveals and openings name no dispute, they serve all: counted are those of a node that this dispute came to, made after it began.
+    Reveals and openings name no dispute, they serve all: counted are those of a node that this dispute came to, made
+    after it began.
     """
     web3, moves = game.chain.web3, []
     visited = {e.args["runRoot"] for e in events if e.name == "ClaimPosted"}

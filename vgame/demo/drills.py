@@ -1,4 +1,5 @@
-"""What only the demonstration plays: cheats and false accusers as a process, and runs in other rounding modes to see where devices part."""
+"""What only the demonstration plays: cheats and false accusers as a process, and runs in other rounding modes to see
+where devices part."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from vgame.system.progress import Reporter
 
 
 def run_adversary(seat: AgentConfig, reporter: Reporter) -> None:
-    """Play cheats, one order per line on stdin: {"attack": NAME, "job": HEX, "step": N} or {"accuse": "path" | "idle", "job": HEX}.
+    """Play cheats, one order per line on stdin: {"attack": NAME, "job": HEX, "step": N} or {"accuse": "path" | "idle",
+    "job": HEX}.
 
     Prints `played` when a job has ended (or the accusation has), so a demonstration can give the next order.
     """

@@ -31,7 +31,10 @@ def story_record(result: Result) -> dict[str, Any]:
     """What stands above the jobs: only what was played."""
     attempts = "the attempts" if len(result.attacks) > 1 else "one attempt"
     honest = "the honest trainer's claim, re-executed bit by bit on another device, and " if result.honest else ""
-    text = f"A client ordered {result.job['steps']} training steps of {shown(result.job['model'])}. Below: {honest}{attempts} to cheat, "
+    text = (
+        f"A client ordered {result.job['steps']} training steps of {shown(result.job['model'])}. Below: "
+        f"{honest}{attempts} to cheat, "
+    )
     return {
         "title": "Was the network trained as ordered?",
         "text": text + "decided by a smart contract that computes one contested number itself.",
@@ -77,7 +80,8 @@ def _facts(result: Result) -> list[list[str]]:
         facts.append(
             [
                 "Devices",
-                f"the raw binary64 products of the two devices {raw}; correctly rounded training is the same to the last bit",
+                f"the raw binary64 products of the two devices {raw}; correctly rounded training is the same to the "
+                "last bit",
             ]
         )
         modes = {"nearest_diverged_at": "Mode nearest (binary64, rounded)", "fp32_diverged_at": "Plain binary32"}
@@ -88,7 +92,10 @@ def _facts(result: Result) -> list[list[str]]:
                     [name, f"the two devices part at step {parted}" if parted else "did not part within the run"]
                 )
     if money := result.money:
-        paid = f"in {exact_ether(money['in'])} = out {exact_ether(money['out'])} + credits {exact_ether(money['credits'])} + burnt "
+        paid = (
+            f"in {exact_ether(money['in'])} = out {exact_ether(money['out'])} + credits "
+            f"{exact_ether(money['credits'])} + burnt "
+        )
         facts.append(
             [
                 "Money (ether)",

@@ -12,7 +12,8 @@ DEVICE_A, DEVICE_B = "default", "compatible"
 
 @dataclass(frozen=True)
 class Sale:
-    """How one delivery ended, by which complaint, what the contract refused, who has more or less by it. `right`: it ended as it must."""
+    """How one delivery ended, by which complaint, what the contract refused, who has more or less by it. `right`: it
+    ended as it must."""
 
     name: str
     title: str
@@ -29,7 +30,8 @@ class Sale:
 
 @dataclass(frozen=True)
 class Prize:
-    """A bonus by accuracy: its mark, the total that was found, how it ended (paid, returned), by which error a false number was refused."""
+    """A bonus by accuracy: its mark, the total that was found, how it ended (paid, returned), by which error a false
+    number was refused."""
 
     title: str
     least: int

@@ -104,9 +104,19 @@ class Screen:
         for d in [*result.attacks, *result.accusations]:
             money = ", ".join(f"{who} {wei / 1e18:+.2f}" for who, wei in d.money.items() if wei)
             table.add_row(
-                d.name, d.verdict, d.decided_by or "", str(d.step or ""), d.operator or "", str(d.element if d.element is not None else ""),
-                d.claimed_bits or "", d.exact_bits or d.exact, str(len(d.moves)), f"{d.gas_descent:,}", f"{d.gas_leaf:,}", money,
-            )  # fmt: skip
+                d.name,
+                d.verdict,
+                d.decided_by or "",
+                str(d.step or ""),
+                d.operator or "",
+                str(d.element if d.element is not None else ""),
+                d.claimed_bits or "",
+                d.exact_bits or d.exact,
+                str(len(d.moves)),
+                f"{d.gas_descent:,}",
+                f"{d.gas_leaf:,}",
+                money,
+            )
         self.console.print(table)
         money = {name: f"{wei / 1e18:.6f}" for name, wei in result.money.items()}
         self.say(

@@ -1,4 +1,5 @@
-"""The story, scene by scene: an honest claim becomes final, every cheat is convicted by the contract, false accusers pay.
+"""The story, scene by scene: an honest claim becomes final, every cheat is convicted by the contract, false accusers
+pay.
 
 This process only orders, moves the clock of the development chain, watches and reports. Trainer, auditor and cheats
 are processes of their own, on two devices; everything that is reported about the game is read from the chain.
@@ -38,9 +39,16 @@ T = TypeVar("T")
 
 ETHER = 10**18
 FUNDS = {
-    "client": 200, "trainer": 20, "auditor": 20, "cheat": 100, "other cheat": 100, "accuser": 20, "cheat with a log": 20,
-    "auditor of the log": 20, "auditor of the number": 20,
-}  # fmt: skip
+    "client": 200,
+    "trainer": 20,
+    "auditor": 20,
+    "cheat": 100,
+    "other cheat": 100,
+    "accuser": 20,
+    "cheat with a log": 20,
+    "auditor of the log": 20,
+    "auditor of the number": 20,
+}
 CHEATS = ("cheat", "other cheat")  # that play at the same time
 QUICK = ("flipped-bit",), 60  # attacks and steps of the short version
 WITHOUT_TIME_TRAVEL = {
@@ -165,7 +173,8 @@ class Story:
         save_bundle(bundle, self.folder / "bundle")
         self.result.job = bundle.rendering() | {"operators": len(bundle.program.operators), "model": job.model}
         self.screen.say(
-            f"program captured: {len(bundle.program.operators)} operators, {len(bundle.program.sources)} state tensors, "
+            f"program captured: {len(bundle.program.operators)} operators, {len(bundle.program.sources)} state "
+            "tensors, "
             f"root {bundle.program.root.hex()[:16]}"
         )
         return bundle

@@ -27,7 +27,8 @@ LATE = 2  # disputes about one claim that may be lost by time; after these nothi
 
 
 class Auditor(Player):
-    """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may."""
+    """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it
+    may."""
 
     side = Turn.AUDITOR
     windows = {  # noqa: RUF012
@@ -45,7 +46,8 @@ class Auditor(Player):
 
     @cached_property
     def confirmed(self) -> set[tuple[str, int, bytes]]:
-        """Events of posted roots that the contract's views confirmed: a root is written once (I5), so each is asked for once."""
+        """Events of posted roots that the contract's views confirmed: a root is written once (I5), so each is asked for
+        once."""
         return set()
 
     @cached_property
@@ -68,8 +70,8 @@ class Auditor(Player):
     # ---- what to dispute ----
 
     def challenge(self, view: ClaimView) -> bool:
-        """Open a dispute where the claim differs from my run, unless I have one that is in time: one conviction ends the claim, and each
-        further stake would be beside it, with a clock of its own."""
+        """Open a dispute where the claim differs from my run, unless I have one that is in time: one conviction ends
+        the claim, and each further stake would be beside it, with a clock of its own."""
         job, mine = view.job, [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
         if self.game.chain.now() > job.since + job.spec.challenge_window:
             return False
@@ -86,8 +88,8 @@ class Auditor(Player):
         return self.engaged_in
 
     def check_refuted(self, view: ClaimView) -> None:
-        """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed says that my own run
-        is wrong."""
+        """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed
+        says that my own run is wrong."""
         lost = [n for n, d in view.mine if d.status is Status.DISMISSED]
         causes = {a["dispute"]: CAUSES[a["cause"]] for a in view.args("Dismissed")} if lost else {}
         for number in lost:
@@ -95,24 +97,28 @@ class Auditor(Player):
                 raise NotYet(f"dispute {number} was dismissed, but its event is not shown")
             if causes[number] != "timeout":
                 raise Abstain(
-                    f"dispute {number} was dismissed by {causes[number]}: this auditor's own run is wrong; run `vgame doctor`"
+                    f"dispute {number} was dismissed by {causes[number]}: this auditor's own run is wrong; run `vgame "
+                    "doctor`"
                 )
 
     def check_stake(self, view: ClaimView) -> None:
-        """A bond is risked only within the limits, and not for ever where disputes (by now all that were lost) were lost by time."""
+        """A bond is risked only within the limits, and not for ever where disputes (by now all that were lost) were
+        lost by time."""
         if self.refusal and (why := self.refusal(view.job)):
             raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
         late = sum(d.status is Status.DISMISSED for _, d in view.mine)
         if late >= LATE:
             raise Abstain(
-                f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by time, and their bonds; "
+                f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by "
+                "time, and their bonds; "
                 "it is too slow, or its moves do not arrive"
             )
 
     def differences(self, view: ClaimView) -> Iterator[Entry]:
-        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. First what the claim itself
-        holds, so of a claim "diverged" its last segment and trace. Strangers can have the trainer post as much as they like, and each piece
-        costs a re-execution: none is begun while an own dispute is open, see `challenge`."""
+        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. First what
+        the claim itself holds, so of a claim "diverged" its last segment and trace. Strangers can have the trainer post
+        as much as they like, and each piece costs a re-execution: none is begun while an own dispute is open, see
+        `challenge`."""
         if view.checkpoints and view.own_run.root != view.job.run_root:
             yield Entry(Level.RUN)
             return
@@ -131,7 +137,8 @@ class Auditor(Player):
         return self.checked[level, where, root]
 
     def agrees(self) -> bool:
-        """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see `differences`."""
+        """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see
+        `differences`."""
         view = ClaimView(self, self.game.job(self.id))
         if view.checkpoints and view.own_run.root != view.job.run_root:
             return False
@@ -145,7 +152,8 @@ class Auditor(Player):
     # ---- playing ----
 
     def play(self, view: ClaimView) -> bool:
-        """Make the own move whose clock ends first; where none is due end disputes of others, of which one may convict."""
+        """Make the own move whose clock ends first; where none is due end disputes of others, of which one may
+        convict."""
         mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
         if not mine:
             return False
@@ -160,7 +168,8 @@ class Auditor(Player):
         return bool(over) and self.attempt("timeout", self.id, over[0])
 
     def turn(self, job: Job, number: int, d: Dispute) -> bool:
-        """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just now."""
+        """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just
+        now."""
         turn, view = self.turn_of(number), ClaimView(self, job)
         try:
             match turn:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a challenge enters: the run root, a posted segment (where = checkpoint) or a posted trace (where = step)."""
+    """Where a challenge enters: the run root, a posted segment (where = checkpoint) or a posted trace (where =
+    step)."""
 
     level: Level
     where: int = 0
@@ -40,7 +41,8 @@ class Node:
 
 
 class Openings:
-    """What was revealed, asked for node by node: strangers may open anything, so whoever reads all openings can be flooded."""
+    """What was revealed, asked for node by node: strangers may open anything, so whoever reads all openings can be
+    flooded."""
 
     def __init__(self, game: Game, job: bytes) -> None:
         self.game, self.job = game, job
@@ -78,7 +80,8 @@ class Openings:
         """The contract files openings under what they hash to; an endpoint can show anything."""
         if node != content:
             raise EndpointError(
-                f"{self.game.chain.url} shows an opening of {node.hex()[:16]} that hashes to {content.hex()[:16]}: nothing is done "
+                f"{self.game.chain.url} shows an opening of {node.hex()[:16]} that hashes to {content.hex()[:16]}: "
+                "nothing is done "
                 "on its word; use another endpoint"
             )
 
@@ -136,8 +139,8 @@ class ClaimView:
         return self._posted("TracePosted", "step", self.game.trace_root, self.last_step)
 
     def _posted(self, event: str, key: str, root_of: Callable[[bytes, int], bytes | None], last: int) -> Posted:
-        """What the contract's view confirms, asked once for each root. Other events are left out: the view may lag, but where it shows
-        another root, or there is no such place, `complain` says so."""
+        """What the contract's view confirms, asked once for each root. Other events are left out: the view may lag, but
+        where it shows another root, or there is no such place, `complain` says so."""
         found, confirmed = Posted(), self.auditor.confirmed
         for args in self.args(event):
             where, root = args[key], args["root"]
@@ -155,7 +158,8 @@ class ClaimView:
         self.segments, self.traces  # noqa: B018 - read them all
         if self.false:
             raise EndpointError(
-                f"{self.game.chain.url} shows the event {self.false[0]}, which the contract does not confirm ({len(self.false)} such): "
+                f"{self.game.chain.url} shows the event {self.false[0]}, which the contract does not confirm "
+                f"({len(self.false)} such): "
                 "it is left out; use another endpoint if this goes on"
             )
         return False
@@ -185,7 +189,8 @@ class ClaimView:
     # ---- my own trees, in the shape of the claim ----
 
     def known(self, kind: Kind, leaves: Sequence[bytes], count: int) -> Tree:
-        """My tree in the claim's shape; where my run stopped earlier its leaves are secrets, which no claim can contain."""
+        """My tree in the claim's shape; where my run stopped earlier its leaves are secrets, which no claim can
+        contain."""
         return known_tree(kind, leaves, count, self.auditor.secret(b"vgame unknown"))
 
     @cached_property
@@ -250,12 +255,14 @@ class ClaimView:
         return reached and fold(Kind.TRACE, self.machine.trace(step), tree_height(self.machine.operators)) != root
 
     def contests_trace(self, d: Dispute) -> bool:
-        """At a state that is not mine: is the trace wrong, or my run not finite? Else the state does not follow from it."""
+        """At a state that is not mine: is the trace wrong, or my run not finite? Else the state does not follow from
+        it."""
         step, stop = self.step_of(d), self.machine.stop
         return (stop is not None and step == stop.step) or self.contradicts_trace(step, self.traces[step])
 
     def first_difference(self, d: Dispute, node: Node) -> int:
-        """Index of the first child that is not mine; at the step where my run stopped, of the one with the word that is not finite."""
+        """Index of the first child that is not mine; at the step where my run stopped, of the one with the word that is
+        not finite."""
         kind, tree = node.kind, self.tree_at(d, node.kind)
         for i, theirs in enumerate(node.children):
             if theirs != tree.node(node.base, node.first + i):
@@ -270,7 +277,8 @@ class ClaimView:
         return (target >> node.base) - node.first
 
     def first_word(self, d: Dispute, words: bytes) -> int:
-        """The first word of the opened leaf that is not mine (padding is zero), or the one that must be finite and is not."""
+        """The first word of the opened leaf that is not mine (padding is zero), or the one that must be finite and is
+        not."""
         own = leaf_bytes(self.machine.words(d.step, d.operator), d.index)
         for i in range(LEAF_WORDS):
             if words[4 * i : 4 * i + 4] != own[4 * i : 4 * i + 4]:
@@ -292,8 +300,8 @@ class ClaimView:
         return ClaimedTree(kind, root, own, self.job.spec.depth, self.revealed)
 
     def check_place(self, d: Dispute) -> None:
-        """The contested node stands where the endpoint says, in a tree that hangs from a root of the claim: or I would compare it with
-        the wrong piece of my run, and name what is right."""
+        """The contested node stands where the endpoint says, in a tree that hangs from a root of the claim: or I would
+        compare it with the wrong piece of my run, and name what is right."""
         match d.level:
             case Level.RUN:
                 tree = self.claimed(Kind.RUN, self.job.run_root, self.own_run)
@@ -311,8 +319,10 @@ class ClaimView:
         index = d.index // LEAF_WORDS if d.level is Level.ELEMENT else d.index
         if (stands := tree.node(d.height, index)) != d.node:
             raise EndpointError(
-                f"{self.game.chain.url} says that the node {d.node.hex()[:16]} is contested at {d.level.name.lower()} height {d.height}, "
-                f"index {index}, but the claim has {stands.hex()[:16]} there: nothing is done on its word; use another endpoint"
+                f"{self.game.chain.url} says that the node {d.node.hex()[:16]} is contested at {d.level.name.lower()} "
+                f"height {d.height}, "
+                f"index {index}, but the claim has {stands.hex()[:16]} there: nothing is done on its word; use "
+                "another endpoint"
             )
 
     def claimed_trace(self, step: int) -> ClaimedTree:
@@ -322,8 +332,8 @@ class ClaimView:
         return self.claimed(Kind.SEGMENT, self.segments[c], self.own_segment(c))
 
     def knowledge(self, d: Dispute) -> tuple[object, ...] | None:
-        """struct Knowledge for a dispute of mine, or None if nothing is paid for it: the conviction is not where my run differs, or lies
-        first in the run tree, or was decided by silence. Twin: Settlement._checkKnowledge."""
+        """struct Knowledge for a dispute of mine, or None if nothing is paid for it: the conviction is not where my run
+        differs, or lies first in the run tree, or was decided by silence. Twin: Settlement._checkKnowledge."""
         v, own = self.game.verdict(self.id), self.own_run
         if d.entry is not Level.RUN or v.cause == "timeout":
             return None

@@ -1,7 +1,8 @@
-"""A second machine that answers for a trainer, with the same run and a key of its own: an outage of the first forfeits nothing.
+"""A second machine that answers for a trainer, with the same run and a key of its own: an outage of the first forfeits
+nothing.
 
-The trainer has named its account (`setDelegate`). It never accepts, claims or withdraws: the money is the trainer's. With a copy of the
-trainer's delivery folder (key and ciphertext) it also answers requests and reveals the key.
+The trainer has named its account (`setDelegate`). It never accepts, claims or withdraws: the money is the trainer's.
+With a copy of the trainer's delivery folder (key and ciphertext) it also answers requests and reveals the key.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Delegate(Trainer):
         name, stop = f"job {self.id.hex()[:16]}", self.machine.stop
         if not self.game.is_delegate(self.id, self.address):
             raise Abstain(
-                f"{self.address} is no delegate of {name}: its trainer names it with `vgame job delegate` and this address"
+                f"{self.address} is no delegate of {name}: its trainer names it with `vgame job delegate` and this "
+                "address"
             )
         if (self.run_tree().root, stop.step if stop else 0) != (job.run_root, job.diverged_at):
             raise Abstain(f"{name} is not defended: its claim is not what this store's run gives")

@@ -13,7 +13,8 @@ from vgame.errors import ContractError, EndpointError, VgameError
 
 log = logging.getLogger(__name__)
 
-#: The contract's way of saying that the move is already made, or that the dispute or the job ended meanwhile: success for an honest player.
+#: The contract's way of saying that the move is already made, or that the dispute or the job ended meanwhile: success
+#: for an honest player.
 HARMLESS = frozenset(
     {
         "AlreadyPaid",
@@ -28,7 +29,8 @@ HARMLESS = frozenset(
 )
 #: Disputes that one transaction ends, at most: some 4 million gas.
 BATCH = 100
-#: Part of each own clock that is kept for own moves: what is left of it is not spent on anything that strangers can multiply.
+#: Part of each own clock that is kept for own moves: what is left of it is not spent on anything that strangers can
+#: multiply.
 RESERVE = 4
 
 #: More than either side needs for a descent and a leaf, and for what a withdrawal costs (docs/gas.json).
@@ -37,9 +39,11 @@ WITHDRAW_GAS = 35_000
 
 
 class Player:
-    """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash the job is.
+    """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash
+    the job is.
 
-    INVARIANT: a round sends one transaction at most, so every own turn is looked at again before the next one (docs/protocol.md section 3).
+    INVARIANT: a round sends one transaction at most, so every own turn is looked at again before the next one
+    (docs/protocol.md section 3).
     """
 
     terms: JobSpec | None = None
@@ -57,21 +61,24 @@ class Player:
         job = self.game.job(self.id)
         if self.terms is not None and job.phase is not Phase.NONE and job.spec != self.terms:
             raise EndpointError(
-                f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to it: nothing is done "
+                f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to "
+                "it: nothing is done "
                 "on its word; use another endpoint"
             )
         self.check_shape(job)
         return job
 
     def check_shape(self, job: Job) -> None:
-        """INVARIANT: trees are made in the shape of the claim, so what an endpoint says of it must follow from the order."""
+        """INVARIANT: trees are made in the shape of the claim, so what an endpoint says of it must follow from the
+        order."""
         if job.phase is not Phase.CLAIMED:
             return
         steps, interval, stop = self.machine.steps, self.machine.interval, job.diverged_at
         shape = ((stop - 1) // interval if stop else -(-steps // interval), self.machine.operators)
         if stop > steps or (job.checkpoints, job.operators) != shape:
             raise EndpointError(
-                f"{self.game.chain.url} shows a claim of {job.checkpoints} checkpoints, {job.operators} operators, end {stop}, where "
+                f"{self.game.chain.url} shows a claim of {job.checkpoints} checkpoints, {job.operators} operators, "
+                f"end {stop}, where "
                 f"the order gives {shape[0]} and {shape[1]}: nothing is done on its word; use another endpoint"
             )
 
@@ -92,7 +99,8 @@ class Player:
         return True
 
     def standings(self, job: Job) -> list[Standing]:
-        """All disputes in order. The first ones that are closed are remembered, unless the job says that a reorganisation opened one."""
+        """All disputes in order. The first ones that are closed are remembered, unless the job says that a
+        reorganisation opened one."""
         found = self._read(job, self.closed)
         if sum(is_open(s) for s in found) != job.open:
             found = self._read(job, [])
@@ -131,7 +139,8 @@ class Player:
             return None
 
     def hurry(self) -> str:
-        """Which of the own clocks ends first, and how much of it is left; empty if none runs, or if the endpoint is away."""
+        """Which of the own clocks ends first, and how much of it is left; empty if none runs, or if the endpoint is
+        away."""
         if self.game.chain.lost:
             return ""
         job, now = self.look(), self.game.chain.now()
@@ -143,7 +152,8 @@ class Player:
         return f"{min(left)[0]} s are left of {min(left)[1]}" if left else ""
 
     def refill(self) -> bool:
-        """Take what the contract owes before money for gas runs short: disputes that are won pay for those that are open still."""
+        """Take what the contract owes before money for gas runs short: disputes that are won pay for those that are
+        open still."""
         try:
             price = sum(self.game.chain.fees())
             if self.game.chain.balance(self.address) >= 2 * DISPUTE_GAS * price:
@@ -163,7 +173,8 @@ class Player:
 
 
 def each(duties: Iterable[Callable[[], bool]]) -> bool:
-    """Do all duties, whatever becomes of one of them; True if any did something. The first error is raised when all are through."""
+    """Do all duties, whatever becomes of one of them; True if any did something. The first error is raised when all are
+    through."""
     acted, problems = False, []
     for duty in duties:
         try:
@@ -176,7 +187,8 @@ def each(duties: Iterable[Callable[[], bool]]) -> bool:
 
 
 def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
-    """Do the first duty that does something, whatever becomes of those before it; True if there is one. Else the first error is raised."""
+    """Do the first duty that does something, whatever becomes of those before it; True if there is one. Else the first
+    error is raised."""
     problems = []
     for duty in duties:
         try:

@@ -1,7 +1,7 @@
 """The trainer: accept, train, claim, defend, finalize, withdraw.
 
-All decisions follow from the chain's state and the trainer's own run, so it can be killed at any moment and started again. An adversary is
-this class with one method changed (vgame/attacks/adversaries.py).
+All decisions follow from the chain's state and the trainer's own run, so it can be killed at any moment and started
+again. An adversary is this class with one method changed (vgame/attacks/adversaries.py).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Trainer(Player):
             raise Over(f"{name} expired before it had a claim: {bond} is lost, half of it is burnt, half the client's")
         if job.phase is Phase.ACCEPTED and (late := self.game.chain.now() - job.since - job.spec.claim_window) > 0:
             raise Over(
-                f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half of it is burnt, half "
+                f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half "
+                "of it is burnt, half "
                 "goes to the client"
             )
 
@@ -80,7 +81,8 @@ class Trainer(Player):
         offer = self.seller.offer()
         if offer.final_state != final:
             raise Abstain(
-                f"{self.seller.public} holds the state {offer.final_state.hex()[:16]}, the run ends with {final.hex()[:16]}: move the "
+                f"{self.seller.public} holds the state {offer.final_state.hex()[:16]}, the run ends with "
+                f"{final.hex()[:16]}: move the "
                 "folder away, then the state is sealed again"
             )
         return offer.cipher_root, offer.key_hash
@@ -113,8 +115,8 @@ class Trainer(Player):
     # ---- defence ----
 
     def defend(self, job: Job) -> bool:
-        """Answer the dispute whose clock starts first, so that none is charged more than two slots (docs/security.md, T1); where none waits
-        end those whose auditor is out of time."""
+        """Answer the dispute whose clock starts first, so that none is charged more than two slots (docs/security.md,
+        T1); where none waits end those whose auditor is out of time."""
         standings = self.standings(job)
         waiting = [s for s in standings if s.turn is Turn.TRAINER]
         waiting.sort(key=lambda s: (s.dispute.turn_at + s.dispute.others * job.slot, s.number))
@@ -151,10 +153,12 @@ class Trainer(Player):
         return self.attempt("reveal", self.id, int(d.level), d.height, children)
 
     def check_own(self, node: bytes, d: Dispute) -> None:
-        """The contract only lets nodes of our own claim be contested; if ours differ, our data is not what we claimed."""
+        """The contract only lets nodes of our own claim be contested; if ours differ, our data is not what we
+        claimed."""
         if node != d.node:
             raise Abstain(
-                f"the contested {d.level.name} node is not the one that this store gives; the store of the claim is needed"
+                f"the contested {d.level.name} node is not the one that this store gives; the store of the claim is "
+                "needed"
             )
 
     def open_leaf(self, d: Dispute) -> bool:
@@ -229,7 +233,8 @@ class Trainer(Player):
     # ---- posts ----
 
     def checkpoint(self, c: int) -> tuple[bytes, list[bytes]]:
-        """State root of a checkpoint and its path in the run tree, with the root of its log in front (none for the initial state)."""
+        """State root of a checkpoint and its path in the run tree, with the root of its log in front (none for the
+        initial state)."""
         if c == 0:
             return self.machine.segment(1)[0], []
         path = self.run_tree().path(0, c - 1)
@@ -248,9 +253,14 @@ class Trainer(Player):
         last = tree.count - 1
         children = tree.descendants(tree.height, 0, down)[: (last >> base) + 1]
         return (
-            self.machine.checkpoints[c - 1], prior, prior_path, children, tree.path(0, 0, base), tree.path(0, last, base),
+            self.machine.checkpoints[c - 1],
+            prior,
+            prior_path,
+            children,
+            tree.path(0, 0, base),
+            tree.path(0, last, base),
             self.log_root(c),
-        )  # fmt: skip
+        )
 
     def diverged_post(self) -> tuple[object, ...]:
         """struct DivergedPost."""

@@ -1,8 +1,10 @@
-"""Which maps of a program are computed together, block by block (vgame/arithmetic/numba/pointwise.py), and when values are let go.
+"""Which maps of a program are computed together, block by block (vgame/arithmetic/numba/pointwise.py), and when values
+are let go.
 
-In: the operators of a step, and which outputs are kept to its end. Out: units in the order in which they run: single operators, and
-chains of maps over equally many words of which each reads another's output in place. A chain runs where its last map stands, and
-nobody else reads any of its outputs before. What only the chain reads is never written to memory.
+In: the operators of a step, and which outputs are kept to its end. Out: units in the order in which they run: single
+operators, and chains of maps over equally many words of which each reads another's output in place. A chain runs where
+its last map stands, and nobody else reads any of its outputs before. What only the chain reads is never written to
+memory.
 """
 
 from __future__ import annotations
@@ -25,8 +27,15 @@ FAR = 64
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
 #: The same for the GPU's kernels, which leave to torch what is rare and not one instruction.
 ALONE_ON_GPU = ALONE | {
-    Function.FLOOR, Function.CEIL, Function.TRUNC, Function.ROUND, Function.CAST, Function.FTOI, Function.IDIV, Function.IMOD,
-}  # fmt: skip
+    Function.FLOOR,
+    Function.CEIL,
+    Function.TRUNC,
+    Function.ROUND,
+    Function.CAST,
+    Function.FTOI,
+    Function.IDIV,
+    Function.IMOD,
+}
 #: Maps of a chain at most: a thread holds a block per value and constant of it.
 LONGEST = 256
 
@@ -35,7 +44,8 @@ Source = tuple[Access, tuple[int, ...]]  # an access, and the index space that i
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are let go afterwards.
+    """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are let go
+    afterwards.
 
     patient: whether it is a product that nobody reads for long.
     """
@@ -50,7 +60,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A chain, where its inputs come from, the operators whose outputs its results are, and those that it looks at for infinities."""
+    """A chain, where its inputs come from, the operators whose outputs its results are, and those that it looks at for
+    infinities."""
 
     chain: Chain
     elements: int
@@ -66,7 +77,8 @@ def units_of(
     fuse: bool,
     alone: Collection[Function] = ALONE,
 ) -> list[Unit]:
-    """The units of a step. kept: operators whose outputs are needed after it; finite: those of them that must be finite.
+    """The units of a step. kept: operators whose outputs are needed after it; finite: those of them that must be
+    finite.
 
     Without `fuse`, every operator is a unit; with it, maps of the functions in `alone` are.
     """
@@ -113,7 +125,8 @@ def _is_patient(operator: Operator, index: int, readers: Sequence[int], kept: bo
 def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[list[int]]:
     """The maps of each chain, in rising order.
 
-    A group is open as long as no operator outside has read from it; so whoever reads its outputs comes after its last map.
+    A group is open as long as no operator outside has read from it; so whoever reads its outputs comes after its last
+    map.
     """
     groups: dict[int, list[int]] = {}
     owner: dict[int, int] = {}  # operator: its group, while that is open
@@ -190,7 +203,8 @@ class _Slots:
         self.count, self.unused = first + len(self.constants), []
 
     def instruction(self, index: int) -> list[int]:
-        """The row of one map. Its result never shares a block with what it reads, or the loops could not use vectors."""
+        """The row of one map. Its result never shares a block with what it reads, or the loops could not use
+        vectors."""
         operator = self.operators[index]
         operands = [self._operand(access, operator.sizes) for access in operator.accesses]
         if index not in self.values:

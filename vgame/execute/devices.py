@@ -83,15 +83,18 @@ def refuse_flush_to_zero(kind: str) -> None:
     tinier = torch.full((1 << 18,), 2.0**-1060, dtype=torch.float64, device=kind)
     if not bool((tiny * 0.5 == 2.0**-141).all()) or not bool((tinier * 0.5 > 0).all()):
         raise VgameError(
-            "this process flushes subnormal numbers to zero (a library was loaded that sets FTZ/DAZ, often one built with "
+            "this process flushes subnormal numbers to zero (a library was loaded that sets FTZ/DAZ, often one built "
+            "with "
             "-Ofast); bits would differ: start vgame in a process without that library"
         )
 
 
 def fingerprint() -> dict[str, str]:
-    """Hashes of raw vendor results that may differ between devices: products of 512 binary32 terms in both formats, a convolution.
+    """Hashes of raw vendor results that may differ between devices: products of 512 binary32 terms in both formats, a
+    convolution.
 
-    The operands are normally distributed: uniform ones are multiples of 2**-24, whose binary64 sums are exact in every order.
+    The operands are normally distributed: uniform ones are multiples of 2**-24, whose binary64 sums are exact in every
+    order.
     """
     import torch
 

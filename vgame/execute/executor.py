@@ -1,7 +1,7 @@
 """Runs a program, one training step at a time, on a torch device.
 
-In: the program, the data, the scalars, a state. Out: the next state and the loss, the same bits on every device (mode `correct`).
-Twin: vgame/execute/reference.py computes any single element, slowly and exactly.
+In: the program, the data, the scalars, a state. Out: the next state and the loss, the same bits on every device (mode
+`correct`). Twin: vgame/execute/reference.py computes any single element, slowly and exactly.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A step whose kernels have been started: state, loss, the outputs that must be finite, and for each whether it is."""
+    """A step whose kernels have been started: state, loss, the outputs that must be finite, and for each whether it
+    is."""
 
     state: tuple[torch.Tensor, ...]
     loss: torch.Tensor
@@ -141,7 +142,8 @@ class Executor:
         return StepResult(launched.state, launched.loss, min((i for i, finite in verdicts if not finite), default=None))
 
     def _units(self, fuse: bool, traced: bool = False) -> tuple[list[Unit], tuple[int, ...]]:
-        """What a step consists of, and the outputs that must be finite, those of a chain beside each other; found once."""
+        """What a step consists of, and the outputs that must be finite, those of a chain beside each other; found
+        once."""
         key = fuse, gate.in_use(self.device), traced
         if key not in self._plans:
             operators, finite = self.program.operators, self.program.finite

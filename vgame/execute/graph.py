@@ -1,7 +1,8 @@
 """A training step recorded once in a CUDA graph and replayed: the cost of starting some thousand kernels disappears.
 
-In: an executor whose kernels never wait for the host (vgame/arithmetic/gpu). Out: the same steps, the same words. What changes from step
-to step lies in the device's memory: the state, which is copied in, and the step's number (`Executor.clock`).
+In: an executor whose kernels never wait for the host (vgame/arithmetic/gpu). Out: the same steps, the same words. What
+changes from step to step lies in the device's memory: the state, which is copied in, and the step's number
+(`Executor.clock`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The arithmetic of each rounding mode as tensor kernels. Twin: vgame/execute/reference.py, element by element.
 
 correct: every output is RN(exact value). nearest: RN of a binary64 result, the vendor's functions and products. fp32:
-the vendor's binary32.
-Whitelisted kernels only: + - * / on binary32 are IEEE instructions; never add(alpha=), addcmul, lerp, division by a Python number.
+the vendor's binary32. Whitelisted kernels only: + - * / on binary32 are IEEE instructions; never add(alpha=), addcmul,
+lerp, division by a Python number.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Tensor = torch.Tensor
 class Kernels(Protocol):
     """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
 
-    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. dot may leave its jobs to `run`, and its result
-    is complete when these are done; or it does them itself. bfloat16: the result is rounded to 8 bits, once.
+    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. dot may leave its jobs to
+    `run`, and its result is complete when these are done; or it does them itself. bfloat16: the result is rounded to 8
+    bits, once.
     """
 
     folds: bool
@@ -69,7 +70,8 @@ FMOD_ROUNDS = 11
 
 
 def _fmod(x: Tensor, y: Tensor) -> Tensor:
-    """x - trunc(x / y) y, exact: long division by 27 quotient bits at a time (the vendor's is wrong for large quotients).
+    """x - trunc(x / y) y, exact: long division by 27 quotient bits at a time (the vendor's is wrong for large
+    quotients).
 
     SAFETY: every remainder and product below has at most 24 + 28 significant bits, so binary64 holds it.
     """
@@ -148,7 +150,8 @@ OTHER: dict[Function, Callable[..., Tensor]] = {
 
 
 def integer_max(rows: Tensor, block: int) -> Tensor:
-    """out[r,j] = the largest int32 of rows[r, j*block .. min(length, (j+1)*block) - 1]; shapes as in certified.reduce_max."""
+    """out[r,j] = the largest int32 of rows[r, j*block .. min(length, (j+1)*block) - 1]; shapes as in
+    certified.reduce_max."""
     whole = rows.shape[1] // block * block
     parts = [rows[:, :whole].unflatten(1, (-1, block)).amax(-1)] if whole else []
     if whole < rows.shape[1]:
@@ -196,7 +199,8 @@ def _rounded(x: Tensor, bfloat16: bool) -> Tensor:
 
 
 class Plain:
-    """The vendor's arithmetic in one precision, rounded to binary32 after every operator (and then to bfloat16): nearest, fp32."""
+    """The vendor's arithmetic in one precision, rounded to binary32 after every operator (and then to bfloat16):
+    nearest, fp32."""
 
     folds = fuses = False
 

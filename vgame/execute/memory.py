@@ -1,7 +1,8 @@
 """How much memory a step needs at least: a job that cannot run here is refused before it fills the machine.
 
-In: the units of a step. Out: words, or one sentence. Counted is only what certainly lies in memory: no views, nothing on the way. A step
-whose outputs are all looked at (for a dispute) makes each of them, which chains do not, and lays it out word by word.
+In: the units of a step. Out: words, or one sentence. Counted is only what certainly lies in memory: no views, nothing
+on the way. A step whose outputs are all looked at (for a dispute) makes each of them, which chains do not, and lays it
+out word by word.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ GIB = 2**30
 
 
 def refuse_too_large(program: Program, units: Sequence[Unit], data: int, traced: bool) -> None:
-    """Raise VgameError if the state, `data` words of data and the outputs that live at once cannot fit this machine's memory."""
+    """Raise VgameError if the state, `data` words of data and the outputs that live at once cannot fit this machine's
+    memory."""
     words = data + sum(s.elements for s in program.sources) + words_at_once(units, program.operators, traced)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if WORD * words > there:
         raise VgameError(
-            f"a step of this job needs at least {WORD * words / GIB:,.1f} GiB of memory, this machine has {there / GIB:,.1f}: "
+            f"a step of this job needs at least {WORD * words / GIB:,.1f} GiB of memory, this machine has "
+            f"{there / GIB:,.1f}: "
             "run it on one that has more"
         )
 
@@ -53,7 +56,8 @@ def _in_order(operator: Copy) -> bool:
 
 
 def _words(operator: Operator, traced: bool) -> int:
-    """Of an operator's own output. A copy may be a view, a map one word that is seen many times; but not where all are looked at."""
+    """Of an operator's own output. A copy may be a view, a map one word that is seen many times; but not where all are
+    looked at."""
     if traced and not (isinstance(operator, Copy) and _in_order(operator)):
         return operator.elements
     match operator:

@@ -1,7 +1,8 @@
 """Where the time of a step goes, by kind of operator and by module.
 
-In: the seconds of every operator of every step, from the executor. Out: tables for people, rows for programs. An output that is
-a view is made where it is first needed, so its cost is the reader's; a chain of maps shares its time equally among them.
+In: the seconds of every operator of every step, from the executor. Out: tables for people, rows for programs. An output
+that is a view is made where it is first needed, so its cost is the reader's; a chain of maps shares its time equally
+among them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Profile:
         self.started, self.steps, self.warm = time.perf_counter(), 0, False
 
     def record(self, operator: int, seconds: float) -> None:
-        """An operator has been computed; the first one of the program begins a step. A first step, which compiles, does not count."""
+        """An operator has been computed; the first one of the program begins a step. A first step, which compiles, does
+        not count."""
         self.steps += operator == 0
         if operator == 0 and self.steps == 2 and not self.warm:
             self.seconds = [0.0] * len(self.seconds)
@@ -66,7 +68,8 @@ class Profile:
         per_step = 1e3 * sum(self.seconds) / max(1, self.steps)
         between = 1e3 * (time.perf_counter() - self.started) / max(1, self.steps) - per_step
         lines = [
-            f"{self.steps} steps, {per_step:.2f} ms in operators per step, {between:.2f} ms between (checkpoints among it)"
+            f"{self.steps} steps, {per_step:.2f} ms in operators per step, {between:.2f} ms between (checkpoints "
+            "among it)"
         ]
         for title, rows in (("kind", self.kinds()), ("module", self.modules()[:MODULES])):
             width = max(len(row.name) for row in [*rows, Row(title, 0, 0, 0)])

@@ -1,7 +1,8 @@
-"""Any single output element, slowly and exactly, from the words that it reads. Twins: vgame/execute/executor.py, contracts/Referee.sol.
+"""Any single output element, slowly and exactly, from the words that it reads. Twins: vgame/execute/executor.py,
+contracts/Referee.sol.
 
-In: an operator, an element, and `read(ref, first, count)`. Out: the word. Which words are read, and in which order, is part of the
-meaning: the openings of docs/formats.md section 6 are exactly these reads.
+In: an operator, an element, and `read(ref, first, count)`. Out: the word. Which words are read, and in which order, is
+part of the meaning: the openings of docs/formats.md section 6 are exactly these reads.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def _integer_maximum(words: list[int]) -> int:
 
 
 def rows(operator: Contract, element: int, block: int, read: Read) -> tuple[int, list[int], list[int]]:
-    """(m, words of A, words of B) of one block of a contraction: of ONE_HOT index and values, of SUM the terms and nothing."""
+    """(m, words of A, words of B) of one block of a contraction: of ONE_HOT index and values, of SUM the terms and
+    nothing."""
     batch, m, n = unravel(element, (operator.batch, operator.m, operator.n))
     start = block * operator.block_length
     count = min(operator.block_length, operator.k - start)

@@ -1,6 +1,7 @@
 """How much a step computes: a job that no device of this kind can finish is refused before anything of it is computed.
 
-In: a program. Out: operations, or one sentence. Counted from the shapes alone, in time proportional to the number of operators.
+In: a program. Out: operations, or one sentence. Counted from the shapes alone, in time proportional to the number of
+operators.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from vgame.errors import VgameError
 from vgame.program.operators import ArgMax, Contract, Operator, ReduceMax, Variant
 from vgame.program.program import Program
 
-#: Operations a second that nothing exceeds: of a core (two FMA units of 512 bits, 4 GHz, twice that for minimal filtering), of a GPU.
+#: Operations a second that nothing exceeds: of a core (two FMA units of 512 bits, 4 GHz, twice that for minimal
+#: filtering), of a GPU.
 FASTEST = {"cpu": 2**38, "cuda": 2**47}
 #: Seconds that a step may take even at that speed; devices reach a tenth of it or less.
 LONGEST_STEP = 600
@@ -41,6 +43,7 @@ def refuse_too_long(program: Program, device: torch.device) -> None:
     least = count / FASTEST[device.type] / (os.cpu_count() or 1 if device.type == "cpu" else 1)
     if least > LONGEST_STEP:
         raise VgameError(
-            f"a step of this job needs {count:.1e} operations, on this device at least {least / 60:,.0f} minutes and likely ten times "
+            f"a step of this job needs {count:.1e} operations, on this device at least {least / 60:,.0f} minutes and "
+            "likely ten times "
             f"that; {LONGEST_STEP // 60} minutes are the most: run it on a faster one"
         )

@@ -1,4 +1,5 @@
-"""The order: a job file that a person writes (TOML), and the bundle that everybody holds (program, initial state, data, scalars).
+"""The order: a job file that a person writes (TOML), and the bundle that everybody holds (program, initial state, data,
+scalars).
 
 In: TOML, or a bundle directory. Out: `Bundle`, whose roots are always recomputed from its files, and the job spec as
 the contract hashes it.
@@ -33,7 +34,8 @@ VERSION = 2  # of spec.json: fee, guardian and windows of delivery are part of a
 
 
 class LogSpec(BaseModel):
-    """What mode `logged` needs in a bundle: one window per sum operator, in proven bounds on the error (2: replication is certain)."""
+    """What mode `logged` needs in a bundle: one window per sum operator, in proven bounds on the error (2: replication
+    is certain)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -146,7 +148,8 @@ def ordered_differences(order: Bundle, held: Bundle) -> list[str]:
 
 
 def refuse_invalid(bundle: Bundle) -> None:
-    """Everything that decides bits is what the roots fix: a tensor's words alone do not say its type and shape, the program does."""
+    """Everything that decides bits is what the roots fix: a tensor's words alone do not say its type and shape, the
+    program does."""
     data = [(t.numel(), not t.is_floating_point()) for t in bundle.data]
     validate(bundle.program, data, bundle.steps, bundle.mode)
     sources, labels = bundle.program.sources, bundle.program.labels.state
@@ -161,7 +164,8 @@ def refuse_invalid(bundle: Bundle) -> None:
         )
         if found != expected:
             raise BundleError(
-                f"the initial state {label.name} is {found[0]} words of {found[1]}, the program has {expected[0]} of {expected[1]}"
+                f"the initial state {label.name} is {found[0]} words of {found[1]}, the program has {expected[0]} of "
+                f"{expected[1]}"
             )
     shape = (bundle.steps, bundle.program.scalars)
     if bundle.scalars.dtype != torch.float32 or tuple(bundle.scalars.shape) != shape:
@@ -192,7 +196,8 @@ def load_bundle(folder: Path) -> Bundle:
     spec = _read_spec(folder / "spec.json")
     if spec.get("version") != VERSION:
         raise BundleError(
-            f"{folder} is a bundle of version {str(spec.get('version', 1))[:20]}, this vgame reads version {VERSION}, whose orders have a "
+            f"{folder} is a bundle of version {str(spec.get('version', 1))[:20]}, this vgame reads version {VERSION}, "
+            "whose orders have a "
             "fee, a guardian and windows of delivery: prepare the job again, or read it with the vgame that wrote it"
         )
     program = load_program(folder / "program.vgp")
@@ -210,7 +215,8 @@ def load_bundle(folder: Path) -> Bundle:
     ):
         told = f"{numbers}"[:200]
         raise BundleError(
-            f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; numbers from {least} "
+            f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; "
+            f"numbers from {least} "
             f"to {most} and one of {MODES} are expected"
         )
     state = read_tensors(folder / "initial.safetensors", program.labels.state)

@@ -1,4 +1,5 @@
-"""What a job says that it may not mean: a learning rate that is not used, a factory that gives other weights at each call.
+"""What a job says that it may not mean: a learning rate that is not used, a factory that gives other weights at each
+call.
 
 In: a task and its job. Out: nothing, or a warning of one sentence.
 """
@@ -19,7 +20,8 @@ LONG = 10.0  # seconds: a factory that takes longer is not called twice
 
 
 def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
-    """The schedule's rate takes the place of the optimizer's: of one that somebody wrote (1.0 is the customary scale)."""
+    """The schedule's rate takes the place of the optimizer's: of one that somebody wrote (1.0 is the customary
+    scale)."""
     if schedule is None:
         return
     written, default = (
@@ -28,7 +30,8 @@ def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
     )
     if float(written) not in (1.0, float(schedule.lr), default.default if default else None):
         warnings.warn(
-            f"the optimizer's lr = {float(written):g} is not used, the schedule's lr = {schedule.lr} is; leave the schedule out to "
+            f"the optimizer's lr = {float(written):g} is not used, the schedule's lr = {schedule.lr} is; leave the "
+            "schedule out to "
             "train with the optimizer's, or write one number in both",
             stacklevel=2,
         )
@@ -43,7 +46,8 @@ def call_factory(make: Callable[[], Task]) -> Task:
     first, second = task.model.state_dict(), make().model.state_dict()
     if other := [n for n, t in first.items() if not (n in second and torch.equal(t, second[n]))]:
         warnings.warn(
-            f"the factory gives other weights at each call ({other[0]} is one of {len(other)}), so nobody can prepare this job "
+            f"the factory gives other weights at each call ({other[0]} is one of {len(other)}), so nobody can prepare "
+            "this job "
             "again; begin it with torch.manual_seed(seed), and take the job's seed: def task(seed)",
             stacklevel=2,
         )

@@ -1,6 +1,6 @@
 """The data of a bundle on disk: small tensors in data.safetensors, those of large files as links to these files.
 
-    BUNDLE/data.json         {"files": {PLACE: [NAME OF THE FILE IN THE BUNDLE, BYTE OF THE FIRST WORD]}}; only where there are such
+    BUNDLE/data.json         {"files": {PLACE: [NAME OF THE FILE IN THE BUNDLE, BYTE OF THE FIRST WORD]}}, if any
     BUNDLE/data-PLACE.words  the file itself: a hard link where the disk has them, so no byte is copied, else a copy
 
 In: labels and tensors. Out: the same tensors, in memory or in their files.

@@ -72,7 +72,8 @@ def initial_of(job: JobFile) -> Any:
 
 
 def _beside(job: JobFile, value: Any) -> Any:
-    """An argument that looks like a path (it has a slash or a dot) and is one from the job file's folder on: that path."""
+    """An argument that looks like a path (it has a slash or a dot) and is one from the job file's folder on: that
+    path."""
     if job._folder is None or not isinstance(value, str) or not ("/" in value or "." in value):
         return value
     place = os.path.join(job._folder, value)

@@ -16,8 +16,8 @@ from vgame.program.schedule import Schedule
 from vgame.system.files import read_file
 from vgame.tasks.task import Task
 
-#: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits. The contract takes 0
-#: and 26 to 32.
+#: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits.
+#: The contract takes 0 and 26 to 32.
 MODES = ("correct", "nearest", "fp32", "logged")
 
 
@@ -76,7 +76,8 @@ class Terms(BaseModel):
     confirm_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     key_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     complaint_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
-    # Paid with each challenge beside the bond, and who has it back whenever the trainer is convicted (docs/protocol.md section 6).
+    # Paid with each challenge beside the bond, and who has it back whenever the trainer is convicted (docs/protocol.md
+    # section 6).
     fee: Annotated[Wei, Field(lt=2**96)] = 0
     guardian: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
 
@@ -94,7 +95,8 @@ class Terms(BaseModel):
         if len({getattr(self, name) > 0 for name in windows}) > 1:
             missing = next(name for name in windows if getattr(self, name) == 0)
             raise ValueError(
-                f"`{missing}` = 0 beside other windows of delivery; give all three seconds (docs/delivery.md), or none for no delivery"
+                f"`{missing}` = 0 beside other windows of delivery; give all three seconds (docs/delivery.md), or "
+                "none for no delivery"
             )
         if self.diverged_pay > self.reward:
             raise ValueError(f"`diverged_pay` = {self.diverged_pay} is more than `reward` = {self.reward}")

@@ -1,6 +1,8 @@
-"""What a job starts from, where that is not the module as its author made it: a finished run, or weights from elsewhere.
+"""What a job starts from, where that is not the module as its author made it: a finished run, or weights from
+elsewhere.
 
-In: a run's store, a file, or a state_dict. Out: the module with these weights, and the optimizer's slots of a run that is continued.
+In: a run's store, a file, or a state_dict. Out: the module with these weights, and the optimizer's slots of a run that
+is continued.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Start:
         other = sorted({*found} ^ {*self.state} | {n for n, t in self.state.items() if found.get(n) != tuple(t.shape)})
         if other:
             raise VgameError(
-                f"the run cannot be continued by this job: {_few(other)} are not the same tensors in both; take the same model and "
+                f"the run cannot be continued by this job: {_few(other)} are not the same tensors in both; take the "
+                "same model and "
                 "optimizer, or only its weights: initial=run.state_dict()"
             )
         return tuple(as_words(label.name, self.state[label.name]) for label in labels), scalars

@@ -1,9 +1,11 @@
-"""Which key of a module's state_dict is which tensor of the state: tied weights have many keys, integers have types of their own.
+"""Which key of a module's state_dict is which tensor of the state: tied weights have many keys, integers have types of
+their own.
 
-    BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]}, "before": steps of the run that the job continues}
+    BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]},
+                          "before": steps of the run that the job continues}
 
-Like all names this is in no root of an order; spec.json has its digest. INVARIANT: a key that is the name of a state tensor means that
-tensor, and a type of integers an integer tensor.
+Like all names this is in no root of an order; spec.json has its digest. INVARIANT: a key that is the name of a state
+tensor means that tensor, and a type of integers an integer tensor.
 """
 
 from __future__ import annotations

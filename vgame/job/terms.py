@@ -1,6 +1,8 @@
-"""The smallest safe terms of a job: clocks that an honest player can keep, bonds that make griefing and cheating a loss.
+"""The smallest safe terms of a job: clocks that an honest player can keep, bonds that make griefing and cheating a
+loss.
 
-In: a bundle, the pace of a device, prices. Out: counted moves, gas of either side, terms. Derivation: docs/security.md section 3.
+In: a bundle, the pace of a device, prices. Out: counted moves, gas of either side, terms. Derivation: docs/security.md
+section 3.
 """
 
 from __future__ import annotations
@@ -19,23 +21,39 @@ GWEI = 10**9
 INCLUSION = 15  # seconds that a transaction takes to be included
 KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
 WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
-FEE_SHARE = 8  # of the trainer's bond, what a challenge's fee may be at most; of the challenge window, what a dispute's slots may be
+#: Of the trainer's bond, what a challenge's fee may be at most; of the challenge window, what a dispute's slots may be.
+FEE_SHARE = 8
 LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
 
 FINAL = 900  # seconds until a confirmation is final, where a node does not say so (vgame/chain/connection.py)
 REQUESTS = 64  # that a client may send, each answered by a transaction
 LINE = 2**20  # bytes a second that the client's line carries at the least
 
-#: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares); `prove` is as dear as
-#: the dearest leaf of rows of LEAF_TERMS words at most.
+#: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares);
+#: `prove` is as dear as the dearest leaf of rows of LEAF_TERMS words at most.
 GAS = {
-    "acceptJob": 60_000, "challenge": 136_000, "finalize": 70_000, "openLeaf": 65_000, "payReward": 88_000, "postClaim": 72_000,
-    "postPartials": 120_000, "postSegment": 120_000, "postTrace": 111_000, "prove": 450_000, "proveKnowledge": 66_000, "reveal": 89_000,
-    "select": 62_000, "selectBlock": 57_000, "selectElement": 61_000, "selectOperator": 81_000, "withdraw": 35_000,
-}  # fmt: skip
+    "acceptJob": 60_000,
+    "challenge": 136_000,
+    "finalize": 70_000,
+    "openLeaf": 65_000,
+    "payReward": 88_000,
+    "postClaim": 72_000,
+    "postPartials": 120_000,
+    "postSegment": 120_000,
+    "postTrace": 111_000,
+    "prove": 450_000,
+    "proveKnowledge": 66_000,
+    "reveal": 89_000,
+    "select": 62_000,
+    "selectBlock": 57_000,
+    "selectElement": 61_000,
+    "selectOperator": 81_000,
+    "withdraw": 35_000,
+}
 #: What differs in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
 LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
-#: More of a move beside other disputes: what it waits for is marked, once in the claim (a challenge may mark for the first one too).
+#: More of a move beside other disputes: what it waits for is marked, once in the claim (a challenge may mark for the
+#: first one too).
 MARK_GAS = dict.fromkeys(("select", "selectOperator", "selectElement", "selectBlock", "prove"), 25_000) | {
     "challenge": 50_000
 }
@@ -75,8 +93,8 @@ class Prices:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that a device needs for a step, for one whose every output is hashed, for the slowest that any data could make of it, and
-    for hashing a state."""
+    """Seconds that a device needs for a step, for one whose every output is hashed, for the slowest that any data could
+    make of it, and for hashing a state."""
 
     step: float
     trace: float
@@ -84,7 +102,8 @@ class Pace:
     state: float = 0.0
 
     def take(self, steps: int, margin: float) -> float:
-        """Seconds for so many steps: what was seen, `margin` times; or all of them as slow as can be, where that is more."""
+        """Seconds for so many steps: what was seen, `margin` times; or all of them as slow as can be, where that is
+        more."""
         return steps * max(margin * self.step, WORST_MARGIN * self.worst)
 
 
@@ -134,23 +153,25 @@ def _turns(height: int, depth: int) -> int:
 
 
 def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
-    """One duty from cold: re-execute a segment, hash its states (`postSegment` shows them) and one step's trace, be included. Three times
-    what it takes when all goes well, or the time of the slowest steps."""
+    """One duty from cold: re-execute a segment, hash its states (`postSegment` shows them) and one step's trace, be
+    included. Three times what it takes when all goes well, or the time of the slowest steps."""
     hashing = 3 * (bundle.interval * pace.state + max(0.0, pace.trace - pace.step))
     return ceil(pace.take(bundle.interval + 1, 3) + hashing) + inclusion
 
 
 def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
-    """Of trainer and auditor, beside the bound on censorship. A duty is charged two slots at most: its own, and one of work whose thing a
-    stranger opens meanwhile (docs/security.md, T1). A transaction for others may be under way when an own turn begins, so each of the
-    trainer's duties and of the auditor's moves counts one inclusion more (docs/protocol.md section 3)."""
+    """Of trainer and auditor, beside the bound on censorship. A duty is charged two slots at most: its own, and one of
+    work whose thing a stranger opens meanwhile (docs/security.md, T1). A transaction for others may be under way when
+    an own turn begins, so each of the trainer's duties and of the auditor's moves counts one inclusion more
+    (docs/protocol.md section 3)."""
     work = moves.trainer * slot
     return 2 * work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
 
 
 def needed_fee(moves: Moves, slot: int, terms: Terms, checkpoints: int, depth: int) -> int:
-    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond (docs/security.md, T5),
-    and one guess for each checkpoint that one reveal shows costs what the right one wins, as far as auditors take such a fee."""
+    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond
+    (docs/security.md, T5), and one guess for each checkpoint that one reveal shows costs what the right one wins, as
+    far as auditors take such a fee."""
     delay = ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
     others = min(checkpoints, 2**depth) - 1
     guesses = min(ceil(terms.trainer_bond / (2 * others)), terms.trainer_bond // FEE_SHARE) if others else 0
@@ -158,9 +179,10 @@ def needed_fee(moves: Moves, slot: int, terms: Terms, checkpoints: int, depth: i
 
 
 def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
-    """The windows of delivery. Key: the confirmation is final, all requests are answered. Confirm: fetched twice, then a request is known
-    as refused in time for the last fifth (docs/delivery.md section 3). Complaint: deciphered twice. Hashing of the state is what was
-    measured: fetching takes it for ciphertext and true hashes, deciphering for keystream and hashes."""
+    """The windows of delivery. Key: the confirmation is final, all requests are answered. Confirm: fetched twice, then
+    a request is known as refused in time for the last fifth (docs/delivery.md section 3). Complaint: deciphered twice.
+    Hashing of the state is what was measured: fetching takes it for ciphertext and true hashes, deciphering for
+    keystream and hashes."""
     size = sum(leaf_count(source.elements) for source in bundle.program.sources) * (LEAF_BYTES + 32)
     key = FINAL + REQUESTS * inclusion + censorship
     fetch = ceil(size / LINE + 4 * pace.state)
@@ -172,8 +194,8 @@ def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int)
 
 
 def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
-    """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the bundle's. An auditor
-    stakes at most what the trainer does."""
+    """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the
+    bundle's. An auditor stakes at most what the trainer does."""
     moves, terms, censorship = count_moves(bundle), bundle.terms, max(prices.censorship, KEPT_OUT)
     slot = needed_slot(bundle, pace, prices.inclusion)
     trainer_budget, auditor_budget = needed_budgets(moves, slot, prices.inclusion)
@@ -222,15 +244,16 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
 
 
 def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = INCLUSION, others: int = 0) -> list[str]:
-    """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a dispute. `others`:
-    disputes of other claims that it plays already, one move after the other."""
+    """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a
+    dispute. `others`: disputes of other claims that it plays already, one move after the other."""
     moves, terms = count_moves(bundle), bundle.terms
     needed = (1 + others) * needed_budgets(moves, needed_slot(bundle, pace, 0), inclusion)[1] + KEPT_OUT
     slot = LONGEST_WINDOW // moves.trainer  # one active dispute of an accomplice adds as many
     found = _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
     if terms.fee > (most := terms.trainer_bond // FEE_SHARE):
         found.append(
-            f"fee is {terms.fee} wei, {most} is the most, an eighth of the trainer's bond: an honest auditor loses it where the claim is "
+            f"fee is {terms.fee} wei, {most} is the most, an eighth of the trainer's bond: an honest auditor loses it "
+            "where the claim is "
             "convicted elsewhere"
         )
     return found

@@ -1,7 +1,7 @@
 """Weights that leave a run: a file that a module loads, and whether such a file is what a final claim certifies.
 
-In: a run, or a file and the final state root of a claim. Out: a safetensors file with the module's own keys, whose header names the root of
-every tensor of the state; or the sentence that says what the file is.
+In: a run, or a file and the final state root of a claim. Out: a safetensors file with the module's own keys, whose
+header names the root of every tensor of the state; or the sentence that says what the file is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ ROOT_BYTES = 32
 def pack_weights(
     bundle: Bundle, step: int, state: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]
 ) -> bytes:
-    """The content of a file of `tensors`, which are the module's, or also the slots. Tied weights are written under each of their keys."""
+    """The content of a file of `tensors`, which are the module's, or also the slots. Tied weights are written under
+    each of their keys."""
     return save(
         {key: t.clone(memory_format=torch.contiguous_format) for key, t in tensors.items()},
         metadata(bundle, step, list(map(tensor_root, state)), tensors),
@@ -56,7 +57,8 @@ def write_weights(path: Path, content: bytes) -> None:
 
 
 def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any] | None]:
-    """The tensors of a safetensors file and what `vgame export` wrote about them; VgameError where it cannot be read."""
+    """The tensors of a safetensors file and what `vgame export` wrote about them; VgameError where it cannot be
+    read."""
     try:
         open_file(path, follow=True).close()
         with safe_open(path, "pt") as file:
@@ -72,14 +74,16 @@ def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any] | 
 def check_weights(path: Path, final_state: bytes, bundle: Bundle | None = None) -> list[str]:
     """The keys of a file, all of whose words are those of the state with this root; VgameError says what is not so.
 
-    `bundle`: the names too are those of the order, and none is missing. Without it the names are the file's own: no root covers them.
+    `bundle`: the names too are those of the order, and none is missing. Without it the names are the file's own: no
+    root covers them.
     """
     tensors, head = read_weights(path)
     names, roots, keys = _places(path, tensors, head)
     found = fold(Kind.STATE, roots, tree_height(len(roots)))
     if found != final_state:
         raise VgameError(
-            f"{path} is not what the claim certifies: its state has the root {found.hex()}, the claim's final state is {final_state.hex()}"
+            f"{path} is not what the claim certifies: its state has the root {found.hex()}, the claim's final state "
+            f"is {final_state.hex()}"
         )
     if bundle is not None:
         _check_names(path, bundle, names, keys)
@@ -110,7 +114,8 @@ def _places(
             raise ValueError
     except (TypeError, KeyError, ValueError):
         raise VgameError(
-            f"{path} does not say which state it is of; give a file of `vgame export RUN --out FILE`, or a run's states/STEP.safetensors"
+            f"{path} does not say which state it is of; give a file of `vgame export RUN --out FILE`, or a run's "
+            "states/STEP.safetensors"
         ) from None
     if not tensors:
         raise VgameError(f"{path} holds no tensor")

@@ -1,14 +1,17 @@
 """What a rounding log may say: the one word that a sum has, given its entry. In integers.
 
-In: the words of one sum's operands, its log entry. Out: its word, and which entries a trainer can have. With v the exact sum and
-e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program (e = 0 where all terms are multiples of some q
-and sum |terms| <= 2^53 q, because then no order of summation rounds; promises `classical` and `exact` of vgame/arithmetic/torch/vendor.py):
+In: the words of one sum's operands, its log entry. Out: its word, and which entries a trainer can have. With v the
+exact sum and e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program (e = 0 where all
+terms are multiples of some q and sum |terms| <= 2^53 q, because then no order of summation rounds; promises `classical`
+and `exact` of vgame/arithmetic/torch/vendor.py):
 
     no entry       RN_b(v)
-    up, down       the named end c of the cell of v, if RN_b(v - e) <= c <= RN_b(v + e); else RN_b(v): such a log was tampered with
+    up, down       the named end c of the cell of v, if RN_b(v - e) <= c <= RN_b(v + e);
+                   else RN_b(v): such a log was tampered with
 
-An honest trainer's words are these, whatever its device did (docs/paper.md, section 3). A contract computes them from the exact
-accumulators of the terms and of their magnitudes, and the lowest bit of their OR: contracts/arithmetic/LoggedSum.sol.
+An honest trainer's words are these, whatever its device did (docs/paper.md, section 3). A contract computes them from
+the exact accumulators of the terms and of their magnitudes, and the lowest bit of their OR:
+contracts/arithmetic/LoggedSum.sol.
 """
 
 from __future__ import annotations
@@ -81,7 +84,8 @@ def _positive_zero(word: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What the word of a sum depends on: the exact value; sum |terms| in units of 2^-298; the lowest bit set in any term, or NO_TERM.
+    """What the word of a sum depends on: the exact value; sum |terms| in units of 2^-298; the lowest bit set in any
+    term, or NO_TERM.
 
     All zero unless the value is finite. Twin: struct Moments in contracts/arithmetic/LoggedSum.sol.
     """

@@ -19,7 +19,8 @@ LIMBS = 20
 
 @compile_loop
 def _add_up(x, y, limbs):
-    """limbs [3, LIMBS]: of the sum of the x[k] y[k], of the sum of their magnitudes, of the OR of these; whether all x[k], y[k] are finite.
+    """limbs [3, LIMBS]: of the sum of the x[k] y[k], of the sum of their magnitudes, of the OR of these; whether all
+    x[k], y[k] are finite.
 
     SAFETY: a limb receives less than 2^32 per term, so that 63 bits hold 2^31 terms.
     """

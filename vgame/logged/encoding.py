@@ -4,9 +4,9 @@ In: the operator's entries and its number of elements. Out: bytes, and entries a
 
     naive    one byte per element: 0 down, 1 none, 2 up
     packed   five elements per byte, base 3, the first one lowest: the paper's
-    sparse   varint count; if it is not 0: k (one byte), then one stream of bits: the directions, the k low bits of every gap, the gaps'
-             high parts in unary (so many 0, then 1). Gaps are between positions, less one. This is Rice's code, within 0.1 bit per
-             entry of the entropy of entries that fall at random
+    sparse   varint count; if it is not 0: k (one byte), then one stream of bits: the directions, the k low
+             bits of every gap, the gaps' high parts in unary (so many 0, then 1). Gaps are between positions, less
+             one. This is Rice's code, within 0.1 bit per entry of the entropy of entries that fall at random
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def encode(entries: Entries, elements: int, encoding: Encoding) -> bytes:
 
 
 def decode(data: bytes, elements: int, encoding: Encoding) -> Entries:
-    """The inverse of `encode`; LogError (without a place: the caller knows it) for anything that `encode` cannot give."""
+    """The inverse of `encode`; LogError (without a place: the caller knows it) for anything that `encode` cannot
+    give."""
     entries = _decode_sparse(data, elements) if encoding is Encoding.SPARSE else _decode_dense(data, elements, encoding)
     if encode(entries, elements, encoding) != data:
         raise LogError("its bytes are not the encoding of any entries")
@@ -82,7 +83,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def rice_parameter(count: int, elements: int) -> int:
-    """Low bits per gap: ceil(log2(ln(golden ratio) * mean gap)), the best for gaps of entries that fall at random (Kiely 2004)."""
+    """Low bits per gap: ceil(log2(ln(golden ratio) * mean gap)), the best for gaps of entries that fall at random
+    (Kiely 2004)."""
     return max(0, math.ceil(math.log2(0.4812 * elements / count)))
 
 

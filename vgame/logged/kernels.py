@@ -1,8 +1,10 @@
-"""The mode `logged` as a rounding mode: Algorithm 1 (the trainer records) and Algorithm 2 (the auditor follows), every operator of a step.
+"""The mode `logged` as a rounding mode: Algorithm 1 (the trainer records) and Algorithm 2 (the auditor follows), every
+operator of a step.
 
-In: a program, bits, a window per sum operator; for an auditor the step's entries. Out: the same values on both sides, the trainer's
-entries, the auditor's corrections. Sums are where devices differ; every other operator has one binary64 value on all IEEE devices
-(elementary functions are our own code), so it needs no entry: RN_b of it, rounded once. What selects or moves values does not round.
+In: a program, bits, a window per sum operator; for an auditor the step's entries. Out: the same values on both sides,
+the trainer's entries, the auditor's corrections. Sums are where devices differ; every other operator has one binary64
+value on all IEEE devices (elementary functions are our own code), so it needs no entry: RN_b of it, rounded once. What
+selects or moves values does not round.
 """
 
 from __future__ import annotations
@@ -116,7 +118,8 @@ class Logged(Correct):
 
     @property
     def _current(self) -> Contract:
-        """The contraction that comes next. Each of its batches has entries of its own, even if all have the same operands."""
+        """The contraction that comes next. Each of its batches has entries of its own, even if all have the same
+        operands."""
         return self.program.operators[self._contractions[self._next]]
 
     def dot(
@@ -182,7 +185,8 @@ class Logged(Correct):
     def _refuse_outside(self, operator: int, given: Entries) -> None:
         if int(given.positions[-1]) >= self.program.operators[operator].elements or int(given.positions[0]) < 0:
             raise TamperedLog(
-                f"step {self.step}, operator {self.program.operator_name(operator)}: the log has an entry beyond its elements"
+                f"step {self.step}, operator {self.program.operator_name(operator)}: the log has an entry beyond its "
+                "elements"
             )
 
     def _judge(self, operator: int, site: Site, enclose: Enclose, out: Tensor) -> None:

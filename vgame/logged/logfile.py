@@ -4,9 +4,10 @@
     record   step u32 ‖ length u32 ‖ sections ‖ checksum of the checksum before (the first: the header's) and of this
     section  varint operator ‖ varint length ‖ entries (encoding.py) ‖ checksum of step, operator and entries
 
-Numbers are little-endian, sections in program order; the sparse encoding leaves out operators without entries. A kill while appending
-leaves a part of a record at the end: readers go up to the last whole one and writers cut the rest off. Damage elsewhere is an error
-that names step and operator: the records' sums find it and order the records, the sections' sums place it.
+Numbers are little-endian, sections in program order; the sparse encoding leaves out operators without entries. A kill
+while appending leaves a part of a record at the end: readers go up to the last whole one and writers cut the rest off.
+Damage elsewhere is an error that names step and operator: the records' sums find it and order the records, the
+sections' sums place it.
 
 Checksums are four bytes of BLAKE2b. (A CRC within what a CRC covers hides changes from it: CRCs are linear.)
 
@@ -81,7 +82,8 @@ class LogFile:
             raise LogError(f"{self.path}: the header is damaged; get the log again from the trainer")
         if head[8:40] != identity:
             raise LogError(
-                f"{self.path} is the log of another job (identity {head[8:16].hex()}...), not of {identity[:8].hex()}..."
+                f"{self.path} is the log of another job (identity {head[8:16].hex()}...), not of "
+                f"{identity[:8].hex()}..."
             )
         if head[7] != bits or head[6] not in list(Encoding):
             raise LogError(f"{self.path} is a log for {head[7]} bits in encoding {head[6]}; the job orders {bits} bits")

@@ -1,6 +1,7 @@
 """Products in the mode `logged`: the tiles of vgame/arithmetic/torch/products.py, rounded as sums.py says.
 
-In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries made or followed.
+In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries
+made or followed.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class LoggedTile(Tile):
             self._round_exactly(flat[exact])
 
     def _bounds(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """The bounds at some positions, and smaller ones where the rows' bits allow that, which a few of them tell first."""
+        """The bounds at some positions, and smaller ones where the rows' bits allow that, which a few of them tell
+        first."""
         i, m, n = self.unravel(flat)
         size = pick(self.norm_a, i, m) * pick(self.norm_b, i, n)
         plain, some = size * weigh(self.terms), slice(0, flat.numel(), -(-flat.numel() // SAMPLE))

@@ -1,7 +1,7 @@
 """Any single output element in mode `logged`, slowly and exactly, given the rounding log. Twin: contracts/Logged.sol.
 
-In: an operator, an element, `read(ref, first, count)`, b, the element's log entry. Out: the word; for long sums the moments of a block.
-Which words are read, and in which order, is as in vgame/execute/reference.py.
+In: an operator, an element, `read(ref, first, count)`, b, the element's log entry. Out: the word; for long sums the
+moments of a block. Which words are read, and in which order, is as in vgame/execute/reference.py.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""RN_b, 26 <= b <= 32: binary64 to the binary32 numbers whose low 32 - b bits are zero, to nearest, ties to even, rounded once.
+"""RN_b, 26 <= b <= 32: binary64 to the binary32 numbers whose low 32 - b bits are zero, to nearest, ties to even,
+rounded once.
 
-In: binary64 values. Out: binary32 on the grid of b bits; how far a value is from the midpoint of its cell; on which side it lies.
-Significands have p = b - 8 bits; below 2^-126 the grid is that of the subnormals, 2^(32 - b) * 2^-149 wide; what rounds to 2^128 is
-infinite; zeros keep their sign; NaN stays. The reference computes with integers, the fast twins with compiled loops and torch passes.
+In: binary64 values. Out: binary32 on the grid of b bits; how far a value is from the midpoint of its cell; on which
+side it lies. Significands have p = b - 8 bits; below 2^-126 the grid is that of the subnormals, 2^(32 - b) * 2^-149
+wide; what rounds to 2^128 is infinite; zeros keep their sign; NaN stays. The reference computes with integers, the fast
+twins with compiled loops and torch passes.
 
-A cell is the interval from one grid magnitude to the next, a midpoint its middle. Directions are those of the magnitude: DOWN is
-towards zero. The paper's Algorithms 4 (which entry is logged) and 2 (what a logged entry makes of the auditor's value) are
-`entry_of` and `copy_entry`.
+A cell is the interval from one grid magnitude to the next, a midpoint its middle. Directions are those of the
+magnitude: DOWN is towards zero. The paper's Algorithms 4 (which entry is logged) and 2 (what a logged entry makes of
+the auditor's value) are `entry_of` and `copy_entry`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Direction(IntEnum):
 
 
 def ulp(value: Fraction, bits: int) -> Fraction:
-    """Width of the cell that holds |value|: 2^(E - p + 1), E = floor(log2 |value|), never below that of the subnormals."""
+    """Width of the cell that holds |value|: 2^(E - p + 1), E = floor(log2 |value|), never below that of the
+    subnormals."""
     least = Fraction(2) ** (LEAST_EXPONENT + 32 - bits)
     if value == 0:
         return least
@@ -82,7 +85,8 @@ def midpoint_distance(value: Fraction, bits: int) -> Fraction:
 
 
 def entry_of(value: Fraction, bits: int, threshold: Fraction) -> Direction:
-    """Algorithm 4: DOWN or UP, as RN_b rounds, where |x - RN_b(x)| exceeds `threshold` ulp (base-2 exponent); else NONE."""
+    """Algorithm 4: DOWN or UP, as RN_b rounds, where |x - RN_b(x)| exceeds `threshold` ulp (base-2 exponent); else
+    NONE."""
     _, nearest, width = grid(value, bits)
     if abs(abs(value) - nearest) <= threshold * width:
         return Direction.NONE
@@ -106,10 +110,11 @@ EXPONENT = 0x7FF0000000000000
 
 @_inline
 def nearest(magnitude, scale):
-    """(RN_b of a magnitude, half the width of its cell, distance from its midpoint); scale = 2^-p. What exceeds 2^129 is cut there: it
-    rounds to infinity.
+    """(RN_b of a magnitude, half the width of its cell, distance from its midpoint); scale = 2^-p. What exceeds 2^129
+    is cut there: it rounds to infinity.
 
-    SAFETY: c is 1.5 * 2^52 widths, so the sum rounds to a multiple of the width, ties to even; magnitudes have under 2^24 widths.
+    SAFETY: c is 1.5 * 2^52 widths, so the sum rounds to a multiple of the width, ties to even; magnitudes have under
+    2^24 widths.
     """
     cut = 2.0**129 if magnitude > 2.0**129 else magnitude
     power = np.int64(np.float64(cut).view(np.int64) & 0x7FF0000000000000).view(np.float64)

@@ -1,6 +1,8 @@
-"""Sums of rows and sums that an index selects, in the mode `logged`: as products (sums.py), with the sum of the magnitudes in the bound.
+"""Sums of rows and sums that an index selects, in the mode `logged`: as products (sums.py), with the sum of the
+magnitudes in the bound.
 
-In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries made or followed.
+In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries
+made or followed.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from vgame.logged.sums import Site, follow, given_entries, record, round_pass, s
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sums s [R] with bounds e, `widest` for a device of any order. name: positions of some in the whole result; find: the inverse, and
-    which positions are here; is_exact: which of some are exact because of the terms' bits; odd: the exact sums of some, rounded to odd.
+    """Sums s [R] with bounds e, `widest` for a device of any order. name: positions of some in the whole result; find:
+    the inverse, and which positions are here; is_exact: which of some are exact because of the terms' bits; odd: the
+    exact sums of some, rounded to odd.
     """
 
     s: Tensor
@@ -122,7 +125,8 @@ def _add_rows(rows: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def one_hot_sum(index: Tensor, b: Tensor, m: int, site: Site) -> Tensor:
-    """out[b,j,n] = sum of the b[b,n,k] with index[b,k] = j as the mode rounds it; shapes as in certified.one_hot_sum."""
+    """out[b,j,n] = sum of the b[b,n,k] with index[b,k] = j as the mode rounds it; shapes as in
+    certified.one_hot_sum."""
     n = b.shape[1]
     out = torch.zeros(max(len(index), len(b)), m, n, dtype=torch.float32, device=b.device)
     for i, columns, owners, terms in one_hot.tiles(index, b, m):
@@ -132,7 +136,8 @@ def one_hot_sum(index: Tensor, b: Tensor, m: int, site: Site) -> Tensor:
 
 
 def _sum_owned(owners: one_hot.Owners, b: Tensor, first: tuple[int, int, int], site: Site, out: Tensor) -> None:
-    """b [B, n, K] -> out [B * m, n], a view of the result that is zero so far; `first`: its first row and column, its columns."""
+    """b [B, n, K] -> out [B * m, n], a view of the result that is zero so far; `first`: its first row and column, its
+    columns."""
     x = one_hot.wide_terms(b, owners.kept)
     rows, width = len(owners.count), x.shape[1]
     if not rows:

@@ -1,16 +1,19 @@
-"""Sums in the mode `logged`: the vendor's binary64 sum, rounded once to b bits; near a midpoint the trainer's direction counts.
+"""Sums in the mode `logged`: the vendor's binary64 sum, rounded once to b bits; near a midpoint the trainer's direction
+counts.
 
-In: the vendor's sums, their bounds, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries for the log, or entries
-followed. e is the proven bound on the error of the vendor's sum, the same formula as in mode `correct`. Whose sums: products.py,
-row_sums.py.
+In: the vendor's sums, their bounds, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries for the
+log, or entries followed. e is the proven bound on the error of the vendor's sum, the same formula as in mode `correct`.
+Whose sums: products.py, row_sums.py.
 
-    trainer   e >= ulp / 8: RN_b(exact sum), nothing is logged.   else RN_b(s), logged where s is nearer than w e to a midpoint
-    auditor   entry: the named end of the cell of s.   no entry: RN_b(exact sum) where s +- e leaves it open, else RN_b(s)
+    trainer   e >= ulp / 8: RN_b(exact sum), nothing is logged;
+              else RN_b(s), logged where s is nearer than w e to a midpoint
+    auditor   entry: the named end of the cell of s;
+              no entry: RN_b(exact sum) where s +- e leaves it open, else RN_b(s)
 
-With w = 2 (`proven`) every word is a function of the operands and of the log, the one of admissible.py, whatever the devices do
-(docs/paper.md, section 2); where an entry alone does not show that, the element is `doubtful` and integers decide. Smaller w come from
-calibration (thresholds.py); then an auditor sums exactly from e >= ulp / 64 on only. The ranges of e overlap because two devices round
-e itself, and the width of a cell at a power of two, differently.
+With w = 2 (`proven`) every word is a function of the operands and of the log, the one of admissible.py, whatever the
+devices do (docs/paper.md, section 2); where an entry alone does not show that, the element is `doubtful` and integers
+decide. Smaller w come from calibration (thresholds.py); then an auditor sums exactly from e >= ulp / 64 on only. The
+ranges of e overlap because two devices round e itself, and the width of a cell at a power of two, differently.
 """
 
 from __future__ import annotations
@@ -40,14 +43,15 @@ MORE = 1 + 2.0**-10
 EXACT = 2
 #: Next to an end of its cell is a sum from which so many bounds e do not reach half a width.
 BESIDE_GATE = 16.0
-#: What an entry does at an auditor: it changes the word; integers must decide; no trainer can have it; it names another end than the one
-#: that the sum lies next to, which is the word whatever it names.
+#: What an entry does at an auditor: it changes the word; integers must decide; no trainer can have it; it names
+#: another end than the one that the sum lies next to, which is the word whatever it names.
 TAKEN, DOUBTFUL, REFUSED, BESIDE = 1, 2, 4, 8
 
 
 @dataclass(slots=True)
 class Entries:
-    """What the log says about one operator: flat positions in rising order, and whether the trainer rounded up there."""
+    """What the log says about one operator: flat positions in rising order, and whether the trainer rounded up
+    there."""
 
     positions: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     up: np.ndarray = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -62,12 +66,13 @@ class Entries:
 
 @dataclass(slots=True)
 class Site:
-    """One sum operator of one step. `given` is None while the trainer records; `look` sees (positions, s, e) of every tile's elements.
+    """One sum operator of one step. `given` is None while the trainer records; `look` sees (positions, s, e) of every
+    tile's elements.
 
-    After the sum: `found` are the entries made, `corrections` (position, word's value) where an entry changed the auditor's own rounding,
-    `doubtful` the positions of entries for which integers must decide, `refused` of those that no trainer can have, `beside` of those
-    that change no word, and of which only integers can tell whether a trainer can have them; `exact` counts the elements that were
-    summed exactly.
+    After the sum: `found` are the entries made, `corrections` (position, word's value) where an entry changed the
+    auditor's own rounding, `doubtful` the positions of entries for which integers must decide, `refused` of those that
+    no trainer can have, `beside` of those that change no word, and of which only integers can tell whether a trainer
+    can have them; `exact` counts the elements that were summed exactly.
     """
 
     bits: int
@@ -116,7 +121,8 @@ class Site:
 
 @compile_loop
 def _pass(s, shape, left, right, right_stride, scale, window, gate, out, strides, found, turns, first, last):
-    """out = RN_b(s) + 0; found: where s is nearer than window e to a midpoint, or 2 gate e reaches a width and 2 e a midpoint.
+    """out = RN_b(s) + 0; found: where s is nearer than window e to a midpoint, or 2 gate e reaches a width and 2 e a
+    midpoint.
 
     turns: 2 (`EXACT`) where 2 gate e reaches a width, else whether s is rounded up.
     """
@@ -148,7 +154,8 @@ def _pass(s, shape, left, right, right_stride, scale, window, gate, out, strides
 
 
 def round_pass(s: Tensor, left: Tensor, right: Tensor, site: Site, out: Tensor) -> tuple[Tensor, Tensor]:
-    """RN_b(s) into out; the flat positions (int64) that need a look with bounds e = left * right, and their turns (int8, see _pass).
+    """RN_b(s) into out; the flat positions (int64) that need a look with bounds e = left * right, and their turns
+    (int8, see _pass).
 
     s: binary64 [B, M, N], contiguous; left [B or 1, M, 1], right [B or 1, 1, N]: binary64; out: binary32 [B, M, N].
     """
@@ -189,7 +196,8 @@ def _round_by_passes(s: Tensor, e: Tensor, bits: int, window: float, gate: float
 def sort_found(s: Tensor, e: Tensor, small: Tensor, site: Site) -> tuple[Tensor, Tensor]:
     """Of sums s: which ones are summed exactly, which ones are logged (indices).
 
-    e: the bound that every device knows, up to its rounding, which decides who is exact; small: as small a bound as this device can show.
+    e: the bound that every device knows, up to its rounding, which decides who is exact; small: as small a bound as
+    this device can show.
     """
     _, half, distance = cells(s, site.bits)
     wide = site.gate * e >= half
@@ -245,10 +253,11 @@ def _follow(x, up, e, scale, more, out, fates):
 def _follow_by_passes(s: Tensor, up: Tensor, e: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """(words, what becomes of the entries: TAKEN, DOUBTFUL, REFUSED and BESIDE, added up) of sums s with entries `up`.
 
-    Where s +- e lies inside one cell, the exact sum does too. An end that is not RN_b(s) is then refused where s +- 2 e does not reach the
-    midpoint, for s and the exact sum may each be off by e. Where e is at most a 16th of half a width and s +- e reaches an end of the cell,
-    all that lies within 2 e of s is nearer to that end than to any midpoint (the other cell there may have half the width): the end is the
-    word, and no trainer's sum is so near a midpoint that it is logged.
+    Where s +- e lies inside one cell, the exact sum does too. An end that is not RN_b(s) is then refused where s +- 2 e
+    does not reach the midpoint, for s and the exact sum may each be off by e. Where e is at most a 16th of half a width
+    and s +- e reaches an end of the cell, all that lies within 2 e of s is nearer to that end than to any midpoint (the
+    other cell there may have half the width): the end is the word, and no trainer's sum is so near a midpoint that it
+    is logged.
     """
     copied, own = copy_entries(s, bits, up), round_tensor(s, bits) + 0.0
     _, half, distance = cells(s, bits)
@@ -263,7 +272,8 @@ def _follow_by_passes(s: Tensor, up: Tensor, e: Tensor, bits: int) -> tuple[Tens
 
 
 def follow(positions: Tensor, up: Tensor, s: Tensor, e: Tensor, site: Site) -> Tensor:
-    """The words of sums with entries, binary32: the named ends of the cells of the sums s; e bounds the error of any device's sum."""
+    """The words of sums with entries, binary32: the named ends of the cells of the sums s; e bounds the error of any
+    device's sum."""
     if in_use(s.device):
         words, fates = torch.empty(s.shape, dtype=torch.float32), torch.empty(s.shape, dtype=torch.int8)
         arrays = words.numpy(), fates.numpy()

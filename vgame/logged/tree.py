@@ -1,12 +1,13 @@
 """The LOG tree: a checkpoint interval's rounding log, every entry with a bounded witness at (step, operator, element).
 
-In: the entries of an interval's steps. Out: its root, which the run tree commits; the opening of the entries of one leaf.
+In: the entries of an interval's steps. Out: its root, which the run tree commits; the opening of the entries of one
+leaf.
 
     interval -> step (counted from the interval's first) -> operator (its index in the program) -> leaf (128 elements)
 
-An operator's tree is as high as that of its output; leaf i holds the entries of the words of leaf i there: `present` u128 ‖ `up` u128,
-big-endian, bit j for word j. A leaf without entries is the padding leaf, so trees without entries are constants and a root costs
-(entries x height) hashes. Twin of `Opening`: contracts/Logged.sol, _entry.
+An operator's tree is as high as that of its output; leaf i holds the entries of the words of leaf i there: `present`
+u128 ‖ `up` u128, big-endian, bit j for word j. A leaf without entries is the padding leaf, so trees without entries are
+constants and a root costs (entries x height) hashes. Twin of `Opening`: contracts/Logged.sol, _entry.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def interval_root(program: Program, steps: Sequence[StepEntries]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The leaf that says whether an element has an entry (empty: the padding leaf), and its path to the interval's root."""
+    """The leaf that says whether an element has an entry (empty: the padding leaf), and its path to the interval's
+    root."""
 
     content: bytes
     path: list[bytes]

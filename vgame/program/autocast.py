@@ -1,10 +1,11 @@
 """torch.autocast while a step is captured: whatever device it names, with the lists of CUDA's autocast.
 
-In: nothing. Out: a context in which regions of autocast("cuda"), ("cpu"), .. cast on this machine as they do on CUDA: matrix products
-and convolutions compute in bfloat16, what sums or can overflow in float32, the rest in the widest type of its operands. Regions can be
-nested and disabled. The lists are those of torch's aten/src/ATen/autocast_mode.h; what torch casts on the CPU alone is left as it is.
-Whoever asks torch whether autocast is on, as the decorators of torch.amp do, is told so for every device. No cast is kept for a second
-use, so that the gradients of a weight that is used twice are added up in float32.
+In: nothing. Out: a context in which regions of autocast("cuda"), ("cpu"), .. cast on this machine as they do on CUDA:
+matrix products and convolutions compute in bfloat16, what sums or can overflow in float32, the rest in the widest type
+of its operands. Regions can be nested and disabled. The lists are those of torch's aten/src/ATen/autocast_mode.h; what
+torch casts on the CPU alone is left as it is. Whoever asks torch whether autocast is on, as the decorators of torch.amp
+do, is told so for every device. No cast is kept for a second use, so that the gradients of a weight that is used twice
+are added up in float32.
 """
 
 from __future__ import annotations
@@ -24,22 +25,26 @@ aten = torch.ops.aten
 KEY = "AutocastCPU"
 #: By overload: the default one, where none is named.
 LOWER = """
-_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input
-convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell
-gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention _scaled_dot_product_flash_attention _thnn_fused_gru_cell
-_thnn_fused_lstm_cell cudnn_convolution cudnn_convolution_transpose
+_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
+conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
+chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
+_scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell cudnn_convolution
+cudnn_convolution_transpose
 """
-#: Two of them are not as on CUDA: binary_cross_entropy is refused there, as its logarithms overflow in float16; cross_entropy_loss, which
-#: torch's documentation lists, has no kernel of its own there, so that its log_softmax is rounded to bfloat16.
+#: Two of them are not as on CUDA: binary_cross_entropy is refused there, as its logarithms overflow in float16;
+#: cross_entropy_loss, which torch's documentation lists, has no kernel of its own there, so that its log_softmax is
+#: rounded to bfloat16.
 FLOAT32 = """
-acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus
-layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
-cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
-multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
-logsumexp upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
-upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
+pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
+cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
+smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
+upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
+_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa
 _upsample_bicubic2d_aa rms_norm linalg_matrix_norm.str_ord binary_cross_entropy cross_entropy_loss prod prod.dim_int
-softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList norm.Scalar norm.ScalarOpt_dim
+softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList norm.Scalar
+norm.ScalarOpt_dim
 """
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 

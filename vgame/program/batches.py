@@ -1,4 +1,5 @@
-"""Which samples a step reads: the order of the data as operators, and whether it suits a model that carries values from batch to batch.
+"""Which samples a step reads: the order of the data as operators, and whether it suits a model that carries values from
+batch to batch.
 
 In: a task's `order`. Out: the rows of the data tensors, batch after batch.
 """
@@ -27,8 +28,8 @@ MakeState = Callable[[str, torch.Tensor], Value]
 def rows_of(b: Builder, task: Task, state: MakeState) -> tuple[Value, Value | None]:
     """(indices of the step's samples [batch * accumulate], the position after the step or None).
 
-    shuffled: the keyed permutation, epoch by epoch. sequential: one sample after the other, again from the first behind the last.
-    streams: the samples are cut into `batch` equal stretches; row r of every batch reads on in stretch r.
+    shuffled: the keyed permutation, epoch by epoch. sequential: one sample after the other, again from the first behind
+    the last. streams: the samples are cut into `batch` equal stretches; row r of every batch reads on in stretch r.
     Drawn with replacement or by weights, or given: vgame/program/draws.py.
     """
     count = task.batch * task.accumulate
@@ -73,25 +74,30 @@ def _check(task: Task, length: int, each: int) -> None:
         raise ProgramError(f"order = {task.order!r}: {length:,} samples are too many to count in 32 bits")
     if task.order == "streams" and task.window is not None and task.stride != task.window:
         raise ProgramError(
-            f"order = 'streams' with a window of {task.window} and a stride of {task.stride}: rows read on where they stopped only with "
+            f"order = 'streams' with a window of {task.window} and a stride of {task.stride}: rows read on where they "
+            "stopped only with "
             f"stride = {task.window}"
         )
 
 
 def refuse_carried(captured: Captured, task: Task) -> None:
-    """A state per row of the batch needs an order in which a row goes on; what else is carried is named in a warning."""
+    """A state per row of the batch needs an order in which a row goes on; what else is carried is named in a
+    warning."""
     if task.order is not None:
         return
     carried = carried_buffers(captured)
     per_row = [name for name, shape in carried.items() if task.batch in shape and task.batch > 1]
     if per_row:
         raise ProgramError(
-            f"the model carries {', '.join(per_row)} from batch to batch, with a row for each of the {task.batch} samples, but the order "
-            "is shuffled, so the next batch continues none of them; write Task(..., order='streams'), or order='shuffled' if that is meant"
+            f"the model carries {', '.join(per_row)} from batch to batch, with a row for each of the {task.batch} "
+            "samples, but the order "
+            "is shuffled, so the next batch continues none of them; write Task(..., order='streams'), or "
+            "order='shuffled' if that is meant"
         )
     if carried:
         warnings.warn(
-            f"the model carries {', '.join(carried)} from batch to batch and batches come in shuffled order; if their order matters write "
+            f"the model carries {', '.join(carried)} from batch to batch and batches come in shuffled order; if their "
+            "order matters write "
             "Task(..., order='sequential') or order='streams', else order='shuffled'",
             stacklevel=2,
         )

@@ -1,7 +1,9 @@
-"""Capture: an ordinary module, loss and optimizer become one flat graph of ATen operators, every node with the module it came from.
+"""Capture: an ordinary module, loss and optimizer become one flat graph of ATen operators, every node with the module
+it came from.
 
-Three passes of make_fx over fake tensors (nothing is computed): trace forward, loss and gradients; functionalize; decompose to core ATen.
-In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.lower` turns that into a program.
+Three passes of make_fx over fake tensors (nothing is computed): trace forward, loss and gradients; functionalize;
+decompose to core ATen. In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.lower` turns that
+into a program.
 """
 
 from __future__ import annotations
@@ -134,7 +136,8 @@ class _Step:
         self.functions: list[list[str]] = []  # of autograd, of each pass
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
-        """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second without gradients."""
+        """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
+        without gradients."""
         with Opened() as opened:
             self.decided = opened.decided
             return self._pass(True, *inputs[:3]), self._pass(False, *inputs[3:])
@@ -186,14 +189,16 @@ class _Step:
 
 @contextmanager
 def _without_random_numbers() -> Iterator[None]:
-    """The backward pass draws none: a checkpointed part that it computes again would see others than the forward pass did."""
+    """The backward pass draws none: a checkpointed part that it computes again would see others than the forward pass
+    did."""
     nodes = get_proxy_mode().tracer.graph.nodes
     known = len(nodes)
     yield
     for node in list(nodes)[known:]:
         if is_random(node):
             raise ProgramError(
-                f"the backward pass draws random numbers ({node.target} in {module_of(node)}), not those of the forward pass; "
+                f"the backward pass draws random numbers ({node.target} in {module_of(node)}), not those of the "
+                "forward pass; "
                 "leave dropout and the like out of what torch.utils.checkpoint computes again"
             )
 
@@ -218,7 +223,8 @@ def _three_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Map
 
 
 def core_graph(function: Callable, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
-    """A function of tensors, without gradients, as one graph of operators that have a handler; it may write to its own tensors."""
+    """A function of tensors, without gradients, as one graph of operators that have a handler; it may write to its own
+    tensors."""
     with torch.no_grad():
         first = make_fx(function, **_FAKE)(*inputs)
         second = make_fx(_without_writes(first), **_FAKE)(*inputs)
@@ -251,7 +257,8 @@ def _train(model: nn.Module) -> None:
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module has its own tensors, attributes and mode again (torch forgets the tensors of a module that is used twice)."""
+    """Afterwards every module has its own tensors, attributes and mode again (torch forgets the tensors of a module
+    that is used twice)."""
     before = [(each, copy(each)) for each in containers(model)]
     try:
         yield

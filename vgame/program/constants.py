@@ -1,7 +1,8 @@
-"""Values that constants alone determine, found while a step is traced: a model may decide by them, for they are the same at every step.
+"""Values that constants alone determine, found while a step is traced: a model may decide by them, for they are the
+same at every step.
 
-The tracer's graph so far is replayed with real tensors, in order, as far as it depends on no parameter, buffer, data or random number. So a
-mask that a layer builds itself may be looked at, a mask that is data may not.
+The tracer's graph so far is replayed with real tensors, in order, as far as it depends on no parameter, buffer, data or
+random number. So a mask that a layer builds itself may be looked at, a mask that is data may not.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Known:
                 self._forget_written(node)
 
     def _forget_written(self, node: Node) -> None:
-        """What is not known was written into a known tensor: it and all that share its memory are not known any more."""
+        """What is not known was written into a known tensor: it and all that share its memory are not known any
+        more."""
         if not (written := written_by(node)):
             return
         memory = {

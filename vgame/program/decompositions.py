@@ -1,6 +1,8 @@
-"""Functions that are opened up before autograd sees them: each becomes ordinary operators, whose gradients then come by themselves.
+"""Functions that are opened up before autograd sees them: each becomes ordinary operators, whose gradients then come by
+themselves.
 
-Active while a training step is traced. What is replaced has no gradient formula in ATen's operators, or one that does not trace.
+Active while a training step is traced. What is replaced has no gradient formula in ATen's operators, or one that does
+not trace.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, compute_mode: str | 
 def grouped_mm(
     a: torch.Tensor, b: torch.Tensor, *, offs: torch.Tensor, bias: torch.Tensor | None = None, **_: Any
 ) -> torch.Tensor:
-    """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows behind the last are 0."""
+    """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows behind the last are
+    0."""
     if a.dim() != 2 or b.dim() != 3 or bias is not None:
         raise ProgramError("grouped_mm multiplies rows by a stack of matrices, without bias")
     group = (torch.arange(a.shape[0])[:, None] >= offs).sum(1)
@@ -87,10 +90,28 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 T = torch.Tensor
 DEEP = 40  # calls between what reads a number and the user's line, at most
 #: Functions whose result is a number of Python's, or has a shape that depends on values.
-DECIDING = frozenset({
-    T.__bool__, T.__int__, T.__float__, T.__index__, T.item, T.tolist, T.equal, torch.equal, T.allclose, torch.allclose, T.nonzero,
-    torch.nonzero, torch.unique, T.unique, torch.bincount, T.bincount, torch.masked_select, T.masked_select,
-})  # fmt: skip
+DECIDING = frozenset(
+    {
+        T.__bool__,
+        T.__int__,
+        T.__float__,
+        T.__index__,
+        T.item,
+        T.tolist,
+        T.equal,
+        torch.equal,
+        T.allclose,
+        torch.allclose,
+        T.nonzero,
+        torch.nonzero,
+        torch.unique,
+        T.unique,
+        torch.bincount,
+        T.bincount,
+        torch.masked_select,
+        T.masked_select,
+    }
+)
 
 
 class Opened(TorchFunctionMode):

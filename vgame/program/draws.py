@@ -1,4 +1,5 @@
-"""Orders of samples that are drawn or given: with replacement, weighted, a list of indices, as integer operators of the step.
+"""Orders of samples that are drawn or given: with replacement, weighted, a list of indices, as integer operators of the
+step.
 
 In: a builder and how many samples a step takes. Out: their indices. Words are Philox's (seed, step, operator, element).
 """
@@ -24,7 +25,8 @@ def with_replacement(b: Builder, count: int, population: int) -> Value:
 
 
 def weighted(b: Builder, count: int, weights: Sequence[float] | torch.Tensor, population: int) -> Value:
-    """Each sample with a probability proportional to its weight, by Walker's alias method: a cell, and a threshold in it."""
+    """Each sample with a probability proportional to its weight, by Walker's alias method: a cell, and a threshold in
+    it."""
     thresholds, aliases = alias_table(weights, population)
     cell = randint(b, 0, population, (count,))
     below = b.map(Function.ISHR, b.random_words((count,)), 1)
@@ -33,7 +35,8 @@ def weighted(b: Builder, count: int, weights: Sequence[float] | torch.Tensor, po
 
 
 def alias_table(weights: Sequence[float] | torch.Tensor, population: int) -> tuple[np.ndarray, np.ndarray]:
-    """(thresholds, aliases), int32: cell i is sample i below its threshold, else its alias; cells hold 2^31 each, exactly filled."""
+    """(thresholds, aliases), int32: cell i is sample i below its threshold, else its alias; cells hold 2^31 each,
+    exactly filled."""
     parts = _parts(weights, population)
     aliases, thresholds = list(range(population)), [0] * population
     small = [i for i in range(population) if parts[i] < CELL]
@@ -54,7 +57,8 @@ def _parts(weights: Sequence[float] | torch.Tensor, population: int) -> list[int
     given = torch.as_tensor(weights, dtype=torch.float64).reshape(-1)
     if len(given) != population or not bool(((given >= 0) & given.isfinite()).all()) or not float(given.sum()) > 0:
         raise ProgramError(
-            f"weights: {population} numbers are expected, one for each sample, none negative, not all 0; got {len(given)}"
+            f"weights: {population} numbers are expected, one for each sample, none negative, not all 0; got "
+            f"{len(given)}"
         )
     ratios = [float(w).as_integer_ratio() for w in given]
     scale = max(d for _, d in ratios)  # powers of two

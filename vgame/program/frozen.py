@@ -1,6 +1,7 @@
 """Parameters that get no gradient in some steps: what `requires_grad_(False)` and later `(True)` do in a loop.
 
-In: a task. Out: by parameter the steps in which its `grad` is None, so that an optimizer skips it, its slots and its count of steps.
+In: a task. Out: by parameter the steps in which its `grad` is None, so that an optimizer skips it, its slots and its
+count of steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What the functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the original.
 
-In: an optimizer, its schedulers, while a copy of them is played. Out: nothing, or a ProgramError: a function that reads the optimizer
-itself, a module or a parameter would read the original; one that changes what it reads would go on counting at the next capture.
+In: an optimizer, its schedulers, while a copy of them is played. Out: nothing, or a ProgramError: a function that reads
+the optimizer itself, a module or a parameter would read the original; one that changes what it reads would go on
+counting at the next capture.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.
 
 @contextmanager
 def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]) -> Iterator[None]:
-    """Raise ProgramError if functions read what a copy does not have, or change what they read, or random numbers are drawn."""
+    """Raise ProgramError if functions read what a copy does not have, or change what they read, or random numbers are
+    drawn."""
     functions = [*_own_functions(type(optimizer))]
     for owner in (optimizer, *schedulers):
         functions += [*_own_functions(type(owner)), *_held_functions(vars(owner))]
@@ -40,13 +42,15 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
     yield
     if chance != _chance():
         raise ProgramError(
-            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers outside tensors, other ones at every capture; "
+            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers outside tensors, other "
+            "ones at every capture; "
             "draw them with torch.rand_like(p)"
         )
     after = _read(functions)
     if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
         raise ProgramError(
-            f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while they step, "
+            f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while "
+            "they step, "
             "which a second capture would find changed; keep it in the optimizer or in an object of the scheduler"
         )
 
@@ -84,7 +88,8 @@ def _read(functions: Sequence[Any]) -> dict[str, Any]:
         path, value = todo.pop()
         if isinstance(value, LIVE):
             raise ProgramError(
-                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}, which a capture plays "
+                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}, "
+                "which a capture plays "
                 "as a copy; give the function numbers"
             )
         if isinstance(value, LEAVES):
@@ -105,7 +110,8 @@ def _words(path: str, value: Any) -> Any:
             return pickle.dumps(value)
         except (TypeError, AttributeError, pickle.PicklingError):
             raise ProgramError(
-                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}; give it a list "
+                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}; "
+                "give it a list "
                 "of numbers"
             ) from None
     return len(value) if isinstance(value, STANDARD[:6]) else None

@@ -1,6 +1,7 @@
 """What a user's objects hold and a program does not carry from step to step: each is refused with one sentence.
 
-In: a task before it is traced, its modules around the traced call. Out: nothing, or a ProgramError that names what and says what to do.
+In: a task before it is traced, its modules around the traced call. Out: nothing, or a ProgramError that names what and
+says what to do.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: 
     for start, end, name in ranges:
         if start < reach and {name, last} & changing:
             raise ProgramError(
-                f"{last} and {name} share memory that a step changes; a program keeps them apart: use one of them in both places, "
+                f"{last} and {name} share memory that a step changes; a program keeps them apart: use one of them in "
+                "both places, "
                 "as an attribute of its module, or a clone"
             )
         reach, last = max((reach, last), (end, name))
@@ -85,17 +87,20 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
         raise ProgramError(f"the optimizer {name} has hooks on its step; take them off, a program holds the plain step")
     if not scheduled and "step" in vars(optimizer):
         raise ProgramError(
-            f"the step of the optimizer {name} was replaced, as learning rate schedulers do; name them in the task: schedulers=[...]"
+            f"the step of the optimizer {name} was replaced, as learning rate schedulers do; name them in the task: "
+            "schedulers=[...]"
         )
     if not _is_plain(optimizer):
         raise ProgramError(
-            f"the step of the optimizer {name} was replaced by another function than a scheduler's; write the step in its class"
+            f"the step of the optimizer {name} was replaced by another function than a scheduler's; write the step in "
+            "its class"
         )
     begins = (lambda value: value is not None) if has_rule(optimizer) else _is_used
     held = {key for values in optimizer.state.values() for key, value in values.items() if begins(value)}
     if held:
         raise ProgramError(
-            f"the optimizer {name} already holds {', '.join(sorted(held))}; a run starts from a new optimizer, build it again"
+            f"the optimizer {name} already holds {', '.join(sorted(held))}; a run starts from a new optimizer, build "
+            "it again"
         )
 
 
@@ -117,7 +122,8 @@ def _is_used(value: Any) -> bool:
 
 
 class Held:
-    """What the modules of a model hold before a forward pass; then `refuse_changes`, and `changed` or `refuse_counts`."""
+    """What the modules of a model hold before a forward pass; then `refuse_changes`, and `changed` or
+    `refuse_counts`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -130,7 +136,8 @@ class Held:
         return [path for path in sorted({*now, *self.values}) if now.get(path) is not self.values.get(path)]
 
     def refuse_changes(self) -> None:
-        """Raise ProgramError if parameters or buffers are other ones, or of another shape, or Python's random numbers were drawn."""
+        """Raise ProgramError if parameters or buffers are other ones, or of another shape, or Python's random numbers
+        were drawn."""
         parameters, buffers = _parameters(self.model), _buffers(self.model)
         if made := sorted(n for n, p in parameters.items() if p is not self.parameters.get(n)):
             raise ProgramError(
@@ -143,15 +150,18 @@ class Held:
         for name, was in self.buffers.items():
             if _kind(buffers.get(name)) != _kind(was):
                 raise ProgramError(
-                    f"the model replaces its buffer {name}, {_kind(was)}, by {_kind(buffers.get(name))}; shape and type must stay"
+                    f"the model replaces its buffer {name}, {_kind(was)}, by {_kind(buffers.get(name))}; shape and "
+                    "type must stay"
                 )
         if _chance() != self.chance:
             raise ProgramError(
-                "the forward pass draws numbers of Python's random or of NumPy, the same at every step of a program; draw them with torch"
+                "the forward pass draws numbers of Python's random or of NumPy, the same at every step of a program; "
+                "draw them with torch"
             )
 
     def refuse_counts(self) -> None:
-        """Raise ProgramError if this pass, which is not the first, changed what modules hold, whatever tensors are in it."""
+        """Raise ProgramError if this pass, which is not the first, changed what modules hold, whatever tensors are in
+        it."""
         now = _values(self.model)
         if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(self.values.get(path))]:
             raise attributes_change(counted)
@@ -162,12 +172,14 @@ def attributes_change(names: list[str]) -> ProgramError:
     some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     what = f"its attributes {some}" if names else "what is outside its modules"
     return ProgramError(
-        f"the model changes {what} in the forward pass; make them buffers (register_buffer), for the next one depends on them"
+        f"the model changes {what} in the forward pass; make them buffers (register_buffer), for the next one depends "
+        "on them"
     )
 
 
 def _values(model: nn.Module) -> dict[str, Any]:
-    """Numbers, strings, tensors and None that the modules hold, by path; without the mode, which a forward pass sets at every step."""
+    """Numbers, strings, tensors and None that the modules hold, by path; without the mode, which a forward pass sets at
+    every step."""
     return {path: value for path, value in _reached(model) if isinstance(value, LEAVES)}
 
 
@@ -188,7 +200,8 @@ def containers(model: nn.Module) -> list[Container]:
 
 
 def _reached(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(path, value) of all that the modules hold beside parameters, buffers and modules: containers and objects once, and their parts."""
+    """(path, value) of all that the modules hold beside parameters, buffers and modules: containers and objects once,
+    and their parts."""
     skipped = {"training", "_parameters", "_buffers", "_modules"}
     held = ((name, key, value) for name, m in model.named_modules() for key, value in vars(m).items())
     todo = [(f"{name}.{key}".lstrip("."), value) for name, key, value in held if key not in skipped]

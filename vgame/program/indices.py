@@ -1,8 +1,9 @@
-"""Does the data index what is there, and do integers fit? Checked before a job exists: the arithmetic is total and would train on.
+"""Does the data index what is there, and do integers fit? Checked before a job exists: the arithmetic is total and
+would train on.
 
-In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checked is every index and every integer
-that follows from data and constants alone, buffers that no step changes included; what a model computes with its parameters is its own
-affair.
+In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checked is every index
+and every integer that follows from data and constants alone, buffers that no step changes included; what a model
+computes with its parameters is its own affair.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, 
 
 
 def check_indices(captured: Captured, task: Task) -> None:
-    """Raise DataError if a sample addresses something that does not exist, ProgramError if a constant does, or if an integer does not fit
-    32 bits."""
+    """Raise DataError if a sample addresses something that does not exist, ProgramError if a constant does, or if an
+    integer does not fit 32 bits."""
     graph = captured.graph
     places = list(graph.graph.find_nodes(op="placeholder"))[-len(captured.batch) :]
     names = dict(zip(places, captured.batch, strict=True))
@@ -52,7 +53,8 @@ def check_indices(captured: Captured, task: Task) -> None:
 
 
 def _batches(task: Task) -> Iterator[torch.Tensor]:
-    """All samples, batch by batch; of data in files that are many, evenly spaced ones and those with the least and the greatest numbers."""
+    """All samples, batch by batch; of data in files that are many, evenly spaced ones and those with the least and the
+    greatest numbers."""
     sources = [(tensor, source) for tensor in task.data.values() if (source := source_of(tensor))]
     starts = range(0, task.population, task.batch)
     if sources and len(starts) > MOST_BATCHES:
@@ -83,7 +85,8 @@ def _refuse_few_words(node: Node, mask: torch.Tensor, words: range) -> None:
     needed = int(mask.expand(node.meta["val"].shape).sum())
     if needed > len(words):
         raise DataError(
-            f"masked_scatter in {_module(node)} has {len(words)} words for {needed} true elements of its mask; give it as many"
+            f"masked_scatter in {_module(node)} has {len(words)} words for {needed} true elements of its mask; give "
+            "it as many"
         )
 
 
@@ -154,7 +157,8 @@ def _uses(graph: GraphModule) -> Iterator[Use]:
 
 
 def _follows_from(graph: GraphModule, places: set[Node], fixed: set[Node]) -> Mapping[Node, bool]:
-    """True for the nodes that the data determines, False for those that constants alone determine; the others are absent."""
+    """True for the nodes that the data determines, False for those that constants alone determine; the others are
+    absent."""
     known: dict[Node, bool] = {}
     for node in graph.graph.nodes:
         if node.op == "placeholder":

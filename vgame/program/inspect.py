@@ -1,4 +1,5 @@
-"""What a program consists of: operators by kind and function, their sizes, and the dearest leaf that the referee may have to decide."""
+"""What a program consists of: operators by kind and function, their sizes, and the dearest leaf that the referee may
+have to decide."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Line:
 
     @property
     def gas(self) -> int:
-        """The floor price of the dearest witness if no byte were zero (sums in blocks: of one block); what is computed may cost more."""
+        """The floor price of the dearest witness if no byte were zero (sums in blocks: of one block); what is computed
+        may cost more."""
         return BASE + FLOOR * self.witness
 
 

@@ -1,7 +1,7 @@
 """A captured graph becomes a program: batch loading, forward, loss, backward and optimizer as operators.
 
-In: a Task and its steps. Out: the program, the initial state, the data and the scalar table. Everything that could not be lowered is
-reported at once, with the modules it comes from.
+In: a Task and its steps. Out: the program, the initial state, the data and the scalar table. Everything that could not
+be lowered is reported at once, with the modules it comes from.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def value_type(tensor: torch.Tensor) -> torch.dtype:
 
 
 def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A flat copy in float32 or int32 on the CPU, or the words in their file; integers that int32 does not hold are refused."""
+    """A flat copy in float32 or int32 on the CPU, or the words in their file; integers that int32 does not hold are
+    refused."""
     if (mapped := flat_of(tensor)) is not None:
         return mapped
     tensor = tensor.detach().cpu()
@@ -168,7 +169,8 @@ class _Lowering:
         return sums[0], sums[1:]
 
     def _clipped(self, gradients: Mapping[str, Value], limit: float) -> dict[str, Value]:
-        """g * min(limit / (norm + 1e-6), 1), the norm being that of the tensors' norms (torch.nn.utils.clip_grad_norm_)."""
+        """g * min(limit / (norm + 1e-6), 1), the norm being that of the tensors' norms
+        (torch.nn.utils.clip_grad_norm_)."""
         b = self.b
         b.label = "clip"
         norms = stack(b, [self._awake(name, vector_norm(b, g)) for name, g in gradients.items()])
@@ -188,7 +190,8 @@ class _Lowering:
     def _state(self, name: str, tensor: torch.Tensor) -> Value:
         if any(label.name == name for label, _ in self.state):
             raise ProgramError(
-                f"two tensors of the state are called {name!r}: a parameter of the model, and what the optimizer or a buffer is called; "
+                f"two tensors of the state are called {name!r}: a parameter of the model, and what the optimizer or a "
+                "buffer is called; "
                 "give the module another name"
             )
         ref = Ref(RefClass.STATE, len(self.state))
@@ -329,7 +332,8 @@ class _Lowering:
         return len(self.scalar_columns) - 1
 
     def _average(self, average: float | str, trained: Iterable[str]) -> None:
-        """average + (parameter - average) * share, share being 1 in the first step (torch.optim.swa_utils.AveragedModel)."""
+        """average + (parameter - average) * share, share being 1 in the first step
+        (torch.optim.swa_utils.AveragedModel)."""
         equal = average == "equal"
         column = [1.0 if t == 1 else 1 / t if equal else 1.0 - average for t in range(1, self.steps + 1)]
         share = self._scalar("average", np.array(column, np.float32))

@@ -87,7 +87,8 @@ def _others(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scheduled_rates(task: Task, optimizer: Optimizer, schedule: Schedule | None, steps: int) -> list[RateAt]:
-    """The job's schedule, scaled by each group's rate over the first's of all; without one the optimizer's own rates throughout."""
+    """The job's schedule, scaled by each group's rate over the first's of all; without one the optimizer's own rates
+    throughout."""
     groups = optimizer.param_groups
     base = float(task.optimizers[0].param_groups[0]["lr"])
     if schedule is None:

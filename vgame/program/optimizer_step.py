@@ -1,4 +1,5 @@
-"""A played optimizer becomes operators: each form of its step is traced as the model is, and the form of a step is selected by a scalar.
+"""A played optimizer becomes operators: each form of its step is traced as the model is, and the form of a step is
+selected by a scalar.
 
 In: what `vgame.program.play` noted. Out: the parameter and the slots after the step, as values of the builder.
 """
@@ -160,7 +161,8 @@ class _Replay:
             return getattr(torch, name)(*args, **kwargs)
         if name not in WITH_TENSORS:
             raise ProgramError(
-                f"the optimizer {self.name} computes {operation.function} with a number that changes from step to step; write it with "
+                f"the optimizer {self.name} computes {operation.function} with a number that changes from step to "
+                "step; write it with "
                 "products and sums"
             )
         return WITH_TENSORS[name](*args, **kwargs)

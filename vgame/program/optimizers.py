@@ -1,4 +1,5 @@
-"""Optimizer steps as operators, read off a torch optimizer object; one rounding per operation, in the order written here.
+"""Optimizer steps as operators, read off a torch optimizer object; one rounding per operation, in the order written
+here.
 
 A rule owns its slots (state tensors beside each parameter, initially zero) and its scalars (tables over the steps).
 """

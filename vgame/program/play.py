@@ -1,8 +1,10 @@
-"""Any optimizer as it is written: its step is played over all steps of a job on tensors without data, and noted operator by operator.
+"""Any optimizer as it is written: its step is played over all steps of a job on tensors without data, and noted
+operator by operator.
 
-In: an optimizer, its schedulers (or the job's schedule), the number of steps. Out: for each trained parameter the operators of a step, the
-numbers in them at every step, and what the optimizer's state starts from. `vgame.program.optimizer_step` makes operators of a program of
-that. Nothing is computed here but what the optimizer computes with Python's numbers.
+In: an optimizer, its schedulers (or the job's schedule), the number of steps. Out: for each trained parameter the
+operators of a step, the numbers in them at every step, and what the optimizer's state starts from.
+`vgame.program.optimizer_step` makes operators of a program of that. Nothing is computed here but what the optimizer
+computes with Python's numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ EVERY = 200  # steps between two words about how far playing is
 
 @dataclass
 class Played:
-    """All steps of parameters that are treated alike. `which[t]`: the form of step t + 1; `numbers[form]`: one row per step of it."""
+    """All steps of parameters that are treated alike. `which[t]`: the form of step t + 1; `numbers[form]`: one row per
+    step of it."""
 
     shape: tuple[int, ...]
     forms: list[Form] = field(default_factory=list)
@@ -56,8 +59,9 @@ def play(
     asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
     listener: Silence = SILENCE,
 ) -> dict[Key, Played]:
-    """By (group, place in it) of the parameters whose `id` is in `trained`. With `rates` they are set before each step; with
-    schedulers, each of them steps after each step, as in torch's own loop. `asleep`: by `id` the steps without a gradient."""
+    """By (group, place in it) of the parameters whose `id` is in `trained`. With `rates` they are set before each step;
+    with schedulers, each of them steps after each step, as in torch's own loop. `asleep`: by `id` the steps without a
+    gradient."""
     with unchanged_outside(optimizer, schedulers):
         stage = _Stage(optimizer, trained, schedulers, asleep)
         for step in range(1, steps + 1):
@@ -79,8 +83,8 @@ def scheduled(
 
 
 class _Stage:
-    """A copy of an optimizer over tensors without data. Parameters of a group that are alike share one record until a step treats them
-    differently."""
+    """A copy of an optimizer over tensors without data. Parameters of a group that are alike share one record until a
+    step treats them differently."""
 
     def __init__(
         self,
@@ -118,7 +122,8 @@ class _Stage:
             type(self.optimizer).step(self.optimizer)
         if rates and [group["lr"] for group in groups] != list(rates):
             raise ProgramError(
-                f"the optimizer {self.name} changes its lr in step {step}, which the job's [schedule] sets; leave the [schedule] out"
+                f"the optimizer {self.name} changes its lr in step {step}, which the job's [schedule] sets; leave the "
+                "[schedule] out"
             )
         for key, p in self.others.items():
             recorder.refuse_changed(key, p)
@@ -142,7 +147,8 @@ class _Stage:
         for slot, shape in outcome.slots:
             if played.slots.setdefault(slot, shape) != shape:
                 raise ProgramError(
-                    f"the optimizer {self.name} changes the shape of its {slot} from {played.slots[slot]} to {shape} in step {step}"
+                    f"the optimizer {self.name} changes the shape of its {slot} from {played.slots[slot]} to {shape} "
+                    f"in step {step}"
                 )
         for slot, number in outcome.made:
             played.initial.setdefault(slot, number)
@@ -150,7 +156,8 @@ class _Stage:
         if outcome.form not in played.forms:
             if len(played.forms) == MOST_FORMS:
                 raise ProgramError(
-                    f"the optimizer {self.name} computes step {step} in a {MOST_FORMS + 1}th way; a program has room for {MOST_FORMS}"
+                    f"the optimizer {self.name} computes step {step} in a {MOST_FORMS + 1}th way; a program has room "
+                    f"for {MOST_FORMS}"
                 )
             played.forms.append(outcome.form)
             played.numbers.append([array("d") for _ in numbers])
@@ -167,7 +174,8 @@ def _slots(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> dict[str, torch
 def _copied(
     optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]
 ) -> tuple[torch.optim.Optimizer, list[LRScheduler]]:
-    """Optimizer and schedulers again, over parameters without data; what they share with each other, their copies share."""
+    """Optimizer and schedulers again, over parameters without data; what they share with each other, their copies
+    share."""
     copied = object.__new__(type(optimizer))
     memo: dict[int, Any] = {id(optimizer): copied}
     for p in (p for group in optimizer.param_groups for p in group["params"]):
@@ -188,7 +196,8 @@ def _empty(key: str, value: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
 def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:
     if isinstance(scheduler, ReduceLROnPlateau):
         raise ProgramError(
-            "ReduceLROnPlateau decides by the values of a metric, which cannot be captured; use a scheduler that depends on the step alone"
+            "ReduceLROnPlateau decides by the values of a metric, which cannot be captured; use a scheduler that "
+            "depends on the step alone"
         )
     if not isinstance(scheduler, LRScheduler):
         raise ProgramError(
@@ -217,12 +226,14 @@ def _told(name: str) -> Iterator[None]:
         what = " ".join(str(error).split("\n")[0].split())
         if isinstance(error, TypeError) and "closure" in what:
             raise ProgramError(
-                f"the optimizer {name} needs a closure, which computes the loss again; a program computes it once in a step: choose an "
+                f"the optimizer {name} needs a closure, which computes the loss again; a program computes it once in "
+                "a step: choose an "
                 "optimizer that reads p.grad"
             ) from None
         by_values = "meta" in what.lower() or "item" in what.lower()
         raise ProgramError(
-            f"the optimizer {name} decides by the values of its tensors{line_of(error)}, which cannot be captured; compute with tensors "
+            f"the optimizer {name} decides by the values of its tensors{line_of(error)}, which cannot be captured; "
+            "compute with tensors "
             "(torch.where, torch.clamp) instead"
             if by_values
             else f"the step of the optimizer {name} fails{line_of(error)}: {type(error).__name__}: {what}"

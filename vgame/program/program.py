@@ -40,7 +40,8 @@ class TensorLabel:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Names for people; not part of the program root. ProgramError where two tensors have one: weights would be taken for each other."""
+    """Names for people; not part of the program root. ProgramError where two tensors have one: weights would be taken
+    for each other."""
 
     operators: tuple[str, ...] = ()
     state: tuple[TensorLabel, ...] = ()
@@ -55,7 +56,8 @@ class Labels:
 
     @property
     def root(self) -> bytes:
-        """SHA-256 over what the state's and the data's tensors are called, their types and shapes (docs/formats.md section 7)."""
+        """SHA-256 over what the state's and the data's tensors are called, their types and shapes (docs/formats.md
+        section 7)."""
         parts = [b"vgame labels 1\n"]
         for labels in (self.state, self.data):
             parts.append(struct.pack(">I", len(labels)))

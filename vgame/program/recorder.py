@@ -1,7 +1,7 @@
 """One step of an optimizer over tensors without data, noted operator by operator.
 
-In: parameters, gradients and slots by name, then the step inside the recorder. Out: for each parameter an `Outcome`, or a ProgramError
-that says what a program could not follow.
+In: parameters, gradients and slots by name, then the step inside the recorder. Out: for each parameter an `Outcome`, or
+a ProgramError that says what a program could not follow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class Form:
-    """The operators of a step without their numbers; `results`: where the parameter (key "") and each slot are after it."""
+    """The operators of a step without their numbers; `results`: where the parameter (key "") and each slot are after
+    it."""
 
     operations: tuple[Operation, ...]
     results: tuple[tuple[str, Label], ...]
@@ -88,7 +89,8 @@ class Recorder(TorchDispatchMode):
             own = (key, _memory(tensor))
             if self.places.setdefault(tensor.untyped_storage()._cdata, own) != own:
                 raise ProgramError(
-                    f"the optimizer {self.name} keeps two tensors in one memory (a view, or one of two parameters); a program keeps "
+                    f"the optimizer {self.name} keeps two tensors in one memory (a view, or one of two parameters); a "
+                    "program keeps "
                     "them apart: clone one"
                 )
         self._name(p, key, ("p",))
@@ -101,7 +103,8 @@ class Recorder(TorchDispatchMode):
         """Raise ProgramError if a parameter without a gradient is another one after the step."""
         if self.operations[key] or self.labels.get(_memory(p)) != (key, ("p",)):
             raise ProgramError(
-                f"the optimizer {self.name} computes with a parameter of shape {tuple(p.shape)} that is frozen or that the loss does not "
+                f"the optimizer {self.name} computes with a parameter of shape {tuple(p.shape)} that is frozen or "
+                "that the loss does not "
                 "reach; skip parameters whose grad is None"
             )
 
@@ -147,7 +150,8 @@ class Recorder(TorchDispatchMode):
             return result
         if [_memory(t) for t in inputs] != before:
             raise ProgramError(
-                f"the optimizer {self.name} gives a tensor other memory or another shape in place ({func}); make a new tensor"
+                f"the optimizer {self.name} gives a tensor other memory or another shape in place ({func}); make a "
+                "new tensor"
             )
         if name in FILLS:
             self._fill(outputs[0], FILLS[name](args, kwargs), [self._label(t)[0] for t in inputs])
@@ -175,7 +179,8 @@ class Recorder(TorchDispatchMode):
         owners = {owner for owner, _ in map(self._label, inputs)} - {None}
         if not owners:
             raise ProgramError(
-                f"the optimizer {self.name} computes with tensors that belong to no parameter ({func}); keep them in state[parameter], or "
+                f"the optimizer {self.name} computes with tensors that belong to no parameter ({func}); keep them in "
+                "state[parameter], or "
                 "compute with Python's numbers"
             )
         if len(owners) > 1:
@@ -192,7 +197,8 @@ class Recorder(TorchDispatchMode):
 
     def _several(self, what: Any) -> ProgramError:
         return ProgramError(
-            f"the optimizer {self.name} computes with several parameters at once ({what}); only what it does to each one by itself can "
+            f"the optimizer {self.name} computes with several parameters at once ({what}); only what it does to each "
+            "one by itself can "
             "be captured"
         )
 
@@ -217,7 +223,8 @@ class Recorder(TorchDispatchMode):
     def _label(self, tensor: torch.Tensor) -> tuple[Any, Label]:
         if (found := self.labels.get(_memory(tensor))) is None:
             raise ProgramError(
-                f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither a parameter, a gradient "
+                f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither a "
+                "parameter, a gradient "
                 "nor in its state; keep it in state[parameter]"
             )
         return found

@@ -40,7 +40,8 @@ def decides_by_values(where: str) -> ProgramError:
 
 
 def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -> None:
-    """Tensors whose shape depends on data, and numbers read from tensors: what the user wrote, or the operators where that is not known."""
+    """Tensors whose shape depends on data, and numbers read from tensors: what the user wrote, or the operators where
+    that is not known."""
     found = set()
     for node in graph.graph.nodes:
         for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
@@ -49,7 +50,8 @@ def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -
                 found.add(f"{node.target} in {module_of(node)}")
     if found and decided:
         raise ProgramError(
-            f"the model decides by the values of its tensors ({decided[0]}), which cannot be captured; read no number from a tensor: "
+            f"the model decides by the values of its tensors ({decided[0]}), which cannot be captured; read no number "
+            "from a tensor: "
             "index with the tensor itself, x[rows, columns] or torch.gather, and choose by torch.where"
         )
     if found:
@@ -72,7 +74,8 @@ def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Ma
     for name, tensor in {**parameters, **buffers, **task.data}.items():
         if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
             raise ProgramError(
-                f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or .bfloat16()"
+                f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or "
+                ".bfloat16()"
             )
         if tensor.device.type != "cpu":
             raise ProgramError(
@@ -108,7 +111,8 @@ def functions(loss: torch.Tensor) -> list[str]:
 
 
 def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
-    """Writes to tensors that were there before the step and are neither parameters nor buffers; tensors that get another memory."""
+    """Writes to tensors that were there before the step and are neither parameters nor buffers; tensors that get
+    another memory."""
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:

@@ -1,7 +1,8 @@
-"""Is the second forward pass of a model the first? What it reads of the first one, a program would not carry to the next step.
+"""Is the second forward pass of a model the first? What it reads of the first one, a program would not carry to the
+next step.
 
-In: the functionalized graph of two passes, each over placeholders of its own. Out: whether both compute the same, the second from its own
-placeholders, constants and random numbers alone; the graph without the second.
+In: the functionalized graph of two passes, each over placeholders of its own. Out: whether both compute the same, the
+second from its own placeholders, constants and random numbers alone; the graph without the second.
 """
 
 from __future__ import annotations

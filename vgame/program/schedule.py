@@ -1,7 +1,7 @@
 """Learning-rate schedules and other values that change per step, as tables of binary32 words.
 
-Decimal strings are read as exact rationals; every entry is RN of the exact formula. The committed table is what counts: nobody
-has to trust this module, a different table is a different job.
+Decimal strings are read as exact rationals; every entry is RN of the exact formula. The committed table is what counts:
+nobody has to trust this module, a different table is a different job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Ends = tuple[Fraction, Fraction]
 
 
 def decimal(value: object, info: ValidationInfo) -> str:
-    """A decimal string whose value is an exact rational, at least 0 and below 2^127 (and of a size that can be computed with)."""
+    """A decimal string whose value is an exact rational, at least 0 and below 2^127 (and of a size that can be computed
+    with)."""
     if type(value) in (int, float):
         raise ValueError(f'{value!r} is a TOML number, not the decimal itself; write {info.field_name} = "{value!r}"')
     try:
@@ -63,8 +64,9 @@ def ends(value: Rate, bits: int) -> Ends:
 
 
 def power(base: Fraction, exponent: int, bits: int) -> Ends:
-    """An enclosure of base^exponent, base >= 0: the power itself where that is short, else binary powers in multiples of 2^-bits,
-    low ones rounded down and high ones rounded up (products of numbers that are not negative keep the order)."""
+    """An enclosure of base^exponent, base >= 0: the power itself where that is short, else binary powers in multiples
+    of 2^-bits, low ones rounded down and high ones rounded up (products of numbers that are not negative keep the
+    order)."""
     if exponent * max(base.numerator.bit_length(), base.denominator.bit_length()) <= bits:
         return base**exponent, base**exponent
     low, high = (base.numerator << bits) // base.denominator, -((-base.numerator << bits) // base.denominator)
@@ -106,9 +108,11 @@ class Schedule(BaseModel):
 
 
 def _wave(progress: Fraction, bits: int) -> Ends:
-    """An enclosure of (1 + cos(pi progress)) / 2, progress in [0, 1): rational at 0, 1/3, 1/2 and 2/3 only (Niven's theorem).
+    """An enclosure of (1 + cos(pi progress)) / 2, progress in [0, 1): rational at 0, 1/3, 1/2 and 2/3 only (Niven's
+    theorem).
 
-    Elsewhere 2^-bits is a margin of more than 2^19 units in the last place of what mpmath computes, which errs by a few.
+    Elsewhere 2^-bits is a margin of more than 2^19 units in the last place of what mpmath computes, which errs by a
+    few.
     """
     if progress.denominator <= 3:
         wave = {Fraction(0): Fraction(1), Fraction(1, 3): Fraction(3, 4), Fraction(1, 2): Fraction(1, 2)}
@@ -124,8 +128,9 @@ def _wave(progress: Fraction, bits: int) -> Ends:
 def to_binary32(value: Rate) -> np.float32:
     """RN(value), ties to even; what rounds to infinity is refused.
 
-    Equivalent to: round_to_binary32 of the exact value. RN does not decrease, so two ends with the same word leave no other; ends with
-    different words are taken closer. That ends: those of a rational meet, and no irrational is a point where RN jumps.
+    Equivalent to: round_to_binary32 of the exact value. RN does not decrease, so two ends with the same word leave no
+    other; ends with different words are taken closer. That ends: those of a rational meet, and no irrational is a point
+    where RN jumps.
     """
     words, bits = [0, 1], BITS
     while words[0] != words[1]:

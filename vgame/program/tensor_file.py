@@ -1,7 +1,9 @@
-"""Tensors on disk: a safetensors file with the keys `0007 fc.weight`: the place, which counts, and the name, for people.
+"""Tensors on disk: a safetensors file with the keys `0007 fc.weight`: the place, which counts, and the name, for
+people.
 
-In: labels and flat tensors. Out: a file, or exactly the tensors that the labels say, in memory of our own: what was read and hashed is what
-is used, whatever becomes of the file. Files of earlier versions have the names alone as keys; they are read too.
+In: labels and flat tensors. Out: a file, or exactly the tensors that the labels say, in memory of our own: what was
+read and hashed is what is used, whatever becomes of the file. Files of earlier versions have the names alone as keys;
+they are read too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps of torch's optimizers that look at values: what they compute, with tensors for their Python numbers.
 
-Twin of `torch.optim._adafactor._single_tensor_adafactor`, same names and order: only `.item()` and `max` of Python are replaced. They stand
-in for torch's while a step is played.
+Twin of `torch.optim._adafactor._single_tensor_adafactor`, same names and order: only `.item()` and `max` of Python are
+replaced. They stand in for torch's while a step is played.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """While this lasts a step of torch does not ask for the values of tensors, and tensors made of numbers keep them."""
+    """While this lasts a step of torch does not ask for the values of tensors, and tensors made of numbers keep
+    them."""
     with patch("torch.optim._adafactor._single_tensor_adafactor", _adafactor), _Numbers():
         yield
 

@@ -1,7 +1,7 @@
 """Is a program valid (docs/formats.md section 3)? Agents ask before they put a bond on a job.
 
-In: a program and the sizes of its data. Out: nothing, or one error that names the operator. The largest witness is computed too: a job
-whose elements cannot be proven in one transaction is refused.
+In: a program and the sizes of its data. Out: nothing, or one error that names the operator. The largest witness is
+computed too: a job whose elements cannot be proven in one transaction is refused.
 """
 
 from __future__ import annotations
@@ -196,7 +196,10 @@ def _contract_problem(operator: Contract) -> str | None:
 
 def _space_problem(sizes: tuple[int, ...], accesses: tuple[Access, ...], integer: bool) -> str | None:
     if not 1 <= len(sizes) <= MAX_RANK or not 1 <= len(accesses) <= MAX_ACCESSES:
-        return f"an index space of rank {len(sizes)} with {len(accesses)} accesses; {MAX_RANK} and {MAX_ACCESSES} are the most"
+        return (
+            f"an index space of rank {len(sizes)} with {len(accesses)} accesses; {MAX_RANK} and {MAX_ACCESSES} are "
+            "the most"
+        )
     problems = (_access_problem(sizes, a, integer) for a in accesses)
     return _positive(*sizes) or next((p for p in problems if p), None)
 
@@ -224,7 +227,8 @@ def _access_problem(sizes: tuple[int, ...], access: Access, integer: bool) -> st
 
 
 def _opening_bytes(words: int, ref: Ref, tensors: Tensors, elements: int, operators: int) -> int:
-    """Bytes of the opening of a run of words: whole leaves (one more than fit, the run may straddle), range proof, path."""
+    """Bytes of the opening of a run of words: whole leaves (one more than fit, the run may straddle), range proof,
+    path."""
     leaves = min(-(-words // LEAF_WORDS) + 1, -(-elements // LEAF_WORDS))
     counts = {
         RefClass.OPERATOR: operators,

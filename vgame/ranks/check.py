@@ -1,7 +1,8 @@
 """A share of every rank's work, computed twice: who computes other bits is named by rank, step, operator, element.
 
-In: a step that has just been executed, and what every rank then gave to the others. Out: nothing, or RankError, the same on every rank.
-Every rank plays the next one's part of the step again. Where both differ, the exact reference says who is wrong.
+In: a step that has just been executed, and what every rank then gave to the others. Out: nothing, or RankError, the
+same on every rank. Every rank plays the next one's part of the step again. Where both differ, the exact reference says
+who is wrong.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Traced:
 def check(
     own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[torch.Tensor], given: list[torch.Tensor]
 ) -> None:
-    """`state`: before the step; `given`: digests of what this rank gave in it, and of its new state. `twice` plays the next rank."""
+    """`state`: before the step; `given`: digests of what this rank gave in it, and of its new state. `twice` plays the
+    next rank."""
     theirs = _from_next(own.group, state, [s.elements for s in twice.program.sources])
     there = [t.view(torch.float32) if not s.integer else t for t, s in zip(theirs, twice.program.sources, strict=True)]
     _, again = twice.recorded_step(step, there)
@@ -143,7 +145,10 @@ def _name(
     exact = _exact(twice, step, states[1], other, index, element)
     wrong = SAME if exact is None else 1 if exact == words[0] else 0
     verdicts, elements = _told(group, wrong), _told(group, element)
-    what = f"step {step}, operator {own.operator_name(index)}, element {elements[player]} of rank {(player + 1) % group.world}'s part"
+    what = (
+        f"step {step}, operator {own.operator_name(index)}, element {elements[player]} of rank "
+        f"{(player + 1) % group.world}'s part"
+    )
     if verdicts[player] == SAME:
         return f"ranks {player} and {(player + 1) % group.world} differ at {what}: one of them computes other bits"
     return f"rank {(player + verdicts[player]) % group.world} computes other bits: {what}"

@@ -42,7 +42,8 @@ class RankExecutor(Executor):
     ) -> None:
         if mode != "correct":
             raise VgameError(
-                f"mode {mode!r} cannot be shared by {group.world} ranks: its bits depend on who adds what; start one rank, or order mode "
+                f"mode {mode!r} cannot be shared by {group.world} ranks: its bits depend on who adds what; start one "
+                "rank, or order mode "
                 "'correct'"
             )
         refuse_more_ranks(program, group.world)

@@ -1,6 +1,7 @@
 """The processes that execute a step together: torch.distributed, by gloo.
 
-In: a process group of the user's, or what torchrun says in the environment. Out: `TorchGroup`; and whether all ranks hold the same.
+In: a process group of the user's, or what torchrun says in the environment. Out: `TorchGroup`; and whether all ranks
+hold the same.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
             text = " ".join(str(error).split())[:200]
             raise VgameError(
                 f"no group of {os.environ.get('WORLD_SIZE')} ranks came together at {os.environ.get('MASTER_ADDR')}:"
-                f"{os.environ.get('MASTER_PORT')} within {timeout:g} s ({text}); start all of them with the same address"
+                f"{os.environ.get('MASTER_PORT')} within {timeout:g} s ({text}); start all of them with the same "
+                "address"
             ) from None
     health = _health(timeout)
     group = TorchGroup(dist.new_group(backend="gloo", timeout=FOREVER), health)
@@ -109,7 +111,8 @@ def _health(timeout: float) -> Health:
 
 
 def library() -> dict[str, str]:
-    """Versions that ranks must share. Bits depend on none of them; that all ranks exchange the same words at the same time does."""
+    """Versions that ranks must share. Bits depend on none of them; that all ranks exchange the same words at the same
+    time does."""
     return {"vgame": version("vgame"), "torch": torch.__version__, "Python": platform.python_version()}
 
 
@@ -124,7 +127,8 @@ def compare(group: TorchGroup, facts: Mapping[str, str]) -> None:
         for what, value in told[0].items():
             if theirs.get(what) != value:
                 raise RankError(
-                    f"rank {rank} has another {what} ({theirs.get(what)}) than rank 0 ({value}): nothing is started, give all the same",
+                    f"rank {rank} has another {what} ({theirs.get(what)}) than rank 0 ({value}): nothing is started, "
+                    "give all the same",
                     said=group.rank != 0,
                 )
 

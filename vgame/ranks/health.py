@@ -1,6 +1,7 @@
 """Signs of life: every rank tells the store, twice a second, how far it is; who falls silent or stands still is named.
 
-In: the store of a process group (a TCPStore). Out: one sentence. torchrun alone blames whichever healthy rank lost its connection first.
+In: the store of a process group (a TCPStore). Out: one sentence. torchrun alone blames whichever healthy rank lost its
+connection first.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class Health:
         return f"rank {rank} (of {self.world}{where})"
 
     def _overdue(self) -> str:
-        """What this rank waits for in vain, once its patience is at an end; or that a rank has failed while this one waits for it."""
+        """What this rank waits for in vain, once its patience is at an end; or that a rank has failed while this one
+        waits for it."""
         now, since = time.monotonic(), self.waits
         if not since:
             return ""
@@ -117,13 +119,19 @@ class Health:
             return FAILED
         for rank in self._others():
             if now - max(self.changed[rank], since) > self.timeout:
-                return f"{self.name(rank)} gives no sign of life for {self.timeout:g} s at step {self.step}: it hangs, or its host is gone"
+                return (
+                    f"{self.name(rank)} gives no sign of life for {self.timeout:g} s at step {self.step}: it hangs, "
+                    "or its host is gone"
+                )
         behind = min(self._others(), key=lambda r: self.told.get(r, {}).get("swaps", 0), default=self.rank)
         if (
             self.told.get(behind, {}).get("swaps", 0) < self.swaps
             and now - max(self.moved[behind], since) > self.timeout
         ):
-            return f"{self.name(behind)} has not gone on for {self.timeout:g} s at step {self.step}, where the others wait for it: it hangs"
+            return (
+                f"{self.name(behind)} has not gone on for {self.timeout:g} s at step {self.step}, where the others "
+                "wait for it: it hangs"
+            )
         return ""
 
     def _others(self) -> list[int]:

@@ -1,6 +1,8 @@
-"""Rank 0 trains; the others do what it says. So a run is driven, written and resumed as with one rank (vgame/runs/training.py).
+"""Rank 0 trains; the others do what it says. So a run is driven, written and resumed as with one rank
+(vgame/runs/training.py).
 
-In: a bundle, a group. Out: `Leader`, which makes steps as an executor does; on the other ranks `follow`, which ends with the run.
+In: a bundle, a group. Out: `Leader`, which makes steps as an executor does; on the other ranks `follow`, which ends
+with the run.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class Leader:
 
 
 def follow(executor: RankExecutor) -> bool:
-    """Do what rank 0 says until it ends; False if it failed. The two newest states are kept, for a step that must be taken back."""
+    """Do what rank 0 says until it ends; False if it failed. The two newest states are kept, for a step that must be
+    taken back."""
     group, states, version = executor.group, {}, 0
     while True:
         what, step, about, twice = (int(w) for w in _ordered(group))

@@ -1,6 +1,7 @@
 """What one rank executes: a program of ordinary operators on its parts, and exchanges between them.
 
-In: a program, its plan, a rank's share. Out: `Part`, which `vgame.ranks.executor` runs. The same list of exchanges on every rank.
+In: a program, its plan, a rank's share. Out: `Part`, which `vgame.ranks.executor` runs. The same list of exchanges on
+every rank.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from vgame.ranks.split import Share, Split, from_part, from_whole, nested, part_
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Every rank gives its part of a tensor of `whole` words and gets the part of another form, or all. An operator of no program."""
+    """Every rank gives its part of a tensor of `whole` words and gets the part of another form, or all. An operator of
+    no program."""
 
     operand: Ref
     given: Split
@@ -62,7 +64,8 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Part(Program):
-    """A rank's step. `origins`: of each operator, the one of the program that it is a part of; -1: a slice or an exchange."""
+    """A rank's step. `origins`: of each operator, the one of the program that it is a part of; -1: a slice or an
+    exchange."""
 
     must_be_finite: frozenset[int] = frozenset()
     origins: tuple[int, ...] = ()

@@ -1,10 +1,13 @@
-"""How a step is shared: which operators' outputs are split, and what has to be exchanged. Found from the program and the number of ranks.
+"""How a step is shared: which operators' outputs are split, and what has to be exchanged. Found from the program and
+the number of ranks.
 
-In: a program, the number of ranks. Out: a plan, the same on every rank: per operator its split (None: every rank computes the whole output)
-and the form in which it reads each operand; which state tensors every rank holds only its part of.
+In: a program, the number of ranks. Out: a plan, the same on every rank: per operator its split (None: every rank
+computes the whole output) and the form in which it reads each operand; which state tensors every rank holds only its
+part of.
 
-A step's data are cut by samples; every operator follows its operands as long as a rank's part of its output reads the rank's parts only. A
-sum over the samples cannot follow: its operands change hands, so that each rank has all terms of some of its elements.
+A step's data are cut by samples; every operator follows its operands as long as a rank's part of its output reads the
+rank's parts only. A sum over the samples cannot follow: its operands change hands, so that each rank has all terms of
+some of its elements.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from vgame.program.operators import (
 from vgame.program.program import Program
 from vgame.ranks.split import Split, follow, from_part, nested, part_sizes, place
 
-#: A sum over the samples with fewer elements is sent to everybody at once: what is computed from it costs less than sending it later.
+#: A sum over the samples with fewer elements is sent to everybody at once: what is computed from it costs less than
+#: sending it later.
 FEW = 1024
 #: Multiply-adds from which on a product of operands that everybody has is shared.
 WORTH = 1 << 16
@@ -39,7 +43,8 @@ Form = Split | None  # how a rank holds a tensor: its part, or all of it
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator of the program: how its output is computed, in which form each operand is read, and how the output is held then."""
+    """An operator of the program: how its output is computed, in which form each operand is read, and how the output is
+    held then."""
 
     index: int
     split: Form
@@ -57,7 +62,8 @@ class Plan:
 
 
 def make_plan(program: Program, world: int) -> Plan:
-    """State tensors that are read and written in one and the same split stay split; found by trying, without fixing those that did not."""
+    """State tensors that are read and written in one and the same split stay split; found by trying, without fixing
+    those that did not."""
     kept: dict[int, Split] = {}
     planner = _Planner(program, world, kept)
     planner.run()
@@ -133,7 +139,8 @@ class _Planner:
         return found
 
     def _followed(self, operator: Operator) -> list[Split]:
-        """Splits that follow an operand's. A state tensor leads only where nothing else does: else weights would cut the layers, too."""
+        """Splits that follow an operand's. A state tensor leads only where nothing else does: else weights would cut
+        the layers, too."""
         found, by_state = [], []
         for n, (ref, elements, _) in enumerate(operand_refs(operator)):
             split = self.form(ref) or (self.hints.get(ref.index) if ref.cls is RefClass.OPERATOR else None)
@@ -142,7 +149,8 @@ class _Planner:
         return found or by_state
 
     def _is_worth(self, operator: Contract) -> bool:
-        """Operands that everybody has are multiplied by everybody, unless that is much; others go where they are needed."""
+        """Operands that everybody has are multiplied by everybody, unless that is much; others go where they are
+        needed."""
         split = any(self.form(ref) for ref, _, _ in operand_refs(operator))
         return split or operator.distinct * operator.m * operator.n * operator.k >= WORTH
 

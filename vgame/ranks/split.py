@@ -1,7 +1,9 @@
-"""Which part of a tensor a rank holds, and which part of another one it needs for it: digits of the linear position (docs/ranks.md).
+"""Which part of a tensor a rank holds, and which part of another one it needs for it: digits of the linear position
+(docs/ranks.md).
 
-In: an access of a program, and how output and operand are split. Out: the same access on the parts of one rank, or None where
-a rank does not hold all that its part reads. Nothing here depends on the ranks' numbers: the same answer everywhere.
+In: an access of a program, and how output and operand are split. Out: the same access on the parts of one rank, or None
+where a rank does not hold all that its part reads. Nothing here depends on the ranks' numbers: the same answer
+everywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Share:
     world: int
 
     def cut(self, digit: int) -> tuple[int, int]:
-        """[low, high): its values of a digit. All ranks' cuts together are 0..digit - 1, in order; shares differ by one at most."""
+        """[low, high): its values of a digit. All ranks' cuts together are 0..digit - 1, in order; shares differ by one
+        at most."""
         return digit * self.rank // self.world, digit * (self.rank + 1) // self.world
 
     def width(self, digit: int) -> int:
@@ -83,10 +86,12 @@ def from_whole(access: Access, sizes: tuple[int, ...], split: Split, low: int) -
 
 
 def from_part(access: Access, sizes: tuple[int, ...], split: Split, operand: Split, width: int) -> Access | None:
-    """The access of a part on the part of its operand; None unless each word that it reads, or that is out of bounds, is so here too.
+    """The access of a part on the part of its operand; None unless each word that it reads, or that is out of bounds,
+    is so here too.
 
-    The coordinate along the operand's split dimension is (H * digit + d) * low + L: d must be the output's digit, and L, which every
-    other index may move, stay in 0..low - 1. Then the part's coordinate is (H * width + d - cut) * low + L.
+    The coordinate along the operand's split dimension is (H * digit + d) * low + L: d must be the output's digit, and
+    L, which every other index may move, stay in 0..low - 1. Then the part's coordinate is (H * width + d - cut) * low +
+    L.
     """
     at = place([d.size for d in access.dims], operand)
     if at is None or operand.digit != split.digit or access.dims[at.axis].divisor != 1:
@@ -137,7 +142,8 @@ def _placed(sizes: tuple[int, ...], split: Split) -> Place:
 
 
 def cells(elements: int, first: Split, second: Split) -> tuple[int, int, int, int, int]:
-    """A tensor as (outer, a digit, between, the other digit, inner), for nested splits; the outer one's digit comes first."""
+    """A tensor as (outer, a digit, between, the other digit, inner), for nested splits; the outer one's digit comes
+    first."""
     a, b = (first, second) if nested(first, second) else (second, first)
     between = a.inner // (b.digit * b.inner)
     return elements // math.prod((a.digit, between, b.digit, b.inner)), a.digit, between, b.digit, b.inner

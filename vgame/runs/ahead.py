@@ -1,7 +1,8 @@
-"""Segments of a trainer's run, executed again by other processes before their dispute is due: under attack there are several to answer.
+"""Segments of a trainer's run, executed again by other processes before their dispute is due: under attack there are
+several to answer.
 
-In: a history in its run's folder; checkpoints whose segments will be asked for. Out: the same roots as the history's own, or none where a
-worker died, hung or found others: then the history executes the interval itself.
+In: a history in its run's folder; checkpoints whose segments will be asked for. Out: the same roots as the history's
+own, or none where a worker died, hung or found others: then the history executes the interval itself.
 """
 
 from __future__ import annotations

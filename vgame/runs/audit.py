@@ -1,6 +1,7 @@
 """Auditing without a chain: a run is executed again, whole or in part, and every checkpoint and loss is compared.
 
-In: the folder of a run (store.py), with the job's bundle in `job/`. Out: the first checkpoint that differs, or that none does.
+In: the folder of a run (store.py), with the job's bundle in `job/`. Out: the first checkpoint that differs, or that
+none does.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ ALONE = Workers()
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Outcome of an audit: what was compared, and the first checkpoint that differs. `kept`: it is the stored state that is another one;
-    `step`: it is the recorded loss of this step. `theirs`, `mine`: of what differs; if nothing does, the run roots."""
+    """Outcome of an audit: what was compared, and the first checkpoint that differs. `kept`: it is the stored state
+    that is another one; `step`: it is the recorded loss of this step. `theirs`, `mine`: of what differs; if nothing
+    does, the run roots."""
 
     checked: Sequence[int]
     differs: int | None
@@ -56,11 +58,17 @@ class Audit:
 
 
 def audit_run(
-    run: Path | Sequence[str], device: str, segment: str | None, sample: float | None, seed: int, listener: Silence = SILENCE,
-    order: Path | None = None, workers: Workers = ALONE,
-) -> Audit:  # fmt: skip
-    """Re-execute a run, in a folder or behind URLs, whole or in part, and compare every checkpoint and loss. `order`: the bundle that it
-    must be a run of."""
+    run: Path | Sequence[str],
+    device: str,
+    segment: str | None,
+    sample: float | None,
+    seed: int,
+    listener: Silence = SILENCE,
+    order: Path | None = None,
+    workers: Workers = ALONE,
+) -> Audit:
+    """Re-execute a run, in a folder or behind URLs, whole or in part, and compare every checkpoint and loss. `order`:
+    the bundle that it must be a run of."""
     name = run if isinstance(run, Path) else ", ".join(run)
     with settle(device) as kind:
         store = open_run(run) if isinstance(run, Path) else open_published(run)
@@ -103,8 +111,8 @@ def chosen_checkpoints(store: Store, segment: str | None, sample: float | None, 
 
 
 def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
-    """Do the files of the kept states hold what was committed? Those in scope are read: all, or those of the chosen intervals (both ends);
-    and always the last, which is what a run is for."""
+    """Do the files of the kept states hold what was committed? Those in scope are read: all, or those of the chosen
+    intervals (both ends); and always the last, which is what a run is for."""
     ends = {n for c in checkpoints for n in (store.nearest(c - 1), c) if n} or range(1, len(store.roots) + 1)
     found = store.replaced(ends)
     if found is None:
@@ -116,7 +124,8 @@ def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
 def audit_by_workers(
     store: Store, executor: Executor, device: str, chosen: list[int], workers: Workers, listener: Silence
 ) -> Finding:
-    """The parts by processes of their own; what follows the last checkpoint of a run that diverged, and what no part holds, here."""
+    """The parts by processes of their own; what follows the last checkpoint of a run that diverged, and what no part
+    holds, here."""
     checked = chosen or list(range(1, len(store.roots) + 1))
     found = audit_in_parallel(store, device, checked, workers, listener)
     if found is None and not chosen and (kept := audit_kept(store, checked)):

@@ -1,9 +1,9 @@
 """A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT [URL ...]`.
 
-In: the URLs from which states come that are not in the folder; lines `FIRST LAST` (checkpoints up to COUNT) or `segment C` on standard
-input. Out: one JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for each part {"first", "last",
-"checked", "differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or {"error": sentence}; {"begins": step} as a sign of
-life before each step that is executed.
+In: the URLs from which states come that are not in the folder; lines `FIRST LAST` (checkpoints up to COUNT) or `segment
+C` on standard input. Out: one JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for
+each part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or
+{"error": sentence}; {"begins": step} as a sign of life before each step that is executed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A run as the game's agents see it: any state, trace, tensor or proof, re-executed from the nearest checkpoint when it is asked for.
+"""A run as the game's agents see it: any state, trace, tensor or proof, re-executed from the nearest checkpoint when it
+is asked for.
 
-Nothing of a step is kept beyond a bounded cache of operator outputs, so a dispute over a large model needs memory for one step.
+Nothing of a step is kept beyond a bounded cache of operator outputs, so a dispute over a large model needs memory for
+one step.
 """
 
 from __future__ import annotations
@@ -225,7 +227,8 @@ class History:
     # ---- before anything is staked ----
 
     def rehearse(self) -> None:
-        """Do once what a dispute needs memory for, in the first step: a trace, the largest output's tree, one large proof.
+        """Do once what a dispute needs memory for, in the first step: a trace, the largest output's tree, one large
+        proof.
 
         Who cannot do that has to fail before a bond is put on the job. Nothing of it is kept.
         """
@@ -244,7 +247,8 @@ class History:
 
 
 def _own(output: torch.Tensor) -> torch.Tensor:
-    """An output on the CPU that holds no other memory than its own; nothing writes to outputs, so a whole one is no copy."""
+    """An output on the CPU that holds no other memory than its own; nothing writes to outputs, so a whole one is no
+    copy."""
     here = output.detach().cpu()
     return here if here.untyped_storage().nbytes() == here.numel() * here.element_size() else here.clone()
 

@@ -1,6 +1,7 @@
 """Training without a chain, for people who only want reproducibility.
 
-A run's folder is a store (vgame/runs/store.py) with the job's bundle in `job/`, so it can be given away and audited anywhere.
+A run's folder is a store (vgame/runs/store.py) with the job's bundle in `job/`, so it can be given away and audited
+anywhere.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from vgame.system.progress import SILENCE, Silence
 
 
 def prepare_run(source: Path | Bundle, run: Path, listener: Silence = SILENCE) -> Bundle:
-    """The bundle of a run: given, captured from a job file, or copied from a bundle folder, into the run's folder; or the one that is
-    there, if it is the same job."""
+    """The bundle of a run: given, captured from a job file, or copied from a bundle folder, into the run's folder; or
+    the one that is there, if it is the same job."""
     if isinstance(source, Bundle):
         return _hold_bundle(source, run)
     if not source.exists():
@@ -51,7 +52,8 @@ def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
 
 
 def link_bundle(source: Path, run: Path) -> None:
-    """A bundle's files in a role's run, which so can be audited and given away as any run; links where the disk has them, else copies."""
+    """A bundle's files in a role's run, which so can be audited and given away as any run; links where the disk has
+    them, else copies."""
     target = run / "job"
     if (target / "spec.json").exists():
         return
@@ -67,7 +69,8 @@ def link_bundle(source: Path, run: Path) -> None:
 def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
     if parts := ordered_differences(ordered, held):
         raise StoreError(
-            f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that it holds: "
+            f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that "
+            "it holds: "
             f"`vgame train {run / 'job'} --out {run}`"
         )
 

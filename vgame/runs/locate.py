@@ -23,7 +23,8 @@ from vgame.runs.training import State, advance, state_at
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first word that differs. `operator` is None where only stored states differ, not what this device re-executes."""
+    """The first word that differs. `operator` is None where only stored states differ, not what this device
+    re-executes."""
 
     step: int
     operator: str | None
@@ -35,7 +36,8 @@ class Difference:
 
 
 def find_difference(first: Path, second: Path, device: str) -> tuple[Difference | None, int]:
-    """Compare two runs of the same program and initial state: where they part, or None; and how many checkpoints both have."""
+    """Compare two runs of the same program and initial state: where they part, or None; and how many checkpoints both
+    have."""
     with settle(device) as kind:
         runs = [open_run(first), open_run(second)]
         _comparable(runs)
@@ -118,7 +120,8 @@ def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Differenc
         state = advance(executor, executor.to_device(state_at(run, executor, checkpoint - 1)), before + 1, last)
         if tensors_root(Kind.STATE, state) != run.roots[checkpoint - 1]:
             raise StoreError(
-                f"the file of checkpoint {checkpoint} in {run.folder} does not hold what was committed, and re-execution does not "
+                f"the file of checkpoint {checkpoint} in {run.folder} does not hold what was committed, and "
+                "re-execution does not "
                 "give it either"
             )
         which = ("first", "second")[this]
@@ -162,7 +165,8 @@ def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step
     """Both re-execute to the same state, so at least one stored state is not what its job computes."""
     if missing := [r.folder for r in runs if r.nearest(checkpoint) != checkpoint]:
         raise StoreError(
-            f"the roots of checkpoint {checkpoint} differ, but both runs re-execute to one state; what was stored instead is not kept in "
+            f"the roots of checkpoint {checkpoint} differ, but both runs re-execute to one state; what was stored "
+            "instead is not kept in "
             f"{' and '.join(map(str, missing))}"
         )
     stored = [r.load_state(checkpoint) for r in runs]
@@ -172,7 +176,10 @@ def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step
         if (a != b).any():
             element = int((a != b).argmax())
             wrong = [n for n, words in (("first", a), ("second", b)) if words[element] != executed[t][element]]
-            note = f"re-execution gives {_hex(executed[t][element])}: the {' and the '.join(wrong)} run was not computed as ordered"
+            note = (
+                f"re-execution gives {_hex(executed[t][element])}: the {' and the '.join(wrong)} run was not computed "
+                "as ordered"
+            )
             return Difference(step, None, label.name, element, _hex(a[element]), _hex(b[element]), note)
     raise VgameError(
         f"the roots of checkpoint {checkpoint} differ, but the stored states are equal: a store is damaged"

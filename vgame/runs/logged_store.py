@@ -1,10 +1,11 @@
 """Runs in mode `logged` without a chain: the store with its log, the executor that records, the executor that follows.
 
     RUN/rounding.vglog   the log (logfile.py)
-    RUN/logs.bin         32 bytes per checkpoint, appended: the root of the log of its interval, the second half of its leaf of the run tree
+    RUN/logs.bin         32 bytes per checkpoint, appended: the root of the log of its interval,
+                         the second half of its leaf of the run tree
 
-The log is on the disk before the checkpoint that needs it; what a kill left over is cut off on opening. A run that diverged has the log of
-the steps up to there as one more interval.
+The log is on the disk before the checkpoint that needs it; what a kill left over is cut off on opening. A run that
+diverged has the log of the steps up to there as one more interval.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class LoggedStore(Store):
         checked: dict[int, Sequence[StepEntries]] = {}
         if len(self.log_roots) < len(self.roots):
             raise StoreError(
-                f"{self.folder}/logs.bin holds {len(self.log_roots)} roots of logs, but there are {len(self.roots)} checkpoints"
+                f"{self.folder}/logs.bin holds {len(self.log_roots)} roots of logs, but there are {len(self.roots)} "
+                "checkpoints"
             )
 
         def read(step: int) -> StepEntries:
@@ -118,6 +120,7 @@ class LoggedStore(Store):
         if root != self.log_roots[checkpoint - 1]:
             raise LogError(
                 f"{self.log.path}: the log of steps {first}..{last} has the root {root.hex()}, but "
-                f"{self.log_roots[checkpoint - 1].hex()} was committed with checkpoint {checkpoint}; get the committed log from the trainer"
+                f"{self.log_roots[checkpoint - 1].hex()} was committed with checkpoint {checkpoint}; get the "
+                "committed log from the trainer"
             )
         return entries

@@ -1,4 +1,5 @@
-"""A device whose environment must be set before torch is loaded, in a process of its own: the command line with JSON lines."""
+"""A device whose environment must be set before torch is loaded, in a process of its own: the command line with JSON
+lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How long a step takes on this device, usually and at worst. In: a bundle and its executor. Out: the pace that safe terms ask for."""
+"""How long a step takes on this device, usually and at worst. In: a bundle and its executor. Out: the pace that safe
+terms ask for."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ MEASURED = 60  # seconds that measuring such a step may take, about; a longer on
 
 
 def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pace:
-    """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could make, and the
-    hashing of its state."""
+    """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could
+    make, and the hashing of its state."""
     count = min(3, bundle.steps)
     state, times = stepper.initial(bundle.state), []
     for step in range(1, count + 1):
@@ -45,7 +46,8 @@ def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pa
 
 
 def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:
-    """Seconds of a step all of whose sums go through every tier, as from some step on data of a client's choice could make them."""
+    """Seconds of a step all of whose sums go through every tier, as from some step on data of a client's choice could
+    make them."""
     part, first = min(1.0, MEASURED / (HARDEST * usual)), stepper.initial(bundle.state)
     with at_worst(1e-9):  # one sum of each tile: compiles what ordinary data may never need
         stepper.step(1, first)

@@ -1,8 +1,9 @@
-"""Audit a run with several processes: a part between two kept checkpoints needs nothing but the state that it starts from.
+"""Audit a run with several processes: a part between two kept checkpoints needs nothing but the state that it starts
+from.
 
-In: an opened run, the checkpoints to execute again. Out: one `Finding`, as from one process. A run all of whose parts match, from the
-agreed initial state on, matches. A worker that dies, or begins no step for too long, costs only the part that it was at, which another
-one takes.
+In: an opened run, the checkpoints to execute again. Out: one `Finding`, as from one process. A run all of whose parts
+match, from the agreed initial state on, matches. A worker that dies, or begins no step for too long, costs only the
+part that it was at, which another one takes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def chance(count: int, checked: int, wrong: int) -> float:
 
 
 def committed(store: Store) -> list[str]:
-    """For each checkpoint a hash of all that decides whether it is right: place, the state before it and its own, log, losses."""
+    """For each checkpoint a hash of all that decides whether it is right: place, the state before it and its own, log,
+    losses."""
     every, states = store.bundle.interval, [store.bundle.initial_root, *store.roots]
     logs, losses = getattr(store, "log_roots", []), store.losses().tobytes()
 
@@ -55,8 +57,8 @@ def committed(store: Store) -> list[str]:
 
 
 def opened(store: Store, count: int) -> str:
-    """Hash of what this process has read of a run, which from now on has `count` checkpoints. Where others can write, a process that
-    opens it later may find another run."""
+    """Hash of what this process has read of a run, which from now on has `count` checkpoints. Where others can write, a
+    process that opens it later may find another run."""
     del store.roots[count:]
     return sha256("".join(committed(store)).encode()).hexdigest()
 
@@ -129,7 +131,8 @@ class _Work:
             self.tries[part] = self.tries.get(part, 0) + 1
             if self.tries[part] >= TRIES:
                 self.error = VgameError(
-                    f"checkpoints {part[0]}..{part[1]}: {TRIES} workers ended while they executed them ({error}); there may be too little "
+                    f"checkpoints {part[0]}..{part[1]}: {TRIES} workers ended while they executed them ({error}); "
+                    "there may be too little "
                     "memory for so many workers: give fewer; or, if a step takes so long, a longer --timeout"
                 )
             self.parts.insert(0, part)
@@ -148,9 +151,9 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who executes the parts: so many processes here, or with `ray`, the address of a cluster (`local` starts one), so many tasks there at
-    a time (1: as many as it has cores). `record`: a file of what was found equal; `timeout`: seconds without a new step after which a
-    worker hangs."""
+    """Who executes the parts: so many processes here, or with `ray`, the address of a cluster (`local` starts one), so
+    many tasks there at a time (1: as many as it has cores). `record`: a file of what was found equal; `timeout`:
+    seconds without a new step after which a worker hangs."""
 
     count: int = 1
     record: Path | None = None
@@ -178,8 +181,8 @@ class Workers:
 def audit_in_parallel(
     store: Store, device: str, chosen: Sequence[int], workers: Workers, listener: Silence
 ) -> dict[str, Any] | None:
-    """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a part cannot be
-    executed, Cancelled if the listener says so."""
+    """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a
+    part cannot be executed, Cancelled if the listener says so."""
     if not 0 < workers.timeout <= MOST_TIMEOUT:
         raise VgameError(
             f"--timeout {workers.timeout}: a number of seconds above 0 and up to {MOST_TIMEOUT:,} is expected"

@@ -1,11 +1,14 @@
-"""A run that others publish: its folder behind one or several URLs, fetched piece by piece, kept in a cache of bounded size.
+"""A run that others publish: its folder behind one or several URLs, fetched piece by piece, kept in a cache of bounded
+size.
 
-In: URLs of the same run. Out: its store, whose states come when they are asked for. Nothing that is served is believed: each piece is
-bounded before it is read and checked by its roots after it, as in a folder; where a source gives none, or another one, the next is asked,
-each TRIES times, and the last error names the piece.
+In: URLs of the same run. Out: its store, whose states come when they are asked for. Nothing that is served is believed:
+each piece is bounded before it is read and checked by its roots after it, as in a folder; where a source gives none, or
+another one, the next is asked, each TRIES times, and the last error names the piece.
 
-    CACHE/RUN/job/, run.json, roots.bin, ...   as in a run's folder (store.py); fetched again by each audit, the bundle only if it changed
-    CACHE/RUN/states/                          at most VGAME_CACHE_BYTES over all runs; the one that was used longest ago goes first
+    CACHE/RUN/job/, run.json, roots.bin, ...   as in a run's folder (store.py); fetched again by each
+                                               audit, the bundle only if it changed
+    CACHE/RUN/states/                          at most VGAME_CACHE_BYTES over all runs; the one that was
+                                               used longest ago goes first
 """
 
 from __future__ import annotations
@@ -69,7 +72,8 @@ def cache_bytes() -> int:
 
 
 class Published:
-    """The sources of a run, and what the cache has of it. `folder`: a run's folder, without the states that nobody asked for."""
+    """The sources of a run, and what the cache has of it. `folder`: a run's folder, without the states that nobody
+    asked for."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self.sources, self.most = [Source(url) for url in urls], cache_bytes()
@@ -172,8 +176,8 @@ class Published:
         return False
 
     def state(self, name: str, labels: Sequence[TensorLabel], root: bytes) -> tuple[torch.Tensor, ...]:
-        """The state with this root, from the cache or the first source that has it. Where no source has it, but one a state of this
-        program, that one: it is for the caller to say what it means."""
+        """The state with this root, from the cache or the first source that has it. Where no source has it, but one a
+        state of this program, that one: it is for the caller to say what it means."""
         path, other = self.folder / "states" / name, list[tuple[torch.Tensor, ...]]()
 
         def read(source: Source | None) -> tuple[torch.Tensor, ...]:
@@ -186,7 +190,8 @@ class Published:
                     return found
                 other.append(found)
                 raise Unfit(
-                    f"{source.url if source else path}/states/{name} has the state root {held.hex()[:16]}, committed is {root.hex()[:16]}"
+                    f"{source.url if source else path}/states/{name} has the state root {held.hex()[:16]}, committed "
+                    f"is {root.hex()[:16]}"
                 )
             except BaseException:
                 path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """A trainer's rounding log in the hands of an auditor.
 
-In: the trainer's run folder or a copy of it, at least run.json, roots.bin, logs.bin and rounding.vglog. Out: the log, checked against the
-claim's run root, and an executor that follows it.
+In: the trainer's run folder or a copy of it, at least run.json, roots.bin, logs.bin and rounding.vglog. Out: the log,
+checked against the claim's run root, and an executor that follows it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def most_of_log(bundle: Bundle) -> int:
 
 
 class PublishedLog:
-    """The log of a run that has ended, copied once to a folder of one's own: what the trainer does to it later does not matter."""
+    """The log of a run that has ended, copied once to a folder of one's own: what the trainer does to it later does not
+    matter."""
 
     def __init__(self, source: Path, own: Path, bundle: Bundle) -> None:
         self.source, self.own, self.bundle = source, own, bundle
@@ -51,7 +52,8 @@ class PublishedLog:
                     raise OSError(errno.EFBIG, f"more than {most:,} bytes, which no log of this job has", str(path))
             except OSError as error:
                 raise Abstain(
-                    f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or a "
+                    f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or "
+                    "a "
                     f"copy of its {', '.join(FILES)}"
                 ) from None
             with log:
@@ -71,7 +73,8 @@ class PublishedLog:
                 shutil.copyfileobj(log, own)
         except OSError as error:
             raise StoreError(
-                f"{self.source / name} cannot be copied to {self.own / name}: {error.strerror}; free space, or choose another --store"
+                f"{self.source / name} cannot be copied to {self.own / name}: {error.strerror}; free space, or choose "
+                "another --store"
             ) from None
 
     @property
@@ -98,8 +101,8 @@ class PublishedLog:
             raise Abstain(f"the trainer's log cannot be followed: {error}") from None
 
     def follow(self, executor: LoggedExecutor) -> None:
-        """From now on the executor takes the log's directions; an entry that no trainer can have does not count, and behind the end of the
-        run there are none. Abstain at a step whose entries are missing."""
+        """From now on the executor takes the log's directions; an entry that no trainer can have does not count, and
+        behind the end of the run there are none. Abstain at a step whose entries are missing."""
         stop, interval = self.store.divergence, self.store.bundle.interval
         last = stop.step if stop else self.store.bundle.steps
         known: dict[int, Sequence[StepEntries]] = {}
@@ -122,8 +125,10 @@ class PublishedLog:
         if mine == (run_root, partial_root):
             return ""
         return (
-            f"the log in {self.source} is not the one that the claim commits (its run root is {mine[0].hex()[:16]}..., claimed is "
-            f"{run_root.hex()[:16]}...): get the committed log from the trainer, remove the copy {self.own} and start again"
+            f"the log in {self.source} is not the one that the claim commits (its run root is "
+            f"{mine[0].hex()[:16]}..., claimed is "
+            f"{run_root.hex()[:16]}...): get the committed log from the trainer, remove the copy {self.own} and start "
+            "again"
         )
 
 

@@ -1,7 +1,8 @@
-"""Workers on a Ray cluster: one plain task for each part, told where the run is and which checkpoints; no actors, no states in its store.
+"""Workers on a Ray cluster: one plain task for each part, told where the run is and which checkpoints; no actors, no
+states in its store.
 
-In: the address of a cluster, or `local`. Out: workers (worker.py). A task has one core. It hands its part to a process of the task's
-machine, which stays for the next part, so that a program is loaded once; the process ends with Ray's.
+In: the address of a cluster, or `local`. Out: workers (worker.py). A task has one core. It hands its part to a process
+of the task's machine, which stays for the next part, so that a program is loaded once; the process ends with Ray's.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ def execute(given: dict[str, Any], part: Part) -> dict[str, Any]:
 
 
 def _here(given: Given) -> Given:
-    """A published run is fetched by each machine into its own cache; any other is in a folder that all machines share."""
+    """A published run is fetched by each machine into its own cache; any other is in a folder that all machines
+    share."""
     if not given.urls:
         return given
     from vgame.runs.published import open_published

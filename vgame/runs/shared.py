@@ -1,6 +1,7 @@
 """Training by several ranks (docs/ranks.md): rank 0 keeps the run, all of them execute its steps.
 
-In: what `train_run` is given, in every process. Out: the store, on rank 0; None on the others, which have nothing to write.
+In: what `train_run` is given, in every process. Out: the store, on rank 0; None on the others, which have nothing to
+write.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def train_shared(
     timeout: float = TIMEOUT,
     check: float = 0.0,
 ) -> Store | None:
-    """As `train_run`, by all ranks that were started. RankError, on all of them, where they differ, or one of them dies or hangs.
-    `check`: the share of the steps, drawn by chance, that are computed twice."""
+    """As `train_run`, by all ranks that were started. RankError, on all of them, where they differ, or one of them dies
+    or hangs. `check`: the share of the steps, drawn by chance, that are computed twice."""
     with joined(timeout) as group, settle(device) as kind:
         listener.stage("reads the job, and compares it with the other ranks'")
         bundle = _bundle(source, capturing)

@@ -1,6 +1,7 @@
 """One place that files of strangers come from: a folder behind a URL that fsspec reads (https, s3, memory, file, ...).
 
-In: names of files, how many bytes each may have. Out: files here, whole or not at all. What they hold is the caller's affair.
+In: names of files, how many bytes each may have. Out: files here, whole or not at all. What they hold is the caller's
+affair.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Source:
             raise Unfit(f"{self.url}/{name} cannot be read: {_told(error)}") from None
 
     def fetch(self, name: str, most: int, path: Path, only: bool = False) -> None:
-        """The whole file, at `path`; Unfit if it does not come, has more than `most` bytes or is not as long as the source says.
-        `only`: so many bytes of it, whatever lies behind them."""
+        """The whole file, at `path`; Unfit if it does not come, has more than `most` bytes or is not as long as the
+        source says. `only`: so many bytes of it, whatever lies behind them."""
         size = self._info(name).get("size")
         if only:
             size = None if size is None else min(size, most)

@@ -19,7 +19,8 @@ from vgame.runs.training import advance, state_at
 
 
 def start_from(initial: Any, model: nn.Module) -> Start:
-    """Load what a job starts from into the module. `initial`: a run, the path of one or of a file of weights, a state_dict, or None."""
+    """Load what a job starts from into the module. `initial`: a run, the path of one or of a file of weights, a
+    state_dict, or None."""
     if initial is None:
         return Start()
     if isinstance(initial, Mapping):
@@ -34,7 +35,8 @@ def start_from(initial: Any, model: nn.Module) -> Start:
         initial = initial.start()
     if not isinstance(initial, Start):
         raise JobFileError(
-            f"initial = {type(initial).__name__}: a run, the path of one or of a file of weights, or a state_dict is expected"
+            f"initial = {type(initial).__name__}: a run, the path of one or of a file of weights, or a state_dict is "
+            "expected"
         )
     load_named(model, initial.state)
     return initial
@@ -44,7 +46,8 @@ def start_of(store: Store) -> Start:
     """What a job starts from that continues a finished run."""
     if not store.done:
         raise VgameError(
-            f"{store.folder} is at step {store.step} of {store.bundle.steps}: train it to its end first, or start from its weights alone: "
+            f"{store.folder} is at step {store.step} of {store.bundle.steps}: train it to its end first, or start "
+            "from its weights alone: "
             "initial=run.state_dict()"
         )
     labels, state = store.bundle.program.labels.state, state_after(store, store.step)

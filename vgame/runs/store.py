@@ -2,13 +2,15 @@
 
     RUN/run.json             which run (the identity of its bundle); where it ended if it diverged
     RUN/roots.bin            32 bytes per checkpoint, appended
-    RUN/checks.bin           32 bytes per checkpoint, appended before the root: SHA-256 of the check before it, the root and its log's
+    RUN/checks.bin           32 bytes per checkpoint, appended before the root: SHA-256 of
+                             the check before it, the root and its log's
     RUN/losses.bin           4 bytes per step, appended
     RUN/lock                 held by the one process that writes
     RUN/states/STEP.safetensors   kept checkpoints: every `keep`-th and the newest
 
-A kill at any moment loses at most the interval in progress; bytes that were half appended are not read, and cut off before the next ones
-are appended. So a run can be read while it is written, by anybody; a second writer is refused. Disk use is bounded by `keep`.
+A kill at any moment loses at most the interval in progress; bytes that were half appended are not read, and cut off
+before the next ones are appended. So a run can be read while it is written, by anybody; a second writer is refused.
+Disk use is bounded by `keep`.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class Elsewhere(Protocol):
 
 
 class Store:
-    """Checkpoints of one run of one bundle. Not `writable`: a folder of somebody else, in which nothing is made or changed."""
+    """Checkpoints of one run of one bundle. Not `writable`: a folder of somebody else, in which nothing is made or
+    changed."""
 
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
         self.folder, self.bundle, self.keep, self.writable = folder, bundle, keep, writable
@@ -100,7 +103,8 @@ class Store:
             )
         if names != self.bundle.program.labels.root.hex():
             raise StoreError(
-                f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); go on with the bundle that "
+                f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); go on "
+                "with the bundle that "
                 "it was begun with"
             )
         self.roots = self._read_roots("roots.bin")
@@ -154,7 +158,8 @@ class Store:
     # ---- the one who writes ----
 
     def hold(self) -> None:
-        """From now on only this object writes here, until its process ends; StoreError where another one does, or the roots are damaged."""
+        """From now on only this object writes here, until its process ends; StoreError where another one does, or the
+        roots are damaged."""
         if self._lock is not None:
             return
         if not self.writable:
@@ -209,7 +214,8 @@ class Store:
         for c, check in enumerate(self._checks()):
             if kept[c : c + 1] != [check]:
                 raise StoreError(
-                    f"the roots in {self.folder} are damaged at checkpoint {c + 1}: nothing is claimed or continued from them; restore the "
+                    f"the roots in {self.folder} are damaged at checkpoint {c + 1}: nothing is claimed or continued "
+                    "from them; restore the "
                     "folder from a copy, or move it away and run again"
                 )
 
@@ -234,7 +240,8 @@ class Store:
         return self.divergence is not None or len(self.roots) >= self.bundle.checkpoints
 
     def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
-        """Append the next checkpoint; afterwards it survives anything. If it cannot be written, it can be tried again."""
+        """Append the next checkpoint; afterwards it survives anything. If it cannot be written, it can be tried
+        again."""
         self.hold()
         step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
         root = self._save_state(step, state)
@@ -269,7 +276,8 @@ class Store:
         return fork
 
     def adopt(self, other: Store, checkpoint: int) -> None:
-        """Take over the checkpoints up to this one of another store of the same bundle, which were found right; the states that it has."""
+        """Take over the checkpoints up to this one of another store of the same bundle, which were found right; the
+        states that it has."""
         self.hold()
         for c in range(len(self.roots) + 1, checkpoint + 1):
             step = min(c * self.bundle.interval, self.bundle.steps)
@@ -299,12 +307,14 @@ class Store:
         return self.folder / "states" / f"{step:010d}.safetensors"
 
     def _save_state(self, step: int, state: Sequence[torch.Tensor]) -> bytes:
-        """Keep a state. Its root; StoreError unless what is read back from the file has it too: disputes are answered from it."""
+        """Keep a state. Its root; StoreError unless what is read back from the file has it too: disputes are answered
+        from it."""
         path, labels, root = self._path(step), self.bundle.program.labels.state, tensors_root(Kind.STATE, state)
         write_atomic(path, pack_tensors(labels, state))
         if (kept := tensors_root(Kind.STATE, read_tensors(path, labels))) != root:
             raise StoreError(
-                f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing is committed, see to "
+                f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing "
+                "is committed, see to "
                 "the disk and resume"
             )
         return root
@@ -335,7 +345,8 @@ class Store:
         root = tensors_root(Kind.STATE, state)
         if root != self.roots[checkpoint - 1]:
             raise StoreError(
-                f"the checkpoint {self._path(step)} is damaged: its root is {root.hex()}, {self.roots[checkpoint - 1].hex()} "
+                f"the checkpoint {self._path(step)} is damaged: its root is {root.hex()}, "
+                f"{self.roots[checkpoint - 1].hex()} "
                 "was committed; delete the file and resume from an earlier one"
             )
         return state
@@ -351,7 +362,8 @@ class Store:
             raise StoreError(f"checkpoint {checkpoint} is damaged: {error}") from None
 
     def replaced(self, checkpoints: Iterable[int]) -> tuple[int, bytes] | None:
-        """The first of these checkpoints, and of the newest, whose kept file does not hold what was committed, and the root that it holds.
+        """The first of these checkpoints, and of the newest, whose kept file does not hold what was committed, and the
+        root that it holds.
 
         The newest must be kept: it is what a run is for. StoreError where a file cannot be read.
         """

@@ -1,13 +1,16 @@
-"""Algorithm 3: how near to a midpoint a sum must be to be logged, per kind of operator and layer, by comparing two devices.
+"""Algorithm 3: how near to a midpoint a sum must be to be logged, per kind of operator and layer, by comparing two
+devices.
 
-In: a bundle in mode `logged`. Out: a window per sum operator, in units of the proven bound e on the error of that sum: the trainer logs
-where its sum is nearer than window * e to a midpoint. In the paper's terms the threshold of an output is tau = 1/2 - window * e / ulp,
-one that knows how far that output can err. `PROVEN` = 2 needs no calibration, and replication is then certain.
+In: a bundle in mode `logged`. Out: a window per sum operator, in units of the proven bound e on the error of that sum:
+the trainer logs where its sum is nearer than window * e to a midpoint. In the paper's terms the threshold of an output
+is tau = 1/2 - window * e / ulp, one that knows how far that output can err. `PROVEN` = 2 needs no calibration, and
+replication is then certain.
 
-A window w is safe on the calibration steps if no two values that the devices computed for the same sum are further apart than w e:
-then, had the midpoint lain anywhere between them, the trainer would have logged. That asks of every sum what the paper asks of those
-few that happened to lie at a midpoint. Binary search finds the least safe window (the largest safe threshold) between the bounds 0 and
-2, to one part in 2^12; `MARGIN` covers steps and devices that were not seen, and no window is less than `LEAST`.
+A window w is safe on the calibration steps if no two values that the devices computed for the same sum are further
+apart than w e: then, had the midpoint lain anywhere between them, the trainer would have logged. That asks of every sum
+what the paper asks of those few that happened to lie at a midpoint. Binary search finds the least safe window (the
+largest safe threshold) between the bounds 0 and 2, to one part in 2^12; `MARGIN` covers steps and devices that were not
+seen, and no window is less than `LEAST`.
 
     python -m vgame.runs.thresholds BUNDLE DEVICE STEPS FOLDER
 
@@ -39,7 +42,8 @@ Differences = tuple[np.ndarray, np.ndarray, np.ndarray]  # (distance, bound, wid
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A window per sum operator; per group (kind and layer) the least safe window, and the paper's threshold in ulp that would be safe."""
+    """A window per sum operator; per group (kind and layer) the least safe window, and the paper's threshold in ulp
+    that would be safe."""
 
     windows: tuple[float, ...]
     safe: dict[str, float]
@@ -67,7 +71,8 @@ def calibrate(bundle, steps: int, devices: tuple[str, ...] = DEVICES) -> Calibra
 
 @contextmanager
 def observed_differences(bundle, steps: int, devices: tuple[str, ...]) -> Iterator[Callable[[list[int]], Differences]]:
-    """Run the first steps on the devices, each a process of its own; yields what tells how far apart sums of some operators are."""
+    """Run the first steps on the devices, each a process of its own; yields what tells how far apart sums of some
+    operators are."""
     from vgame.job.bundle import save_bundle
 
     steps = min(steps, bundle.steps)
@@ -85,7 +90,8 @@ def observed_differences(bundle, steps: int, devices: tuple[str, ...]) -> Iterat
 
 
 def _differences(runs, operators: list[int], steps: int, bits: int) -> Differences:
-    """(distance of the devices' sums, bound, width of the cell) of all compared sums of some operators that decide by the vendor's sum."""
+    """(distance of the devices' sums, bound, width of the cell) of all compared sums of some operators that decide by
+    the vendor's sum."""
     import torch
 
     from vgame.logged.rounding import cells
@@ -117,7 +123,8 @@ def is_safe(window: float, apart: np.ndarray, bounds: np.ndarray) -> bool:
 
 
 def observe(folder: Path, device: str, steps: int, out: Path) -> None:
-    """The sums and bounds of a device's first steps, to OUT/DEVICE.npz; all devices follow the first one's log, so the states agree."""
+    """The sums and bounds of a device's first steps, to OUT/DEVICE.npz; all devices follow the first one's log, so the
+    states agree."""
     from vgame.job.bundle import load_bundle
     from vgame.logged.logfile import LogFile
     from vgame.runs.logged_store import make_executor

@@ -1,6 +1,7 @@
 """The trace of one step of a run: the root of every operator's output, and any word of it.
 
-In: a run and a step. Out: what a third party compares with its own to find where it differs; what an honest trainer reveals in a dispute.
+In: a run and a step. Out: what a third party compares with its own to find where it differs; what an honest trainer
+reveals in a dispute.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from vgame.runs.training import State, advance, state_at
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A re-executed step: the root of every operator's output, their names, and the word that was asked for with its value."""
+    """A re-executed step: the root of every operator's output, their names, and the word that was asked for with its
+    value."""
 
     root: bytes
     names: list[str]

@@ -42,9 +42,9 @@ def train(
     committed: Committed | None = None,
     most: int | None = None,
 ) -> Store:
-    """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a last state that is gone
-    is made again. StoreError before what is stored is used, if it is damaged or somebody else writes there. What is written is written by
-    `insist`. `most`: so many intervals only."""
+    """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a
+    last state that is gone is made again. StoreError before what is stored is used, if it is damaged or somebody else
+    writes there. What is written is written by `insist`. `most`: so many intervals only."""
     if store.done:
         store.check()
         if store.nearest(len(store.roots)) < len(store.roots):
@@ -64,7 +64,8 @@ def train(
 def intervals(
     bundle: Bundle, stepper: Stepper, state: State, first: int, progress: Progress | None = None
 ) -> Iterator[tuple[State, list[float]] | Divergence]:
-    """(state, losses) at the end of each interval, from step `first` (of an interval) on; or, last of all, where a step is not finite."""
+    """(state, losses) at the end of each interval, from step `first` (of an interval) on; or, last of all, where a step
+    is not finite."""
     for start in range(first, bundle.steps + 1, bundle.interval):
         losses: list[float] = []
         for step in range(start, min(start + bundle.interval, bundle.steps + 1)):
@@ -111,6 +112,7 @@ def state_at(store: Store, stepper: Stepper, checkpoint: int) -> State:
     if root != store.roots[checkpoint - 1]:
         raise StoreError(
             f"re-executing steps {start * bundle.interval + 1}..{end} gives the state root {root.hex()}, but "
-            f"{store.roots[checkpoint - 1].hex()} was committed: this device does not compute the same bits; run `vgame doctor`"
+            f"{store.roots[checkpoint - 1].hex()} was committed: this device does not compute the same bits; run "
+            "`vgame doctor`"
         )
     return state

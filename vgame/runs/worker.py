@@ -1,4 +1,5 @@
-"""A process that works on a run for another one (audit_worker.py), seen from the one that started it: named where it hangs or dies.
+"""A process that works on a run for another one (audit_worker.py), seen from the one that started it: named where it
+hangs or dies.
 
 In: which run, as who started it has read it; parts of it. Out: what the process found, or WorkerDied.
 """
@@ -43,8 +44,8 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a worker is told: the run's folder, how many checkpoints of it count, the hash of what was read of them (`opened`), device, and
-    the seconds without a sign of life after which it hangs. `vgame`: who asks."""
+    """What a worker is told: the run's folder, how many checkpoints of it count, the hash of what was read of them
+    (`opened`), device, and the seconds without a sign of life after which it hangs. `vgame`: who asks."""
 
     run: str
     count: int
@@ -76,7 +77,8 @@ class WorkerProcess:
         """VgameError unless the process has the same vgame, and has read the same run."""
         if ready.get("vgame") != given.vgame:
             raise VgameError(
-                f"the worker on {socket.gethostname()} has vgame {ready.get('vgame')}, the audit has {given.vgame}: install the same there"
+                f"the worker on {socket.gethostname()} has vgame {ready.get('vgame')}, the audit has {given.vgame}: "
+                "install the same there"
             )
         if ready["ready"] != given.held:
             raise VgameError(f"{given.run} was changed while it was audited; audit it again")
@@ -101,7 +103,8 @@ class WorkerProcess:
         return found
 
     def _line(self) -> bytes:
-        """The next line, or WorkerDied: where none comes in time, the process is ended, for it may never end by itself."""
+        """The next line, or WorkerDied: where none comes in time, the process is ended, for it may never end by
+        itself."""
         pipe, end = select.poll(), time.monotonic() + self.timeout
         pipe.register(self.process.stdout, select.POLLIN)
         while b"\n" not in self.unread:

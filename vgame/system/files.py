@@ -28,7 +28,8 @@ MODE = 0o666 & ~_umask()  # of files that are made; at the import, while there i
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside the target, flush it to the disk, then rename. The file is locked as long as its writer lives."""
+    """Write to a temporary file beside the target, flush it to the disk, then rename. The file is locked as long as its
+    writer lives."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(HALF, f".{path.name}.", path.parent)
@@ -67,7 +68,8 @@ def remove_halves(folder: Path) -> None:
 
 
 def no_link(path: str, flags: int, mode: int = 0o666) -> int:
-    """An opener for `open`: what is written goes where the name stands, not where somebody's link leads; nothing waits for a pipe."""
+    """An opener for `open`: what is written goes where the name stands, not where somebody's link leads; nothing waits
+    for a pipe."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -87,8 +89,8 @@ def private(path: str, flags: int) -> int:
 
 
 def open_file(path: Path, follow: bool = False) -> IO[bytes]:
-    """A file of somebody else, for reading; OSError if it is none. A pipe or a device would be read for ever, a link leads elsewhere;
-    `follow`: the user has named it, so it may be a link."""
+    """A file of somebody else, for reading; OSError if it is none. A pipe or a device would be read for ever, a link
+    leads elsewhere; `follow`: the user has named it, so it may be a link."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)

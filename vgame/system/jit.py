@@ -1,4 +1,5 @@
-"""Loops that numba compiles once for a machine. Where its cache cannot be read or written, every process compiles its own."""
+"""Loops that numba compiles once for a machine. Where its cache cannot be read or written, every process compiles its
+own."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from numba.core.caching import FunctionCache
 class _Cache(FunctionCache):
     """numba's, but a full disk or a damaged file ends nobody: a bond may be at stake.
 
-    And numba looks whether the loop's own file has changed, though the loop holds what it calls in other files: here they are all files of
-    its folder and of the folder above (tables, codes). Loops take nothing from elsewhere.
+    And numba looks whether the loop's own file has changed, though the loop holds what it calls in other files: here
+    they are all files of its folder and of the folder above (tables, codes). Loops take nothing from elsewhere.
     """
 
     def __init__(self, function: Callable) -> None:

@@ -1,4 +1,5 @@
-"""What a role says while it works: rich bars and lines for people, plain lines where there is no terminal, JSON lines for programs."""
+"""What a role says while it works: rich bars and lines for people, plain lines where there is no terminal, JSON lines
+for programs."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ PLAIN_EVERY = 5.0  # seconds between two plain progress lines
 
 
 def plain(text: str) -> str:
-    """Text for a terminal: what would move its cursor, turn its direction or end its line otherwise is written as its number. Names in it
-    come from files and chains of strangers."""
+    """Text for a terminal: what would move its cursor, turn its direction or end its line otherwise is written as its
+    number. Names in it come from files and chains of strangers."""
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return "".join(ascii(c)[1:-1] if category(c) in hidden and c not in "\n\t" else c for c in text)
 
@@ -50,8 +51,8 @@ class _Console(Console):
 class Reporter(Silence):
     """Events of a role. `json_lines`: one JSON object per event on stdout.
 
-    Where nothing can be written (a full disk, a pipe that nobody reads), `who` plays on, for a bond may be at stake; without `who` it is a
-    VgameError.
+    Where nothing can be written (a full disk, a pipe that nobody reads), `who` plays on, for a bond may be at stake;
+    without `who` it is a VgameError.
     """
 
     def __init__(self, json_lines: bool = False, who: str = "") -> None:
@@ -142,7 +143,8 @@ def fail(message: str) -> None:
 
 
 def drop_unsaid() -> None:
-    """Before the process ends: what stdout did not take is dropped, or Python would end with an exit code of its own."""
+    """Before the process ends: what stdout did not take is dropped, or Python would end with an exit code of its
+    own."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -2,8 +2,8 @@
 
 In: work in parts whose results do not depend on who does them. Out: the parts' results, in order.
 
-A library's threads (OpenMP) go on spinning for milliseconds after each of its parallel regions, on the cores that our loops need. So
-within a step each of our threads calls the library with one thread, and nobody spins.
+A library's threads (OpenMP) go on spinning for milliseconds after each of its parallel regions, on the cores that our
+loops need. So within a step each of our threads calls the library with one thread, and nobody spins.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _all() -> int:
 
 
 def _set_library(count: int) -> None:
-    """The library's number of threads. Other threads of the process keep theirs; one that has none yet begins with this."""
+    """The library's number of threads. Other threads of the process keep theirs; one that has none yet begins with
+    this."""
     if torch := _torch():
         torch.set_num_threads(count)
 
@@ -76,7 +77,8 @@ def _helpers(count: int) -> ThreadPoolExecutor:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """The library as a job needs it, in any thread: no threads of its own, no gradients, subnormal numbers as they are."""
+    """The library as a job needs it, in any thread: no threads of its own, no gradients, subnormal numbers as they
+    are."""
     torch = _torch()
     if not torch:
         yield
@@ -250,7 +252,8 @@ class Later:
 
 
 def share(count: int, size: int, run: Callable[[int, int], Result], worth: int | None = None) -> list[Result]:
-    """[run(first, last), ...] over 0..count-1 in order; an item has `size` elements; `worth` (WORTH) are worth a thread."""
+    """[run(first, last), ...] over 0..count-1 in order; an item has `size` elements; `worth` (WORTH) are worth a
+    thread."""
     parts = max(1, min(threads(), count, count * size // (worth or WORTH)))
     edges = [count * i // parts for i in range(parts + 1)]
     return each([partial(run, *edges[i : i + 2]) for i in range(parts)])

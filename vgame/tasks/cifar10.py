@@ -1,4 +1,5 @@
-"""CIFAR-10 from a directory that the user has downloaded: the published binary or Python form, checked by checksum, never fetched.
+"""CIFAR-10 from a directory that the user has downloaded: the published binary or Python form, checked by checksum,
+never fetched.
 
 Published at the University of Toronto as cifar-10-binary.tar.gz (folder cifar-10-batches-bin) and
 cifar-10-python.tar.gz (cifar-10-batches-py).
@@ -56,7 +57,8 @@ class _ArraysOnly(pickle.Unpickler):
 def load(folder: str | Path, *, train: bool = True, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """(images uint8 [N, 3, 32, 32], labels int64 [N]): 50,000 for training or 10,000 for testing.
 
-    `check=False` accepts files that are not the published ones (the Python form only: the binary form has no published per-file checksums).
+    `check=False` accepts files that are not the published ones (the Python form only: the binary form has no published
+    per-file checksums).
     """
     folder = Path(folder)
     names = TRAINING if train else ("test_batch",)

@@ -1,7 +1,8 @@
-"""A torch Dataset or DataLoader as a task's data: all its samples as tensors, collated once, and the batch as the loss knows it.
+"""A torch Dataset or DataLoader as a task's data: all its samples as tensors, collated once, and the batch as the loss
+knows it.
 
-In: what a training loop iterates over. Out: tensors that count samples in their first dimension; the batch size and the order of a loader;
-how a batch is put together again for the loss.
+In: what a training loop iterates over. Out: tensors that count samples in their first dimension; the batch size and the
+order of a loader; how a batch is put together again for the loss.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Collated:
 
 
 def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> Collated:
-    """All samples of a map-style data set in its own order. DataError where a sample or a batch is not the same each time it is made."""
+    """All samples of a map-style data set in its own order. DataError where a sample or a batch is not the same each
+    time it is made."""
     batch = order = weights = None
     if isinstance(source, DataLoader):
         order, weights = _order(source)
@@ -57,7 +59,8 @@ def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> 
             )
     if isinstance(source, IterableDataset) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise DataError(
-            f"{type(source).__name__} has no length and no samples by number; a job reads samples in an order that everybody can repeat: "
+            f"{type(source).__name__} has no length and no samples by number; a job reads samples in an order that "
+            "everybody can repeat: "
             "list(dataset) is a data set that has"
         )
     if not len(source):
@@ -75,11 +78,13 @@ def _collated(whole: Any, count: int) -> Collated:
     for name, (_, leaf) in zip(names, leaves, strict=True):
         if not isinstance(leaf, torch.Tensor):
             raise DataError(
-                f"{name or 'it'} is of type {type(leaf).__name__}; samples hold tensors and numbers: tokenise text, drop the rest"
+                f"{name or 'it'} is of type {type(leaf).__name__}; samples hold tensors and numbers: tokenise text, "
+                "drop the rest"
             )
         if not leaf.dim() or len(leaf) != count:
             raise DataError(
-                f"{name or 'it'} has shape {tuple(leaf.shape)} for {count} samples: collate_fn must count samples in the first dimension"
+                f"{name or 'it'} has shape {tuple(leaf.shape)} for {count} samples: collate_fn must count samples in "
+                "the first dimension"
             )
     tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
     plain = isinstance(whole, Mapping) and list(tensors) == list(whole)
@@ -100,7 +105,8 @@ def _order(loader: DataLoader) -> tuple[str | None, torch.Tensor | None]:
     if isinstance(sampler, WeightedRandomSampler) and sampler.replacement:
         return None, sampler.weights
     raise DataError(
-        f"the DataLoader draws samples by {type(sampler).__name__}, whose order a job cannot repeat; say Task(order=...): docs/capture.md"
+        f"the DataLoader draws samples by {type(sampler).__name__}, whose order a job cannot repeat; say "
+        "Task(order=...): docs/capture.md"
     )
 
 
@@ -108,13 +114,15 @@ def _refuse_chance(source: Any, samples: list[Any], make: Collate) -> None:
     """What is drawn when samples are loaded or collated would be drawn once, for the whole training."""
     if not _same(samples[0], source[0]):
         raise DataError(
-            f"{type(source).__name__} gives another sample each time: its random transform would be drawn once, for all epochs; "
+            f"{type(source).__name__} gives another sample each time: its random transform would be drawn once, for "
+            "all epochs; "
             "put it into the loss, with torch's random functions on the batch"
         )
     few = samples[: min(len(samples), 8)]
     if not _same(make(few), make(few)):
         raise DataError(
-            "collate_fn gives another batch each time: what it draws would be drawn once, for all epochs; put it into the loss, "
+            "collate_fn gives another batch each time: what it draws would be drawn once, for all epochs; put it into "
+            "the loss, "
             "with torch's random functions on the batch"
         )
 

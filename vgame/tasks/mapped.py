@@ -1,7 +1,8 @@
-"""Data larger than memory: .npy, .safetensors, raw tokens, a column of Arrow or Parquet files, as a tensor whose words stay on disk.
+"""Data larger than memory: .npy, .safetensors, raw tokens, a column of Arrow or Parquet files, as a tensor whose words
+stay on disk.
 
-In: a path. Out: a tensor for a Task's data. Its type is looked at before anything else is read; float32 and int32 are mapped where
-they lie, narrower and wider integers are copied once, as int32 words, into the cache folder.
+In: a path. Out: a tensor for a Task's data. Its type is looked at before anything else is read; float32 and int32 are
+mapped where they lie, narrower and wider integers are copied once, as int32 words, into the cache folder.
 """
 
 from __future__ import annotations
@@ -23,14 +24,23 @@ from vgame.tasks.tables import SUFFIXES, column_file
 PIECE = 2**22  # numbers that are converted at a time
 MOST_HEADER = 2**24
 OF_SAFETENSORS = {
-    "F32": "<f4", "I32": "<i4", "I64": "<i8", "I16": "<i2", "I8": "i1", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8",
-}  # fmt: skip
+    "F32": "<f4",
+    "I32": "<i4",
+    "I64": "<i8",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+}
 
 
 def mapped(path: Path | str, name: str | None = None, *, dtype: str | None = None) -> torch.Tensor:
-    """The numbers of a file, read from disk when a step gathers them. `name`: of the tensor in a .safetensors file, or of a column in
-    a file or a folder of .arrow or .parquet (what `datasets` saves; needs `pip install 'vgame[data]'`); `dtype`: of a raw file of
-    numbers, "uint16" for example. DataError where type or size are not what a job can read."""
+    """The numbers of a file, read from disk when a step gathers them. `name`: of the tensor in a .safetensors file, or
+    of a column in a file or a folder of .arrow or .parquet (what `datasets` saves; needs `pip install 'vgame[data]'`);
+    `dtype`: of a raw file of numbers, "uint16" for example. DataError where type or size are not what a job can
+    read."""
     path = Path(path).resolve()
     if path.is_dir() or path.suffix in SUFFIXES:
         path, name = column_file(path, name), None

@@ -1,4 +1,5 @@
-"""Factories of the shipped jobs (`model = "vgame.tasks.shipped:..."`); copy one and change it for a task of your own."""
+"""Factories of the shipped jobs (`model = "vgame.tasks.shipped:..."`); copy one and change it for a task of your
+own."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def gpt2(
     dropout: float = 0.1,
     **config: int,
 ) -> Task:
-    """transformers' GPT2LMHeadModel as it is (124 M parameters unless `config` says otherwise); the paper's second workload.
+    """transformers' GPT2LMHeadModel as it is (124 M parameters unless `config` says otherwise); the paper's second
+    workload.
 
     `checkpoint`: a local folder with config.json and model.safetensors; else random initialisation.
     """

@@ -1,7 +1,8 @@
-"""A column of a data set on disk, Arrow or Parquet, as one .npy file in the cache: what `datasets` saves, or any folder of such files.
+"""A column of a data set on disk, Arrow or Parquet, as one .npy file in the cache: what `datasets` saves, or any folder
+of such files.
 
-In: a folder or a file, and a column. Out: the path of a .npy that `vgame.mapped` maps. All files' types are looked at before a number is
-read; rows of another length than the first are refused. Memory: one batch of rows.
+In: a folder or a file, and a column. Out: the path of a .npy that `vgame.mapped` maps. All files' types are looked at
+before a number is read; rows of another length than the first are refused. Memory: one batch of rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ SUFFIXES = (".arrow", ".parquet")
 
 
 def column_file(path: Path, column: str | None) -> Path:
-    """The .npy of a column, made once for the same files. DataError where they cannot be read as numbers of one shape a row."""
+    """The .npy of a column, made once for the same files. DataError where they cannot be read as numbers of one shape a
+    row."""
     files = _files(path)
     try:
         import pyarrow
@@ -93,7 +95,8 @@ def _kind(path: Path, column: str, kind: Any) -> tuple[bool, int]:
         depth, inner = depth + 1, inner.value_type
     if not (types.is_integer(inner) or types.is_float32(inner)):
         raise DataError(
-            f"{path}: the column {column} is of {kind}; integers, float32 or lists of them are expected: cast it, or tokenise it"
+            f"{path}: the column {column} is of {kind}; integers, float32 or lists of them are expected: cast it, or "
+            "tokenise it"
         )
     return types.is_integer(inner), depth
 
@@ -162,7 +165,8 @@ def _numbers(path: Path, column: str, array: Any, first: int, depth: int) -> np.
 
 def _ragged(path: Path, column: str, first: int, found: Any, expected: Any) -> DataError:
     return DataError(
-        f"{path}: rows of the column {column} have other lengths, {found} and {expected}, from row {first:,} on; pad them, "
+        f"{path}: rows of the column {column} have other lengths, {found} and {expected}, from row {first:,} on; pad "
+        "them, "
         "or pack them into rows of one length"
     )
 

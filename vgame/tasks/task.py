@@ -1,4 +1,5 @@
-"""A task: an ordinary module, a loss, an optimizer and a data set, as torch users write them. Capture turns it into a program."""
+"""A task: an ordinary module, a loss, an optimizer and a data set, as torch users write them. Capture turns it into a
+program."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ Batch = Mapping[str, torch.Tensor]
 class Evaluation:
     """`measure(model, batch)` returns sums over a batch of held-out data, by name: tensors of one number.
 
-    Integers are added up in int32, and refused where they come to 2^30 or more; floats are added in binary32, batch after batch. The
-    number of samples is counted beside them. The model is in evaluation mode. `batch` divides the number of samples.
+    Integers are added up in int32, and refused where they come to 2^30 or more; floats are added in binary32, batch
+    after batch. The number of samples is counted beside them. The model is in evaluation mode. `batch` divides the
+    number of samples.
     """
 
     measure: Callable[[nn.Module, Batch], Mapping[str, torch.Tensor]]
@@ -36,11 +38,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Task:
-    """`loss(model, batch)` returns the scalar loss; every tensor of `data` counts samples in its first dimension. Of a Dataset or a
-    DataLoader all samples are read and collated once; the loss gets batches as the collation makes them.
+    """`loss(model, batch)` returns the scalar loss; every tensor of `data` counts samples in its first dimension. Of a
+    Dataset or a DataLoader all samples are read and collated once; the loss gets batches as the collation makes them.
 
-    With a `window` the tensors of `data` are streams: sample i is the stretch [i * stride, i * stride + window) of each.
-    The learning rates of the optimizer's groups scale the schedule: a group with twice the first group's rate keeps twice its rate.
+    With a `window` the tensors of `data` are streams: sample i is the stretch [i * stride, i * stride + window) of
+    each. The learning rates of the optimizer's groups scale the schedule: a group with twice the first group's rate
+    keeps twice its rate.
     """
 
     model: nn.Module
@@ -76,7 +79,8 @@ class Task:
             raise ProgramError(f"the task's optimizer is {self.optimizer!r}; a torch.optim.Optimizer is expected")
         if isinstance(self.loss, Sequence) and len(self.loss) != len(self.optimizers):
             raise ProgramError(
-                f"{len(self.loss)} losses and {len(self.optimizers)} optimizers: one optimizer for each loss is expected, in their order"
+                f"{len(self.loss)} losses and {len(self.optimizers)} optimizers: one optimizer for each loss is "
+                "expected, in their order"
             )
         if not isinstance(self.schedulers, Sequence):
             raise ProgramError(f"schedulers = {self.schedulers!r}: a list of them is expected, [scheduler] for one")
@@ -85,7 +89,8 @@ class Task:
         for name, tensor in self.data.items():
             if not isinstance(tensor, torch.Tensor):
                 raise ProgramError(
-                    f"the data {name} is of type {type(tensor).__name__}; a tensor is expected: torch.as_tensor makes one"
+                    f"the data {name} is of type {type(tensor).__name__}; a tensor is expected: torch.as_tensor makes "
+                    "one"
                 )
             if not (isinstance(name, str) and name.isprintable() and name != "__metadata__"):
                 raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")
@@ -122,7 +127,8 @@ class Task:
         """The tensors of a Dataset or a DataLoader, and what a loader says about batches and their order."""
         if isinstance(self.data, torch.Tensor | tuple):
             raise ProgramError(
-                f"the data is a {type(self.data).__name__}; a dictionary of tensors, a Dataset or a DataLoader is expected, {{'x': tensor}}"
+                f"the data is a {type(self.data).__name__}; a dictionary of tensors, a Dataset or a DataLoader is "
+                f"expected, {{'x': tensor}}"
             )
         found = collate(self.data)
         order = None if self.weights is not None else found.order

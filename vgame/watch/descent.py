@@ -1,6 +1,7 @@
 """Through which trees a dispute has gone, and what is contested in each: leaves `low` to `high` - 1.
 
-In: a job, a dispute, what was selected. Out: the nested trees, from the run to one word. Twin: VerificationGame._descend.
+In: a job, a dispute, what was selected. Out: the nested trees, from the run to one word. Twin:
+VerificationGame._descend.
 """
 
 from __future__ import annotations

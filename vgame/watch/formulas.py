@@ -1,7 +1,7 @@
 """What the contested number is made of: the operator's formula in plain words, and the words that the proof showed.
 
-In: the bundle's program, and the openings of a `prove` transaction. Out: text and words. They are read in the order of the reference
-(docs/formats.md section 6), so each opening finds its operand.
+In: the bundle's program, and the openings of a `prove` transaction. Out: text and words. They are read in the order of
+the reference (docs/formats.md section 6), so each opening finds its operand.
 """
 
 from __future__ import annotations
@@ -33,11 +33,28 @@ from vgame.program.program import Program
 from vgame.runs.history import PROOF_TYPE
 
 SYMBOLS = {
-    "NEG": "−a", "ABS": "|a|", "SQRT": "√a", "EXP": "exp(a)", "EXPM1": "exp(a) − 1", "LOG": "ln(a)", "LOG1P": "ln(1 + a)",
-    "SIGMOID": "1 / (1 + exp(−a))", "ADD": "a + b", "SUB": "a − b", "MUL": "a × b", "DIV": "a ÷ b", "MAX": "the larger of a and b",
-    "MIN": "the smaller of a and b", "EQ": "a = b ?", "NE": "a ≠ b ?", "LT": "a < b ?", "LE": "a ≤ b ?",
-    "SELECT": "b if a is not 0, else c", "ITOF": "the integer a as binary32", "FTOI": "a as an integer, toward zero",
-}  # fmt: skip
+    "NEG": "−a",
+    "ABS": "|a|",
+    "SQRT": "√a",
+    "EXP": "exp(a)",
+    "EXPM1": "exp(a) − 1",
+    "LOG": "ln(a)",
+    "LOG1P": "ln(1 + a)",
+    "SIGMOID": "1 / (1 + exp(−a))",
+    "ADD": "a + b",
+    "SUB": "a − b",
+    "MUL": "a × b",
+    "DIV": "a ÷ b",
+    "MAX": "the larger of a and b",
+    "MIN": "the smaller of a and b",
+    "EQ": "a = b ?",
+    "NE": "a ≠ b ?",
+    "LT": "a < b ?",
+    "LE": "a ≤ b ?",
+    "SELECT": "b if a is not 0, else c",
+    "ITOF": "the integer a as binary32",
+    "FTOI": "a as an integer, toward zero",
+}
 MOST_TERMS = 64  # that are shown
 
 

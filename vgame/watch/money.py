@@ -1,6 +1,8 @@
-"""Who paid whom in a job, to the wei, from its events alone. Twin: the sums that Settlement.sol and VerificationGame.sol credit.
+"""Who paid whom in a job, to the wei, from its events alone. Twin: the sums that Settlement.sol and
+VerificationGame.sol credit.
 
-Whether these rules are the contract's is checked at every look: what follows for an account must be what the contract owes it.
+Whether these rules are the contract's is checked at every look: what follows for an account must be what the contract
+owes it.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ def _back(job: Job, auditor: str, fee: int, stipend: int) -> list[tuple[str, str
 
 
 def _reward(job: Job, args: dict) -> list[tuple[str, str, int, str]]:
-    """Half of the trainer's bond is burnt; what stipends left of the other half goes to who showed its knowledge, else is burnt too."""
+    """Half of the trainer's bond is burnt; what stipends left of the other half goes to who showed its knowledge, else
+    is burnt too."""
     bond, someone = job.spec.trainer_bond, int(args["auditor"], 16)
     known = args["auditor"] if someone else BURNT
     why = (

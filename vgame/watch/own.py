@@ -1,7 +1,7 @@
 """What the page shows beside the chain: own runs, own accounts, and what somebody should look at.
 
-In: folders of runs, addresses, health endpoints of roles. Out: records of the state. A folder that cannot be read, or a role that does
-not answer, is an alarm, for the page is what somebody looks at when something is wrong.
+In: folders of runs, addresses, health endpoints of roles. Out: records of the state. A folder that cannot be read, or a
+role that does not answer, is an alarm, for the page is what somebody looks at when something is wrong.
 """
 
 from __future__ import annotations
@@ -50,9 +50,15 @@ class OwnRun:
         root = self._root(store) if done >= bundle.steps or store.divergence else ""
         agree = {job: jobs[job]["root"] == root for job in mine if root and jobs[job]["root"]}
         return {
-            "name": shown(self.folder.name), "steps": bundle.steps, "done": done, "checkpoints": len(store.roots), "root": root,
-            "losses": sampled([float(x) for x in losses]), "jobs": mine, "jobs_agree": agree,
-        }  # fmt: skip
+            "name": shown(self.folder.name),
+            "steps": bundle.steps,
+            "done": done,
+            "checkpoints": len(store.roots),
+            "root": root,
+            "losses": sampled([float(x) for x in losses]),
+            "jobs": mine,
+            "jobs_agree": agree,
+        }
 
     @staticmethod
     def _root(store: Any) -> str:
@@ -65,8 +71,8 @@ def _orders(job: dict[str, Any], bundle: Bundle) -> bool:
 
 
 def answer_of(url: str) -> bytes:
-    """What a health endpoint says, whole within SECONDS, at most MOST_HEALTH bytes, from nowhere else. OSError, HTTPException or ValueError
-    if it says nothing."""
+    """What a health endpoint says, whole within SECONDS, at most MOST_HEALTH bytes, from nowhere else. OSError,
+    HTTPException or ValueError if it says nothing."""
     at = urlsplit(url)
     kind = HTTPSConnection if at.scheme == "https" else HTTPConnection
     connection = kind(str(at.hostname), at.port, timeout=SECONDS)
@@ -139,8 +145,15 @@ class Own:
         balance, each = self.game.chain.balance(account), DISPUTE_GAS * sum(self.game.chain.fees())
         reserve = {"disputes": min(balance // each, 10**6), "each": str(each)} if each else None
         disk = min((shutil.disk_usage(run.folder).free for run in self.runs if run.folder.exists()), default=None)
-        return {"name": "Own account", "doing": "", "address": account, "balance": str(balance), "reserve": reserve, "disk": disk,
-                "credits": str(self.game.credits(account))}  # fmt: skip
+        return {
+            "name": "Own account",
+            "doing": "",
+            "address": account,
+            "balance": str(balance),
+            "reserve": reserve,
+            "disk": disk,
+            "credits": str(self.game.credits(account)),
+        }
 
     @staticmethod
     def _health(url: str, troubles: list[dict[str, Any]]) -> dict[str, Any]:
@@ -158,5 +171,6 @@ class Own:
             if run.folder.exists() and (free := shutil.disk_usage(run.folder).free) < LOW_DISK:
                 yield {
                     "kind": "disk",
-                    "text": f"{shown(run.folder)} has {free / 1e9:.1f} GB left; a checkpoint that is not written stops the run",
+                    "text": f"{shown(run.folder)} has {free / 1e9:.1f} GB left; a checkpoint that is not written "
+                    "stops the run",
                 }

@@ -1,4 +1,5 @@
-"""The names that the chain does not know: what operators, tensors and elements of an ordered program are called, from its bundle."""
+"""The names that the chain does not know: what operators, tensors and elements of an ordered program are called, from
+its bundle."""
 
 from __future__ import annotations
 

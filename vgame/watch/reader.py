@@ -1,7 +1,7 @@
 """Reads a game, again and again, and gives the state that a page shows.
 
-What can change no more is read once: transactions, times of blocks, jobs that have ended. Only views and events are asked for, so any
-endpoint will do; nothing is signed.
+What can change no more is read once: transactions, times of blocks, jobs that have ended. Only views and events are
+asked for, so any endpoint will do; nothing is signed.
 """
 
 from __future__ import annotations
@@ -50,10 +50,17 @@ class Reader:
             facts.append(told)
         now = self.game.chain.now()
         state["game"] = {
-            "chain": self.game.chain.chain_id, "address": self.game.address, "now": now, "live": abs(time.time() - now) < LIVE,
-            "burnt": str(self.game.burnt()), "events": len(events), "complete": complete, "names": dict(self.names),
-            "titles": dict(self.titles), "agrees": self._agrees(facts, events),
-        }  # fmt: skip
+            "chain": self.game.chain.chain_id,
+            "address": self.game.address,
+            "now": now,
+            "live": abs(time.time() - now) < LIVE,
+            "burnt": str(self.game.burnt()),
+            "events": len(events),
+            "complete": complete,
+            "names": dict(self.names),
+            "titles": dict(self.titles),
+            "agrees": self._agrees(facts, events),
+        }
         return state
 
     # ---- one job ----
@@ -107,8 +114,8 @@ class Reader:
         return Transaction(name, number, sender, gas, len(data), self._time(block))
 
     def _alone(self, digest: str, block: int) -> tuple[str, bytes, int] | None:
-        """Sender, calldata and gas of a transaction that its block has alone: one request, where some nodes search all blocks for a
-        transaction or a receipt. None where it is not alone, or the node does not show it so."""
+        """Sender, calldata and gas of a transaction that its block has alone: one request, where some nodes search all
+        blocks for a transaction or a receipt. None where it is not alone, or the node does not show it so."""
         web3 = self.game.chain.web3
         found = self.game.chain.ask(lambda: web3.eth.get_block(block, full_transactions=True))
         self._times[block] = self.game.chain.ask(lambda: int(found["timestamp"]))

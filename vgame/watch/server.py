@@ -1,8 +1,8 @@
 """Serves the page on loopback: files, the state, and what changed as server-sent events.
 
-INVARIANT: read-only and for this machine's browsers alone: it listens on loopback, answers only to loopback's names (a page elsewhere that
-has its name resolved to this machine gets nothing, nor does one that a browser says comes from another site), runs only its own script,
-and sends nobody a request but the endpoint.
+INVARIANT: read-only and for this machine's browsers alone: it listens on loopback, answers only to loopback's names (a
+page elsewhere that has its name resolved to this machine gets nothing, nor does one that a browser says comes from
+another site), runs only its own script, and sends nobody a request but the endpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ MOST_LISTENERS = 16  # each holds a thread while it waits
 
 
 class Hub:
-    """The newest state, looked at again and again in a thread while somebody listens; who does is woken when it has changed."""
+    """The newest state, looked at again and again in a thread while somebody listens; who does is woken when it has
+    changed."""
 
     def __init__(self, look: Callable[[], State], every: float = 1.0) -> None:
         self.look, self.every = look, every
@@ -69,7 +70,8 @@ class Hub:
         return self._stop.is_set()
 
     def once(self) -> None:
-        """Look now; what cannot be read is a record of the state, beside what was seen last. One look at a time: a reader remembers."""
+        """Look now; what cannot be read is a record of the state, beside what was seen last. One look at a time: a
+        reader remembers."""
         with self._looking:
             try:
                 state = self.look()
@@ -97,7 +99,8 @@ def _told(error: Exception) -> str:
 
 
 async def events(hub: Hub, gone: Callable[[], Any]) -> AsyncIterator[str]:
-    """`state` first, then a `difference` whenever something changed; who is slow misses steps between, never the end."""
+    """`state` first, then a `difference` whenever something changed; who is slow misses steps between, never the
+    end."""
     hub.listeners += 1  # from now on somebody looks
     try:
         async for event in _changes(hub, gone):
@@ -128,7 +131,8 @@ def _event(name: str, data: Any) -> str:
 
 
 def _own(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Only for this page, and for programs: a page of another site cannot read an answer, but could ask a thousand times."""
+    """Only for this page, and for programs: a page of another site cannot read an answer, but could ask a thousand
+    times."""
 
     async def checked(request: Request) -> Response:
         return await answer(request) if request.headers.get("sec-fetch-site") in OWN else Response("another site", 403)

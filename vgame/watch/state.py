@@ -1,6 +1,8 @@
-"""From what the chain says to what the page shows: pure functions, one record per job, dispute, transaction and payment.
+"""From what the chain says to what the page shows: pure functions, one record per job, dispute, transaction and
+payment.
 
-Amounts are decimal strings of wei, for a page's numbers end at 2^53; times are seconds, roots and hashes hex without 0x.
+Amounts are decimal strings of wei, for a page's numbers end at 2^53; times are seconds, roots and hashes hex without
+0x.
 """
 
 from __future__ import annotations
@@ -90,13 +92,28 @@ def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str,
     spec |= {k: str(spec[k]) for k in AMOUNTS if k in spec}
     claimed = job.phase >= Phase.CLAIMED and any(job.run_root)
     return {
-        "id": facts.id, "phase": job.phase.name.lower(), "client": job.client, "trainer": job.trainer if int(job.trainer, 16) else None,
-        "root": job.run_root.hex() if claimed else None, "diverged_at": job.diverged_at or None, "since": job.since,
-        "deadline": end, "window": getattr(job.spec, window) if window else None, "window_name": window,
-        "seed": str(job.spec.seed), "spec": spec | {"seed": str(job.spec.seed)}, "checkpoints": job.checkpoints, "states": job.states,
-        "operators": job.operators, "disputes": job.disputes, "open": job.open, "held": str(balances(paid)["contract"]),
-        "verdict": _verdict(facts.verdict), "strip": strip(facts), "program": programs.model(job.spec.program_root.hex()),
-    }  # fmt: skip
+        "id": facts.id,
+        "phase": job.phase.name.lower(),
+        "client": job.client,
+        "trainer": job.trainer if int(job.trainer, 16) else None,
+        "root": job.run_root.hex() if claimed else None,
+        "diverged_at": job.diverged_at or None,
+        "since": job.since,
+        "deadline": end,
+        "window": getattr(job.spec, window) if window else None,
+        "window_name": window,
+        "seed": str(job.spec.seed),
+        "spec": spec | {"seed": str(job.spec.seed)},
+        "checkpoints": job.checkpoints,
+        "states": job.states,
+        "operators": job.operators,
+        "disputes": job.disputes,
+        "open": job.open,
+        "held": str(balances(paid)["contract"]),
+        "verdict": _verdict(facts.verdict),
+        "strip": strip(facts),
+        "program": programs.model(job.spec.program_root.hex()),
+    }
 
 
 def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
@@ -109,8 +126,8 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def strip(facts: JobFacts) -> list[list[Any]]:
-    """[first, after the last, status] of ranges of checkpoints, from 0; agreed: an auditor in an open or decided dispute took them as its
-    own; contested; convicted."""
+    """[first, after the last, status] of ranges of checkpoints, from 0; agreed: an auditor in an open or decided
+    dispute took them as its own; contested; convicted."""
     job, found = facts.job, []
     for standing in facts.standings:
         d = standing.dispute
@@ -165,14 +182,27 @@ def _dispute(
     step, operator, element = place(job, d)
     trees = descent(job, d, selected)
     return {
-        "job": facts.id, "number": standing.number, "auditor": d.auditor, "status": d.status.name.lower(),
-        "entry": d.entry.name.lower(), "level": d.level.name.lower(), "height": d.height, "node": d.node.hex(),
-        "turn": standing.turn.name.lower() if standing.turn is not None else None, "deadline": standing.deadline or None,
-        "trainer_left": d.trainer_left, "auditor_left": d.auditor_left, "commitment": d.commitment.hex(), "step": step,
-        "operator": operator, "element": element, "trees": [_tree(t, programs, root) for t in trees],
+        "job": facts.id,
+        "number": standing.number,
+        "auditor": d.auditor,
+        "status": d.status.name.lower(),
+        "entry": d.entry.name.lower(),
+        "level": d.level.name.lower(),
+        "height": d.height,
+        "node": d.node.hex(),
+        "turn": standing.turn.name.lower() if standing.turn is not None else None,
+        "deadline": standing.deadline or None,
+        "trainer_left": d.trainer_left,
+        "auditor_left": d.auditor_left,
+        "commitment": d.commitment.hex(),
+        "step": step,
+        "operator": operator,
+        "element": element,
+        "trees": [_tree(t, programs, root) for t in trees],
         "about": programs.operator(root, operator) if operator is not None else None,
-        "narrowed": narrowed(trees), **_end(facts, d, ends, (step, operator, element), programs),
-    }  # fmt: skip
+        "narrowed": narrowed(trees),
+        **_end(facts, d, ends, (step, operator, element), programs),
+    }
 
 
 def narrowed(trees: Sequence[Tree]) -> int:

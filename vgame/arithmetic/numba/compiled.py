@@ -1,12 +1,13 @@
-"""Compiled loops on a CPU: the switch, memory as arrays. The loops themselves: numba/operands.py, numba/rounding_test.py,
-numba/exact.py, numba/filtering.py.
+"""Compiled loops on a CPU: the switch, memory as arrays. The loops themselves: numba/operands.py,
+numba/rounding_test.py, numba/exact.py, numba/filtering.py.
 
 In: the storage of tensors as flat arrays, with strides. Out: the words that the torch passes give, by the same tests
 (docs/numerics-products.md, sections 3 to 5).
 
-Large loops are shared by threads (vgame/system/threads.py); none of them holds the interpreter's lock.
-`fastmath` is on for `add` only, and there only `reassoc`: sums that any order gives exactly, or whose bound holds in any order.
-A loop takes nothing from beyond this folder and the one above, so the compiler's cache notices every change (vgame/system/jit.py).
+Large loops are shared by threads (vgame/system/threads.py); none of them holds the interpreter's lock. `fastmath` is on
+for `add` only, and there only `reassoc`: sums that any order gives exactly, or whose bound holds in any order. A loop
+takes nothing from beyond this folder and the one above, so the compiler's cache notices every change
+(vgame/system/jit.py).
 """
 
 from __future__ import annotations

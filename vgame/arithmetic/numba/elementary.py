@@ -1,7 +1,8 @@
 """The elementary functions as numba loops. Twin: elementary.py (torch), the same binary64 operations in the same order.
 
-In: a flat binary32 array and an output array. Out: RN(f(x)) for every element, where the output is binary32. Where it is binary64
-it receives the value before the last rounding, which is the same in both twins (tests/unit/test_elementary.py).
+In: a flat binary32 array and an output array. Out: RN(f(x)) for every element, where the output is binary32. Where it
+is binary64 it receives the value before the last rounding, which is the same in both twins
+(tests/unit/test_elementary.py).
 
 `fastmath` stays off: the bits rest on the order of the operations, and nothing here may become a fused multiply-add.
 """
@@ -80,7 +81,8 @@ def _expm1(d):
 
 @_inline
 def _split_log(b):
-    """(f, j): the number with the bits b is (1 + f) 2^-j, 1 + f in [sqrt(1/2), sqrt(2)] (a little below at the left end)."""
+    """(f, j): the number with the bits b is (1 + f) 2^-j, 1 + f in [sqrt(1/2), sqrt(2)] (a little below at the left
+    end)."""
     j = (REDUCE - b) >> 52
     return _float(b + (j << 52)) - 1.0, np.float64(j)
 
@@ -164,7 +166,8 @@ def cos(x):
 
 
 def _loop(value: Callable) -> Callable:
-    """out[i] = value(x[i]). Compiled at the first call (0.2 s) and not cached: a cache would not see the tables change."""
+    """out[i] = value(x[i]). Compiled at the first call (0.2 s) and not cached: a cache would not see the tables
+    change."""
 
     @njit(nogil=True, error_model="numpy")
     def run(x, out):
@@ -202,7 +205,8 @@ PATCHES = {function: np.array(rows, dtype=np.uint32).reshape(-1, 2).T.copy() for
 
 
 def fill(function: Function, x: np.ndarray, out: np.ndarray) -> None:
-    """out[i] = RN(f(x[i])); x: binary32, flat, contiguous. A binary64 `out` receives the values before the last rounding."""
+    """out[i] = RN(f(x[i])); x: binary32, flat, contiguous. A binary64 `out` receives the values before the last
+    rounding."""
     for start in range(0, x.size, CHUNK):
         part, target = x[start : start + CHUNK], out[start : start + CHUNK]
         LOOPS[function](part, target)

@@ -1,4 +1,5 @@
-"""Compiled loops of the exact tier of products. Twin: torch/exact.py; what stays open ends in an integer instead of further sweeps."""
+"""Compiled loops of the exact tier of products. Twin: torch/exact.py; what stays open ends in an integer instead of
+further sweeps."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def _two_sum(x, y):
 
 @compile_loop
 def _settle(digit, second, rest, left, sigma, finer, error_per_left):
-    """(value, whether it is certain) of one or two digits (no second: finer = 0), a rounded rest, and its terms' sum of magnitudes."""
+    """(value, whether it is certain) of one or two digits (no second: finer = 0), a rounded rest, and its terms' sum of
+    magnitudes."""
     if finer > 0.0:
         grid = 0.75 * finer
         carry = (rest + grid) - grid
@@ -165,7 +167,8 @@ def _once(begins, places):
 
 @compile_loop
 def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums, memory, places):
-    """sums [4, e] = (digit, second digit, rest, left) of the products of the rows at left[e], right[e]; ratio: of finer to sigma, or 0."""
+    """sums [4, e] = (digit, second digit, rest, left) of the products of the rows at left[e], right[e]; ratio: of finer
+    to sigma, or 0."""
     length = x_columns.size
     step = length if in_line[0] and in_line[1] else TERMS
     lefts, rights = _once(left, places[0]), _once(right, places[1])
@@ -191,10 +194,11 @@ def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums,
 
 @compile_loop
 def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, first, last):
-    """out = RN32 of the exact sums at positions first..last-1. a, b: (memory, rows, columns, bounds of the rows' norms).
+    """out = RN32 of the exact sums at positions first..last-1. a, b: (memory, rows, columns, bounds of the rows'
+    norms).
 
-    Term k of row i lies at memory[rows[i] + columns[k]]; shared: whether one batch of a, of b serves all.
-    in_line: whether the terms of every row of x, of y lie one behind the other; other rows are collected, some terms at a time.
+    Term k of row i lies at memory[rows[i] + columns[k]]; shared: whether one batch of a, of b serves all. in_line:
+    whether the terms of every row of x, of y lie one behind the other; other rows are collected, some terms at a time.
     What one digit leaves open gets two, with scales of that ratio; the rest ends in integers.
     """
     rows, columns = shape
@@ -239,8 +243,8 @@ def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
 def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
     """out [B, M, N] = RN32 of the exact products at the flat positions (int32). Twin: products.Tile._sum_gathered.
 
-    a, b: (memory, where the Ba * M and Bb * N rows begin, where their terms lie from there); bounds: at least their norms, binary64
-    [Ba, M], [Bb, N]; error: bound of a rounded sum, per sum of magnitudes.
+    a, b: (memory, where the Ba * M and Bb * N rows begin, where their terms lie from there); bounds: at least their
+    norms, binary64 [Ba, M], [Bb, N]; error: bound of a rounded sum, per sum of magnitudes.
     """
     target, given, to = flat(out), positions.numpy(), out.stride()[:2]
     norms = [bound.reshape(-1).numpy() for bound in bounds]

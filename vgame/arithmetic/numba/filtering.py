@@ -1,8 +1,9 @@
 """Compiled loops of Winograd's minimal filtering F(2 x 2, 3 x 3): of filters, of tiles of pictures, back from products.
 
-In: binary32 filters and pictures, in memory with strides. Out: binary64 transforms whose products, summed over channels and transformed
-back, approximate the outputs of 2 x 2 pixels; and what bounds their errors. Four outputs cost 16 products per channel instead of 36.
-Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016. Proof: docs/numerics-products.md, section 11.
+In: binary32 filters and pictures, in memory with strides. Out: binary64 transforms whose products, summed over channels
+and transformed back, approximate the outputs of 2 x 2 pixels; and what bounds their errors. Four outputs cost 16
+products per channel instead of 36. Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks",
+CVPR 2016. Proof: docs/numerics-products.md, section 11.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ WORDS = 16
 
 @compile_loop
 def _filters(w, backwards, u, norms, first, last):
-    """u[4 i + j, m, c] = (G g G')[i, j] of the filter g at w[m, 9 c..]; norms[m]: the largest of its nine pixels' norms over c."""
+    """u[4 i + j, m, c] = (G g G')[i, j] of the filter g at w[m, 9 c..]; norms[m]: the largest of its nine pixels' norms
+    over c."""
     channels = u.shape[2]
     g, half = np.empty((9, channels)), np.empty((4, 3, channels))
     for m in range(first, last):
@@ -49,7 +51,8 @@ def _three_to_four(g0, g1, g2, u0, u1, u2, u3):
 
 
 def transform_filters(filters: Tensor, backwards: bool) -> tuple[Tensor, Tensor]:
-    """(transforms [16, M, C], largest norm of a pixel over the channels [M]) of binary32 filters [M, 9 C], rows in order."""
+    """(transforms [16, M, C], largest norm of a pixel over the channels [M]) of binary32 filters [M, 9 C], rows in
+    order."""
     rows, channels = filters.shape[0], filters.shape[1] // 9
     u, norms = (torch.empty(shape, dtype=torch.float64) for shape in ((WORDS, rows, channels), (rows,)))
     arrays = filters.numpy(), backwards, u.numpy(), norms.numpy()
@@ -59,7 +62,8 @@ def transform_filters(filters: Tensor, backwards: bool) -> tuple[Tensor, Tensor]
 
 @compile_loop
 def transform_tiles(x, strides, lines, first, v, squares):
-    """v[4 i + j, c, t] = (B' d B)[i, j] of the 4 x 4 words d of tile t; squares[u, y, x]: of the words of row u of tiles, summed over c.
+    """v[4 i + j, c, t] = (B' d B)[i, j] of the 4 x 4 words d of tile t; squares[u, y, x]: of the words of row u of
+    tiles, summed over c.
 
     x: pictures with strides (picture, channel, line), `lines` of outputs each. first: number of the first row of tiles.
     v: binary64 [16, C, tiles]; squares: binary64 [rows of tiles, 4, width + 2].
@@ -95,7 +99,8 @@ def transform_tiles(x, strides, lines, first, v, squares):
 
 @compile_loop
 def bound_patches(squares, bounds, norms):
-    """Of every output's patch, in rows of pixels: what its error is at most, per norm of a filter's pixel and u; its norm."""
+    """Of every output's patch, in rows of pixels: what its error is at most, per norm of a filter's pixel and u; its
+    norm."""
     width, at = squares.shape[2] - 2, 0
     for u in range(squares.shape[0]):
         r = np.sqrt(squares[u])

@@ -1,4 +1,5 @@
-"""Compiled loops over operands: binary32 rows to binary64 with their norms, rows of folded operands, what rows' bits say.
+"""Compiled loops over operands: binary32 rows to binary64 with their norms, rows of folded operands, what rows' bits
+say.
 
 Twins: the torch passes of torch/products.py, indexed_matrix.py and row_facts.py.
 """
@@ -24,7 +25,8 @@ _NO_COUNT, _NO_QUANTUM = np.empty(0, np.int64), np.empty(0, np.float64)
 
 @compile_loop
 def _row_facts(x):
-    """(non-zeros, quantum) of one row: the least of the elements' lowest bits, infinity if there is none. Finite elements.
+    """(non-zeros, quantum) of one row: the least of the elements' lowest bits, infinity if there is none. Finite
+    elements.
 
     A value less the value without its lowest fraction bit is that bit; positive numbers compare like their words.
     """
@@ -88,7 +90,8 @@ def _widen(x, strides, shape, y, apart, by_rows, squares, count, quantum, first,
 
 
 def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """x [B, R, K] in binary64, in the memory `out` [B, R, K] (its own order); squares [B, R] += the rows' sums of squares.
+    """x [B, R, K] in binary64, in the memory `out` [B, R, K] (its own order); squares [B, R] += the rows' sums of
+    squares.
 
     facts: the rows' (non-zeros, quantum) so far, [B, R], which take in x; for contiguous rows only.
     """
@@ -161,7 +164,8 @@ def _widen_across(x, starts, run, columns, y, apart, squares, first, last):
 
 
 def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, slot: str, squares: Tensor) -> Tensor:
-    """`widen` for a matrix that lies scattered (indexed_matrix.py), into scratch memory, in the order that reads longer runs."""
+    """`widen` for a matrix that lies scattered (indexed_matrix.py), into scratch memory, in the order that reads longer
+    runs."""
     x, table, sums, shape = memory.numpy(), rows.reshape(-1), squares.view(-1).numpy(), (*rows.shape, columns.size)
     run, across = run_of(columns), run_of(table) if len(rows) == 1 else 1
     if across > run and across >= LEAST_RUN:

@@ -1,5 +1,5 @@
-"""Philox and the shuffle as compiled loops. Twins: random.py (tensors), vgame/arithmetic/reference/philox.py (reference),
-contracts/arithmetic/Philox.sol."""
+"""Philox and the shuffle as compiled loops. Twins: random.py (tensors), vgame/arithmetic/reference/philox.py
+(reference), contracts/arithmetic/Philox.sol."""
 
 from __future__ import annotations
 

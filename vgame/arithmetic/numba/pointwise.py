@@ -1,10 +1,10 @@
 """Chains of pointwise functions as one compiled pass. Twin: vgame/execute/kernels.py, one function at a time.
 
-In: instructions over slots, and where the words of the slots lie. Out: the words of every slot that lies in memory; what a chain
-computes on the way lives in blocks that fit the first cache and is never written further.
+In: instructions over slots, and where the words of the slots lie. Out: the words of every slot that lies in memory;
+what a chain computes on the way lives in blocks that fit the first cache and is never written further.
 
-Every instruction is a loop of its own over a block, so no product can be contracted with a sum, and the bits are those of the single
-IEEE instructions. Nothing is fast-math.
+Every instruction is a loop of its own over a block, so no product can be contracted with a sum, and the bits are those
+of the single IEEE instructions. Nothing is fast-math.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def _select(condition, x, y, out):
 
 @compile_loop
 def load(source, layout, start, out):
-    """out = words start.. of an operand in lines. layout: its rank, sizes and strides, int64; the last stride is 0 or 1."""
+    """out = words start.. of an operand in lines. layout: its rank, sizes and strides, int64; the last stride is 0 or
+    1."""
     rank = layout[0]
     sizes, strides = layout[1 : 1 + rank], layout[1 + rank : 1 + 2 * rank]
     index, rest, at = np.zeros(MOST_DIMENSIONS, np.int64), start, 0
@@ -253,7 +254,8 @@ def _apply(code, x, y, z, out):
 
 @compile_loop
 def _to_bfloat16(word, rest):
-    """RN8 of an exact value: word = RN32 of it, rest of the sign of what that lacks. Twin: vgame/arithmetic/torch/narrow.py, narrowed."""
+    """RN8 of an exact value: word = RN32 of it, rest of the sign of what that lacks. Twin:
+    vgame/arithmetic/torch/narrow.py, narrowed."""
     magnitude, sign = word & 0x7FFFFFFF, word & -0x80000000
     if ((rest > 0.0) | (rest < 0.0)) & (magnitude & 1 == 0):  # to odd
         magnitude += 1 if (rest > 0.0) == (word >= 0) else -1
@@ -268,7 +270,8 @@ def _to_bfloat16(word, rest):
 def _narrow(code, x, y, words, out):
     """out = RN8 of what `code` gives, where it holds the binary32 results already; words: the same memory as int32.
 
-    Products of two words are exact in binary64; of sums the error of the rounding to binary64 decides where that is exact in binary32.
+    Products of two words are exact in binary64; of sums the error of the rounding to binary64 decides where that is
+    exact in binary32.
     """
     if code in (ADD, SUB):
         for i in range(out.size):
@@ -309,11 +312,13 @@ def _finite(x):
 
 @compile_loop
 def run_blocks(code, places, steps, words, layouts, memory, checked, finite, first, last):
-    """The instructions on words first..last-1, block by block; finite[i] &= whether every word of slot checked[i] is finite.
+    """The instructions on words first..last-1, block by block; finite[i] &= whether every word of slot checked[i] is
+    finite.
 
-    code: (function, slot of the result, three slots of operands) each. places: where the slots' words begin, 0 for a block of our own,
-    which holds the slot's word of `words`. steps: 4 where a slot's words are read in order. layouts: of what is loaded.
-    memory: the blocks, which the caller holds (here they would be let go after their last mention, not after their last use).
+    code: (function, slot of the result, three slots of operands) each. places: where the slots' words begin, 0 for a
+    block of our own, which holds the slot's word of `words`. steps: 4 where a slot's words are read in order. layouts:
+    of what is loaded. memory: the blocks, which the caller holds (here they would be let go after their last mention,
+    not after their last use).
     """
     at, block = places.copy(), 0
     for slot in range(places.size):

@@ -1,9 +1,10 @@
 """What a rounded sum of products lacks, for a few sums: compiled loops. Twin: torch/exact.py, exact_sums.
 
-In: words that are the RN32 of sums, and their rows. Out: for each a binary64 number with the sign of the exact sum less the word, and
-whether that is not certain. Numbers are added up in two parts (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product",
-SIAM J. Sci. Comput. 26, 2005): the lower one gathers the errors of the upper one. Where it gathers them without an error of its own, both
-together are the exact sum (so a tie is a zero); else their error is below K^2 2^-105 times the sum of magnitudes.
+In: words that are the RN32 of sums, and their rows. Out: for each a binary64 number with the sign of the exact sum less
+the word, and whether that is not certain. Numbers are added up in two parts (T. Ogita, S. M. Rump, S. Oishi, "Accurate
+sum and dot product", SIAM J. Sci. Comput. 26, 2005): the lower one gathers the errors of the upper one. Where it
+gathers them without an error of its own, both together are the exact sum (so a tie is a zero); else their error is
+below K^2 2^-105 times the sum of magnitudes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def _add(places, words, shape, a, b, rest, unsure, first, last):
 
 
 def remainders(places: Tensor, words: Tensor, shape: tuple[int, int], a: tuple, b: tuple) -> tuple[Tensor, Tensor]:
-    """(of the sign of sum - word binary64, whether it is not certain) at the flat places (int64) of a result [B, *shape].
+    """(of the sign of sum - word binary64, whether it is not certain) at the flat places (int64) of a result [B,
+    *shape].
 
     words: binary64. a, b: (memory, where the rows begin, where their terms lie from there, does one batch serve all?).
     """

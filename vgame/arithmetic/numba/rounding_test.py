@@ -1,4 +1,5 @@
-"""Compiled loops of the rounding test: over a product's sums, again where it was open, and over sums of rows, which are added up here too.
+"""Compiled loops of the rounding test: over a product's sums, again where it was open, and over sums of rows, which are
+added up here too.
 
 Twins: the torch passes of products.py and sums.py. One pass over memory each.
 """
@@ -61,7 +62,8 @@ def _narrow(word):
 
 @compile_loop
 def _round_narrow(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
-    """out = RN8(s + e) + 0 in rows first..last-1; found: where RN8(s - e) is another, or RN32 of one of both is a midpoint of 8 bits."""
+    """out = RN8(s + e) + 0 in rows first..last-1; found: where RN8(s - e) is another, or RN32 of one of both is a
+    midpoint of 8 bits."""
     rows, columns = shape
     number = 0
     for u in range(first, last):
@@ -95,7 +97,8 @@ def _round_narrow(s, shape, left, right, right_stride, out, strides, found, limi
 def round_pass(
     s: Tensor, left: Tensor, right: Tensor, out: Tensor, found: Tensor, limit: int, narrow: bool = False
 ) -> Tensor | None:
-    """RN32(s + left * right) into out [B, M, N]; flat positions (int32, in `found`) still open, None if more than `limit`.
+    """RN32(s + left * right) into out [B, M, N]; flat positions (int32, in `found`) still open, None if more than
+    `limit`.
 
     narrow: RN8 in its place, of finite rows; what is open says nothing.
 
@@ -199,7 +202,8 @@ def _add_run(x, at, run, step, block, memory, total, magnitude, least):
 
 @compile_loop
 def _add_beside(x, begin, starts, block, totals, magnitudes, leasts, total, magnitude):
-    """Word i of each of the runs at x[begin + starts], added up in totals[i] and so on: blocks of runs first, in total[i], then these."""
+    """Word i of each of the runs at x[begin + starts], added up in totals[i] and so on: blocks of runs first, in
+    total[i], then these."""
     totals[:], magnitudes[:], leasts[:] = 0.0, 0.0, _INFINITY
     for first in range(0, starts.size, block):
         total[:], magnitude[:] = 0.0, 0.0
@@ -231,7 +235,8 @@ def _collect(totals, magnitudes, leasts):
 def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
     """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows.
 
-    Short runs of rows that each begin where the one before ends are read at once, and their words kept apart until the last run.
+    Short runs of rows that each begin where the one before ends are read at once, and their words kept apart until the
+    last run.
     """
     number, together = 0, BESIDE // run if step == 1 and starts.size > 1 else 0
     memory = np.empty(block if step != 1 else 0, np.float32)
@@ -267,12 +272,13 @@ def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, size
 
 
 def sum_rows(source: tuple, block: int, weight: float, spread: float, out: Tensor) -> tuple:
-    """out [R] = RN32(s + e) of the rows' sums; (rows still open int64, s, sums of magnitudes S binary64). Twin: sums._sum_tile.
+    """out [R] = RN32(s + e) of the rows' sums; (rows still open int64, s, sums of magnitudes S binary64). Twin:
+    sums._sum_tile.
 
     source: (memory, beginnings of the rows, of their runs, length of a run, step): word k of run j of row r is
-    memory[rows[r] + runs[j] + k * step]. Sums are of blocks of runs first, then of these; e = weight * S, and 0 where S <= spread * the
-    least magnitude. Or the runs' words side by side first, in blocks of runs, then the words of a row (docs/numerics-products.md,
-    section 10).
+    memory[rows[r] + runs[j] + k * step]. Sums are of blocks of runs first, then of these; e = weight * S, and 0 where S
+    <= spread * the least magnitude. Or the runs' words side by side first, in blocks of runs, then the words of a row
+    (docs/numerics-products.md, section 10).
     """
     x, begins, starts, run, step = source
     rows = begins.size

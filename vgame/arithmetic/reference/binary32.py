@@ -55,7 +55,8 @@ def to_fraction(word: int) -> Fraction:
 
 
 def round_to_binary32(value: Fraction | Triple, bits: int = SIGNIFICAND_BITS) -> int:
-    """RN to `bits` bits, ties to even, subnormals kept, overflow to infinity. A zero keeps the triple's sign; Fraction(0) gives +0."""
+    """RN to `bits` bits, ties to even, subnormals kept, overflow to infinity. A zero keeps the triple's sign;
+    Fraction(0) gives +0."""
     if isinstance(value, Fraction):
         value = _enclose(value)
     sign, mantissa, exponent = value

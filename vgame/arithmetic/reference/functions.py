@@ -1,7 +1,9 @@
-"""The exact meaning of every function and reduction, in plain Python: the truth that the fast paths and the contract follow.
+"""The exact meaning of every function and reduction, in plain Python: the truth that the fast paths and the contract
+follow.
 
-In: words (ints 0..2^32-1). Out: words. Nothing here rounds twice, depends on a platform or takes a tolerance.
-The parts: reference_binary32 (arithmetic, order, integers), reference_elementary (exp .. cos), reference_sums (sums, maxima).
+In: words (ints 0..2^32-1). Out: words. Nothing here rounds twice, depends on a platform or takes a tolerance. The
+parts: reference_binary32 (arithmetic, order, integers), reference_elementary (exp .. cos), reference_sums (sums,
+maxima).
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ _INEXACT = (Function.ADD, Function.SUB, Function.MUL, Function.DIV, Function.SQR
 
 
 def evaluate(function: Function, *words: int, bits: int = SIGNIFICAND_BITS) -> int:
-    """The word that `function` gives for its operands' words; a value that is not an integer is rounded to `bits` bits, once."""
+    """The word that `function` gives for its operands' words; a value that is not an integer is rounded to `bits` bits,
+    once."""
     function = Function(function)
     if len(words) != arity(function):
         raise ValueError(f"{function.name} takes {arity(function)} words, not {len(words)}")

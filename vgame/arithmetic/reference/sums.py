@@ -1,7 +1,8 @@
 """Exact sums: dot products, sums, one-hot sums, their partial sums, and maxima over a row.
 
-In: sequences of words. Out: words, or a `Partial` (docs/formats.md section 4). Twin: contracts/arithmetic/Accumulator.sol and
-Reduction.sol. Every binary32 product is a multiple of 2^-298, so a sum is one integer in that unit, whatever the order.
+In: sequences of words. Out: words, or a `Partial` (docs/formats.md section 4). Twin:
+contracts/arithmetic/Accumulator.sol and Reduction.sol. Every binary32 product is a multiple of 2^-298, so a sum is one
+integer in that unit, whatever the order.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ NARROW = 4  # added to the class of a sum that is rounded to bfloat16
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """An exact partial sum: class, and value in units of 2^-298 (zero unless the class is FINITE). The class says NARROW, too."""
+    """An exact partial sum: class, and value in units of 2^-298 (zero unless the class is FINITE). The class says
+    NARROW, too."""
 
     cls: int
     value: int

@@ -1,7 +1,8 @@
-"""dot of filters and patches of pictures: convolutions of 3 x 3 by minimal filtering, where that costs less; other products as they are.
+"""dot of filters and patches of pictures: convolutions of 3 x 3 by minimal filtering, where that costs less; other
+products as they are.
 
-In, out: as products.dot. Method: approximate sums by Winograd's F(2 x 2, 3 x 3) in binary64, with a bound of their own; the rounding
-test and the exact tier are those of every product. Proof: docs/numerics-products.md, section 11.
+In, out: as products.dot. Method: approximate sums by Winograd's F(2 x 2, 3 x 3) in binary64, with a bound of their own;
+the rounding test and the exact tier are those of every product. Proof: docs/numerics-products.md, section 11.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _fill(
 
 
 class FilteredTile(Tile):
-    """A tile of a product: filters a [1, M, 9 C], patches b [1, pixels, 9 C] of some rows of tiles -> out [1, M, pixels], a view.
+    """A tile of a product: filters a [1, M, 9 C], patches b [1, pixels, 9 C] of some rows of tiles -> out [1, M,
+    pixels], a view.
 
     filters: their transforms and norms; pictures: all of the patches; first: number of the first row of tiles.
     """
@@ -79,7 +81,8 @@ class FilteredTile(Tile):
         self.filters, self.pictures, self.first = filters, pictures, first
 
     def run(self) -> None:
-        """Fill `out`. What minimal filtering leaves open too often, as it does low-bit data, and what is not finite goes the direct way."""
+        """Fill `out`. What minimal filtering leaves open too often, as it does low-bit data, and what is not finite
+        goes the direct way."""
         left, right = self._filter()
         rest = None
         if bool(torch.isfinite(left).all() & torch.isfinite(right).all()):
@@ -92,7 +95,8 @@ class FilteredTile(Tile):
         tally(self.out.numel(), 0, rest.numel())
 
     def _filter(self) -> tuple[Tensor, Tensor]:
-        """sums, and norm_a and norm_b, which are at least the rows' norms; (left [1, M, 1], right [1, 1, pixels]) of the sums' bound."""
+        """sums, and norm_a and norm_b, which are at least the rows' norms; (left [1, M, 1], right [1, 1, pixels]) of
+        the sums' bound."""
         (u, norms), patches, device = self.filters, self.pictures.patches, self.out.device
         rows, pixels = self.out.shape[1:]
         channels, tiles = patches.channels, pixels // 4

@@ -1,10 +1,12 @@
 """RN(f(x)) for the elementary functions, on every IEEE-754 device: binary32 tensors in, binary32 tensors out.
 
-Straight-line binary64: + - * / and integer operations on the bits, no library function, no order freedom, no fused operation. Torch
-never contracts across operations, so every device computes the same binary64 value, and scripts/exhaustive.py has shown for all
-2^32 inputs that it rounds to the right binary32 number (docs/numerics-elementary.md). Assumed: round to nearest, no flush to zero.
+Straight-line binary64: + - * / and integer operations on the bits, no library function, no order freedom, no fused
+operation. Torch never contracts across operations, so every device computes the same binary64 value, and
+scripts/exhaustive.py has shown for all 2^32 inputs that it rounds to the right binary32 number
+(docs/numerics-elementary.md). Assumed: round to nearest, no flush to zero.
 
-Twin: numba/elementary.py (numba), the same operations in the same order. Every temporary is used in place where it can be.
+Twin: numba/elementary.py (numba), the same operations in the same order. Every temporary is used in place where it can
+be.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def _expm1_of(d: Tensor) -> Tensor:
 
 
 def _split_log(b: Tensor) -> tuple[Tensor, Tensor]:
-    """(f, j): the number with the bits b is (1 + f) 2^-j, 1 + f in [sqrt(1/2), sqrt(2)] (a little below at the left end). Overwrites b."""
+    """(f, j): the number with the bits b is (1 + f) 2^-j, 1 + f in [sqrt(1/2), sqrt(2)] (a little below at the left
+    end). Overwrites b."""
     j = b.neg().add_(REDUCE).bitwise_right_shift_(52)
     f = _float(b.add_(j.bitwise_left_shift(52))).sub_(1.0)
     return f, j.to(torch.float64)
@@ -181,7 +184,8 @@ def _exceptions(function: Function, device: torch.device) -> tuple[Tensor, Tenso
 
 
 def _patch(function: Function, x: Tensor, y: Tensor) -> Tensor:
-    """y with the exceptional inputs put right; their binary64 values lie within one unit of a midpoint, which is rare."""
+    """y with the exceptional inputs put right; their binary64 values lie within one unit of a midpoint, which is
+    rare."""
     if not EXCEPTIONS[function]:
         return y
     if x.device.type == "cpu" and int(_bits(y).sub(BELOW_MIDPOINT).bitwise_and_(LOW_BITS).amin()) > 2:
@@ -210,7 +214,8 @@ def evaluate_torch(function: Function, x: Tensor) -> Tensor:
 
 
 def evaluate(function: Function, x: Tensor) -> Tensor:
-    """RN(f(x)) elementwise: compiled loops on a CPU, Triton kernels or torch operations elsewhere. The bits are the same."""
+    """RN(f(x)) elementwise: compiled loops on a CPU, Triton kernels or torch operations elsewhere. The bits are the
+    same."""
     if gate.in_use(x.device):
         from vgame.arithmetic.triton import elementary as kernels  # imported only where it runs
 

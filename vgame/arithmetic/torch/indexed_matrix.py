@@ -1,7 +1,7 @@
 """Matrices that are read where they lie: the patches of a convolution as rows, without a copy of every patch.
 
-In: a strided view of any rank. Out: a matrix [B, R, K] whose element is memory[rows[b, r] + columns[k]], for products.dot; strides
-separate, so two short tables say where every word is.
+In: a strided view of any rank. Out: a matrix [B, R, K] whose element is memory[rows[b, r] + columns[k]], for
+products.dot; strides separate, so two short tables say where every word is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ MOST_KEPT = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """Rows of a matrix that are the patches of 3 x 3 words around all pixels of pictures, an even number of lines and of words each.
+    """Rows of a matrix that are the patches of 3 x 3 words around all pixels of pictures, an even number of lines and
+    of words each.
 
     Row (picture, line, word), column (channel, 3, 3); word after word in memory. strides: of picture, channel, line.
     backwards: whether a patch's last word comes first.
@@ -97,7 +98,8 @@ class Mirrored:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A folded matrix for the GPU's kernels, its tables (int64) beside the words: element [b, r, k] = memory[rows[b, r] + columns[k]].
+    """A folded matrix for the GPU's kernels, its tables (int64) beside the words: element [b, r, k] = memory[rows[b, r]
+    + columns[k]].
 
     mirrored: whether neighbouring words belong to neighbouring rows rather than to neighbouring columns.
     """
@@ -150,7 +152,8 @@ def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Fol
 
 @lru_cache(maxsize=1 << 12)
 def _is_view(sizes: tuple[int, ...], strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether strides can say a tensor in another shape. Asked again in every step, where a refusal of torch's costs time."""
+    """Whether strides can say a tensor in another shape. Asked again in every step, where a refusal of torch's costs
+    time."""
     try:
         torch.empty_strided(sizes, strides, device="meta").view(shape)
     except RuntimeError:
@@ -169,7 +172,8 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
 
 
 def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
-    """(rows, columns, patches) of a Folded; large ones are made anew, in little of the time that their product takes."""
+    """(rows, columns, patches) of a Folded; large ones are made anew, in little of the time that their product
+    takes."""
     batch, rows, columns = (prod(size for size, *_ in dimensions[first:last]) for first, last in ends)
     return (_kept if batch * rows + columns <= MOST_KEPT else _made)(dimensions, ends)
 

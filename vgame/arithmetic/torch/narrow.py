@@ -1,8 +1,10 @@
-"""RN to bfloat16: 8 significant bits in a binary32 word, from the exact value's RN to binary32 and the side on which that lies.
+"""RN to bfloat16: 8 significant bits in a binary32 word, from the exact value's RN to binary32 and the side on which
+that lies.
 
-In: words that are RN32 of exact values, and for those that are midpoints of the 8-bit grid what was rounded away. Out: RN8 of the exact
-values. Every midpoint of the 8-bit grid is a binary32 number and rounding is monotone, so RN8 of the word is RN8 of the value, unless
-the word is a midpoint and the value is not; then the value's side decides (docs/numerics-bf16.md). Twin: round_to_binary32(.., 8).
+In: words that are RN32 of exact values, and for those that are midpoints of the 8-bit grid what was rounded away. Out:
+RN8 of the exact values. Every midpoint of the 8-bit grid is a binary32 number and rounding is monotone, so RN8 of the
+word is RN8 of the value, unless the word is a midpoint and the value is not; then the value's side decides
+(docs/numerics-bf16.md). Twin: round_to_binary32(.., 8).
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from vgame.system.threads import share
 
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
 HALF, LOW = 0x8000, 0xFFFF
-#: Relative error of the binary64 values of elementary functions, with room: where they are as near to a midpoint, they do not decide.
+#: Relative error of the binary64 values of elementary functions, with room: where they are as near to a midpoint, they
+#: do not decide.
 VAGUE = 2.0**-40
-#: Functions with f(x) = x + a term that decides at a midpoint x: which side that is, as a multiple of the sign of x or of 1.
+#: Functions with f(x) = x + a term that decides at a midpoint x: which side that is, as a multiple of the sign of x or
+#: of 1.
 IDENTITIES = (Function.SIN, Function.TANH, Function.EXPM1, Function.LOG1P)
 SMALL = 2.0**-10
 
@@ -88,7 +92,8 @@ def _elementary(function: Function, x: Tensor, argument: Tensor) -> Tensor:
 
 
 def _rest_of_series(function: Function, x: Tensor, argument: Tensor) -> Tensor:
-    """Of the sign of f(argument) - x, for a few x that are midpoints: by the binary64 value, the next term, or the reference."""
+    """Of the sign of f(argument) - x, for a few x that are midpoints: by the binary64 value, the next term, or the
+    reference."""
     rest = elementary.evaluate_wide(function, argument) - x.double()
     vague = rest.abs() <= x.double().abs() * VAGUE
     if function in IDENTITIES:

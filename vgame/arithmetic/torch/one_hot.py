@@ -1,9 +1,9 @@
 """one_hot_sum: correctly rounded sums of the terms that an index assigns to each target.
 
 In: an int32 index that says which target each term belongs to, binary32 terms. Out: binary32 RN(exact sum) per target.
-Embedding gradients have few batches, many columns and far more targets than terms; pooling gradients thousands of batches of
-one column. Method: as in sums.py, with an index addition for the vendor's sum.
-Reference: vgame/arithmetic/reference/functions.py, one_hot_sum.
+Embedding gradients have few batches, many columns and far more targets than terms; pooling gradients thousands of
+batches of one column. Method: as in sums.py, with an index addition for the vendor's sum. Reference:
+vgame/arithmetic/reference/functions.py, one_hot_sum.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SPARSE = 16
 
 @torch.no_grad()
 def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
-    """out[b,j,n] = RN(sum of b[b,n,k] over the k with index[b,k] = j), j < m; no such k: +0. Other indices select nothing.
+    """out[b,j,n] = RN(sum of b[b,n,k] over the k with index[b,k] = j), j < m; no such k: +0. Other indices select
+    nothing.
 
     index: int32 [Ba, K]; b: binary32 [Bb, N, K], any strides; Ba and Bb equal or 1. Returns binary32 [B, m, N].
     """

@@ -1,7 +1,7 @@
 """The worst library that keeps its promises: every sum is off by almost as much as `Vendor` allows.
 
-In: what a vendor's kernels get. Out: sums at the border of the proven bound, norms at the border of theirs. Results of the
-certified functions must not change by one bit under it. For tests and scripts only.
+In: what a vendor's kernels get. Out: sums at the border of the proven bound, norms at the border of theirs. Results of
+the certified functions must not change by one bit under it. For tests and scripts only.
 
 Sums that the promises make exact stay exact: one term, or all multiples of a quantum q with magnitudes up to 2^53 q.
 """
@@ -24,7 +24,8 @@ _OWN_ERROR = 3
 
 
 def perturbed_products(kind: str, scale: float = 1.0) -> AbstractContextManager[Vendor]:
-    """Within the block, sums err by `scale` times the bound: upwards, downwards, at random, or toward the nearest midpoint.
+    """Within the block, sums err by `scale` times the bound: upwards, downwards, at random, or toward the nearest
+    midpoint.
 
     With scale > 1 the promise is broken, and a test of independence has to notice.
     """

@@ -1,9 +1,9 @@
 """dot: correctly rounded products of binary32 matrices.
 
-In: two binary32 tensors whose rows are the vectors. Out: binary32 RN(sum_k a*b) for every pair of rows.
-Method: the vendor's binary64 product in K-blocks; a proven bound certifies nearly all elements, an exactness test low-bit
-and sparse data; the exact tier settles the rest. Proofs: docs/numerics-products.md.
-Reference: vgame/arithmetic/reference/functions.py, dot.
+In: two binary32 tensors whose rows are the vectors. Out: binary32 RN(sum_k a*b) for every pair of rows. Method: the
+vendor's binary64 product in K-blocks; a proven bound certifies nearly all elements, an exactness test low-bit and
+sparse data; the exact tier settles the rest. Proofs: docs/numerics-products.md. Reference:
+vgame/arithmetic/reference/functions.py, dot.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each, bfloat16: bool = False) -> Tensor:
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
 
-    a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which is there
-    when `run` has run the jobs that it is given.
+    a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which
+    is there when `run` has run the jobs that it is given.
     """
     assert a.dtype == b.dtype == torch.float32 and len(a.shape) == len(b.shape) == 3, "two binary32 matrices of rank 3"
     assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
@@ -102,7 +102,8 @@ def shared_tiles(out: Tensor, k: int) -> list[Place]:
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
-    """Tiles of about equal size which, like the K-blocks of their operands, fit into `limit`; a multiple of `parts`, where that can be."""
+    """Tiles of about equal size which, like the K-blocks of their operands, fit into `limit`; a multiple of `parts`,
+    where that can be."""
     block = _block_length(k)
     width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
     height = min(rows, max(1, limit // max(block, width)))
@@ -173,7 +174,8 @@ class Tile:
         tally(self.out.numel(), exact, rest.numel())
 
     def _add_blocks(self) -> None:
-        """sums = the blocks' products, each made in a buffer of its own; norm_a, norm_b: the rows' norms, on the way."""
+        """sums = the blocks' products, each made in a buffer of its own; norm_a, norm_b: the rows' norms, on the
+        way."""
         shape, device = tuple(self.out.shape), self.out.device
         self.sums = scratch("sums", shape, torch.float64, device)
         self.norm_a, self.norm_b = (
@@ -190,7 +192,8 @@ class Tile:
         self.norm_a.sqrt_(), self.norm_b.sqrt_()
 
     def _widen(self, side: str, k: slice) -> Tensor:
-        """An operand's block in binary64; its rows' sums of squares are added to their norms, which are no norms yet."""
+        """An operand's block in binary64; its rows' sums of squares are added to their norms, which are no norms
+        yet."""
         x, squares = (self.a, self.norm_a) if side == "a" else (self.b, self.norm_b)
         if isinstance(x, Folded):
             x = x.block(k)
@@ -204,7 +207,8 @@ class Tile:
         return wide
 
     def _looks_exact(self) -> bool:
-        """Whether the exactness test holds for the first rows of large operands: then all rows' facts are taken on the way."""
+        """Whether the exactness test holds for the first rows of large operands: then all rows' facts are taken on the
+        way."""
         if isinstance(self.a, Folded) or isinstance(self.b, Folded):
             return False
         if self.a.numel() + self.b.numel() < LARGE or not self.a.stride(2) == self.b.stride(2) == 1:
@@ -231,7 +235,8 @@ class Tile:
         return compiled_rounding.look_again(rest, self.sums, facts, weights, self.out)
 
     def _certify_by_passes(self) -> tuple[Tensor, int]:
-        """out = RN32(sums) where that is certain; (flat positions where it is not, number decided by the exactness test)."""
+        """out = RN32(sums) where that is certain; (flat positions where it is not, number decided by the exactness
+        test)."""
         rest = self._certify()
         if rest.numel() <= self.out.shape[0] * sum(self.out.shape[1:]):  # the rows' facts cost more than they save
             return rest, 0
@@ -279,7 +284,8 @@ class Tile:
         compiled_exact.exact_products(rest, _places(self.a), _places(self.b), bounds, error, self.out)
 
     def _all_exact(self) -> bool:
-        """Whether the exactness test holds for every pair of rows at once, as it does for integers and other low-bit data."""
+        """Whether the exactness test holds for every pair of rows at once, as it does for integers and other low-bit
+        data."""
         norms = zip((self.norm_a, self.norm_b), self._facts(), strict=True)
         worst = [(norm / quantum).max() for norm, (_, quantum) in norms]
         return bool(worst[0] * worst[1] * SLACK <= 2.0**53)
@@ -362,7 +368,8 @@ def unfolded(x: Tensor | Folded | Placed) -> Tensor:
 
 
 def _slicing_pays(pairs: int, elements: int, k: int, still_open: int, gathering: int) -> bool:
-    """A vendor product costs about 1/gathering of gathering per term; the exact tier then sums `pairs` terms per element."""
+    """A vendor product costs about 1/gathering of gathering per term; the exact tier then sums `pairs` terms per
+    element."""
     return pairs <= 64 and pairs * (elements * (k + 100) / gathering + 2 * still_open) < still_open * k
 
 
@@ -372,7 +379,8 @@ def pick(x: Tensor, i: Tensor, r: Tensor) -> Tensor:
 
 
 def _round_pass(s: Tensor, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """`enclose` with e = left * right, into `out`; flat positions (int64) still open. If addcmul fuses, SLACK covers it."""
+    """`enclose` with e = left * right, into `out`; flat positions (int64) still open. If addcmul fuses, SLACK covers
+    it."""
     size = s.numel()
     wide = scratch("wide", tuple(s.shape), torch.float64, s.device)
     lower = scratch("lower", (-(-size // GROUP) * GROUP,), torch.float32, s.device)

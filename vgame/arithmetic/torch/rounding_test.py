@@ -44,7 +44,8 @@ _one_at_a_time = Lock()
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """`with counting() as counts:` adds up what the certified sums of this thread and of those that share its work did."""
+    """`with counting() as counts:` adds up what the certified sums of this thread and of those that share its work
+    did."""
     counts = Counts()
     token = _counts.set(counts)
     try:
@@ -74,7 +75,8 @@ _hard: ContextVar[float] = ContextVar("hard", default=0.0)
 
 @contextmanager
 def at_worst(part: float) -> Iterator[None]:
-    """`with at_worst(1.0):` on a CPU every sum takes the longest way that any data could lead it; the words are the same.
+    """`with at_worst(1.0):` on a CPU every sum takes the longest way that any data could lead it; the words are the
+    same.
 
     `part`, above 0: the share of the sums that do. Who sets the clocks of a job that a stranger ordered measures this
     (vgame/job/terms.py): from some step on all of its sums may cancel.

@@ -1,7 +1,7 @@
 """What the bits of a row tell about the sums it takes part in: how many terms, and how fine they are.
 
-In: binary32 rows. Out: per row the number of non-zeros and the quantum, the largest power of two that divides every element
-(infinity for a row of zeros; without meaning if an element is not finite).
+In: binary32 rows. Out: per row the number of non-zeros and the quantum, the largest power of two that divides every
+element (infinity for a row of zeros; without meaning if an element is not finite).
 """
 
 from __future__ import annotations

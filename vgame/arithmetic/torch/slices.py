@@ -1,10 +1,10 @@
 """Exact products of many elements at once: operands cut into slices whose products no order of summation can round.
 
-In: operand rows and the positions that are still open. Out: their exact sums, from a few vendor products of the whole tile.
-Worth it where a sizeable share of a tile is open (cancellation, ties that the exactness test cannot see): gathering K terms
-per element costs more than a hundred times as much as a vendor product.
-Source: K. Ozaki, T. Ogita, S. Oishi, S. M. Rump, "Error-free transformations of matrix multiplication by using fast routines
-of matrix multiplication", Numer. Algorithms 59 (2012). Proof: docs/numerics-products.md, section 6.
+In: operand rows and the positions that are still open. Out: their exact sums, from a few vendor products of the whole
+tile. Worth it where a sizeable share of a tile is open (cancellation, ties that the exactness test cannot see):
+gathering K terms per element costs more than a hundred times as much as a vendor product. Source: K. Ozaki, T. Ogita,
+S. Oishi, S. M. Rump, "Error-free transformations of matrix multiplication by using fast routines of matrix
+multiplication", Numer. Algorithms 59 (2012). Proof: docs/numerics-products.md, section 6.
 """
 
 from __future__ import annotations

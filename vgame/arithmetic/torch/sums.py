@@ -28,7 +28,8 @@ from vgame.arithmetic.torch.row_facts import row_facts
 from vgame.arithmetic.torch.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 
-#: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in blocks.
+#: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in
+#: blocks.
 SHORT, TWO_STAGES = 64, 1024
 #: Blocks of compiled loops: a longer one costs less time, and its bound leaves more sums open.
 COMPILED_BLOCK = 1024
@@ -130,7 +131,8 @@ def _terms_of(rows: Tensor) -> Rows:
 
 
 def _depth(runs: int, run: int) -> int:
-    """Theorem 2's t of the compiled loops: with runs of one word only side by side, else that or run by run, whichever is more."""
+    """Theorem 2's t of the compiled loops: with runs of one word only side by side, else that or run by run, whichever
+    is more."""
     beside = min(COMPILED_BLOCK, runs) + -(-runs // COMPILED_BLOCK) - 1 + run - 1
     in_runs = min(COMPILED_BLOCK, run) + runs * -(-run // COMPILED_BLOCK) - 1
     return beside if run == 1 and runs > 1 else max(beside, in_runs)

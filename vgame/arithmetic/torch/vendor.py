@@ -3,14 +3,15 @@
 In: binary64 tensors whose values are binary32 numbers or products of two. Out: binary64 sums with a promised error.
 Whoever wants another device (a perturbed one, a reversed one, a compiled one) installs another `Vendor` with `using`.
 
-Promises (u = 2^-53, n = number of non-zero terms of a sum, S = sum of their magnitudes; docs/numerics-products.md, section 2):
+Promises (u = 2^-53, n = number of non-zero terms of a sum, S = sum of their magnitudes; docs/numerics-products.md,
+section 2):
 
 * classical   |result - exact| <= ((1 + u)^(n-1) - 1) * S, for any order of summation, with or without FMA;
 * exact       the result is exact if all terms are multiples of some q > 0 and S <= 2^53 q;
 * total       a sum with an infinite or NaN term is NaN or the infinity by IEEE's rules: no term is skipped.
 
-They hold for every kernel that adds each term once with IEEE-754 binary64 additions or FMAs rounded to nearest. They are
-void for Strassen and Winograd forms, for FFTs, and for binary64 emulated on narrower units (`refuse_emulation`).
+They hold for every kernel that adds each term once with IEEE-754 binary64 additions or FMAs rounded to nearest. They
+are void for Strassen and Winograd forms, for FFTs, and for binary64 emulated on narrower units (`refuse_emulation`).
 """
 
 from __future__ import annotations

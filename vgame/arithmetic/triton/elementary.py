@@ -1,7 +1,8 @@
 """The elementary functions and the square root as Triton kernels: one pass over the tensor.
 
-In: a binary32 tensor. Out: RN(f(x)) for every element. Twins: elementary.py (torch), numba/elementary.py (numba), the same binary64
-operations in the same order; nothing may be fused (`enable_fp_fusion=False`; tests/gpu/test_machine_code.py looks at the code).
+In: a binary32 tensor. Out: RN(f(x)) for every element. Twins: elementary.py (torch), numba/elementary.py (numba), the
+same binary64 operations in the same order; nothing may be fused (`enable_fp_fusion=False`;
+tests/gpu/test_machine_code.py looks at the code).
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ def _sigmoid(d, word, turns):
 
 @triton.jit
 def _sine_of_turns(d, word, turns, half):
-    """sin(x + pi half), half = 0 or 1/2: x / pi + half = k + f, sin = (-1)^k sin(pi f). turns: 1/pi in three pieces per exponent."""
+    """sin(x + pi half), half = 0 or 1/2: x / pi + half = k + f, sin = (-1)^k sin(pi f). turns: 1/pi in three pieces per
+    exponent."""
     row = turns + ((word >> 23) & 255)
     a = d * tl.load(row)
     b = d * tl.load(row + 256)

@@ -1,8 +1,10 @@
-"""The exact sum of one output element's terms, inside a kernel. Twin: numba/exact.py (`_exact`, `_settle`, `_integer_sum`).
+"""The exact sum of one output element's terms, inside a kernel. Twin: numba/exact.py (`_exact`, `_settle`,
+`_integer_sum`).
 
 In: where the element's terms lie, a bound on the sum of their magnitudes. Out: the word of RN32(exact sum), zero as +0.
-Method and proof: docs/numerics-products.md, sections 5 and 10: one level of error-free extraction in binary64; where that is not
-certain, the products of the significands as integers in limbs. No order of summation matters, so no launch shape does.
+Method and proof: docs/numerics-products.md, sections 5 and 10: one level of error-free extraction in binary64; where
+that is not certain, the products of the significands as integers in limbs. No order of summation matters, so no launch
+shape does.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def _factors(
     a, a_step, a_places, b, b_step, b_places, wanted, k, length,
     KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr,
 ):  # fmt: skip
-    """The words (int32) of the two factors of the terms k; beyond the row, and where the index is another one, zeros."""
+    """The words (int32) of the two factors of the terms k; beyond the row, and where the index is another one,
+    zeros."""
     inside = k < length
     at_a, at_b = k * a_step, k * b_step
     if PLACED_A:
@@ -93,7 +96,8 @@ def _settle(digit, rest, left, sigma, length):
 
 @triton.jit
 def _limbs_of(left, right, lane):
-    """What the products of the significands add to each limb (int64 [lanes]). left, right: words [terms, 1]; lane: [1, lanes]."""
+    """What the products of the significands add to each limb (int64 [lanes]). left, right: words [terms, 1]; lane: [1,
+    lanes]."""
     e, f = (left >> 23) & 255, (right >> 23) & 255
     a = ((left & 0x7FFFFF) | tl.where(e > 0, 1 << 23, 0)).to(tl.int64)
     b = ((right & 0x7FFFFF) | tl.where(f > 0, 1 << 23, 0)).to(tl.int64)
@@ -160,8 +164,9 @@ def exact_word(
 ):  # fmt: skip
     """RN32 of the exact sum of the terms k = 0..length-1 as a word; bound: at least the sum of their magnitudes.
 
-    a, b: pointers (int32) to the first words of rows; for SELECTED b is the row of indices and the terms are those with index `wanted`.
-    Term k lies k steps from there, or where `places` (int64) says. BLOCK terms are extracted at a time, FEW added up as integers.
+    a, b: pointers (int32) to the first words of rows; for SELECTED b is the row of indices and the terms are those with
+    index `wanted`. Term k lies k steps from there, or where `places` (int64) says. BLOCK terms are extracted at a time,
+    FEW added up as integers.
     """
     above = ((bound.to(tl.int64, bitcast=True) >> 52) + 1) << 52  # twin: exact_tier.power_above
     sigma = above.to(tl.float64, bitcast=True) * 2.0

@@ -1,6 +1,7 @@
 """Philox words and the shuffle as Triton kernels. Twins: philox.py in torch/, numba/ and reference/.
 
-In: the step's number in the device's memory, so that a recorded step can be replayed for any step. Out: int32 words, sample indices.
+In: the step's number in the device's memory, so that a recorded step can be replayed for any step. Out: int32 words,
+sample indices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Chains of pointwise functions as one kernel on a GPU. Twin: vgame/arithmetic/numba/pointwise.py, whose chains these are.
+"""Chains of pointwise functions as one kernel on a GPU. Twin: vgame/arithmetic/numba/pointwise.py, whose chains these
+are.
 
-In: instructions over slots, strided inputs. Out: the results that are kept, and a mark where one of them is not finite. A chain is
-compiled once; every instruction is the IEEE instruction of its own (`enable_fp_fusion=False`), words are kept as int32 in between.
+In: instructions over slots, strided inputs. Out: the results that are kept, and a mark where one of them is not finite.
+A chain is compiled once; every instruction is the IEEE instruction of its own (`enable_fp_fusion=False`), words are
+kept as int32 in between.
 """
 
 from __future__ import annotations
@@ -140,7 +142,8 @@ def _run(
     inputs, layouts, outputs, marks, first, elements, WORDS: tl.constexpr, CODE: tl.constexpr, CHECKED: tl.constexpr,
     WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The instructions CODE (five numbers each) on words; slots: inputs, outputs, then WORDS: constants, and blocks of our own.
+    """The instructions CODE (five numbers each) on words; slots: inputs, outputs, then WORDS: constants, and blocks of
+    our own.
 
     marks[first + c] = 1 where slot CHECKED[c] is not finite.
     """
@@ -180,10 +183,19 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor], marks: Tensor, fi
     words = [int(word) for word in chain.words[chain.inputs :].view("int32")]
     layouts = tuple(tuple(sizes + strides) for sizes, strides in map(joined, inputs))
     _run[(triton.cdiv(elements, BLOCK),)](
-        tuple(x.view(torch.int32) for x in inputs), layouts, tuple(results), marks, first, elements, WORDS=tuple(words),
-        CODE=tuple(map(int, chain.code.reshape(-1))), CHECKED=tuple(map(int, chain.checked)), WIDE=elements >= 1 << 31, BLOCK=BLOCK,
+        tuple(x.view(torch.int32) for x in inputs),
+        layouts,
+        tuple(results),
+        marks,
+        first,
+        elements,
+        WORDS=tuple(words),
+        CODE=tuple(map(int, chain.code.reshape(-1))),
+        CHECKED=tuple(map(int, chain.checked)),
+        WIDE=elements >= 1 << 31,
+        BLOCK=BLOCK,
         enable_fp_fusion=False,
-    )  # fmt: skip
+    )
     return [x if integer else x.view(torch.float32) for x, integer in zip(results, chain.results, strict=True)]
 
 

@@ -1,8 +1,10 @@
-"""One tile of a product on a GPU: widen, vendor product, rounding test and conversion, exact tier, with no host round trip.
+"""One tile of a product on a GPU: widen, vendor product, rounding test and conversion, exact tier, with no host round
+trip.
 
-In: binary32 operands with any strides or folded, a view of the result. Out: the words of products.dot. Twin: products.Tile, whose tests
-these are (docs/numerics-products.md, sections 3 to 5), in this order: every row's facts come with its widening, so one look decides all
-that the bound or the exactness test decides; positions that stay open are appended to a list, which the exact tier reads on the device.
+In: binary32 operands with any strides or folded, a view of the result. Out: the words of products.dot. Twin:
+products.Tile, whose tests these are (docs/numerics-products.md, sections 3 to 5), in this order: every row's facts come
+with its widening, so one look decides all that the bound or the exactness test decides; positions that stay open are
+appended to a list, which the exact tier reads on the device.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _TOP, _BITS = tl.constexpr(OF_ZERO + 127 + 150), tl.constexpr(OF_ZERO + 53)
 
 @triton.jit
 def fineness(word):
-    """1024 less the exponent of the lowest set bit of each finite binary32 word (int32); 0 for zero. Twin: row_facts.lowest_bit."""
+    """1024 less the exponent of the lowest set bit of each finite binary32 word (int32); 0 for zero. Twin:
+    row_facts.lowest_bit."""
     exponent = (word >> 23) & 255
     significand = (word & 0x7FFFFF) | tl.where(exponent > 0, 1 << 23, 0)
     bit = (significand & -significand).to(tl.float32).to(tl.int32, bitcast=True) >> 23
@@ -47,7 +50,8 @@ def fineness(word):
 
 @triton.jit
 def is_exact(size, fine):
-    """Whether sums are exact in binary64: size bounds their magnitudes, all terms are multiples of 2^(1024 - fine) or of more."""
+    """Whether sums are exact in binary64: size bounds their magnitudes, all terms are multiples of 2^(1024 - fine) or
+    of more."""
     return size * _SLACK <= power_of_two(tl.minimum(-fine + _BITS, 1023))
 
 
@@ -59,10 +63,11 @@ def _widen(
     batches, rows, start, length, width, PLACED: tl.constexpr, MIRRORED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TIMES: tl.constexpr,
 ):  # fmt: skip
-    """y[c, b, r, i] = x[b, r, k] in binary64, k = start + c * width + i, 0 from k = length on; the rows' facts take them in.
+    """y[c, b, r, i] = x[b, r, k] in binary64, k = start + c * width + i, 0 from k = length on; the rows' facts take
+    them in.
 
-    Instance: some rows of one batch, TIMES * BLOCK terms of one block c. The facts: sums of squares, numbers of non-zeros, the largest
-    fineness, zero so far.
+    Instance: some rows of one batch, TIMES * BLOCK terms of one block c. The facts: sums of squares, numbers of
+    non-zeros, the largest fineness, zero so far.
     """
     groups, pieces = tl.cdiv(rows, ROWS), tl.cdiv(width, TIMES * BLOCK)
     part = tl.program_id(0) // groups
@@ -118,7 +123,8 @@ class Rows:
         self.placed = isinstance(x, Placed)
 
     def widen(self, start: int, blocks: int, width: int) -> Tensor:
-        """Blocks of `width` terms from term `start` on: binary64 [blocks, B, R, width], in the operand's own order, then zeros."""
+        """Blocks of `width` terms from term `start` on: binary64 [blocks, B, R, width], in the operand's own order,
+        then zeros."""
         batch, rows, length = self.shape
         inner = (width, rows) if self.mirrored else (rows, width)
         y = torch.empty(blocks, batch, *inner, dtype=torch.float64, device=self.words.device)
@@ -135,10 +141,31 @@ class Rows:
 
 @triton.jit(do_not_specialize=["parts", "batches", "rows", "out_batch", "terms"])
 def _round(
-    sums, parts, squares_a, counts_a, fines_a, squares_b, counts_b, fines_b, out, out_batch, out_row, out_step, counter, found,
-    batches, rows, columns, terms, SHARED_A: tl.constexpr, SHARED_B: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """out = RN32(s + e) as words, where s adds up the parts and e = 0 if the sum is exact; where RN32(s - e) is less: collected."""
+    sums,
+    parts,
+    squares_a,
+    counts_a,
+    fines_a,
+    squares_b,
+    counts_b,
+    fines_b,
+    out,
+    out_batch,
+    out_row,
+    out_step,
+    counter,
+    found,
+    batches,
+    rows,
+    columns,
+    terms,
+    SHARED_A: tl.constexpr,
+    SHARED_B: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """out = RN32(s + e) as words, where s adds up the parts and e = 0 if the sum is exact; where RN32(s - e) is less:
+    collected."""
     across, down = tl.cdiv(columns, COLUMNS), tl.cdiv(rows, ROWS)
     part = tl.program_id(0) // across
     batch = part // down
@@ -177,11 +204,39 @@ def _round(
     ]
 )  # fmt: skip
 def _exact(
-    a, a_batch, a_row, a_step, a_begins, a_begins_batch, a_places, squares_a,
-    b, b_batch, b_row, b_step, b_begins, b_begins_batch, b_places, squares_b,
-    out, out_batch, out_row, out_step, counter, found, rows, columns, length, SHARED_A: tl.constexpr, SHARED_B: tl.constexpr,
-    PLACED_A: tl.constexpr, PLACED_B: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr,
-):  # fmt: skip
+    a,
+    a_batch,
+    a_row,
+    a_step,
+    a_begins,
+    a_begins_batch,
+    a_places,
+    squares_a,
+    b,
+    b_batch,
+    b_row,
+    b_step,
+    b_begins,
+    b_begins_batch,
+    b_places,
+    squares_b,
+    out,
+    out_batch,
+    out_row,
+    out_step,
+    counter,
+    found,
+    rows,
+    columns,
+    length,
+    SHARED_A: tl.constexpr,
+    SHARED_B: tl.constexpr,
+    PLACED_A: tl.constexpr,
+    PLACED_B: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FEW: tl.constexpr,
+):
     """out = RN32 of the exact sums at the positions found[0 .. counter-1]."""
     number = tl.load(counter)
     for e in range(tl.program_id(0), number, PROGRAMS):
@@ -213,7 +268,8 @@ def strides_of(x: Tensor) -> tuple[int, int, int]:
 
 
 def zeroed(wide: list[int], narrow: list[int], device: torch.device) -> list[Tensor]:
-    """Zeros by one kernel: binary64 tensors of the sizes `wide`, int32 tensors of the sizes `narrow`, each on a multiple of 16 bytes."""
+    """Zeros by one kernel: binary64 tensors of the sizes `wide`, int32 tensors of the sizes `narrow`, each on a
+    multiple of 16 bytes."""
     sizes = [n + n % 2 for n in wide] + [-(-n // 4) * 2 for n in narrow]
     pieces = torch.zeros(sum(sizes), dtype=torch.float64, device=device).split(sizes)
     pieces = [*pieces[: len(wide)], *(piece.view(torch.int32) for piece in pieces[len(wide) :])]
@@ -266,7 +322,27 @@ def _sum_open(a: Rows, b: Rows, out: Tensor, counter: Tensor, found: Tensor) -> 
     """The exact tier for the positions in the list."""
     count, length = programs(out.device, PROGRAMS), a.shape[2]
     _exact[(count,)](
-        a.words, *a.strides, *a.tables, a.facts[0], b.words, *b.strides, *b.tables, b.facts[0], out, *out.stride(), counter, found,
-        out.shape[1], out.shape[2], length, SHARED_A=a.shared, SHARED_B=b.shared, PLACED_A=a.placed, PLACED_B=b.placed,
-        PROGRAMS=count, BLOCK=min(1024, triton.next_power_of_2(length)), FEW=64, enable_fp_fusion=False,
-    )  # fmt: skip
+        a.words,
+        *a.strides,
+        *a.tables,
+        a.facts[0],
+        b.words,
+        *b.strides,
+        *b.tables,
+        b.facts[0],
+        out,
+        *out.stride(),
+        counter,
+        found,
+        out.shape[1],
+        out.shape[2],
+        length,
+        SHARED_A=a.shared,
+        SHARED_B=b.shared,
+        PLACED_A=a.placed,
+        PLACED_B=b.placed,
+        PROGRAMS=count,
+        BLOCK=min(1024, triton.next_power_of_2(length)),
+        FEW=64,
+        enable_fp_fusion=False,
+    )

@@ -1,8 +1,9 @@
 """Sums of rows and one-hot sums on a GPU, with no host round trip.
 
-In: binary32 rows, or terms with an index. Out: the words of sums.sum_rows and one_hot.one_hot_sum, their twins.
-First pass: every sum, the sum of its magnitudes and its lowest bit, in pieces of rows or by atomic additions (any order: the bound does
-not mention one). Second: the rounding test (docs/numerics-products.md, section 7). Third: the exact tier for what is on the list.
+In: binary32 rows, or terms with an index. Out: the words of sums.sum_rows and one_hot.one_hot_sum, their twins. First
+pass: every sum, the sum of its magnitudes and its lowest bit, in pieces of rows or by atomic additions (any order: the
+bound does not mention one). Second: the rounding test (docs/numerics-products.md, section 7). Third: the exact tier for
+what is on the list.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from vgame.arithmetic.triton.exact import MOST_TERMS, ROWS, SELECTED, collect, e
 from vgame.arithmetic.triton.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
 from vgame.arithmetic.workspace import batch_of, spans
 
-#: Terms of a piece of a row, which one instance of the kernel adds up; rows that lie beside each other: side by side, in about as many
-#: pieces as a piece has steps.
+#: Terms of a piece of a row, which one instance of the kernel adds up; rows that lie beside each other: side by side,
+#: in about as many pieces as a piece has steps.
 PIECE, BESIDE = 1 << 13, 32
 #: One-hot sums that are accumulated at a time (20 bytes each).
 DENSE = 1 << 24
@@ -37,7 +38,8 @@ def _add_rows(
     x, x_row, x_step, begins, places, sums, sizes, fines, counter, rows, length,
     PLACED: tl.constexpr, PIECE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per row and piece: the sum, the sum of the magnitudes, the largest fineness. Outputs [pieces, rows]. counter becomes 0."""
+    """Per row and piece: the sum, the sum of the magnitudes, the largest fineness. Outputs [pieces, rows]. counter
+    becomes 0."""
     piece = tl.program_id(1)
     if (piece == 0) & (tl.program_id(0) == 0):
         tl.store(counter, 0)
@@ -70,7 +72,8 @@ def _scatter(
     index, index_batch, x, x_batch, x_row, x_step, sums, sizes, fines, counts, m, columns, length,
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every term [B, n, K] to the sum that its index names: the sum, its magnitudes, its largest fineness, its number of terms."""
+    """Every term [B, n, K] to the sum that its index names: the sum, its magnitudes, its largest fineness, its number
+    of terms."""
     across, along = tl.cdiv(columns, COLUMNS), tl.cdiv(length, BLOCK)
     first, part = tl.program_id(0) % across, tl.program_id(0) // across
     batch, row = part // along, first * COLUMNS + tl.arange(0, COLUMNS)
@@ -95,7 +98,8 @@ def _round(
     sums, sizes, fines, counts, out, out_row, counter, found, rows, columns, pieces, terms,
     COUNTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, columns] = RN32(s + e) as words of the sums over the pieces; sizes[0] becomes the sum of all magnitudes."""
+    """out [rows, columns] = RN32(s + e) as words of the sums over the pieces; sizes[0] becomes the sum of all
+    magnitudes."""
     position = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     elements = rows.to(tl.int64) * columns
     inside = position < elements
@@ -168,15 +172,30 @@ class _Sums:
         self.found = torch.empty(shape[1] * shape[2], dtype=torch.int32, device=self.sums.device)
 
     def round(self, out: Tensor, terms: int, counts: Tensor | None = None) -> None:
-        """The rounding test into `out` [rows, columns] (int32), rows of any stride; counts: terms per row, else `terms`."""
+        """The rounding test into `out` [rows, columns] (int32), rows of any stride; counts: terms per row, else
+        `terms`."""
         pieces, rows, columns = self.shape
         _round[(triton.cdiv(rows * columns, 256),)](
-            self.sums, self.sizes, self.fines, self.counter if counts is None else counts, out, out.stride(0), self.counter,
-            self.found, rows, columns, pieces, terms, COUNTED=counts is not None, BLOCK=256, enable_fp_fusion=False,
-        )  # fmt: skip
+            self.sums,
+            self.sizes,
+            self.fines,
+            self.counter if counts is None else counts,
+            out,
+            out.stride(0),
+            self.counter,
+            self.found,
+            rows,
+            columns,
+            pieces,
+            terms,
+            COUNTED=counts is not None,
+            BLOCK=256,
+            enable_fp_fusion=False,
+        )
 
     def settle(self, exact: Callable[[int, int], None], length: int) -> None:
-        """exact(instances, block) starts the exact tier for rows of `length` terms; then the numbers, if they are asked for."""
+        """exact(instances, block) starts the exact tier for rows of `length` terms; then the numbers, if they are asked
+        for."""
         exact(programs(self.sums.device, PROGRAMS), min(1024, triton.next_power_of_2(length)))
         if is_counted():
             tally(self.found.numel(), 0, int(self.counter))
@@ -203,9 +222,19 @@ def sum_rows(a: Tensor | Placed) -> Tensor:
     )
     found = _Sums((pieces, number, 1), (wide, torch.empty_like(wide), narrow, torch.empty_like(narrow[:1])))
     _add_rows[(triton.cdiv(number, lines), pieces)](
-        *where, found.sums, found.sizes, found.fines, found.counter, number, length,
-        PLACED=placed, PIECE=min(piece, triton.cdiv(length, block) * block), LINES=lines, BLOCK=block, enable_fp_fusion=False,
-    )  # fmt: skip
+        *where,
+        found.sums,
+        found.sizes,
+        found.fines,
+        found.counter,
+        number,
+        length,
+        PLACED=placed,
+        PIECE=min(piece, triton.cdiv(length, block) * block),
+        LINES=lines,
+        BLOCK=block,
+        enable_fp_fusion=False,
+    )
     found.round(out.unsqueeze(1), min(length, piece + pieces - 1))
     found.settle(
         lambda count, block: _exact_rows[(count,)](
@@ -218,7 +247,8 @@ def sum_rows(a: Tensor | Placed) -> Tensor:
 
 
 def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
-    """Twin: vgame.arithmetic.torch.one_hot.one_hot_sum. index: int32 [Ba, K]; b: binary32 [Bb, n, K]. Returns binary32 [B, m, n]."""
+    """Twin: vgame.arithmetic.torch.one_hot.one_hot_sum. index: int32 [Ba, K]; b: binary32 [Bb, n, K]. Returns binary32
+    [B, m, n]."""
     assert index.shape[1] <= MOST_TERMS, "limbs hold 2^28 terms"
     batch, n = max(len(index), len(b)), b.shape[1]
     out = torch.empty(batch, m, n, dtype=torch.int32, device=b.device)

@@ -1,6 +1,8 @@
-"""Builds the flat list of operators: values are strided views of flat tensors, copies appear only where rows must be contiguous.
+"""Builds the flat list of operators: values are strided views of flat tensors, copies appear only where rows must be
+contiguous.
 
-A `Value` carries a meta tensor (no data) of the layout it has over its base, so every view operator of torch gives the new layout for free.
+A `Value` carries a meta tensor (no data) of the layout it has over its base, so every view operator of torch gives the
+new layout for free.
 """
 
 from __future__ import annotations
@@ -236,7 +238,8 @@ class Builder:
         return self.emit(operator, (batch, m, n))
 
     def _in_pieces(self, rule: Callable[..., Value], k: int, *operands: Value) -> Value:
-        """A sum of more than LONGEST_SUM terms (last dimension): pieces of that length, each rounded, added first to last."""
+        """A sum of more than LONGEST_SUM terms (last dimension): pieces of that length, each rounded, added first to
+        last."""
         result = None
         for start in range(0, k, LONGEST_SUM):
             piece = rule(*(v.like(v.layout[..., start : start + LONGEST_SUM]) for v in operands))

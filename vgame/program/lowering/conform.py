@@ -1,7 +1,8 @@
-"""What a handler gives is what torch's tracer says: the same shape, the same type, integers of 8 and 16 bits within their width.
+"""What a handler gives is what torch's tracer says: the same shape, the same type, integers of 8 and 16 bits within
+their width.
 
-In: a value and torch's own result as a tensor without data. Out: the value, converted where the words of torch's type follow from it; an
-error where they do not.
+In: a value and torch's own result as a tensor without data. Out: the value, converted where the words of torch's type
+follow from it; an error where they do not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16}
 
 
 def conform(b: Builder, value: Value, wanted: torch.Tensor, untouched: bool) -> Value:
-    """`value` as torch has it. untouched: whether its words are those of an operand of the same type, only read in another order.
+    """`value` as torch has it. untouched: whether its words are those of an operand of the same type, only read in
+    another order.
 
     Raises ProgramError for types that no program has, and where shape or type cannot be meant.
     """

@@ -1,6 +1,7 @@
 """Convolutions of any number of spatial dimensions as products over window copies (im2col).
 
-One geometry serves the output, the gradient of the input (which is also the transposed convolution) and the gradient of the weights.
+One geometry serves the output, the gradient of the input (which is also the transposed convolution) and the gradient of
+the weights.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """x [batch, groups * inner, *inputs] -> y [batch, groups * outer, *outputs] by weights [groups * outer, inner, *kernel]."""
+    """x [batch, groups * inner, *inputs] -> y [batch, groups * outer, *outputs] by weights [groups * outer, inner,
+    *kernel]."""
 
     batch: int
     groups: int

@@ -98,7 +98,8 @@ class Graph:
 
 
 def _is_statistic(node: torch.fx.Node) -> bool:
-    """Mean or reciprocal deviation of a norm, which its gradient reads: binary32 whatever is normed, as CUDA's kernels have it."""
+    """Mean or reciprocal deviation of a norm, which its gradient reads: binary32 whatever is normed, as CUDA's kernels
+    have it."""
     return node.target is python_operator.getitem and node.args[1] > 0 and node.args[0].target in NORMS
 
 

@@ -99,7 +99,8 @@ def index_tensor(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value
 
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x with the exact sums of the values added (accumulate); overwriting needs distinct indices, or one value for all."""
+    """x with the exact sums of the values added (accumulate); overwriting needs distinct indices, or one value for
+    all."""
     if values.elements == 1 and not accumulate and indices[0] is not None and indices[0].boolean:
         return _fill_where(b, x, indices, values)
     position, first, dims = _positions(b, x.shape, indices)
@@ -205,7 +206,8 @@ def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Number | 
 
 @lowers("scatter.src")
 def scatter_source(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """The indices of one line must be distinct (as torch demands for a defined result), unless all elements are one word."""
+    """The indices of one line must be distinct (as torch demands for a defined result), unless all elements are one
+    word."""
     if _is_uniform(source):
         return scatter_value(
             b, x, dim, index, source.like(source.layout.as_strided((), (), source.layout.storage_offset()))

@@ -1,5 +1,6 @@
-"""Functions that are compositions for good: inverse trigonometric, hyperbolic, general powers. Each map is correctly rounded, the whole
-is within a few units in the last place of the function (the arctangent: of Cephes' atanf, whose polynomial it is)."""
+"""Functions that are compositions for good: inverse trigonometric, hyperbolic, general powers. Each map is correctly
+rounded, the whole is within a few units in the last place of the function (the arctangent: of Cephes' atanf, whose
+polynomial it is)."""
 
 from __future__ import annotations
 

@@ -198,7 +198,8 @@ def _whole_power(b: Builder, x: Value, exponent: int) -> Value:
 
 @lowers("pow.Tensor_Scalar")
 def power(b: Builder, x: Value, exponent: Number) -> Value:
-    """Multiples of one quarter up to 16 as products and roots, negative ones as their reciprocals; others as exp(y log x)."""
+    """Multiples of one quarter up to 16 as products and roots, negative ones as their reciprocals; others as exp(y log
+    x)."""
     if exponent == 0:
         return b.full(x.shape, 1, x.integer)
     if x.integer and isinstance(exponent, int) and exponent > 0:

@@ -111,7 +111,8 @@ def max_pool(
 
 
 def _winners(b: Builder, shape: Windows, taps: Value, inside: bool) -> Value:
-    """Flat positions in the plane of the taps [planes, *outputs] that won; `inside` if no padding can: it does where all is -inf."""
+    """Flat positions in the plane of the taps [planes, *outputs] that won; `inside` if no padding can: it does where
+    all is -inf."""
     first, offsets = shape.positions()
     if inside:
         return b.map(Function.IADD, b.gather_rows(b.constant(offsets), taps), b.constant(first))
@@ -255,7 +256,8 @@ def _adaptive_backward(b: Builder, gradient: Value, x: Value, count: int) -> Val
 
 
 def _bin_positions(inputs: Ints, outputs: Ints) -> torch.Tensor:
-    """[outputs, widest window]: flat input positions of each output's window, -1 where it is smaller than the widest."""
+    """[outputs, widest window]: flat input positions of each output's window, -1 where it is smaller than the
+    widest."""
     members = [row.nonzero().reshape(-1) for row in _bins(inputs, outputs)]
     return torch.nn.utils.rnn.pad_sequence(members, batch_first=True, padding_value=-1)
 

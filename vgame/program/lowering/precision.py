@@ -1,8 +1,8 @@
 """bfloat16 while a graph is lowered: which words are on the grid of 8 bits, and how a value gets there.
 
-In: a builder and its values, which know no type but binary32 for floating point. Out: values whose words are bfloat16. An operator that
-computes is emitted again with a bfloat16 output, so that its exact value is rounded once; what moves words moves rounded ones; what is
-given (a state, a constant) is converted.
+In: a builder and its values, which know no type but binary32 for floating point. Out: values whose words are bfloat16.
+An operator that computes is emitted again with a bfloat16 output, so that its exact value is rounded once; what moves
+words moves rounded ones; what is given (a state, a constant) is converted.
 """
 
 from __future__ import annotations

@@ -212,7 +212,8 @@ def cumprod(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) ->
 
 @lowers("cumsum.default")
 def cumsum(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """out[i] = the exact sum of x[0..i], rounded once (beyond LONGEST_RUN once more): a product with a triangle of ones."""
+    """out[i] = the exact sum of x[0..i], rounded once (beyond LONGEST_RUN once more): a product with a triangle of
+    ones."""
     x = _summands(b, x, dtype)
     if not x.shape:
         return x

@@ -1,4 +1,5 @@
-"""Resizing: along each axis a product with a constant matrix of weights; the gradient is the product with its transpose.
+"""Resizing: along each axis a product with a constant matrix of weights; the gradient is the product with its
+transpose.
 
 The weights are computed here in binary64 from rationals and rounded once; nearest neighbours have weights of one.
 """
@@ -43,7 +44,8 @@ def _cubic(x: float, n: int) -> dict[int, float]:
 
 
 def _filtered(rule: str, i: int, n: int, m: int, corners: bool, scale: Scale) -> dict[int, float]:
-    """Antialiased: a triangle (linear) or Keys' kernel with a = -0.5 (cubic), as wide as an output covers inputs; the weights sum to 1."""
+    """Antialiased: a triangle (linear) or Keys' kernel with a = -0.5 (cubic), as wide as an output covers inputs; the
+    weights sum to 1."""
     ratio = ((n - 1) / (m - 1) if m > 1 else 0.0) if corners else (1 / scale if scale else n / m)
     center, width = ratio * (i + 0.5), max(ratio, 1.0)
     support = width * (1 if rule == "linear" else 2)

@@ -1,4 +1,5 @@
-"""Order: every element is compared with every other of its line, so that its place is a sum of truth values; ties keep their order."""
+"""Order: every element is compared with every other of its line, so that its place is a sum of truth values; ties keep
+their order."""
 
 from __future__ import annotations
 

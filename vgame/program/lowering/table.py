@@ -1,4 +1,5 @@
-"""The table ATen operator -> handler. A handler takes the builder and the operator's arguments, with `Value`s for tensors."""
+"""The table ATen operator -> handler. A handler takes the builder and the operator's arguments, with `Value`s for
+tensors."""
 
 from __future__ import annotations
 
