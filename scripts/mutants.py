@@ -1,7 +1,7 @@
 """Plant one fault at a time in the contracts and see whether the tests notice: which faults are caught, by which test.
 
 In: contracts/. Out: docs/mutants.json: per fault the file, what was changed, the first test that failed (null: it
-survived). Works in a temporary copy of the tracked files. `--only N..M` plays a range, `--new` what was never played,
+survived). Works in a temporary copy of the tracked files. `--only N..M` plays a range, `--new` what was not caught yet,
 so that a long run can be cut into pieces.
 """
 
@@ -44,6 +44,7 @@ GAME = tuple(
 )
 TWIN = ("tests/twin", *GAME)
 PAYMENTS = ("tests/game/test_payments.py",)
+FEES = ("tests/game/test_fees_attacked.py",)
 LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
 SOLD = tuple(f"tests/game/test_{n}.py" for n in ("delivery", "delivery_money", "delivery_orders", "exchange_attacks"))
 LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
@@ -162,7 +163,6 @@ MUTANTS = (
     Mutant("GameState.sol", "if (openedAt == AWAITED) openedAt = 0;", ""),
     Mutant("GameState.sol", "turn_ == Clock.Turn.Auditor && _isDecisive(d)", "false"),
     Mutant("GameState.sol", "(d.level == Level.Element && d.blocks <= 1)", "d.level == Level.Element"),
-    Mutant("VerificationGame.sol", "if (_openedAt[key] == AWAITED) _open", "_open"),
     Mutant("VerificationGame.sol", "if (!_isDecisive(d)) return Cause.Timeout;", "return Cause.Timeout;"),
     Mutant(
         "VerificationGame.sol",
@@ -177,9 +177,9 @@ MUTANTS = (
     Mutant("Settlement.sol", "if (_openingOf(id, job, d) != 0) fee = 0;", "", PAYMENTS),
     Mutant("Settlement.sol", "if (_openingOf(id, job, d) != 0) fee = 0;", "fee = 0;", PAYMENTS),
     Mutant(
-        "Settlement.sol", "(p.level == q.level && p.height < q.height)) return false;", "false) return false;", PAYMENTS
+        "Settlement.sol", "(p.level == q.level && p.height < q.height)) return false;", "false) return false;", FEES
     ),
-    Mutant("Settlement.sol", "if (p.level > q.level ||", "if (", ("tests/game/test_fees_attacked.py",)),
+    Mutant("Settlement.sol", "if (p.level > q.level ||", "if (", FEES),
     Mutant("GameState.sol", "if (block.timestamp > d.turnAt || d.moves == 0) d.moves", "d.moves", PAYMENTS),
     Mutant("GameState.sol", "block.timestamp > d.turnAt || d.moves == 0", "block.timestamp > d.turnAt", PAYMENTS),
     Mutant("Settlement.sol", "burnt += job.spec.fee - fee;", "burnt += job.spec.fee;", PAYMENTS),
@@ -385,7 +385,7 @@ def play(place: Path, mutant: Mutant) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=f"0..{len(MUTANTS)}", help="a range of faults, N..M (M excluded)")
-    parser.add_argument("--new", action="store_true", help="only faults that the record does not hold")
+    parser.add_argument("--new", action="store_true", help="only faults that were not caught yet")
     wishes = parser.parse_args()
     first, last = map(int, wishes.only.split(".."))
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"faults": []}
@@ -394,13 +394,12 @@ def main() -> int:
         place = Path(folder).resolve()
         copy_repository(place)
         for number, mutant in list(enumerate(MUTANTS))[first:last]:
-            if wishes.new and (mutant.file, mutant.old, mutant.new) in known:
-                continue
-            caught = play(place, mutant)
-            facts = {k: v for k, v in asdict(mutant).items() if k != "tests"} | {"caught_by": caught}
-            known[mutant.file, mutant.old, mutant.new] = facts
-            print(f"{number}: {mutant.file}: {mutant.old[:60]!r}: {caught or 'SURVIVED'}", flush=True)
-            faults = [known[key] for m in MUTANTS if (key := (m.file, m.old, m.new)) in known]
+            key = mutant.file, mutant.old, mutant.new
+            if not (wishes.new and known.get(key, {}).get("caught_by")):
+                caught = play(place, mutant)
+                known[key] = {k: v for k, v in asdict(mutant).items() if k != "tests"} | {"caught_by": caught}
+                print(f"{number}: {mutant.file}: {mutant.old[:60]!r}: {caught or 'SURVIVED'}", flush=True)
+            faults = [known[k] for m in MUTANTS if (k := (m.file, m.old, m.new)) in known]
             found = sum(f["caught_by"] is not None for f in faults)
             text = json.dumps({"planted": len(faults), "caught": found, "faults": faults}, indent=1) + "\n"
             write_atomic(RECORD, text.encode())

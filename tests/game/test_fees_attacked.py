@@ -58,6 +58,23 @@ def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene)
     assert [(a["fee"], a["stipend"]) for _, a in play.events("Refunded")] == [(0, 0)] * 2
 
 
+def test_who_stood_beside_and_below_the_conviction_has_its_bond_back(scene: Scene) -> None:
+    """In the same tree, one node further down than the conviction: the two heights must not be subtracted."""
+    play = scene.claimed(replace(SETUP, steps=8, interval=2, depth=1, terms={"fee": FEE}), Lies())
+    beside = play.auditor(None, FalseAccuser, step_wanted=1)
+    for player in (beside, play.trainer, beside, play.trainer, beside):
+        player.step()
+    other = play.auditor(None, FalseAccuser, step_wanted=7)
+    other.step()
+    other.step()
+    assert [(d.level, d.height, d.index) for d in play.disputes()] == [(Level.RUN, 0, 0), (Level.RUN, 1, 1)]
+    play.advance(play.setup.spec.trainer_budget + 10 * play.setup.spec.slot)
+    scene.game().send("timeout", play.id, 1)
+    assert (play.verdicts, play.client.verdict(play.id).height) == ([("Convicted", 1, "timeout")], 1)
+    scene.game().send("refund", play.id, 0)
+    assert [(a["fee"], a["stipend"]) for _, a in play.events("Refunded")] == [(0, 0)]
+
+
 def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:
     """Accomplices have the trainer post many wrong segments. Each stake beside the first would be lost to its own
     clock, or pay a fee."""

@@ -250,7 +250,7 @@ def test_an_option_that_is_none(command: str, expected: str) -> None:
 
 
 def test_a_bond_is_not_negative() -> None:
-    assert options.wei_of("0.5 ether") == cli._wei("500000000000000000") == 5 * 10**17
+    assert options.wei_of("0.5 ether") == options.wei_of("500000000000000000") == 5 * 10**17
     with pytest.raises(VgameError, match="--max-bond: '-1 ether' is negative"):
         options.wei_of("-1 ether")
 
