@@ -37,6 +37,7 @@ from vgame.runs.audit import audit_run, run_root
 from vgame.runs.folder import open_run
 from vgame.runs.local import prepare_run, train_run
 from vgame.runs.locate import Difference, find_difference
+from vgame.runs.metrics import Metrics
 from vgame.runs.own_process import run_apart
 from vgame.runs.parallel_audit import Workers
 from vgame.runs.shared import train_shared
@@ -224,12 +225,14 @@ def train(
     cancel: Cancel | None = None,
     callbacks: Sequence[Callback] = (),
     model: torch.nn.Module | None = None,
+    metrics: Metrics | None = None,
 ) -> Run:
     """Train a bundle, or go on where the run in the folder stands; every `keep`-th checkpoint is kept, and the newest.
 
     `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class,
-    has the weights of that step. To evaluate, plot, save: what they do to the model changes nothing in the run. A run
-    that diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
+    has the weights of that step. To evaluate, plot, save: what they do to the model changes nothing in the run.
+    `metrics`: called for every committed step as (step, values): loss, rates, cost, root (docs/guide.md). A run that
+    diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
     In a process group of several (torch.distributed, torchrun), all ranks call this and share every step; the folder,
     which rank 0 writes, must be one that all of them can read (docs/ranks.md).
     """
@@ -242,12 +245,14 @@ def train(
                     f"{device}`"
                 )
             teller = _teller(callbacks, model) if own_rank() == 0 else None
-            return Run(train_shared(source, run, device, keep, listener, listener, teller) or open_run(run))
+            found = train_shared(source, run, device, keep, listener, listener, teller, metrics=metrics)
+            return Run(found or open_run(run))
         if not _apart(device):
-            return Run(train_run(source, run, device, keep, listener, listener, committed=_teller(callbacks, model))[0])
-        if callbacks:
+            teller = _teller(callbacks, model)
+            return Run(train_run(source, run, device, keep, listener, listener, False, teller, metrics)[0])
+        if callbacks or metrics:
             raise VgameError(
-                f"device {device} runs in a process of its own, where no callback can be called; leave them out"
+                f"device {device} runs in a process of its own, where no function of yours is called; leave it out"
             )
         prepare_run(source, run, listener)
         try:

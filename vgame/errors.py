@@ -28,6 +28,7 @@ EXTRAS = {
     "triton": "gpu",
     "pyarrow": "data",
     "ray": "ray",
+    "tensorboard": "tensorboard",
     "aiohttp": "remote",
 }
 

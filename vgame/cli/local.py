@@ -67,6 +67,9 @@ def train(
     check: Annotated[
         float, typer.Option(min=0, max=1, help="share of the steps that ranks compute twice, each another's part")
     ] = 0.0,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="folder of curves for TensorBoard: loss, rates, cost of a step, roots")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train without a chain: checkpoints, roots, resumable. Started by torchrun: all ranks together, the same root."""
@@ -78,7 +81,7 @@ def train(
     )  # what a lost connection means is said by vgame/ranks/health.py
     from vgame.cli.runs import train_offline
 
-    train_offline(bundle, out, device, keep, Reporter(json), profile, timeout, check)
+    train_offline(bundle, out, device, keep, Reporter(json), profile, timeout, check, tensorboard)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from vgame.runs.audit import ALONE, Finding, audit_run, run_root
 from vgame.runs.local import train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.logged_store import LoggedStore
+from vgame.runs.metrics import TensorBoard
 from vgame.runs.parallel_audit import Workers, chance
 from vgame.runs.shared import train_shared
 from vgame.runs.store import Store
@@ -33,23 +34,25 @@ def train_offline(
     with_profile: bool = False,
     timeout: float = RANK_TIMEOUT,
     check: float = 0.0,
+    tensorboard: Path | None = None,
 ) -> None:
     """Train and say what came out, once for all ranks. A run that diverges ends with an error that names step and
     operator."""
     capturing, profile = SILENCE if reporter.json_lines else reporter, None
+    metrics = TensorBoard(tensorboard) if tensorboard and own_rank() == 0 else None
     if is_shared():
         if with_profile:
             raise VgameError(
                 "--profile looks at one process, and several ranks were started; leave it out, or start one"
             )
         heard = (reporter, capturing) if own_rank() == 0 else (SILENCE, SILENCE)
-        store = train_shared(source, run, device, keep, *heard, timeout=timeout, check=check)
+        store = train_shared(source, run, device, keep, *heard, timeout=timeout, check=check, metrics=metrics)
         if store is None:
             return
     else:
         if check:
             raise VgameError(f"--check {check:g}: one rank has nobody to compare with; start several (docs/ranks.md)")
-        store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile)
+        store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile, metrics=metrics)
     reporter.close()
     if profile:
         kinds, modules = ([asdict(row) for row in rows] for rows in (profile.kinds(), profile.modules()))

@@ -18,6 +18,7 @@ from vgame.job.bundle import Bundle, load_bundle, ordered_differences, save_bund
 from vgame.job.file import JobFile, LogTerms, read_job_file
 from vgame.runs.folder import executor_of, store_of
 from vgame.runs.logged_store import LoggedStore
+from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.prepare import prepare, prepare_without_log, with_log
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, Progress, train
@@ -93,6 +94,7 @@ def train_run(
     capturing: Silence = SILENCE,
     with_profile: bool = False,
     committed: Committed | None = None,
+    metrics: Metrics | None = None,
 ) -> tuple[Store, Profile | None]:
     """Fill the run's folder; resumes where it stands. A step that is not finite ends it: the store's `divergence`."""
     with settle(device) as kind:
@@ -106,7 +108,11 @@ def train_run(
         try:
             if isinstance(store, LoggedStore):
                 store.record(executor)
-            train(store, executor, progress, committed=committed)
+            if metrics:
+                with Meter(metrics) as meter:
+                    train(store, executor, meter.stepping(progress), committed=meter.committing(committed))
+            else:
+                train(store, executor, progress, committed=committed)
         finally:
             store.release()
     return store, profile

@@ -19,6 +19,7 @@ from vgame.ranks.health import TIMEOUT, RankError
 from vgame.ranks.lead import Leader, follow, rank_executor
 from vgame.runs.folder import store_of
 from vgame.runs.local import _progress, prepare_run
+from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, train
@@ -35,16 +36,19 @@ def train_shared(
     committed: Committed | None = None,
     timeout: float = TIMEOUT,
     check: float = 0.0,
+    metrics: Metrics | None = None,
 ) -> Store | None:
     """As `train_run`, by all ranks that were started. RankError, on all of them, where they differ, or one of them dies
-    or hangs. `check`: the share of the steps, drawn by chance, that are computed twice."""
+    or hangs. `check`: the share of the steps, drawn by chance, that are computed twice. `metrics` are told on rank 0,
+    without what a step cost."""
     with joined(timeout) as group, settle(device) as kind:
         listener.stage("reads the job, and compares it with the other ranks'")
         bundle = _bundle(source, capturing)
         compare(group, facts(bundle))
         executor = rank_executor(bundle, kind, group)
         if group.rank == 0:
-            return _lead(bundle, run, keep, Leader(bundle, kind, executor, check), listener, committed)
+            told = Meter(metrics).committing(committed) if metrics else committed
+            return _lead(bundle, run, keep, Leader(bundle, kind, executor, check), listener, told)
         _follow(bundle, executor)
         return None
 
