@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vgame import augment
     from vgame.api import AuditResult, Job, Run, audit, locate, prepare, train
     from vgame.api_bonus import Escrow
     from vgame.api_chain import AuditorAgent, Game, Node, Order, Received, TrainerAgent, embedded_chain
@@ -97,6 +98,7 @@ __all__ = [
     "Wallet",
     "__version__",
     "audit",
+    "augment",
     "connect",
     "embedded_chain",
     "evaluate",
@@ -114,6 +116,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("vgame")
+    if name == "augment":
+        return import_module("vgame.augment")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'vgame' has no attribute {name!r}; public are {', '.join(__all__)}")
     try:

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from vgame.errors import ProgramError
 from vgame.program.constants import Known
 from vgame.program.hidden_state import own_line
+from vgame.program.refusals import refuse_torchvisions_chance
 
 
 def grid_sample(
@@ -138,6 +139,7 @@ class Opened(TorchFunctionMode):
             if (real := self.known.replaced((args, kwargs))) is not None:
                 with unset_fake_temporarily(), disable_proxy_modes_tracing():
                     return function(*real[0], **real[1])
+            refuse_torchvisions_chance()
             self.decided.append(f"{function.__name__}{own_line(traceback.extract_stack(limit=DEEP))}")
         if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
             args = (args[0], _without_masks(real))

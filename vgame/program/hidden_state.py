@@ -156,7 +156,7 @@ class Held:
         if _chance() != self.chance:
             raise ProgramError(
                 "the forward pass draws numbers of Python's random or of NumPy, the same at every step of a program; "
-                "draw them with torch"
+                "draw them with torch (augmentation: vgame.augment)"
             )
 
     def refuse_counts(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vgame import augment
 from vgame.errors import ProgramError
 from vgame.program.constants import written_by
 from vgame.program.hidden_state import (
@@ -37,6 +40,20 @@ def decides_by_values(where: str) -> ProgramError:
         f"the model decides by the values of its tensors ({where}), which cannot be captured; "
         "make the control flow and all shapes independent of the data"
     )
+
+
+def refuse_torchvisions_chance() -> None:
+    """Raise ProgramError if a transform of torchvision is what reads a number now: it draws one for the whole batch."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        kind = type(frame.f_locals.get("self"))
+        if kind.__module__.startswith("torchvision.transforms"):
+            ours = f"vgame.augment.{kind.__name__}" if kind.__name__ in augment.__all__ else "those of vgame.augment"
+            raise ProgramError(
+                f"torchvision's {kind.__name__} draws a number for the whole batch and decides by it in Python, which "
+                f"cannot be captured; use {ours}, which draws for each sample: docs/augment.md"
+            )
+        frame = frame.f_back
 
 
 def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -> None:

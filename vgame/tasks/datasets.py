@@ -116,14 +116,13 @@ def _refuse_chance(source: Any, samples: list[Any], make: Collate) -> None:
         raise DataError(
             f"{type(source).__name__} gives another sample each time: its random transform would be drawn once, for "
             "all epochs; "
-            "put it into the loss, with torch's random functions on the batch"
+            "put it into the loss, on the batch, with vgame.augment or torch's random functions"
         )
     few = samples[: min(len(samples), 8)]
     if not _same(make(few), make(few)):
         raise DataError(
             "collate_fn gives another batch each time: what it draws would be drawn once, for all epochs; put it into "
-            "the loss, "
-            "with torch's random functions on the batch"
+            "the loss, with vgame.augment or torch's random functions on the batch"
         )
 
 

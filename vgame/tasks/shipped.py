@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import nn
 
+from vgame.augment import RandomCrop, RandomHorizontalFlip
 from vgame.errors import DataError
 from vgame.tasks import cifar10, digits, models
 from vgame.tasks.task import Batch, Task
@@ -77,14 +78,22 @@ def language_model(
     return _language_task(factory(**sizes), load_tokens(text), batch, length, decay, loss)
 
 
-def resnet50(folder: str, seed: int = 0, batch: int = 64, check: bool = True) -> Task:
-    """ResNet-50 (CIFAR form) from random initialisation on CIFAR-10; the paper's first workload."""
+def resnet50(folder: str, seed: int = 0, batch: int = 64, check: bool = True, augmented: bool = False) -> Task:
+    """ResNet-50 (CIFAR form) from random initialisation on CIFAR-10; the paper's first workload. augmented: crops of
+    images padded by 4 pixels, and flips, in the program, which then holds the pixels as they were published."""
     torch.manual_seed(seed)
     model = models.ResNet50()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.0005)
     images, labels = cifar10.load(folder, check=check)
-    data = {"image": cifar10.normalized(images), "label": labels}
-    return Task(model, digits.cross_entropy, optimizer, data, batch)
+    data = {"image": images if augmented else cifar10.normalized(images), "label": labels}
+    loss = cropped_and_flipped(digits.cross_entropy) if augmented else digits.cross_entropy
+    return Task(model, loss, optimizer, data, batch)
+
+
+def cropped_and_flipped(loss: Loss) -> Loss:
+    """The usual augmentation of CIFAR-10, then its normalisation, before the loss."""
+    transform = nn.Sequential(RandomCrop(32, padding=4), RandomHorizontalFlip())
+    return lambda model, batch: loss(model, {**batch, "image": cifar10.normalized(transform(batch["image"]))})
 
 
 def _hide_broken_torchvision() -> None:
