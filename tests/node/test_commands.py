@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from chains import wait_until
 from scene import ETHER, Scene
+from web3 import Web3
 
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
@@ -69,8 +70,12 @@ def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_pat
     client, trainer, auditor = (Hand(real_scene, tmp_path) for _ in range(3))
     rpc = ("--rpc", real_scene.chain.url, "--json")
     client.run("prepare", "job.toml", "--out", "bundle", "--json")
-    deployed, _ = client.run("deploy", *rpc)
-    at = (*rpc, "--game", deployed[-1]["game"])
+    deployed, _ = client.run("deploy", *rpc, "--registry", "games.json")
+    at = (*rpc, "--game", "games.json")
+    held = json.loads((tmp_path / "games.json").read_text())[str(real_scene.chain.chain_id)]
+    assert held["game"] == deployed[-1]["game"] and len(held["parts"]) == 6
+    for part in held["parts"].values():
+        assert Web3.keccak(real_scene.chain.web3.eth.get_code(part["address"])).hex() == part["code"]
 
     _, complaint = client.run("job", "post", "job.toml", *at, rc=1)
     assert "vgame prepare job.toml" in complaint

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vgame.agents.order import find_order
-from vgame.chain.connection import Chain
+from vgame.chain.deployment import open_reading
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING
 from vgame.errors import ChainError, VgameError
@@ -30,7 +30,7 @@ def final_state(game: Game, job: bytes) -> bytes:
 
 def check_claim(weights: Path, rpc: str, address: str, job: bytes, folder: Path | None) -> tuple[int, bytes]:
     """VgameError says what is not so."""
-    game = Game(Chain(rpc), address)
+    game = open_reading(rpc, address)
     game.check_machine()
     bundle = None if folder is None else load_bundle(folder)
     if bundle is not None:

@@ -93,7 +93,7 @@ class Chain:
         self.url, self.poll = without_secrets(url), poll
         self._secret = url
         self.web3 = Web3(provider(url))
-        self.checks: list[Callable[[], None]] = [self._check_id]
+        self.checks: list[Callable[[], object]] = [self._check_id]
         self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
         if chain_id is not None and chain_id != self.chain_id:
             raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
@@ -215,6 +215,14 @@ class Chain:
         return found
 
 
+def named_chain() -> int | None:
+    """The chain in VGAME_CHAIN_ID, if there is one."""
+    text = os.environ.get(CHAIN_VARIABLE)
+    if text and not (text.isascii() and text.isdigit()):
+        raise ChainError(f"{CHAIN_VARIABLE} is {text!r}; the number of a chain is expected, as 1")
+    return int(text) if text else None
+
+
 def connect(rpc: str, chain_id: int | None = None) -> Chain:
     """A chain to sign for: the one that the user names, here or in VGAME_CHAIN_ID; unnamed it is believed only to a
     node on loopback.
@@ -222,10 +230,7 @@ def connect(rpc: str, chain_id: int | None = None) -> Chain:
     INVARIANT: no endpoint elsewhere chooses for which chain a key signs, or the same transaction could be sent where
     its account has money.
     """
-    if chain_id is None and (text := os.environ.get(CHAIN_VARIABLE)):
-        if not (text.isascii() and text.isdigit()):
-            raise ChainError(f"{CHAIN_VARIABLE} is {text!r}; the number of a chain is expected, as 1")
-        chain_id = int(text)
+    chain_id = named_chain() if chain_id is None else chain_id
     chain = Chain(rpc, chain_id)
     if chain_id is None and urlsplit(rpc).hostname not in LOOPBACK:
         raise ChainError(

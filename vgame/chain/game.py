@@ -39,6 +39,7 @@ from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError
 
 PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
+PARTS = ("VerificationGame", "Settlement", "Delivery", "Referee", "Pointwise", "Logged")
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
 
 
@@ -63,12 +64,11 @@ class Game:
         if bytes(code).hex() != compiled["runtime"]:
             raise ChainError(
                 f"the code at {address} on chain {self.chain.chain_id} ({len(code)} bytes) is not the {name} of this "
-                "vgame; check the "
-                f"address, or use the version of vgame that deployed it"
+                f"vgame; check the address, or use the version of vgame that deployed it"
             )
 
-    def check_machine(self) -> None:
-        """Whoever deployed the game chose its other parts too: are they this version's?"""
+    def check_machine(self) -> dict[str, str]:
+        """Whoever deployed the game chose its other parts too: are they this version's? Their addresses by name."""
         referee, settlement = str(self._call("referee")), str(self._call("settlement"))
         machine = self.chain.web3.eth.contract(
             address=Web3.to_checksum_address(referee), abi=artifact("Referee")["abi"]
@@ -81,14 +81,17 @@ class Game:
             raise ChainError(
                 f"the game at {self.address} decides by {referee} and settles by {other}: do not play there"
             )
-        self._check_code("Delivery", str(self._decoded(lambda: part.functions.delivery().call())))
+        delivery = str(self._decoded(lambda: part.functions.delivery().call()))
+        self._check_code("Delivery", delivery)
         self._check_code("Referee", referee)
         pointwise = str(self._decoded(lambda: machine.functions.pointwise().call()))
         self._check_code("Pointwise", pointwise)
-        self._check_logged([referee, pointwise])
+        logged = self._check_logged([referee, pointwise])
+        addresses = (self.address, settlement, delivery, referee, pointwise, logged)
+        return dict(zip(PARTS, addresses, strict=True))
 
-    def _check_logged(self, expected: list[str]) -> None:
-        """The machine of mode `logged` stands on the same referee and functions."""
+    def _check_logged(self, expected: list[str]) -> str:
+        """The machine of mode `logged` stands on the same referee and functions. Its address."""
         address = str(self._call("logged"))
         self._check_code("Logged", address)
         machine = self.chain.web3.eth.contract(address=Web3.to_checksum_address(address), abi=artifact("Logged")["abi"])
@@ -97,6 +100,7 @@ class Game:
             raise ChainError(
                 f"the game at {self.address} decides by {expected[0]}, in mode logged by {parts[0]}: do not play there"
             )
+        return address
 
     # ---- calls ----
 

@@ -46,16 +46,29 @@ def chain(
 
 
 @app.command()
-def deploy(rpc: Rpc, chain_id: ChainId = None, json: Json = False) -> None:
+def deploy(
+    rpc: Rpc,
+    registry: Annotated[
+        Path | None, typer.Option(help="file of games by chain, to which this one is added; `--game` takes it")
+    ] = None,
+    chain_id: ChainId = None,
+    json: Json = False,
+) -> None:
     """Deploy the game and its referee with the key in VGAME_KEY, and check that the chain has this version's code."""
     from vgame.agents.config import wallet_from_environment
     from vgame.chain.connection import connect
+    from vgame.chain.deployment import read, record
     from vgame.chain.game import Game
     from vgame.chain.wallet import deploy_game
 
+    if registry and registry.exists():
+        read(registry)  # a file that is no registry is said before anything is paid
     connection = connect(rpc, chain_id)
     address = deploy_game(wallet_from_environment(connection))
-    Game(connection, address).check_machine()  # what stands there is this version's code, all five parts
+    game = Game(connection, address)
+    game.check_machine()  # what stands there is this version's code, all six parts
+    if registry:
+        record(registry, game)
     Reporter(json).emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
 
@@ -232,12 +245,12 @@ def status(
 ) -> None:
     """Jobs, claims, disputes, clocks and money of a game."""
     from vgame.agents.status import show_status
-    from vgame.chain.connection import Chain, checksum_address
-    from vgame.chain.game import Game
+    from vgame.chain.connection import checksum_address
+    from vgame.chain.deployment import open_reading
 
     only = job_id(job) if job else None
     who = checksum_address(account) if account else None
-    show_status(Game(Chain(rpc), game), Reporter(json), only, who, 2.0 if follow else None)
+    show_status(open_reading(rpc, game), Reporter(json), only, who, 2.0 if follow else None)
 
 
 @app.command()
@@ -254,13 +267,13 @@ def monitor(
     """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little
     ether."""
     from vgame.agents.status import watch
-    from vgame.chain.connection import Chain, checksum_address
-    from vgame.chain.game import Game
+    from vgame.chain.connection import checksum_address
+    from vgame.chain.deployment import open_reading
 
     check_number("--every", every, 0.1, 86_400)
     if (bundle is None) != (store is None):
         raise VgameError("--bundle and --store belong together: both are needed to compare claims with the own run")
-    contract, who = Game(Chain(rpc), game), checksum_address(account)
+    contract, who = open_reading(rpc, game), checksum_address(account)
     forecast = None
     if bundle is not None and store is not None:
         from vgame.agents.client import forecast as own_roots

@@ -29,7 +29,9 @@ WORKERS = "processes that execute parts of the run at the same time"
 Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
 
 
-GameAddress = Annotated[str, typer.Option("--game", help="address of the game")]
+GameAddress = Annotated[
+    str, typer.Option("--game", help="address of the game, or the file of `vgame deploy --registry`")
+]
 
 
 BundleFolder = Annotated[Path, typer.Option("--bundle", help="folder of the job's bundle")]
@@ -72,7 +74,9 @@ def seat_of(
 
     prepare_environment(device)
     from vgame.agents.config import AgentConfig
+    from vgame.chain.deployment import find
 
+    game, chain_id = find(game, chain_id)
     return AgentConfig(rpc, game, bundle, store, device, 1, 0.2, log, tuple(published), workers, chain_id)
 
 

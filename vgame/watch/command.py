@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vgame.chain.connection import Chain, checksum_address
-from vgame.chain.game import Game
+from vgame.chain.connection import checksum_address
+from vgame.chain.deployment import open_reading
 from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.runs.folder import open_run
@@ -36,7 +36,7 @@ class Watched:
 
 def serve_page(watched: Watched, reporter: Reporter) -> None:
     """Until interrupted."""
-    game = Game(Chain(watched.rpc), watched.game)
+    game = open_reading(watched.rpc, watched.game)
     own = Own(
         game, _runs(watched), [checksum_address(a) for a in watched.accounts], [_health(u) for u in watched.roles]
     )
@@ -47,7 +47,7 @@ def serve_page(watched: Watched, reporter: Reporter) -> None:
         return state | own.records(state)
 
     server = PageServer(Hub(look, watched.every), watched.port)
-    reporter.emit("watching", f"{server.url} shows the game at {watched.game}; end with Ctrl-C", url=server.url)
+    reporter.emit("watching", f"{server.url} shows the game at {game.address}; end with Ctrl-C", url=server.url)
     server.serve()
 
 

@@ -1,0 +1,68 @@
+"""The registry of games: which address, and which chain, a file stands for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scene import Scene
+
+from vgame.chain.deployment import find, open_reading, read, record
+from vgame.chain.game import PARTS, Game
+from vgame.chain.wallet import deploy_game
+from vgame.errors import ChainError, VgameError
+
+OTHER = "0x" + "11" * 20
+
+
+@pytest.fixture(scope="module")
+def game(real_scene: Scene) -> Game:
+    return Game(real_scene.chain, deploy_game(real_scene.wallet()))
+
+
+def write(path: Path, *chains: int) -> str:
+    path.write_text(json.dumps({str(chain): {"game": OTHER} for chain in chains}))
+    return str(path)
+
+
+def test_a_game_is_found_by_its_file(game: Game, tmp_path: Path) -> None:
+    number, registry = game.chain.chain_id, tmp_path / "games.json"
+    record(registry, game)
+    (entry,) = read(registry).values()
+    assert tuple(entry["parts"]) == PARTS and len({part["code"] for part in entry["parts"].values()}) == 6
+    assert find(str(registry), None) == find(str(registry), number) == (game.address, number)
+    assert find(OTHER, None) == (OTHER, None)
+    record(registry, game)
+    assert len(read(registry)) == 1  # in the place of the older one
+
+
+def test_a_file_of_several_chains_needs_the_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    games = write(tmp_path / "games.json", 1, 10)
+    assert find(games, 10) == (OTHER, 10)
+    with pytest.raises(ChainError, match="holds games of chains 1, 10; say which with --chain-id"):
+        find(games, None)
+    with pytest.raises(ChainError, match="chain 137 is not one of them"):
+        find(games, 137)
+    monkeypatch.setenv("VGAME_CHAIN_ID", "1")
+    assert find(games, None) == (OTHER, 1)
+    monkeypatch.setenv("VGAME_CHAIN_ID", "5")
+    with pytest.raises(ChainError, match="chain 5 is not one of them"):
+        find(write(tmp_path / "one.json", 1), None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"1": {"game": 5}}', '{"one": {"game": "0x"}}', '{"1": []}', '{"1": {}, "1": {}}', "\xff"],
+)
+def test_what_is_no_registry_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "games.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(VgameError, match=r"games\.json is no registry of games"):
+        find(str(tmp_path / "games.json"), None)
+
+
+def test_the_file_says_which_chain_the_endpoint_has_to_be(game: Game, tmp_path: Path) -> None:
+    with pytest.raises(ChainError, match=f"is chain {game.chain.chain_id}, chain 99 was expected"):
+        open_reading(game.chain.url, write(tmp_path / "games.json", 99))
+    record(tmp_path / "right.json", game)
+    assert open_reading(game.chain.url, str(tmp_path / "right.json")).address == game.address

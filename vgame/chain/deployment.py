@@ -1,0 +1,73 @@
+"""Where the game stands on which chain: a registry file that `vgame deploy` writes and every command reads.
+
+    {"1": {"game": ADDRESS, "parts": {CONTRACT: {"address": ADDRESS, "code": KECCAK-256 OF ITS CODE, hex}}}, ...}
+
+In: a game whose parts were compared with this version's code; or a file. Out: the file; or an address and the number of
+its chain. The hashes are for other tools: vgame itself compares the code with its own artifacts before every use.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from web3 import Web3
+
+from vgame.chain.connection import Chain, checksum_address, named_chain
+from vgame.chain.game import Game
+from vgame.errors import ChainError, VgameError
+from vgame.system.files import parse_json, read_file, write_atomic
+
+MOST = 2**20  # bytes of a registry
+
+
+def record(path: Path, game: Game) -> None:
+    """Add the game to the file, in the place of an older one of its chain."""
+    known = read(path) if path.exists() else {}
+    parts = {name: _part(game, address) for name, address in game.check_machine().items()}
+    known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
+    write_atomic(path, (json.dumps(known, indent=1) + "\n").encode())
+
+
+def _part(game: Game, address: str) -> dict[str, str]:
+    code = game.chain.ask(lambda: bytes(game.chain.web3.eth.get_code(Web3.to_checksum_address(address))))
+    return {"address": address, "code": Web3.keccak(code).hex()}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """By number of a chain. VgameError where the file is not such a registry."""
+    try:
+        known = parse_json(read_file(path, MOST, follow=True))
+    except (OSError, ValueError) as error:
+        raise VgameError(f"{path} is no registry of games: {error}") from None
+    if not isinstance(known, dict) or not all(_is_entry(*item) for item in known.items()):
+        raise VgameError(f'{path} is no registry of games: {{"NUMBER OF A CHAIN": {{"game": ADDRESS}}}} is expected')
+    return known
+
+
+def _is_entry(chain: str, entry: Any) -> bool:
+    return chain.isascii() and chain.isdigit() and isinstance(entry, dict) and isinstance(entry.get("game"), str)
+
+
+def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
+    """(address, chain to sign for) of what `--game` was given: an address, or a registry file, which then names the
+    chain too."""
+    if not Path(game).is_file():
+        return game, chain_id
+    known = read(Path(game))
+    chain_id = named_chain() if chain_id is None else chain_id
+    if chain_id is None and len(known) == 1:
+        chain_id = int(next(iter(known)))
+    entry = known.get(str(chain_id))
+    if entry is None:
+        held = ", ".join(sorted(known, key=int)) or "none"
+        asked = f"chain {chain_id} is not one of them" if chain_id else "say which with --chain-id"
+        raise ChainError(f"{game} holds games of chains {held}; {asked}")
+    return checksum_address(entry["game"]), chain_id
+
+
+def open_reading(rpc: str, game: str, chain_id: int | None = None) -> Game:
+    """A game to look at, by its address or a registry file."""
+    address, chain_id = find(game, chain_id)
+    return Game(Chain(rpc, chain_id), address)
