@@ -20,7 +20,7 @@ from dataclasses import astuple, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from web3 import Web3
@@ -68,6 +68,18 @@ SELECTORS = {
 }
 
 
+class Call(NamedTuple):
+    """A transaction: its function, its gas, the bytes of its calldata."""
+
+    name: str
+    gas: int
+    size: int
+
+
+def total(calls: list[Call]) -> dict[str, int]:
+    return {"gas": sum(c.gas for c in calls), "transactions": len(calls), "calldata": sum(c.size for c in calls)}
+
+
 class FirstIntervals:
     """A history whose checkpoints behind the second one are arbitrary."""
 
@@ -86,7 +98,9 @@ class Stage:
 
     def __init__(self, chain: Chain, bundle: Bundle, folder: Path) -> None:
         self.chain, self.bundle, self.folder = chain, bundle, folder
-        self.address = deploy_game(self.wallet())
+        wallet, first = self.wallet(), chain.web3.eth.block_number + 1
+        self.address = deploy_game(wallet)
+        self.deployment = total(self.calls(first, None))
         self.nonce = 0
         self.honest = FirstIntervals(History(self.store("honest"), self.executor()))
 
@@ -139,19 +153,17 @@ class Stage:
         trainer.game.send("finalize", job)
         return trainer.game
 
-    def calls(
-        self, first: int, address: str | None = None, names: dict[bytes, str] = SELECTORS
-    ) -> list[tuple[str, int]]:
-        """(function, gas) of every transaction to the game, or to another contract, since block `first`."""
+    def calls(self, first: int, address: str | None, names: dict[bytes, str] = SELECTORS) -> list[Call]:
+        """Every transaction to a contract, or of those that make contracts (None), since block `first`."""
         web3, found = self.chain.web3, []
         for number in range(first, web3.eth.block_number + 1):
             for tx in web3.eth.get_block(number, True)["transactions"]:
-                if tx.get("to") == (address or self.address):
-                    used = web3.eth.get_transaction_receipt(tx["hash"])["gasUsed"]
-                    found.append((names[bytes(tx["input"])[:4]], used))
+                if (tx.get("to") or None) == address:
+                    used, data = web3.eth.get_transaction_receipt(tx["hash"])["gasUsed"], bytes(tx["input"])
+                    found.append(Call(names[data[:4]] if address else "", used, len(data)))
         return found
 
-    def play(self, machine: Any, auditor: bool) -> list[tuple[str, int]]:
+    def play(self, machine: Any, auditor: bool) -> list[Call]:
         """One job from its order to the last withdrawal."""
         first = self.chain.web3.eth.block_number + 1
         job = self.post()
@@ -170,7 +182,7 @@ class Stage:
             elif phase is Phase.CONVICTED and not trainer.game.verdict(job).paid:
                 self.chain.advance(self.bundle.terms.reward_window + 1)
             else:
-                return self.calls(first)
+                return self.calls(first, self.address)
 
 
 # ---- delivery ----
@@ -199,7 +211,7 @@ def deliveries(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
         sale.claim()
         chain.advance(bundle.terms.challenge_window + 1)
         sale.play()
-    return ranges([call for call in s.calls(first) if call[0] in DELIVERY])
+    return ranges([call for call in s.calls(first, s.address) if call.name in DELIVERY])
 
 
 # ---- a bonus by accuracy ----
@@ -235,10 +247,10 @@ def bonuses(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
     return ranges(s.calls(first, escrow.address, ESCROW))
 
 
-def ranges(calls: list[tuple[str, int]]) -> dict[str, dict[str, int]]:
+def ranges(calls: list[Call]) -> dict[str, dict[str, int]]:
     table: dict[str, list[int]] = {}
-    for name, gas in calls:
-        table.setdefault(name, []).append(gas)
+    for call in calls:
+        table.setdefault(call.name, []).append(call.gas)
     return {name: {"least": min(gas), "most": max(gas)} for name, gas in table.items()}
 
 
@@ -262,9 +274,9 @@ def in_bfloat16(bundle: Bundle) -> Bundle:
     return replace(bundle, program=replace(program, operators=tuple(operators)))
 
 
-def leaf(calls: list[tuple[str, int]]) -> int:
+def leaf(calls: list[Call]) -> int:
     """Gas of the proof of an element, or of one block of a sum."""
-    (gas,) = (gas for name, gas in calls if name == "prove")
+    (gas,) = (call.gas for call in calls if call.name == "prove")
     return gas
 
 
@@ -294,13 +306,15 @@ def measure() -> dict[str, Any]:
         promised = bonuses(s.chain, s.folder / "bonuses")
         narrow = Stage(s.chain, in_bfloat16(s.bundle), s.folder / "bfloat16")
         leaves = {title: leaf(narrow.play(narrow.cheat(*FRAUDS[title]), auditor=True)) for title in SUMS}
-    moves = {title: [gas for name, gas in calls if name not in AROUND] for title, calls in disputes.items()}
+    moves = {title: [call for call in calls if call.name not in AROUND] for title, calls in disputes.items()}
     return {
         "calls": ranges([*final, *(call for calls in disputes.values() for call in calls)]),
         "bonus": promised,
         "delivery": sold,
         "leaves": {title: {"binary32": leaf(disputes[title]), "bfloat16": leaves[title]} for title in SUMS},
-        "disputes": {title: {"gas": sum(gas), "transactions": len(gas)} for title, gas in moves.items()},
+        "disputes": {title: total(calls) for title, calls in moves.items()},
+        "deployment": s.deployment,
+        "undisputed": total(final),
     }
 
 

@@ -197,8 +197,8 @@ def load_bundle(folder: Path) -> Bundle:
     if spec.get("version") != VERSION:
         raise BundleError(
             f"{folder} is a bundle of version {str(spec.get('version', 1))[:20]}, this vgame reads version {VERSION}, "
-            "whose orders have a "
-            "fee, a guardian and windows of delivery: prepare the job again, or read it with the vgame that wrote it"
+            "whose orders have a fee, a guardian and windows of delivery: prepare the job again, or read it with the "
+            "vgame that wrote it"
         )
     program = load_program(folder / "program.vgp")
     try:

@@ -38,6 +38,7 @@ from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.system.files import cut, no_link, parse_json, private, read_file, remove_halves, write_atomic
 
+VERSION = 1  # of a run folder: run.json
 ROOT_BYTES = 32
 MOST_HEADER = 2**20  # bytes of a run.json
 
@@ -90,13 +91,18 @@ class Store:
             self._write_header()
         try:
             header = parse_json(read_file(path, MOST_HEADER))
-            identity, diverged = header["identity"], header["divergence"]
+            version, identity, diverged = header["version"], header["identity"], header["divergence"]
             names = header.get("labels", self.bundle.program.labels.root.hex())  # an earlier version did not write it
             self.divergence = Divergence(**diverged) if diverged is not None else None
             if diverged is not None:
                 self._check_divergence(self.divergence)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"{path} is damaged ({error}); move {self.folder} away and run again") from None
+        if version != VERSION:
+            raise StoreError(
+                f"{self.folder} is a run of version {str(version)[:20]}, this vgame reads version {VERSION}: go on "
+                "with the vgame that wrote it, or train again in another folder"
+            )
         if identity != self.bundle.identity.hex():
             raise StoreError(
                 f"{self.folder} holds another run (identity {str(identity)[:16]}...); choose another folder"
@@ -104,8 +110,7 @@ class Store:
         if names != self.bundle.program.labels.root.hex():
             raise StoreError(
                 f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); go on "
-                "with the bundle that "
-                "it was begun with"
+                "with the bundle that it was begun with"
             )
         self.roots = self._read_roots("roots.bin")
 
@@ -125,7 +130,7 @@ class Store:
     def _write_header(self) -> None:
         diverged = asdict(self.divergence) if self.divergence else None
         names = self.bundle.program.labels.root.hex()
-        header = {"version": 1, "identity": self.bundle.identity.hex(), "labels": names, "divergence": diverged}
+        header = {"version": VERSION, "identity": self.bundle.identity.hex(), "labels": names, "divergence": diverged}
         write_atomic(self.folder / "run.json", (json.dumps(header, indent=2) + "\n").encode())
 
     def _read(self, name: str) -> bytes:

@@ -1,0 +1,92 @@
+"""docs/costs.md: what orders, disputes and deliveries cost on a public network, from docs/gas.json and stated prices.
+With --check it only compares."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "costs.md"
+GWEI = 10**9
+ETHER = 10**18
+DOLLARS = 3_000  # an ether
+FEES = (1, 5, 30)  # gwei for a unit of gas
+#: A rollup: a unit of its own gas in gwei; a byte of its calldata on the network below it, in units of gas there.
+ROLLUP_FEE, BYTE = 0.01, 16
+
+HEAD = f"""# Costs on a public network
+
+Written by `scripts/costs.py` from [gas.json](gas.json), which `make gas` measures and checks.
+Prices are examples, not forecasts: an ether is {DOLLARS:,} dollars; a unit of gas costs {FEES[0]},
+{FEES[1]} or {FEES[2]} gwei (base fee and tip). At other prices the costs change in proportion.
+
+On a rollup a transaction pays twice: its gas at the rollup's price (here {ROLLUP_FEE} gwei), and
+its bytes on the network below (here {BYTE} gas a byte, as calldata without compression, at the same
+three prices). A rollup that posts blobs, or that compresses, is cheaper.
+"""
+TAIL = """
+Deeper trees, so a larger model or a longer training, add rounds ([protocol](protocol.md)). The
+winner is paid from the loser's bond ([security](security.md), section 3).
+[Operations](operations.md) says how to deploy, and how to try all this first.
+"""
+
+
+def rows(gas: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """What is paid for, as gas and bytes of calldata."""
+    disputes = sorted(gas["disputes"].items(), key=lambda item: item[1]["gas"])
+    return {
+        "the contracts, once": gas["deployment"],
+        "an order that nobody disputes": gas["undisputed"],
+        f"a dispute, small: {disputes[0][0]}": disputes[0][1],
+        f"a dispute, large: {disputes[-1][0]}": disputes[-1][1],
+    }
+
+
+def money(wei: float) -> str:
+    dollars = wei / ETHER * DOLLARS
+    return f"{wei / ETHER:.4f} (${dollars:,.2f})"
+
+
+def page(gas: dict[str, Any]) -> str:
+    table, rollup = ([], [])
+    for what, cost in rows(gas).items():
+        fees = [cost["gas"] * fee * GWEI for fee in FEES]
+        table.append([what, f"{cost['gas']:,}", str(cost["transactions"]), *map(money, fees)])
+        below = [cost["gas"] * ROLLUP_FEE * GWEI + cost["calldata"] * BYTE * fee * GWEI for fee in FEES]
+        rollup.append([what, f"{cost['calldata']:,}", *map(money, below)])
+    prices = [f"ether at {fee} gwei" for fee in FEES]
+    return "\n".join(
+        [
+            HEAD,
+            "## On the network itself",
+            "",
+            *lines(["what", "gas", "transactions", *prices], table),
+            "",
+            "## As calldata of a rollup",
+            "",
+            *lines(["what", "bytes", *prices], rollup),
+            TAIL,
+        ]
+    )
+
+
+def lines(head: list[str], table: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *table)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    found = page(json.loads((DOCS / "gas.json").read_text()))
+    if not parser.parse_args().check:
+        PAGE.write_text(found)
+    elif PAGE.read_text() != found:
+        sys.exit("docs/costs.md is not what docs/gas.json says; run scripts/costs.py and commit the page")
+
+
+if __name__ == "__main__":
+    main()
