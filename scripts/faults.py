@@ -1,0 +1,317 @@
+"""The faults that scripts/mutants.py plants: what becomes what in which contract, and the tests that should notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The fast chain only, cheapest first.
+GAME = tuple(
+    f"tests/game/test_{n}.py"
+    for n in (
+        "errors",
+        "clocks",
+        "duties",
+        "fraud",
+        "trees",
+        "divergence",
+        "restart",
+        "agents",
+        "many",
+        "stateful",
+        "listed",
+    )
+)
+TWIN = ("tests/twin", *GAME)
+PAYMENTS = ("tests/game/test_payments.py",)
+FEES = ("tests/game/test_fees_attacked.py",)
+LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
+SOLD = tuple(f"tests/game/test_{n}.py" for n in ("delivery", "delivery_money", "delivery_orders", "exchange_attacks"))
+LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: in `file` the first `old` becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = GAME
+
+
+MUTANTS = (
+    # clocks
+    Mutant("Clock.sol", "return time > start ? time - start : 0;", "return time >= start ? time - start + 1 : 0;"),
+    Mutant("Clock.sol", "> s.trainerLeft) return", ">= s.trainerLeft) return"),
+    Mutant("Clock.sol", "> s.auditorLeft ?", ">= s.auditorLeft ?"),
+    Mutant("Clock.sol", "uint256 start = s.turnAt + s.grace;", "uint256 start = s.turnAt;"),
+    Mutant("Clock.sol", "uint256 start = openedAt > s.turnAt ? openedAt : s.turnAt;", "uint256 start = openedAt;"),
+    # challenge and reveal
+    Mutant(
+        "VerificationGame.sol",
+        "if (block.timestamp > until) revert TooLate",
+        "if (block.timestamp >= until) revert TooLate",
+    ),
+    Mutant("VerificationGame.sol", "if (msg.value != price)", "if (msg.value < price)"),
+    Mutant("VerificationGame.sol", "if (children.length != expected) revert", "if (children.length > expected) revert"),
+    Mutant("GameState.sol", "if (openedAt > AWAITED) return false;", ""),
+    Mutant("VerificationGame.sol", "if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);", ""),
+    # the ends of a segment, write-once roots, ties
+    Mutant("VerificationGame.sol", "_expect(Merkle.runLeaf(post.state, log), d.node);", ""),
+    Mutant("VerificationGame.sol", "_checkCheckpoint(job, c - 1, post.prior, post.priorPath);", ""),
+    Mutant(
+        "VerificationGame.sol",
+        "_expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, below), post.children[0]);",
+        "",
+    ),
+    Mutant(
+        "VerificationGame.sol", "_open(job, _traceKey(id, step));", "_open(job, _key(id, Level.Trace, height, root));"
+    ),
+    Mutant(
+        "VerificationGame.sol",
+        "if (kind == Level.Segment && height == 0 && position == 0) revert NothingToContest();",
+        "",
+    ),
+    Mutant(
+        "VerificationGame.sol",
+        "d.level == Level.Segment && kind != Level.Segment",
+        "d.level == Level.Segment && kind == Level.Trace",
+    ),
+    Mutant("GameState.sol", "if (d.index == 0 && level == d.entry) openedAt = _postOf(id, job, d);", ""),
+    Mutant("VerificationGame.sol", "if (!computed) revert WrongSource();", ""),
+    Mutant("VerificationGame.sol", "traceLeaf == d.node, Cause", "traceLeaf != d.node, Cause"),
+    Mutant("VerificationGame.sol", "tensor == d.node, Cause", "tensor != d.node, Cause"),
+    Mutant(
+        "VerificationGame.sol",
+        "uint256 index = (step - 1) % job.spec.interval;",
+        "uint256 index = step % job.spec.interval;",
+    ),
+    # descent
+    Mutant("VerificationGame.sol", "(height - depth, (position << depth) | index);", "(height - depth, index);"),
+    Mutant("VerificationGame.sol", "<< height >= _leafCount(job, d, kind)", "<< height > _leafCount(job, d, kind)"),
+    Mutant("VerificationGame.sol", "if (kind == Level.Trace && height == 0) revert WrongLevel(kind, height);", ""),
+    Mutant("VerificationGame.sol", "element / Merkle.LEAF_WORDS != d.index", "element / Merkle.LEAF_WORDS < d.index"),
+    Mutant("VerificationGame.sol", "if (word == 0) revert NothingToContest();", ""),
+    Mutant(
+        "VerificationGame.sol",
+        "(job.divergedAt == 0 || d.step < job.divergedAt)",
+        "(job.divergedAt == 0 || d.step <= job.divergedAt)",
+    ),
+    Mutant("VerificationGame.sol", "if (word != d.word) revert NotTheClaimedSum(word, d.word);", ""),
+    Mutant("VerificationGame.sol", "if (index >= d.blocks) revert NothingToContest();", ""),
+    # verdicts
+    Mutant("VerificationGame.sol", "right = exact == d.word;", "right = exact != d.word;"),
+    Mutant("VerificationGame.sol", "_requireTurn(id, job, d, Clock.Turn.Trainer);\n        if (prior", "if (prior"),
+    Mutant("VerificationGame.sol", "if (msg.sender != d.auditor) revert NotAuditor(msg.sender);", ""),
+    Mutant(
+        "VerificationGame.sol",
+        "if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);",
+        "",
+    ),
+    Mutant("VerificationGame.sol", "_mark(id, job, d) ? job.queue - 1 : 0;", "0;"),
+    Mutant("VerificationGame.sol", "+= _burnHalf(job.spec.auditorBond);", "+= job.spec.auditorBond;"),
+    Mutant("VerificationGame.sol", "credits[job.client] += job.spec.reward;\n        emit Convicted", "emit Convicted"),
+    # jobs and money
+    Mutant("Settlement.sol", "if (msg.value != spec.reward) revert", "if (msg.value < spec.reward) revert"),
+    Mutant("Settlement.sol", "if (job.open != 0) revert DisputesOpen(job.open);", ""),
+    Mutant("Settlement.sol", "if (job.phase != Phase.None) revert JobExists(id);", ""),
+    Mutant("Settlement.sol", "if (_isFinite(word)) revert StillFinite(word);", ""),
+    Mutant("Settlement.sol", "if (full == 0) _expect(post.runRoot, Merkle.padding(Merkle.RUN, 0));", ""),
+    Mutant("Settlement.sol", "if (d.status != Status.Open) revert DisputeClosed(d.status);", ""),
+    Mutant("Settlement.sol", "credits[msg.sender] = 0;", ""),
+    Mutant("Settlement.sol", "if (v.paid) revert AlreadyPaid();", ""),
+    Mutant("Settlement.sol", "if (k.ownNode == k.theirNode) revert NotEligible();", ""),
+    Mutant(
+        "Settlement.sol", "if ((place.index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();", ""
+    ),
+    Mutant("Settlement.sol", "n + 1 < v.best", "n + 1 > v.best"),
+    # entries of a challenge, the queue, partial sums
+    Mutant("VerificationGame.sol", "_expect(root, d.node); //", "//"),
+    Mutant("VerificationGame.sol", "if (states == 0) revert NothingToContest();", ""),
+    Mutant("VerificationGame.sol", "uint32((where - 1) * job.spec.interval)", "uint32(where * job.spec.interval)"),
+    Mutant("VerificationGame.sol", "_mark(id, job, d) ? job.queue - 1 : 0;", "_mark(id, job, d) ? job.queue : 0;"),
+    Mutant("VerificationGame.sol", "            _mark(id, job, first);\n", ""),
+    Mutant("VerificationGame.sol", "            job.queue = 0;\n", ""),
+    Mutant("VerificationGame.sol", "if (_openedAt[key] != AWAITED) {", "{"),
+    Mutant(
+        "VerificationGame.sol",
+        "if (openedAt != 0) return false;\n        if (_openedAt[key] != AWAITED)",
+        "if (_openedAt[key] != AWAITED)",
+    ),
+    Mutant("GameState.sol", "if (openedAt == AWAITED) job.queue--;", ""),
+    Mutant("GameState.sol", "if (openedAt == AWAITED) openedAt = 0;", ""),
+    Mutant("GameState.sol", "turn_ == Clock.Turn.Auditor && _isDecisive(d)", "false"),
+    Mutant("GameState.sol", "(d.level == Level.Element && d.blocks <= 1)", "d.level == Level.Element"),
+    Mutant("VerificationGame.sol", "if (!_isDecisive(d)) return Cause.Timeout;", "return Cause.Timeout;"),
+    Mutant(
+        "VerificationGame.sol",
+        "        (d.level, d.height, d.index) = (level, uint8(height), uint40(index));\n        _convict",
+        "        _convict",
+    ),
+    Mutant("VerificationGame.sol", "        burnt += job.spec.fee;\n", "", PAYMENTS),
+    Mutant("VerificationGame.sol", "job.spec.auditorBond) + job.spec.fee + stipend", "job.spec.auditorBond) + stipend"),
+    Mutant("VerificationGame.sol", "bool guarded = d.auditor == job.spec.guardian;", "bool guarded;", PAYMENTS),
+    Mutant("Settlement.sol", "&& !v.guarded)", ")", PAYMENTS),
+    Mutant("Settlement.sol", "            v.guarded = true;\n", "", PAYMENTS),
+    Mutant("Settlement.sol", "if (_openingOf(id, job, d) != 0) fee = 0;", "", PAYMENTS),
+    Mutant("Settlement.sol", "if (_openingOf(id, job, d) != 0) fee = 0;", "fee = 0;", PAYMENTS),
+    Mutant(
+        "Settlement.sol", "(p.level == q.level && p.height < q.height)) return false;", "false) return false;", FEES
+    ),
+    Mutant("Settlement.sol", "if (p.level > q.level ||", "if (", FEES),
+    Mutant("GameState.sol", "if (block.timestamp > d.turnAt || d.moves == 0) d.moves", "d.moves", PAYMENTS),
+    Mutant("GameState.sol", "block.timestamp > d.turnAt || d.moves == 0", "block.timestamp > d.turnAt", PAYMENTS),
+    Mutant("Settlement.sol", "burnt += job.spec.fee - fee;", "burnt += job.spec.fee;", PAYMENTS),
+    Mutant(
+        "VerificationGame.sol",
+        "_expect(Merkle.pathRoot(Merkle.PARTIALS, child, index, path, Merkle.height(d.blocks)), root);",
+        "",
+    ),
+    Mutant("GameState.sol", "uint256(d.others) * job.slot", "job.slot"),
+    # a "diverged" claim
+    Mutant("Settlement.sol", "if (!finite || post.element >= elements)", "if (post.element >= elements)"),
+    Mutant("Settlement.sol", "_checkCheckpoint(job, full, post.prior, post.priorPath);", ""),
+    # money, and what was known
+    Mutant("Settlement.sol", "+= pay + job.spec.trainerBond;", "+= pay;"),
+    Mutant("Settlement.sol", "credits[job.client] += job.spec.reward - pay;", ""),
+    Mutant(
+        "Settlement.sol",
+        "credits[d.auditor] += job.spec.auditorBond + fee + stipend;\n        emit Refunded",
+        "emit Refunded",
+    ),
+    Mutant("Settlement.sol", "if (!created) credits[job.client] += _burnHalf(job.spec.trainerBond);", ""),
+    Mutant("Settlement.sol", "if (v.best == 0) burnt += reward;", "if (v.best == 0) burnt += 0;"),
+    Mutant("Settlement.sol", "_expect(commitment, d.commitment);", ""),
+    Mutant("Settlement.sol", "own.height > place.height || ", ""),
+    Mutant("Settlement.sol", "if (place.index == 0) revert NotEligible();", "", PAYMENTS),
+    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "d.entry != Level.Run", PAYMENTS),
+    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "v.cause == Cause.Timeout", PAYMENTS),
+    Mutant("Settlement.sol", "v.pool -= uint128(stipend);", "", PAYMENTS),
+    Mutant("Settlement.sol", "if (v.paid) return (fee, 0);", "", PAYMENTS),
+    # the least that an order may say
+    Mutant("Settlement.sol", " || spec.trainerBond < spec.reward", ""),
+    Mutant("Settlement.sol", "spec.trainerBudget < spec.slot", "spec.trainerBudget == 0"),
+    Mutant(
+        "Settlement.sol", "spec.auditorBond < least", "false", ("tests/node/test_anvil.py",)
+    ),  # gas has a price there
+    # trees
+    Mutant("Merkle.sol", "if (path.length != length) revert PathLength(path.length, length);", ""),
+    Mutant("Merkle.sol", "if (index >> length != 0) revert IndexOutOfRange(index, length);", ""),
+    Mutant(
+        "Merkle.sol", "mstore8(add(p, 1), kind)\n            mstore(add(p, 2), left)", "mstore(add(p, 2), left)", TWIN
+    ),
+    Mutant("Merkle.sol", "if (used != siblings.length) revert RangeProofLength(siblings.length, used);", "", TWIN),
+    # mode `logged`: the log's entry
+    Mutant("Logged.sol", "if (root != c.logRoot) revert WrongRoot(root, c.logRoot);", "", LOGGED),
+    Mutant("Logged.sol", "if (o.siblings.length != 0) revert", "if (o.siblings.length == 7) revert", LOGGED),
+    Mutant("Logged.sol", "o.words.length != 0 && o.words.length != 32", "o.words.length == 1", LOGGED),
+    Mutant(
+        "Logged.sol",
+        "entries & 1 == 1 ? Direction.Up : Direction.Down",
+        "entries & 1 == 0 ? Direction.Up : Direction.Down",
+        LOGGED,
+    ),
+    Mutant("Logged.sol", "if ((entries >> 128) & 1 == 0) return", "if (entries >> 128 == 0) return", LOGGED),
+    Mutant("Logged.sol", ">> (c.element % Merkle.LEAF_WORDS);", ">> (c.element % 64);", LOGGED),
+    Mutant("Logged.sol", "(uint256(c.logStep) << operators) | c.operator", "c.operator", LOGGED),
+    Mutant("Logged.sol", "if (Functions.isElementary(code)) revert", "if (code == 255) revert", LOGGED),
+    Mutant("VerificationGame.sol", "context.logStep = uint32(position);", "", LOGGED),
+    Mutant("VerificationGame.sol", "(last ? 1 : 0));", "1);", LOGGED),
+    Mutant("Settlement.sol", "if (job.spec.mode != 0) _logs[id][full + 1] = post.logRoot;", "", LOGGED),
+    # mode `logged`: the word
+    Mutant("arithmetic/LoggedSum.sol", "above || (tie && cell.quotient & 1 == 1)", "above || tie", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "if (_isExact(m)) return false;", "", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "SLACK = (1 << 20) + 1;", "SLACK = 1 << 20;", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "return top < m.quantum + 53;", "return top < m.quantum + 54;", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "a.quantum < b.quantum ? a.quantum : b.quantum;", "a.quantum;", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "exponent < 172 ? 172 : exponent", "exponent < 171 ? 171 : exponent", LOGGED),
+    Mutant("arithmetic/LoggedSum.sol", "low > farLow || (low == farLow && farIsEven)", "low >= farLow", LOGGED),
+    Mutant(
+        "arithmetic/LoggedSum.sol",
+        "if (m.value.class != 0 && (m.high | m.middle | m.low | m.quantum) != 0) revert MalformedMoments();",
+        "",
+        LOGGED,
+    ),
+    Mutant("arithmetic/LoggedSum.sol", "result == Binary32.SIGN_BIT ? 0 : result", "result", LOGGED),
+    Mutant(
+        "arithmetic/Grid.sol", "(mantissa, exponent) = _round(mantissa, exponent, 52, type(int256).min);", "", LOGGED
+    ),
+    Mutant("arithmetic/Grid.sol", "-117 - int256(bits)", "-118 - int256(bits)", LOGGED),
+    Mutant("arithmetic/Grid.sol", "if (shift > 80) return", "if (shift > 30) return", LOGGED),
+    # what is published, batches, delegates, the parts
+    Mutant("VerificationGame.sol", "uint256(kind), height, children);", "uint256(kind), height, children[:0]);", LATER),
+    Mutant("VerificationGame.sol", "height, post.children);", "height, post.firstPath);", LATER),
+    Mutant("VerificationGame.sol", "emit LeafOpened(id, node, words);", "emit LeafOpened(id, node, words[1:]);", LATER),
+    Mutant("VerificationGame.sol", "d.index >> 32, right);", "d.index >> 32, !right);", LATER),
+    Mutant("VerificationGame.sol", "if (d.status != Status.Open) continue;", "", LATER),
+    Mutant("VerificationGame.sol", "if (turn_ != Clock.Turn.AuditorExpired) continue;", "", LATER),
+    Mutant("VerificationGame.sol", "TrainerExpired) return _convict", "TrainerExpired) _convict", LATER),
+    Mutant("VerificationGame.sol", "if (!ended) revert NoneExpired();", "", LATER),
+    Mutant("Settlement.sol", "count < rest ? count : rest", "count", LATER),
+    Mutant("VerificationGame.sol", " && !_delegates[id][msg.sender]) revert", ") revert", LATER),
+    Mutant("Settlement.sol", "if (msg.sender != _jobs[id].trainer) revert NotTrainer(msg.sender);", "", LATER),
+    Mutant("VerificationGame.sol", "_checkPart(settlement_);", "", LATER),
+    Mutant(
+        "VerificationGame.sol", "if (address(logged_) != address(referee_)) _checkPart(address(logged_));", "", LATER
+    ),
+    Mutant("Settlement.sol", "if (address(this) == self) revert OnlyDelegated();", "", LATER),
+    Mutant(
+        "Settlement.sol",
+        "sendValue(recipient, amount);",
+        "sendValue(payable(msg.sender), amount);",
+        ("tests/game/test_listed.py",),
+    ),
+    # delivery
+    Mutant("Delivery.sol", "if (e.open != 0) revert RequestsOpen(e.open);\n        (e.confirmed", "(e.confirmed", SOLD),
+    Mutant("Delivery.sol", "uint256 quarter = job.spec.reward / 4;", "uint256 quarter = job.spec.reward / 2;", SOLD),
+    Mutant("Delivery.sol", "credits[job.client] += quarter + e.deposits;", "credits[job.client] += quarter;", SOLD),
+    Mutant("Delivery.sol", "if (e.requests == MAX_REQUESTS) revert", "if (e.requests > MAX_REQUESTS) revert", SOLD),
+    Mutant("Delivery.sol", "if (price < block.basefee) revert", "if (price == 0 && block.basefee != 0) revert", SOLD),
+    Mutant("Delivery.sol", "if (msg.value != cost) revert WrongValue(msg.value, cost);", "", SOLD),
+    Mutant(
+        "Delivery.sol", "if (r.since != 0) revert AlreadyRequested();", "if (r.open) revert AlreadyRequested();", SOLD
+    ),
+    Mutant("Delivery.sol", "if (msg.sender != job.client) revert NotClient(msg.sender);", "", SOLD),
+    Mutant("Delivery.sol", "if (e.confirmed) revert AlreadyConfirmed();", "", SOLD),
+    Mutant("Delivery.sol", "if (block.timestamp > e.until) revert TooLate(block.timestamp, e.until);", "", SOLD),
+    Mutant("Delivery.sol", "uint256(chunk) * Cipher.CHUNK, leaves", "0, leaves", SOLD),
+    Mutant("Delivery.sol", "if (block.timestamp > e.until) e.until = uint40(block.timestamp);", "", SOLD),
+    Mutant("Delivery.sol", "gas_ * Math.min(r.price, block.basefee)", "gas_ * r.price", SOLD),
+    Mutant("Delivery.sol", "if (block.basefee > r.price) revert PriceExceeded(r.price, block.basefee);", "", SOLD),
+    Mutant(
+        "Delivery.sol",
+        "if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);\n        _fail(id, job, e, "
+        "Fault.Refused",
+        "_fail(id, job, e, Fault.Refused",
+        SOLD,
+    ),
+    Mutant("Delivery.sol", "if (!e.confirmed && block.timestamp <= e.until) revert NotConfirmed(e.until);", "", SOLD),
+    Mutant("Delivery.sol", "_expect(Cipher.keyHash(key, id), offer.keyHash);\n        job.phase", "job.phase", SOLD),
+    Mutant("Delivery.sol", "if (plain == place.trueHash) revert NothingWrong();", "", SOLD),
+    Mutant(
+        "Delivery.sol",
+        "Cipher.leaf(cipher, tensor, leaf), place.trueHash",
+        "Cipher.leaf(cipher, tensor, uint40(place.index)), place.trueHash",
+        SOLD,
+    ),
+    Mutant(
+        "Delivery.sol",
+        "tensor, leaf) == place.trueHash) revert NothingWrong();",
+        "tensor, leaf) != place.trueHash) revert NothingWrong();",
+        SOLD,
+    ),
+    Mutant(
+        "Delivery.sol",
+        "_fail(id, job, e, Fault.BadLeaf, LEAF_GAS);",
+        "_fail(id, job, e, Fault.BadLeaf, 100_000);",
+        SOLD,
+    ),
+    Mutant(
+        "Delivery.sol",
+        "credits[job.client] += uint256(job.spec.reward) + e.deposits;",
+        "credits[job.client] += uint256(job.spec.reward);",
+        SOLD,
+    ),
+    Mutant("Delivery.sol", "depth - 1 - i < ofState ?", "depth - i < ofState ?", SOLD),
+    Mutant("Cipher.sol", "KIND = 12;", "KIND = 13;", SOLD),
+)
