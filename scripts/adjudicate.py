@@ -199,8 +199,7 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
         longest, gas = max(r["longest"] for r in rows), max(r["gas"][1] for r in rows)
         yield (
             f"| {name} | {entry['operators']:,} | {entry['state']:,} | {len(rows)} | "
-            f"{sum(r['elements'] for r in rows)} "
-            f"| {longest:,} | {gas:,} | {entry['seconds']:,} |"
+            f"{sum(r['elements'] for r in rows)} | {longest:,} | {gas:,} | {entry['seconds']:,} |"
         )
     yield "\n| kind and function | jobs | elements | calls | longest row | gas of a call, least to most |"
     yield "|---|---|---|---|---|---|"
@@ -233,9 +232,8 @@ def main() -> int:
         help="ResNet-50 and GPT-2 too: a quarter of an hour, 9 GB of memory, transformers",
     )
     arguments = parser.parse_args()
-    histories.tensor_tree = lru_cache(maxsize=8)(
-        histories.tensor_tree
-    )  # the elements of an operator share their operands
+    # the elements of an operator share their operands
+    histories.tensor_tree = lru_cache(maxsize=8)(histories.tensor_tree)
     wrong: list[str] = []
     for name in arguments.jobs or [*SMALL, *(FULL if arguments.full else ())]:
         with tempfile.TemporaryDirectory() as folder:

@@ -106,9 +106,8 @@ def settle(function: Function, word: int) -> tuple[int, float]:
 def settle_by_intervals(function: Function, x: float, bits: int = 24) -> tuple[int, float]:
     """Evaluate with 128, 256, ... bits until both ends of the interval round alike (f(x) is no midpoint, so this
     ends)."""
-    iv.prec = (
-        128 if bits == 24 else 1024
-    )  # mpmath's exp(x) is 1 + x, as if exact, where it has no bits for x^2: x may be a midpoint
+    # mpmath's exp(x) is 1 + x, as if exact, where it has no bits for x^2: x may be a midpoint
+    iv.prec = 128 if bits == 24 else 1024
     while iv.prec < 1 << 14:
         low, high = INTERVALS[function](x)._mpi_
         (word, distance), (other, _) = round_exactly(low, bits), round_exactly(high, bits)

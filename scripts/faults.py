@@ -191,9 +191,8 @@ MUTANTS = (
     # the least that an order may say
     Mutant("Settlement.sol", " || spec.trainerBond < spec.reward", ""),
     Mutant("Settlement.sol", "spec.trainerBudget < spec.slot", "spec.trainerBudget == 0"),
-    Mutant(
-        "Settlement.sol", "spec.auditorBond < least", "false", ("tests/node/test_anvil.py",)
-    ),  # gas has a price there
+    # gas has a price there
+    Mutant("Settlement.sol", "spec.auditorBond < least", "false", ("tests/node/test_anvil.py",)),
     # trees
     Mutant("Merkle.sol", "if (path.length != length) revert PathLength(path.length, length);", ""),
     Mutant("Merkle.sol", "if (index >> length != 0) revert IndexOutOfRange(index, length);", ""),

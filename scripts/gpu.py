@@ -29,10 +29,8 @@ from statistics import median
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path += [
-    str(ROOT),
-    str(ROOT / "tests" / "unit"),
-]  # also where vgame is not installed; the families of hard operands
+# also where vgame is not installed; the families of hard operands
+sys.path += [str(ROOT), str(ROOT / "tests" / "unit")]
 
 from bench_compare import compare  # noqa: E402
 from bench_steps import TASKS, resnet50  # noqa: E402

@@ -22,9 +22,8 @@ from vgame.tasks.task import Batch, Evaluation, Task
 TOTALS = "totals"  # the totals are the state tensors `totals.NAME`
 SAMPLES = "samples"  # how many samples were measured
 SIZES = "sizes"  # `sizes.NAME`: sum of an integer total's absolute values, in binary32
-LARGEST = (
-    2.0**30
-)  # of a size: binary32 loses less than 2^29 of it in 2^24 steps, so below this no total has passed 2^31
+# of a size: binary32 loses less than 2^29 of it in 2^24 steps, so below this no total has passed 2^31
+LARGEST = 2.0**30
 
 
 class Measured(nn.Module):
@@ -88,8 +87,7 @@ def evaluated(run: Run | Folder) -> Evaluated:
     if large := [name for name, size in sizes.items() if size >= LARGEST]:
         raise ProgramError(
             f"the evaluation {run.folder} counts {sizes[large[0]]:.3g} of {large[0]}; integers are added up in 32 "
-            "bits, "
-            "so 2^30 is the most: return it as a float, or measure smaller numbers"
+            "bits, so 2^30 is the most: return it as a float, or measure smaller numbers"
         )
     samples = state.pop(SAMPLES)
     return Evaluated(state, samples, run)
@@ -148,9 +146,8 @@ def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
             if (size := getattr(module.sizes, name, None)) is not None:
                 setattr(module.sizes, name, size + more.float().abs())
         setattr(module.totals, SAMPLES, getattr(module.totals, SAMPLES) + evaluation.batch)
-        return getattr(
-            module.totals, SAMPLES
-        ).float()  # finite whatever the data hold: a "loss" that cannot end the run
+        # finite whatever the data hold: a "loss" that cannot end the run
+        return getattr(module.totals, SAMPLES).float()
 
     nothing = torch.optim.SGD(measured.model.parameters(), lr=1.0)
     return Task(measured, step, nothing, evaluation.data, evaluation.batch, order="sequential")

@@ -34,9 +34,8 @@ class Ghost:
     credits: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     jobs: dict[bytes, Job] = field(default_factory=dict)
     disputes: dict[tuple[bytes, int], Dispute] = field(default_factory=dict)
-    pool: dict[bytes, int] = field(
-        default_factory=dict
-    )  # of a convicted job: what stipends and the reward are paid from
+    # of a convicted job: what stipends and the reward are paid from
+    pool: dict[bytes, int] = field(default_factory=dict)
     settled: set[bytes] = field(default_factory=set)
     requests: dict[tuple[bytes, int, int], tuple[int, int]] = field(default_factory=dict)  # gas, price
     shown: int = 0  # the base fee that the contract sees

@@ -110,9 +110,8 @@ def post_diverged(scene: Scene) -> Iterator[Refusal]:
     yield Refusal("LeafSize", (511,), game, struct(claim, 11, claim.args[1][11][:-1]))
     yield Refusal("BadProof", None, game, struct(claim, 10, 2))  # the word is there, at another place
     early, claim = diverged_play(scene, 2)
-    yield Refusal(
-        "BadProof", None, early.trainer.game, struct(claim, 1, NODE)
-    )  # no checkpoint: the run root is padding
+    # no checkpoint: the run root is padding
+    yield Refusal("BadProof", None, early.trainer.game, struct(claim, 1, NODE))
 
 
 @refuses("WrongPhase", "TooEarly", "DisputesOpen")

@@ -168,9 +168,8 @@ def selects(scene: Scene) -> Iterator[Refusal]:
     yield Refusal("NotYourTurn", (Turn.TRAINER,), game, call)
     segment = play.run_until("select", trainer, auditor)
     tree = trainer.segment_tree(2)
-    yield Refusal(
-        "NothingToContest", (), game, Call("select", (play.id, 0, tree.node(0, 0), 0, tree.path(0, 0)))
-    )  # S_0
+    # S_0
+    yield Refusal("NothingToContest", (), game, Call("select", (play.id, 0, tree.node(0, 0), 0, tree.path(0, 0))))
     segment.send(game)
 
 

@@ -234,9 +234,8 @@ def test_a_budget_is_for_the_whole_dispute(scene: Scene, honest: str, margin: in
     play.run(auditor, play.trainer)
     wins = {"trainer": "Dismissed", "auditor": "Convicted"}
     loses = {"trainer": "Convicted", "auditor": "Dismissed"}
-    again = (
-        [("Convicted", 1, "element")] if honest == "auditor" and not margin else []
-    )  # its next dispute is kept in time
+    # its next dispute is kept in time
+    again = [("Convicted", 1, "element")] if honest == "auditor" and not margin else []
     assert play.verdicts == [((wins if margin else loses)[honest], 0, cause), *again]
 
 

@@ -124,9 +124,8 @@ def test_a_large_state_arrives(
     url = serve(proxy := ThreadingHTTPServer(("127.0.0.1", 0), Proxy))
     before, begin = peak(), time.monotonic()
     buyer = Buyer(play.client, play.id, list(sizes), Source(url).get, tmp_path / "bought", lambda t: None)
-    while not play.client.exchange(
-        play.id
-    ).confirmed:  # five bad replies in a row happen: it goes on behind what is there
+    # five bad replies in a row happen: it goes on behind what is there
+    while not play.client.exchange(play.id).confirmed:
         with suppress(Missing):
             assert not buyer.ready()
     times["fetch"] = time.monotonic() - begin

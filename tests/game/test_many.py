@@ -60,9 +60,8 @@ def test_auditors_on_one_path_cost_the_trainer_no_more_than_one(scene: Scene, co
     play.run_to_end(play.trainer, *auditors)
     assert play.verdicts == [("Convicted", play.verdicts[0][1], "element")]
     assert set(openings(play).values()) == {1}
-    posts = sum(
-        key[0] in ("SegmentPosted", "TracePosted") for key in openings(play)
-    )  # each with the first reveal below it
+    # each with the first reveal below it
+    posts = sum(key[0] in ("SegmentPosted", "TracePosted") for key in openings(play))
     assert sent_by(scene, play.trainer) - before == len(openings(play)) - posts + 1  # and the proof
     assert [play.paid(a) for a in auditors] == [
         SETUP.spec.auditor_bond + (SETUP.spec.trainer_bond // 2 if a is auditors[0] else 0) for a in auditors
@@ -118,9 +117,8 @@ def test_a_trainer_with_one_worker_keeps_all_its_clocks(scene: Scene, count: int
             deep = d.level is not Level.RUN or d.height == 0
             if deep:
                 duties[number] += 1
-                play.advance(
-                    slot - 2 * count - 2
-                )  # its own work; the rest of the slot goes to what others send meanwhile
+                # its own work; the rest of the slot goes to what others send meanwhile
+                play.advance(slot - 2 * count - 2)
             play.trainer.answer(play.job, number, d)
             longest = max(longest, len(waiting))
         for accuser in accusers:

@@ -110,9 +110,8 @@ class Mortal:
     def step(self) -> bool:
         if self.player is None:
             self.player = self.make()
-            cold = ceil(
-                (3 * PACE.step) + (PACE.trace - PACE.step) + 2 * PACE.state
-            )  # a segment of two steps, and a trace
+            # a segment of two steps, and a trace
+            cold = ceil((3 * PACE.step) + (PACE.trace - PACE.step) + 2 * PACE.state)
             assert self.chain.advance(BLOCK + cold)
         usual = type(self.player.game).send.__get__(self.player.game)
 

@@ -310,9 +310,8 @@ class AnyCalls(RuleBasedStateMachine):
             if call.name in MOVES and (damage != "as it is" or players[sender % len(games)] is not owner):
                 self.spoilt.add(players[sender % len(games)].address)
         except ContractError as error:
-            no_proof_at_all = (
-                call.name == "prove" and error.name == "unknown error 0x"
-            )  # solc's decoder gives no reason
+            # solc's decoder gives no reason
+            no_proof_at_all = call.name == "prove" and error.name == "unknown error 0x"
             assert error.name in KNOWN or no_proof_at_all, (error, call, damage)
             assert before == [(d.node, d.status) for d in play.disputes()]
         except EncodingError as error:  # no such call can be encoded

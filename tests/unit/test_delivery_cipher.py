@@ -87,6 +87,5 @@ def test_the_keystream_costs_at_most_twice_the_hashing_of_the_same_leaves() -> N
         )
         for _ in range(9)  # in turns: a busy machine slows both
     ]
-    assert min(stream for stream, _ in pairs) < 2.5 * min(
-        hashing for _, hashing in pairs
-    )  # 1.8 by the number of compressions
+    # 1.8 by the number of compressions
+    assert min(stream for stream, _ in pairs) < 2.5 * min(hashing for _, hashing in pairs)

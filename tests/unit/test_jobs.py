@@ -21,14 +21,8 @@ from vgame.system.progress import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("digits", "small_resnet", "small_gpt", "small_llama", "small_lstm", "gpt2")
-TINY = {
-    "n_embd": 8,
-    "n_layer": 2,
-    "n_head": 2,
-    "n_positions": 16,
-    "vocab_size": 256,
-    "length": 12,
-}  # transformers' GPT-2, smaller
+# transformers' GPT-2, smaller
+TINY = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": 256, "length": 12}
 USER = {
     "spatial": '{ kind = "constant", lr = "0.05" }',
     "transformer": '{ kind = "step", lr = "0.5", every = 2 }',

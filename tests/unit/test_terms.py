@@ -274,9 +274,8 @@ def test_the_pace_is_measured(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed)
     pace = measure(bundle, executor)
     assert 0 < pace.step < 10 and 0 < pace.trace < 20 and pace.step <= pace.worst < 100
-    times = iter(
-        [0, 100, 200, 203, 300, 302, 400, 401, 408, 500, 520]
-    )  # begin and end of three steps, of hashing a state, one step hashed, one hard in part
+    # begin and end of three steps, of hashing a state, one step hashed, one hard in part
+    times = iter([0, 100, 200, 203, 300, 302, 400, 401, 408, 500, 520])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     assert measure(bundle, executor) == Pace(3, 7, pytest.approx(3 + 17 * 3 * HARDEST / MEASURED), 1)
 
@@ -312,9 +311,8 @@ def test_a_crowd_that_delays_by_a_challenge_window_burns_the_bond(bundle: Bundle
     """D * M * slot = challenge window: M fees are the trainer's bond; and a fee is an eighth of it at most."""
     terms, duties = safe_terms(bundle, PACE, Prices()), count_moves(bundle).trainer
     crowd = terms.challenge_window / (duties * terms.slot)
-    guesses = (
-        min(math.ceil(bundle.steps / bundle.interval), 2**bundle.depth) - 1
-    )  # at the leaf that is wrong, when all are public
+    # at the leaf that is wrong, when all are public
+    guesses = min(math.ceil(bundle.steps / bundle.interval), 2**bundle.depth) - 1
     assert terms.trainer_bond <= crowd * terms.fee
     assert terms.fee == max(
         math.ceil(terms.trainer_bond / crowd),

@@ -175,9 +175,8 @@ def grown(tmp_path: Path, rows: int) -> int:
 
 
 def test_a_large_file_is_trained_in_little_memory(tmp_path: Path) -> None:
-    assert (
-        grown(tmp_path, 2**17) < 450 * 2**20
-    )  # the file has 512 MiB; most of what is added is compiled code and torch
+    # the file has 512 MiB; most of what is added is compiled code and torch
+    assert grown(tmp_path, 2**17) < 450 * 2**20
 
 
 @pytest.mark.nightly

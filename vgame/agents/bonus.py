@@ -164,8 +164,7 @@ def _check_window(promised: Promised, own: Bundle) -> None:
     if (least := needed_window(own, promised.amount)) > promised.terms.window:
         raise Abstain(
             f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, for {least} s "
-            "somebody can "
-            "delay an evaluation cheaply; ask for a longer one"
+            "somebody can delay an evaluation cheaply; ask for a longer one"
         )
 
 

@@ -46,8 +46,7 @@ def wallet_from_environment(chain: Chain) -> Wallet:
     if not key:
         raise ChainError(
             f"no key: put the account's private key into the environment variable {KEY_VARIABLE}, or the path of its "
-            "keystore file "
-            f"into {KEYSTORE_VARIABLE} and the password into {PASSWORD_VARIABLE}"
+            f"keystore file into {KEYSTORE_VARIABLE} and the password into {PASSWORD_VARIABLE}"
         )
     try:
         return Wallet(chain, key)

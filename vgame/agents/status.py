@@ -225,8 +225,7 @@ def _about_bonds(job: JobState, cost: int) -> Iterator[Alarm]:
         if bond // 2 < cost:
             text = (
                 f"job {job.job[:16]}: half of the {who}'s bond is {bond / 2 / ETHER:.6f} ether, a dispute costs the "
-                "other side up to "
-                f"{cost / ETHER:.6f} in gas"
+                f"other side up to {cost / ETHER:.6f} in gas"
             )
             yield Alarm("bond", text, job.job)
 

@@ -136,10 +136,8 @@ def log_to(path: Path, role: str) -> Any:
         if event == "progress":
             return
         line = {"time": round(time.time(), 3), "role": role, "event": event, **fields}
-        with (
-            suppress(OSError),
-            path.open("a") as file,
-        ):  # opened anew, so that a log that was rotated away is begun again
+        # opened anew, so that a log that was rotated away is begun again
+        with suppress(OSError), path.open("a") as file:
             file.write(json.dumps(line, default=str) + "\n")
 
     return hear

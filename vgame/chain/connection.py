@@ -235,8 +235,7 @@ def connect(rpc: str, chain_id: int | None = None) -> Chain:
     if chain_id is None and urlsplit(rpc).hostname not in LOOPBACK:
         raise ChainError(
             f"the endpoint says that it is chain {chain.chain_id}, and nothing is signed on its word alone: name the "
-            "chain with --chain-id "
-            f"(--chain-id {chain.chain_id} if that is the one you mean)"
+            f"chain with --chain-id (--chain-id {chain.chain_id} if that is the one you mean)"
         )
     return chain
 

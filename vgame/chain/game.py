@@ -144,8 +144,7 @@ class Game:
         if not any(self._visible(name, args) for _ in range(LOOKS)):
             raise EndpointError(
                 f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or "
-                "lies; "
-                "the move counts as not made, use another endpoint if this goes on"
+                "lies; the move counts as not made, use another endpoint if this goes on"
             )
         return receipt
 

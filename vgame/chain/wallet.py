@@ -112,8 +112,7 @@ class Wallet:
                 break
         raise ChainError(
             f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; "
-            "the most is "
-            f"{FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what "
+            f"the most is {FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what "
             f"{FEE_VARIABLE} allows"
         )
 
@@ -123,8 +122,8 @@ class Wallet:
         if base > ceiling:
             raise TooDear(
                 f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most "
-                f"{ceiling // GWEI:,} are paid: nothing "
-                f"is sent; use another endpoint, or put a larger number into {FEE_VARIABLE} if it is true"
+                f"{ceiling // GWEI:,} are paid: nothing is sent; use another endpoint, or put a larger number into "
+                f"{FEE_VARIABLE} if it is true"
             )
         return min(ceiling, FEE_MULTIPLE * max(base, USUAL_TIP))
 

@@ -76,9 +76,8 @@ def train(
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    os.environ.setdefault(
-        "TORCH_CPP_LOG_LEVEL", "ERROR"
-    )  # what a lost connection means is said by vgame/ranks/health.py
+    # what a lost connection means is said by vgame/ranks/health.py
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from vgame.cli.runs import train_offline
 
     train_offline(bundle, out, device, keep, Reporter(json), profile, timeout, check, tensorboard)

@@ -50,8 +50,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
             f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
             f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
             f"# gas money beside the bonds, for each dispute open at once: {_ether(trainer_gas)} of the trainer, "
-            f"{_ether(auditor_gas)} "
-            "of the auditor; what is won meanwhile is withdrawn in time",
+            f"{_ether(auditor_gas)} of the auditor; what is won meanwhile is withdrawn in time",
             "[terms]",
             *(f"{name} = {_toml(value)}" for name, value in fields.items()),
         ]

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from vgame.demo.story import Story
 
 LOGGED = "bundle-logged"  # of the job in mode `logged`
-ROLES = {
-    "other cheat": "cheat",
-    "cheat with a log": "cheat",
-    "auditor of the log": "auditor",
-}  # what they are in the end
+# what they are in the end
+ROLES = {"other cheat": "cheat", "cheat with a log": "cheat", "auditor of the log": "auditor"}
 
 
 @dataclass

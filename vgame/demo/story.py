@@ -174,8 +174,7 @@ class Story:
         self.result.job = bundle.rendering() | {"operators": len(bundle.program.operators), "model": job.model}
         self.screen.say(
             f"program captured: {len(bundle.program.operators)} operators, {len(bundle.program.sources)} state "
-            "tensors, "
-            f"root {bundle.program.root.hex()[:16]}"
+            f"tensors, root {bundle.program.root.hex()[:16]}"
         )
         return bundle
 

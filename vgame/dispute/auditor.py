@@ -110,8 +110,7 @@ class Auditor(Player):
         if late >= LATE:
             raise Abstain(
                 f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by "
-                "time, and their bonds; "
-                "it is too slow, or its moves do not arrive"
+                "time, and their bonds; it is too slow, or its moves do not arrive"
             )
 
     def differences(self, view: ClaimView) -> Iterator[Entry]:

@@ -81,8 +81,7 @@ class Openings:
         if node != content:
             raise EndpointError(
                 f"{self.game.chain.url} shows an opening of {node.hex()[:16]} that hashes to {content.hex()[:16]}: "
-                "nothing is done "
-                "on its word; use another endpoint"
+                "nothing is done on its word; use another endpoint"
             )
 
 
@@ -159,8 +158,7 @@ class ClaimView:
         if self.false:
             raise EndpointError(
                 f"{self.game.chain.url} shows the event {self.false[0]}, which the contract does not confirm "
-                f"({len(self.false)} such): "
-                "it is left out; use another endpoint if this goes on"
+                f"({len(self.false)} such): it is left out; use another endpoint if this goes on"
             )
         return False
 
@@ -320,9 +318,8 @@ class ClaimView:
         if (stands := tree.node(d.height, index)) != d.node:
             raise EndpointError(
                 f"{self.game.chain.url} says that the node {d.node.hex()[:16]} is contested at {d.level.name.lower()} "
-                f"height {d.height}, "
-                f"index {index}, but the claim has {stands.hex()[:16]} there: nothing is done on its word; use "
-                "another endpoint"
+                f"height {d.height}, index {index}, but the claim has {stands.hex()[:16]} there: nothing is done on "
+                "its word; use another endpoint"
             )
 
     def claimed_trace(self, step: int) -> ClaimedTree:

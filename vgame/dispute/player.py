@@ -62,8 +62,7 @@ class Player:
         if self.terms is not None and job.phase is not Phase.NONE and job.spec != self.terms:
             raise EndpointError(
                 f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to "
-                "it: nothing is done "
-                "on its word; use another endpoint"
+                "it: nothing is done on its word; use another endpoint"
             )
         self.check_shape(job)
         return job
@@ -78,8 +77,8 @@ class Player:
         if stop > steps or (job.checkpoints, job.operators) != shape:
             raise EndpointError(
                 f"{self.game.chain.url} shows a claim of {job.checkpoints} checkpoints, {job.operators} operators, "
-                f"end {stop}, where "
-                f"the order gives {shape[0]} and {shape[1]}: nothing is done on its word; use another endpoint"
+                f"end {stop}, where the order gives {shape[0]} and {shape[1]}: nothing is done on its word; use "
+                "another endpoint"
             )
 
     @property

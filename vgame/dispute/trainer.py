@@ -56,8 +56,7 @@ class Trainer(Player):
         if job.phase is Phase.ACCEPTED and (late := self.game.chain.now() - job.since - job.spec.claim_window) > 0:
             raise Over(
                 f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half "
-                "of it is burnt, half "
-                "goes to the client"
+                "of it is burnt, half goes to the client"
             )
 
     def claim(self) -> None:
@@ -82,8 +81,7 @@ class Trainer(Player):
         if offer.final_state != final:
             raise Abstain(
                 f"{self.seller.public} holds the state {offer.final_state.hex()[:16]}, the run ends with "
-                f"{final.hex()[:16]}: move the "
-                "folder away, then the state is sealed again"
+                f"{final.hex()[:16]}: move the folder away, then the state is sealed again"
             )
         return offer.cipher_root, offer.key_hash
 

@@ -84,8 +84,7 @@ def refuse_flush_to_zero(kind: str) -> None:
     if not bool((tiny * 0.5 == 2.0**-141).all()) or not bool((tinier * 0.5 > 0).all()):
         raise VgameError(
             "this process flushes subnormal numbers to zero (a library was loaded that sets FTZ/DAZ, often one built "
-            "with "
-            "-Ofast); bits would differ: start vgame in a process without that library"
+            "with -Ofast); bits would differ: start vgame in a process without that library"
         )
 
 

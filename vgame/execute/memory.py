@@ -28,8 +28,7 @@ def refuse_too_large(program: Program, units: Sequence[Unit], data: int, traced:
     if WORD * words > there:
         raise VgameError(
             f"a step of this job needs at least {WORD * words / GIB:,.1f} GiB of memory, this machine has "
-            f"{there / GIB:,.1f}: "
-            "run it on one that has more"
+            f"{there / GIB:,.1f}: run it on one that has more"
         )
 
 

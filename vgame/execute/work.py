@@ -44,6 +44,5 @@ def refuse_too_long(program: Program, device: torch.device) -> None:
     if least > LONGEST_STEP:
         raise VgameError(
             f"a step of this job needs {count:.1e} operations, on this device at least {least / 60:,.0f} minutes and "
-            "likely ten times "
-            f"that; {LONGEST_STEP // 60} minutes are the most: run it on a faster one"
+            f"likely ten times that; {LONGEST_STEP // 60} minutes are the most: run it on a faster one"
         )

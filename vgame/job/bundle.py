@@ -216,8 +216,7 @@ def load_bundle(folder: Path) -> Bundle:
         told = f"{numbers}"[:200]
         raise BundleError(
             f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; "
-            f"numbers from {least} "
-            f"to {most} and one of {MODES} are expected"
+            f"numbers from {least} to {most} and one of {MODES} are expected"
         )
     state = read_tensors(folder / "initial.safetensors", program.labels.state)
     data = load_data(folder, program.labels.data)

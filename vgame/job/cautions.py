@@ -31,8 +31,7 @@ def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
     if float(written) not in (1.0, float(schedule.lr), default.default if default else None):
         warnings.warn(
             f"the optimizer's lr = {float(written):g} is not used, the schedule's lr = {schedule.lr} is; leave the "
-            "schedule out to "
-            "train with the optimizer's, or write one number in both",
+            "schedule out to train with the optimizer's, or write one number in both",
             stacklevel=2,
         )
 
@@ -47,8 +46,7 @@ def call_factory(make: Callable[[], Task]) -> Task:
     if other := [n for n, t in first.items() if not (n in second and torch.equal(t, second[n]))]:
         warnings.warn(
             f"the factory gives other weights at each call ({other[0]} is one of {len(other)}), so nobody can prepare "
-            "this job "
-            "again; begin it with torch.manual_seed(seed), and take the job's seed: def task(seed)",
+            "this job again; begin it with torch.manual_seed(seed), and take the job's seed: def task(seed)",
             stacklevel=2,
         )
     return task

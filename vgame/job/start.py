@@ -45,8 +45,7 @@ class Start:
         if other:
             raise VgameError(
                 f"the run cannot be continued by this job: {_few(other)} are not the same tensors in both; take the "
-                "same model and "
-                "optimizer, or only its weights: initial=run.state_dict()"
+                "same model and optimizer, or only its weights: initial=run.state_dict()"
             )
         return tuple(as_words(label.name, self.state[label.name]) for label in labels), scalars
 

@@ -253,8 +253,7 @@ def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = INCLUSION,
     if terms.fee > (most := terms.trainer_bond // FEE_SHARE):
         found.append(
             f"fee is {terms.fee} wei, {most} is the most, an eighth of the trainer's bond: an honest auditor loses it "
-            "where the claim is "
-            "convicted elsewhere"
+            "where the claim is convicted elsewhere"
         )
     return found
 

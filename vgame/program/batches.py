@@ -75,8 +75,7 @@ def _check(task: Task, length: int, each: int) -> None:
     if task.order == "streams" and task.window is not None and task.stride != task.window:
         raise ProgramError(
             f"order = 'streams' with a window of {task.window} and a stride of {task.stride}: rows read on where they "
-            "stopped only with "
-            f"stride = {task.window}"
+            f"stopped only with stride = {task.window}"
         )
 
 
@@ -90,15 +89,13 @@ def refuse_carried(captured: Captured, task: Task) -> None:
     if per_row:
         raise ProgramError(
             f"the model carries {', '.join(per_row)} from batch to batch, with a row for each of the {task.batch} "
-            "samples, but the order "
-            "is shuffled, so the next batch continues none of them; write Task(..., order='streams'), or "
-            "order='shuffled' if that is meant"
+            "samples, but the order is shuffled, so the next batch continues none of them; write Task(..., "
+            "order='streams'), or order='shuffled' if that is meant"
         )
     if carried:
         warnings.warn(
             f"the model carries {', '.join(carried)} from batch to batch and batches come in shuffled order; if their "
-            "order matters write "
-            "Task(..., order='sequential') or order='streams', else order='shuffled'",
+            "order matters write Task(..., order='sequential') or order='streams', else order='shuffled'",
             stacklevel=2,
         )
 

@@ -198,8 +198,7 @@ def _without_random_numbers() -> Iterator[None]:
         if is_random(node):
             raise ProgramError(
                 f"the backward pass draws random numbers ({node.target} in {module_of(node)}), not those of the "
-                "forward pass; "
-                "leave dropout and the like out of what torch.utils.checkpoint computes again"
+                "forward pass; leave dropout and the like out of what torch.utils.checkpoint computes again"
             )
 
 

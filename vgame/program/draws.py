@@ -47,9 +47,8 @@ def alias_table(weights: Sequence[float] | torch.Tensor, population: int) -> tup
         parts[large[-1]] -= CELL - parts[i]
         if parts[large[-1]] < CELL:
             small.append(large.pop())
-    return np.array(thresholds, np.int32), np.array(
-        aliases, np.int32
-    )  # what is left in `large` is a whole cell, its own alias
+    # what is left in `large` is a whole cell, its own alias
+    return np.array(thresholds, np.int32), np.array(aliases, np.int32)
 
 
 def _parts(weights: Sequence[float] | torch.Tensor, population: int) -> list[int]:

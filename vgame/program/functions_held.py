@@ -43,15 +43,14 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
     if chance != _chance():
         raise ProgramError(
             f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers outside tensors, other "
-            "ones at every capture; "
-            "draw them with torch.rand_like(p)"
+            "ones at every capture; draw them with torch.rand_like(p)"
         )
     after = _read(functions)
     if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
         raise ProgramError(
             f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while "
-            "they step, "
-            "which a second capture would find changed; keep it in the optimizer or in an object of the scheduler"
+            "they step, which a second capture would find changed; keep it in the optimizer or in an object of the "
+            "scheduler"
         )
 
 
@@ -89,8 +88,7 @@ def _read(functions: Sequence[Any]) -> dict[str, Any]:
         if isinstance(value, LIVE):
             raise ProgramError(
                 f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}, "
-                "which a capture plays "
-                "as a copy; give the function numbers"
+                "which a capture plays as a copy; give the function numbers"
             )
         if isinstance(value, LEAVES):
             found[path] = value
@@ -111,8 +109,7 @@ def _words(path: str, value: Any) -> Any:
         except (TypeError, AttributeError, pickle.PicklingError):
             raise ProgramError(
                 f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}; "
-                "give it a list "
-                "of numbers"
+                "give it a list of numbers"
             ) from None
     return len(value) if isinstance(value, STANDARD[:6]) else None
 

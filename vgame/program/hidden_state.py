@@ -68,8 +68,7 @@ def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: 
         if start < reach and {name, last} & changing:
             raise ProgramError(
                 f"{last} and {name} share memory that a step changes; a program keeps them apart: use one of them in "
-                "both places, "
-                "as an attribute of its module, or a clone"
+                "both places, as an attribute of its module, or a clone"
             )
         reach, last = max((reach, last), (end, name))
 

@@ -191,8 +191,7 @@ class _Lowering:
         if any(label.name == name for label, _ in self.state):
             raise ProgramError(
                 f"two tensors of the state are called {name!r}: a parameter of the model, and what the optimizer or a "
-                "buffer is called; "
-                "give the module another name"
+                "buffer is called; give the module another name"
             )
         ref = Ref(RefClass.STATE, len(self.state))
         label = TensorLabel(name, tuple(tensor.shape), not tensor.is_floating_point())

@@ -162,8 +162,7 @@ class _Replay:
         if name not in WITH_TENSORS:
             raise ProgramError(
                 f"the optimizer {self.name} computes {operation.function} with a number that changes from step to "
-                "step; write it with "
-                "products and sums"
+                "step; write it with products and sums"
             )
         return WITH_TENSORS[name](*args, **kwargs)
 

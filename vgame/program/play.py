@@ -42,9 +42,8 @@ class Played:
     which: array = field(default_factory=lambda: array("b"))
     numbers: list[list[array]] = field(default_factory=list)
     slots: dict[str, tuple[int, ...]] = field(default_factory=dict)  # shapes
-    initial: dict[str, float] = field(
-        default_factory=dict
-    )  # of slots that a step makes; others are the optimizer's own
+    # of slots that a step makes; others are the optimizer's own
+    initial: dict[str, float] = field(default_factory=dict)
 
 
 Rates = Callable[[int], Sequence[float]]  # step -> the learning rate of each group
@@ -227,14 +226,12 @@ def _told(name: str) -> Iterator[None]:
         if isinstance(error, TypeError) and "closure" in what:
             raise ProgramError(
                 f"the optimizer {name} needs a closure, which computes the loss again; a program computes it once in "
-                "a step: choose an "
-                "optimizer that reads p.grad"
+                "a step: choose an optimizer that reads p.grad"
             ) from None
         by_values = "meta" in what.lower() or "item" in what.lower()
         raise ProgramError(
             f"the optimizer {name} decides by the values of its tensors{line_of(error)}, which cannot be captured; "
-            "compute with tensors "
-            "(torch.where, torch.clamp) instead"
+            "compute with tensors (torch.where, torch.clamp) instead"
             if by_values
             else f"the step of the optimizer {name} fails{line_of(error)}: {type(error).__name__}: {what}"
         ) from None

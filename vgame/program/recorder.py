@@ -90,8 +90,7 @@ class Recorder(TorchDispatchMode):
             if self.places.setdefault(tensor.untyped_storage()._cdata, own) != own:
                 raise ProgramError(
                     f"the optimizer {self.name} keeps two tensors in one memory (a view, or one of two parameters); a "
-                    "program keeps "
-                    "them apart: clone one"
+                    "program keeps them apart: clone one"
                 )
         self._name(p, key, ("p",))
         if p.grad is not None:
@@ -104,8 +103,7 @@ class Recorder(TorchDispatchMode):
         if self.operations[key] or self.labels.get(_memory(p)) != (key, ("p",)):
             raise ProgramError(
                 f"the optimizer {self.name} computes with a parameter of shape {tuple(p.shape)} that is frozen or "
-                "that the loss does not "
-                "reach; skip parameters whose grad is None"
+                "that the loss does not reach; skip parameters whose grad is None"
             )
 
     def end(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor]) -> Outcome:
@@ -180,8 +178,7 @@ class Recorder(TorchDispatchMode):
         if not owners:
             raise ProgramError(
                 f"the optimizer {self.name} computes with tensors that belong to no parameter ({func}); keep them in "
-                "state[parameter], or "
-                "compute with Python's numbers"
+                "state[parameter], or compute with Python's numbers"
             )
         if len(owners) > 1:
             raise self._several(func)
@@ -198,8 +195,7 @@ class Recorder(TorchDispatchMode):
     def _several(self, what: Any) -> ProgramError:
         return ProgramError(
             f"the optimizer {self.name} computes with several parameters at once ({what}); only what it does to each "
-            "one by itself can "
-            "be captured"
+            "one by itself can be captured"
         )
 
     def _argument(self, key: Any, leaf: Any, numeric: bool) -> Any:
@@ -224,8 +220,7 @@ class Recorder(TorchDispatchMode):
         if (found := self.labels.get(_memory(tensor))) is None:
             raise ProgramError(
                 f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither a "
-                "parameter, a gradient "
-                "nor in its state; keep it in state[parameter]"
+                "parameter, a gradient nor in its state; keep it in state[parameter]"
             )
         return found
 

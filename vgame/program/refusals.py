@@ -68,8 +68,7 @@ def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -
     if found and decided:
         raise ProgramError(
             f"the model decides by the values of its tensors ({decided[0]}), which cannot be captured; read no number "
-            "from a tensor: "
-            "index with the tensor itself, x[rows, columns] or torch.gather, and choose by torch.where"
+            "from a tensor: index with the tensor itself, x[rows, columns] or torch.gather, and choose by torch.where"
         )
     if found:
         raise decides_by_values(", ".join(sorted(found)))

@@ -71,8 +71,7 @@ def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
     if parts := ordered_differences(ordered, held):
         raise StoreError(
             f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that "
-            "it holds: "
-            f"`vgame train {run / 'job'} --out {run}`"
+            f"it holds: `vgame train {run / 'job'} --out {run}`"
         )
 
 

@@ -121,8 +121,7 @@ def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Differenc
         if tensors_root(Kind.STATE, state) != run.roots[checkpoint - 1]:
             raise StoreError(
                 f"the file of checkpoint {checkpoint} in {run.folder} does not hold what was committed, and "
-                "re-execution does not "
-                "give it either"
+                "re-execution does not give it either"
             )
         which = ("first", "second")[this]
         note = f"the file of checkpoint {checkpoint} of the {which} run does not hold what that run committed"
@@ -166,8 +165,7 @@ def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step
     if missing := [r.folder for r in runs if r.nearest(checkpoint) != checkpoint]:
         raise StoreError(
             f"the roots of checkpoint {checkpoint} differ, but both runs re-execute to one state; what was stored "
-            "instead is not kept in "
-            f"{' and '.join(map(str, missing))}"
+            f"instead is not kept in {' and '.join(map(str, missing))}"
         )
     stored = [r.load_state(checkpoint) for r in runs]
     executed = [to_words(t) for t in state[0]]

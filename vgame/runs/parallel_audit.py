@@ -132,8 +132,8 @@ class _Work:
             if self.tries[part] >= TRIES:
                 self.error = VgameError(
                     f"checkpoints {part[0]}..{part[1]}: {TRIES} workers ended while they executed them ({error}); "
-                    "there may be too little "
-                    "memory for so many workers: give fewer; or, if a step takes so long, a longer --timeout"
+                    "there may be too little memory for so many workers: give fewer; or, if a step takes so long, a "
+                    "longer --timeout"
                 )
             self.parts.insert(0, part)
             self.say(f"checkpoints {part[0]}..{part[1]}: {error}; another worker executes them")

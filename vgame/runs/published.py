@@ -149,9 +149,8 @@ class Published:
             except Absent:
                 if name == "run.json":
                     raise
-                (self.folder / name).unlink(
-                    missing_ok=True
-                )  # nothing is committed yet, or an earlier version made none
+                # nothing is committed yet, or an earlier version made none
+                (self.folder / name).unlink(missing_ok=True)
         store = store_of(self.folder, bundle, writable=False)
         store.check_roots()
         if not store.roots and store.divergence is None:

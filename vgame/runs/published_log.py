@@ -53,8 +53,7 @@ class PublishedLog:
             except OSError as error:
                 raise Abstain(
                     f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or "
-                    "a "
-                    f"copy of its {', '.join(FILES)}"
+                    f"a copy of its {', '.join(FILES)}"
                 ) from None
             with log:
                 self._keep(name, log)
@@ -126,9 +125,8 @@ class PublishedLog:
             return ""
         return (
             f"the log in {self.source} is not the one that the claim commits (its run root is "
-            f"{mine[0].hex()[:16]}..., claimed is "
-            f"{run_root.hex()[:16]}...): get the committed log from the trainer, remove the copy {self.own} and start "
-            "again"
+            f"{mine[0].hex()[:16]}..., claimed is {run_root.hex()[:16]}...): get the committed log from the trainer, "
+            f"remove the copy {self.own} and start again"
         )
 
 

@@ -47,8 +47,7 @@ def start_of(store: Store) -> Start:
     if not store.done:
         raise VgameError(
             f"{store.folder} is at step {store.step} of {store.bundle.steps}: train it to its end first, or start "
-            "from its weights alone: "
-            "initial=run.state_dict()"
+            "from its weights alone: initial=run.state_dict()"
         )
     labels, state = store.bundle.program.labels.state, state_after(store, store.step)
     tensors = {l.name: t.cpu().reshape(l.shape) for l, t in zip(labels, state, strict=True)}

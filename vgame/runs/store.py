@@ -220,8 +220,7 @@ class Store:
             if kept[c : c + 1] != [check]:
                 raise StoreError(
                     f"the roots in {self.folder} are damaged at checkpoint {c + 1}: nothing is claimed or continued "
-                    "from them; restore the "
-                    "folder from a copy, or move it away and run again"
+                    "from them; restore the folder from a copy, or move it away and run again"
                 )
 
     def _checks(self) -> list[bytes]:
@@ -319,8 +318,7 @@ class Store:
         if (kept := tensors_root(Kind.STATE, read_tensors(path, labels))) != root:
             raise StoreError(
                 f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing "
-                "is committed, see to "
-                "the disk and resume"
+                "is committed, see to the disk and resume"
             )
         return root
 
@@ -351,8 +349,7 @@ class Store:
         if root != self.roots[checkpoint - 1]:
             raise StoreError(
                 f"the checkpoint {self._path(step)} is damaged: its root is {root.hex()}, "
-                f"{self.roots[checkpoint - 1].hex()} "
-                "was committed; delete the file and resume from an earlier one"
+                f"{self.roots[checkpoint - 1].hex()} was committed; delete the file and resume from an earlier one"
             )
         return state
 

@@ -22,9 +22,8 @@ class _Cache(FunctionCache):
     def __init__(self, function: Callable) -> None:
         super().__init__(function)
         folder = Path(function.__code__.co_filename).parent
-        files = [
-            p for place in (folder.parent, folder) for p in sorted(place.glob("[!.]*.py"))
-        ]  # an editor's are hidden
+        # an editor's are hidden
+        files = [p for place in (folder.parent, folder) for p in sorted(place.glob("[!.]*.py"))]
         self._cache_file._source_stamp = [(p.name, p.stat().st_mtime_ns, p.stat().st_size) for p in files]
 
     def load_overload(self, *args: Any) -> Any:

@@ -57,9 +57,8 @@ class Reporter(Silence):
 
     def __init__(self, json_lines: bool = False, who: str = "") -> None:
         self.json_lines, self.who = json_lines, who
-        self.listeners: list[
-            Callable[[str, dict[str, Any]], None]
-        ] = []  # hear every event, also where nothing can be written
+        # hear every event, also where nothing can be written
+        self.listeners: list[Callable[[str, dict[str, Any]], None]] = []
         self.console = self._make_console()
         self._unheard = False
         self._bar: Progress | None = None

@@ -60,8 +60,7 @@ def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> 
     if isinstance(source, IterableDataset) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise DataError(
             f"{type(source).__name__} has no length and no samples by number; a job reads samples in an order that "
-            "everybody can repeat: "
-            "list(dataset) is a data set that has"
+            "everybody can repeat: list(dataset) is a data set that has"
         )
     if not len(source):
         raise DataError(f"{type(source).__name__} has no sample")
@@ -115,8 +114,7 @@ def _refuse_chance(source: Any, samples: list[Any], make: Collate) -> None:
     if not _same(samples[0], source[0]):
         raise DataError(
             f"{type(source).__name__} gives another sample each time: its random transform would be drawn once, for "
-            "all epochs; "
-            "put it into the loss, on the batch, with vgame.augment or torch's random functions"
+            "all epochs; put it into the loss, on the batch, with vgame.augment or torch's random functions"
         )
     few = samples[: min(len(samples), 8)]
     if not _same(make(few), make(few)):

@@ -166,8 +166,7 @@ def _numbers(path: Path, column: str, array: Any, first: int, depth: int) -> np.
 def _ragged(path: Path, column: str, first: int, found: Any, expected: Any) -> DataError:
     return DataError(
         f"{path}: rows of the column {column} have other lengths, {found} and {expected}, from row {first:,} on; pad "
-        "them, "
-        "or pack them into rows of one length"
+        "them, or pack them into rows of one length"
     )
 
 

@@ -49,27 +49,23 @@ class Task:
     model: nn.Module
     # several, one for each optimizer, take turns: each sees the steps that the optimizers before it have made (a GAN)
     loss: Callable[[nn.Module, Batch], torch.Tensor] | Sequence[Callable[[nn.Module, Batch], torch.Tensor]]
-    optimizer: (
-        torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
-    )  # several step one after the other, each for its own
+    # several step one after the other, each for its own
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
     data: Mapping[str, torch.Tensor] | Dataset | DataLoader
     batch: int = 0  # needed unless a DataLoader says it
     window: int | None = None
     stride: int = 1
     clip: float | None = None  # largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_
     clip_value: float | None = None  # largest absolute value of a gradient, as torch.nn.utils.clip_grad_value_
-    average: float | Literal["equal"] | None = (
-        None  # of the weights, kept beside them: decay of an EMA, or the mean of all steps
-    )
+    # of the weights, kept beside them: decay of an EMA, or the mean of all steps
+    average: float | Literal["equal"] | None = None
     accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
     # of the samples: docs/capture.md; None: shuffled; or a list of sample numbers
     order: Literal["shuffled", "sequential", "streams", "replacement"] | Sequence[int] | torch.Tensor | None = None
-    frozen: Mapping[str, int | tuple[int, int]] = field(
-        default_factory=dict
-    )  # {"encoder.*": 100}: no gradient in the first 100 steps; (50, 99): in these steps
-    schedulers: Sequence[
-        LRScheduler
-    ] = ()  # of torch or transformers; each steps once after every step, as in torch's loop
+    # {"encoder.*": 100}: no gradient in the first 100 steps; (50, 99): in these steps
+    frozen: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
+    # of torch or transformers; each steps once after every step, as in torch's loop
+    schedulers: Sequence[LRScheduler] = ()
     weights: Sequence[float] | torch.Tensor | None = None  # one for each sample: drawn with replacement, in proportion
 
     evaluate: Evaluation | None = None  # what `vgame evaluate` measures after training; no part of the order

@@ -77,9 +77,8 @@ def answer_of(url: str) -> bytes:
     kind = HTTPSConnection if at.scheme == "https" else HTTPConnection
     connection = kind(str(at.hostname), at.port, timeout=SECONDS)
     connection.connect()
-    late = threading.Timer(
-        SECONDS, connection.sock.shutdown, [socket.SHUT_RDWR]
-    )  # a library's timeout is for each piece
+    # a library's timeout is for each piece
+    late = threading.Timer(SECONDS, connection.sock.shutdown, [socket.SHUT_RDWR])
     late.daemon = True
     late.start()
     try:
