@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+from exchange import COMPLAINT, offered
 from frauds import SETUP, SUM, word_lie
 from scene import Play, Scene
 
@@ -206,3 +208,21 @@ def test_a_strangers_text_is_shown_as_text(told: str, expected: str) -> None:
 def test_a_long_text_is_cut() -> None:
     text = shown("m" * 2**20)
     assert text.startswith("m" * LONGEST + "…") and "1,048,576" in text and len(text) < LONGEST + 40
+
+
+def test_a_delivery_is_shown_while_it_runs(scene: Scene, tmp_path: Path) -> None:
+    """Which window runs, whether the client has confirmed, what it requested."""
+    x = offered(scene, tmp_path).finalize()
+    look = reader(scene)
+    job = job_of(look.look(), x.play)
+    assert (job["phase"], job["window_name"]) == ("delivering", "confirm_window")
+    assert job["delivery"] == {"confirmed": False, "requests": 0, "open": 0, "deposits": "0"}
+    x.client.send("confirm", x.id)
+    job = job_of(look.look(), x.play)
+    assert (job["window_name"], job["delivery"]["confirmed"]) == ("key_window", True)
+    x.reveal()
+    assert job_of(look.look(), x.play)["window_name"] == "complaint_window"
+    x.play.advance(COMPLAINT + 1)
+    x.client.send("closeDelivery", x.id)
+    job = job_of(look.look(), x.play)
+    assert (job["phase"], job["window_name"], job["delivery"]) == ("final", None, None)

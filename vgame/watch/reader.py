@@ -80,10 +80,12 @@ class Reader:
     def _facts(self, name: str, job: bytes, events: Sequence[Event]) -> JobFacts:
         state = self.game.job(job)
         verdict = self.game.verdict(job) if state.phase is Phase.CONVICTED else None
-        delivery = None
+        delivery, exchange = None, None
         if state.phase in IN_DELIVERY:
-            delivery = delivery_window(state, self.game.exchange(job), self.game.chain.now())
-        return JobFacts(name, state, list(self.game.all_disputes(job)), events, verdict, self._proofs, delivery)
+            exchange = self.game.exchange(job)
+            delivery = delivery_window(state, exchange, self.game.chain.now())
+        disputes = list(self.game.all_disputes(job))
+        return JobFacts(name, state, disputes, events, verdict, self._proofs, delivery, exchange)
 
     def _agrees(self, facts: Iterable[JobFacts], events: Sequence[Event]) -> bool:
         """Does the contract owe every account what follows from the events?"""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from vgame.chain.records import CAUSES, Dispute, Event, Job, Level, Phase, Standing, Status, Verdict
+from vgame.chain.records import CAUSES, Dispute, Event, Exchange, Job, Level, Phase, Standing, Status, Verdict
 from vgame.execute.reference import Position
 from vgame.watch.descent import Tree, descent, place
 from vgame.watch.differences import State
@@ -38,6 +38,7 @@ class JobFacts:
     verdict: Verdict | None = None
     proofs: Mapping[str, bytes] = field(default_factory=dict)  # transaction -> what `prove` showed
     delivery: tuple[str, int] | None = None  # which window of the delivery runs, and when it ends
+    exchange: Exchange | None = None  # of a delivery that runs
 
 
 def job_records(facts: JobFacts, transactions: Mapping[str, Transaction], programs: Programs) -> State:
@@ -81,6 +82,11 @@ def _move(move: Move) -> dict[str, Any]:
     return {"name": move.name, "disputes": move.disputes, "transaction": move.digest, **told}
 
 
+def _delivery(exchange: Exchange) -> dict[str, Any]:
+    told = {"confirmed": exchange.confirmed, "requests": exchange.requests, "open": exchange.open}
+    return told | {"deposits": str(exchange.deposits)}
+
+
 def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str, Any]:
     job, window = facts.job, WINDOWS.get(facts.job.phase)
     if facts.verdict is not None and facts.verdict.paid:
@@ -102,6 +108,7 @@ def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str,
         "deadline": end,
         "window": getattr(job.spec, window) if window else None,
         "window_name": window,
+        "delivery": _delivery(facts.exchange) if facts.exchange else None,
         "seed": str(job.spec.seed),
         "spec": spec | {"seed": str(job.spec.seed)},
         "checkpoints": job.checkpoints,

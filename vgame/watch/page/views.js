@@ -100,11 +100,23 @@ function standing(index, job) {
     case "created": return `The client has put ${ether(job.spec.reward)} into the contract. A trainer can take the job for another ${left}.`;
     case "accepted": return `The trainer has put down ${ether(job.spec.trainer_bond)} and computes. Its claim is due in ${left}.`;
     case "claimed": return job.open ? `Disputes are open: ${job.open}. The claim can become final only when all are decided.` : `Nobody disputes the claim. It becomes final in ${left}.`;
+    case "delivering": return delivering(job, left);
+    case "revealed": return `The trainer has shown the key, so the client can read the model. It may complain about a wrong piece for another ${left}; then the trainer is paid.`;
+    case "undelivered": return "The claim is right, but its model was not delivered. The client has its money back, the trainer has lost its bond.";
+    case "declined": return "The claim is right. The client declined the model: client and trainer have a quarter of the reward each, the rest is burnt, and the trainer has its bond.";
     case "final": return "Nobody has shown the claim to be wrong in time. The trainer has its reward and its bond.";
     case "convicted": return `Dispute ${job.verdict ? job.verdict.dispute : ""} showed that the claim is wrong: ${job.verdict ? CAUSES[job.verdict.cause] : ""}. The client has its money back, the trainer has lost its bond.`;
     case "expired": return "Nobody took or claimed the job in time. The client has its money back.";
   }
   return "";
+}
+
+// Of the encrypted model: who has to do what next.
+function delivering(job, left) {
+  const d = job.delivery || {};
+  const asked = d.requests ? ` It has requested ${many(d.requests, "piece")} on chain, ${d.open} not answered yet; ${ether(d.deposits)} pay for the answers.` : "";
+  if (job.window_name === "confirm_window") return `The claim is final, and its model is offered, encrypted. The client fetches and checks it for another ${left}: it confirms, requests pieces, or declines.${asked}`;
+  return `${d.confirmed ? "The client has confirmed that it has the encrypted model." : "The client was silent, which counts as a yes."} The trainer has to show the key within ${left}, or it loses its bond.${asked}`;
 }
 
 // Checkpoints that were computed here show as such, where nothing else is known of them.
@@ -183,7 +195,8 @@ function moneyView(index, job) {
 }
 
 function termsTable(job) {
-  const told = { wei: ether, time: duration, count: (n) => Number(n).toLocaleString("en") };
+  const nobody = (address) => /^0x0*$/.test(address);
+  const told = { wei: ether, time: duration, count: (n) => Number(n).toLocaleString("en"), account: (a) => (nobody(a) ? "nobody" : shorten(a)) };
   return table("What was agreed", [
     ["Term", ([name]) => name.replaceAll("_", " ")], ["Value", ([name, , kind]) => told[kind](job.spec[name]), "n"], ["What it means", ([, sentence]) => sentence],
   ], TERMS.filter(([name]) => job.spec[name] !== undefined));

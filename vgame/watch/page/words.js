@@ -104,7 +104,7 @@ const TERMS = [
   ["trainer_bond", "What the trainer loses if it is convicted.", "wei"],
   ["auditor_bond", "What an auditor loses if its dispute is dismissed.", "wei"],
   ["fee", "What a challenge costs beside the bond. It is burnt, unless the trainer is convicted where the challenge looked.", "wei"],
-  ["fee", "What a dispute costs that lies beside the conviction.", "wei"],
+  ["guardian", "An auditor of the client's choice: its fee and its gas come back wherever the trainer is convicted.", "account"],
   ["accept_window", "How long a trainer may take to accept.", "time"],
   ["claim_window", "How long the accepted job may take to be claimed.", "time"],
   ["challenge_window", "How long a claim can be disputed before it is final.", "time"],
