@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vgame.runs.store import Divergence
     from vgame.schedules import Constant, Cosine, Linear, StepDecay
     from vgame.tasks.mapped import mapped
+    from vgame.tasks.packing import packed
     from vgame.tasks.task import Evaluation, Task
 
 _PLACES = {
@@ -56,6 +57,7 @@ _PLACES = {
     "vgame.job.bundle": ("Bundle",),
     "vgame.job.file": ("LogTerms", "Terms"),
     "vgame.tasks.mapped": ("mapped",),
+    "vgame.tasks.packing": ("packed",),
     "vgame.tasks.task": ("Evaluation", "Task"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
@@ -106,6 +108,7 @@ __all__ = [
     "evaluation_job",
     "locate",
     "mapped",
+    "packed",
     "prepare",
     "train",
 ]

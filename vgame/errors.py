@@ -23,7 +23,7 @@ EXTRAS = {
     **dict.fromkeys(("web3", "eth", "eth_account", "eth_keyfile", "eth_tester", "eth_utils", "hexbytes"), "chain"),
     **dict.fromkeys(("starlette", "uvicorn"), "watch"),
     "sklearn": "demo",
-    "transformers": "hf",
+    **dict.fromkeys(("transformers", "tokenizers"), "hf"),
     **dict.fromkeys(("timm", "torchvision"), "zoo"),
     "triton": "gpu",
     "pyarrow": "data",

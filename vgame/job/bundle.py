@@ -60,6 +60,7 @@ class Bundle:
     log: LogSpec | None = None
     keys: Keys = field(default_factory=dict)  # of the module's state_dict; no bit depends on them
     before: int = 0  # steps that the initial state has behind it, where a run is continued; for who continues this one
+    recipes: dict[str, Any] = field(default_factory=dict)  # name of a data tensor -> how `vgame.packed` made it
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
@@ -124,7 +125,9 @@ class Bundle:
             "depth": self.depth,
             "mode": self.mode,
             "terms": self.terms.model_dump(),
-        } | ({"log": self.log.model_dump(mode="json")} if self.log else {})
+            **({"log": self.log.model_dump(mode="json")} if self.log else {}),
+            **({"recipes": self.recipes} if self.recipes else {}),
+        }
 
 
 def differences(a: Bundle, b: Bundle) -> list[str]:
@@ -231,6 +234,7 @@ def load_bundle(folder: Path) -> Bundle:
         terms,
         log,
         *load_keys(folder, program.labels.state),
+        _recipes(folder / "spec.json", spec.get("recipes", {}), [label.name for label in program.labels.data]),
     )
     refuse_invalid(bundle)
     spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it
@@ -243,6 +247,12 @@ def load_bundle(folder: Path) -> Bundle:
                 "the bundle is damaged or not the one that was ordered: get it again from the client"
             )
     return bundle
+
+
+def _recipes(path: Path, found: Any, names: Sequence[str]) -> dict[str, Any]:
+    if isinstance(found, dict) and all(name in names and isinstance(recipe, dict) for name, recipe in found.items()):
+        return found
+    raise BundleError(f"{path}: recipes = {str(found)[:200]}; recipes of the data {', '.join(names)} are expected")
 
 
 def _read_spec(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from vgame.job.state_keys import module_keys
 from vgame.program.lower import Lowered, lower_task
 from vgame.runs.start import start_from
 from vgame.system.progress import SILENCE, Silence
+from vgame.tasks.packing import recipe_of
 
 
 def prepare(job: JobFile, listener: Silence = SILENCE) -> Bundle:
@@ -32,9 +33,12 @@ def prepare_without_log(job: JobFile, listener: Silence = SILENCE) -> Bundle:
     start = start_from(initial_of(job), task.model)
     lowered: Lowered = lower_task(task, start.schedule(job.schedule), start.before + job.steps, listener)
     state, scalars = start.lowered(lowered)
+    named = zip(lowered.program.labels.data, lowered.data, strict=True)
+    recipes = {label.name: recipe for label, tensor in named if (recipe := recipe_of(tensor))}
     bundle = Bundle(
         lowered.program, state, lowered.data, scalars,
         job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model), start.before,
+        recipes,
     )  # fmt: skip
     refuse_invalid(bundle)
     return bundle
