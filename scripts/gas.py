@@ -111,7 +111,7 @@ class Stage:
     def store(self, name: str) -> Store:
         """A store with the first checkpoint."""
         store = Store(self.folder / name, self.bundle)
-        store.hold()
+        store.lock()
         executor = self.executor()
         store.commit(*next(intervals(self.bundle, executor, executor.initial(self.bundle.state), 1)))
         return store

@@ -41,7 +41,7 @@ from vgame.arithmetic.torch.philox import random_words, shuffle_indices  # noqa:
 from vgame.commit.merkle import Kind  # noqa: E402
 from vgame.commit.tensor import tensors_root, to_words  # noqa: E402
 from vgame.errors import VgameError  # noqa: E402
-from vgame.execute.devices import settle  # noqa: E402
+from vgame.execute.devices import use_device  # noqa: E402
 from vgame.execute.doctor import examine  # noqa: E402
 from vgame.execute.executor import Executor  # noqa: E402
 from vgame.execute.graph import Recorded  # noqa: E402
@@ -294,7 +294,7 @@ def gpu() -> Iterator[None]:
         sys.exit("make gpu needs triton, which is not installed (pip install -e '.[gpu]'); nothing was checked")
     torch.backends.cudnn.allow_tf32 = False
     try:
-        with settle("cuda"):
+        with use_device("cuda"):
             yield
     except VgameError as error:
         sys.exit(f"make gpu: {error}")

@@ -63,11 +63,11 @@ def run(folder: Path, device: str) -> dict[str, Any]:
     """All steps of the bundle on a device."""
     from vgame.commit.merkle import Kind
     from vgame.commit.tensor import tensors_root
-    from vgame.execute.devices import settle
+    from vgame.execute.devices import use_device
     from vgame.job.bundle import load_bundle
     from vgame.runs.folder import executor_of
 
-    with settle(device) as kind:
+    with use_device(device) as kind:
         bundle = load_bundle(folder)
         executor = executor_of(bundle, kind)
         state, roots, seconds, losses = executor.initial(bundle.state), [], [], []

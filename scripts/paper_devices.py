@@ -230,11 +230,11 @@ def compare(first: tuple, second: tuple) -> dict[str, Any]:
 
 
 def main() -> None:
-    from vgame.execute.devices import prepare_environment, settle
+    from vgame.execute.devices import prepare_environment, use_device
 
     order = Order(**json.loads(sys.argv[1]))
     prepare_environment(order.device)
-    with settle(order.device) as kind:
+    with use_device(order.device) as kind:
         found = Device(order, kind).run()
     Path(f"{order.out}.json").write_text(json.dumps(found))
 

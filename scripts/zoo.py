@@ -29,7 +29,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from vgame.execute.devices import prepare_environment, settle
+from vgame.execute.devices import prepare_environment, use_device
 
 DEVICES = ("default", "compatible")
 
@@ -42,7 +42,7 @@ def serve(zoo_file: Path, device: str, autocast: bool) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
     zoo = _module(zoo_file) if device == DEVICES[0] else None
-    with settle(device) as kind:
+    with use_device(device) as kind:
         for line in sys.stdin:
             request = json.loads(line)
             result: dict[str, Any] = {}

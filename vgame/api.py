@@ -46,7 +46,7 @@ from vgame.runs.start import start_of, state_after
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import Committed
 from vgame.schedules import Constant
-from vgame.system.progress import Reporter, Silence
+from vgame.system.progress import NullProgress, Reporter
 from vgame.tasks.task import Task
 
 log = logging.getLogger("vgame")
@@ -348,7 +348,7 @@ def locate(first: Run | Folder, second: Run | Folder, *, device: str = "default"
     folders = _folder(first), _folder(second)
     if not _apart(device):
         return find_difference(*folders, device)[0]
-    found = run_apart("locate", *folders, "--device", device, listener=Silence())["difference"]
+    found = run_apart("locate", *folders, "--device", device, listener=NullProgress())["difference"]
     return None if found is None else Difference(**found)
 
 
@@ -370,7 +370,7 @@ def _apart(device: str) -> bool:
     return bool(find(device).environment)
 
 
-class _Listener(Silence):
+class _Listener(NullProgress):
     """Progress to whom it may concern, stages to the log, and the question whether to stop."""
 
     def __init__(self, progress: bool | Progress, cancel: Cancel | None) -> None:

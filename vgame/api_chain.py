@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from vgame.agents import auditor_service, client, config, delivery, local_run, roles
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.api import save_pretrained
 from vgame.chain import game as contract
 from vgame.chain.connection import Chain
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError
-from vgame.execute.devices import find, settle
+from vgame.execute.devices import find, use_device
 from vgame.job.bundle import Bundle
 from vgame.job.weights import read_weights
 from vgame.system.progress import Reporter
@@ -141,7 +141,7 @@ class _Agent:
     def step(self) -> bool:
         """The next move, if there is one: True if it was made. The first call computes the whole run before. VgameError
         where the world is in the way; the next call tries again."""
-        with settle(self.device) as kind:
+        with use_device(self.device) as kind:
             if self._player is None:
                 self._player = self._start(local_run.LocalRun(self.seat, kind, self.reporter))
             return self._move()
@@ -180,7 +180,7 @@ class TrainerAgent(_Agent):
 
     def run(self) -> str:
         """Play until the job has ended: final or convicted. Outages are waited for."""
-        with settle(self.device) as kind:
+        with use_device(self.device) as kind:
             computation = local_run.LocalRun(self.seat, kind, self.reporter)
             trainer = roles.trainer_of(self.game, self.order.job, computation, self.any_terms)
             return roles.play(trainer, computation, self.reporter, self.seat.poll).name.lower()
@@ -202,8 +202,8 @@ class AuditorAgent(_Agent):
 
     def run(self) -> None:
         """Play until every job that orders the bundle has ended. Outages are waited for."""
-        patience = Patience(self.reporter, self.seat.poll)
+        retry = Retry(self.reporter, self.seat.poll)
         while self._player is None or not self._player.finished:
-            with patience:
+            with retry:
                 if not self.step():
                     time.sleep(self.seat.poll)

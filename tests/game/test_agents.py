@@ -7,7 +7,7 @@ import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from scene import Play, Scene, Setup, due
 
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
@@ -118,30 +118,30 @@ def test_a_crowd_at_the_segments_cannot_run_the_trainer_out_of_time_at_the_run_l
 
 
 def test_patience_says_a_problem_once_and_passes_on_what_is_none_of_the_worlds(capsys) -> None:
-    patience = Patience(Reporter(json_lines=True), 0.001, 0.002)
+    retry = Retry(Reporter(json_lines=True), 0.001, 0.002)
     for _ in range(3):
-        with patience:
+        with retry:
             raise ChainError("no answer")
-    with patience:
+    with retry:
         pass
-    with patience:
+    with retry:
         raise ChainError("no answer")
     assert capsys.readouterr().out.count("no answer") == 2
-    with pytest.raises(KeyboardInterrupt), patience:
+    with pytest.raises(KeyboardInterrupt), retry:
         raise KeyboardInterrupt
 
 
 def test_patience_says_again_what_stays_and_what_is_left_of_the_clock(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     """A base fee is another in every block: that is no new problem."""
-    patience = Patience(Reporter(json_lines=True), 0.0, 0.0, lambda: "7 s are left")
+    retry = Retry(Reporter(json_lines=True), 0.0, 0.0, lambda: "7 s are left")
     for fee in range(5):
-        with patience:
+        with retry:
             raise TooDear(f"the base fee is {fee} gwei")
     out = capsys.readouterr().out
     assert out.count("base fee") == 1 and '"clock": "7 s are left"' in out
-    monkeypatch.setattr(Patience, "AGAIN", -1.0)
+    monkeypatch.setattr(Retry, "AGAIN", -1.0)
     for _ in range(3):
-        with patience:
+        with retry:
             raise TooDear("the base fee is 9 gwei")
     assert capsys.readouterr().out.count("base fee is 9 gwei") == 3
 

@@ -109,7 +109,7 @@ def test_partial_sums_that_cancel_out(scene: Scene) -> None:
 
 # ---- silence ----
 
-SILENCE = {
+NULL_PROGRESS = {
     "reveal": ("timeout", (Level.RUN, 0, 0, 0)),
     "postSegment": ("timeout", (Level.RUN, 0, 0, 1)),
     "postTrace": ("timeout", (Level.SEGMENT, 3, 0, 3)),
@@ -120,14 +120,14 @@ SILENCE = {
 }
 
 
-@pytest.mark.parametrize("move", SILENCE)
+@pytest.mark.parametrize("move", NULL_PROGRESS)
 def test_silence_does_not_help(scene: Scene, move: str) -> None:
     """Before its last opening it loses by the clock, after it by arithmetic."""
     lies, _ = state_lie(6, SUM, 4) if move == "tie" else word_lie(6, SUM, 4)
     play = scene.claimed(SETUP, lies, Bluffer, silent={move})
     auditor = play.auditor()
     play.run_to_end(play.trainer, auditor)
-    check_conviction((play, auditor), *SILENCE[move])
+    check_conviction((play, auditor), *NULL_PROGRESS[move])
 
 
 # ---- false accusations ----

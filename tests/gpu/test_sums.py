@@ -133,11 +133,11 @@ def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatc
     weights = draw(family, 1, 4, 27, seed=1)
     patches = folded.fold(folded.Mirrored(view, backwards), (1, 24, 27))
     copied = (view.flip(backwards) if backwards else view).reshape(1, 24, 27)
-    assert isinstance(patches, folded.Placed) and patches.mirrored
+    assert isinstance(patches, folded.PlacedMatrix) and patches.mirrored
     assert words(dot(weights, patches)) == dot_words(weights, copied)
     turned = folded.fold(folded.Mirrored(view.permute(3, 4, 5, 0, 1, 2), tuple(d - 3 for d in backwards)), (1, 27, 24))
     given = draw(family, 1, 4, 24, seed=2)
-    assert isinstance(turned, folded.Placed) and not turned.mirrored
+    assert isinstance(turned, folded.PlacedMatrix) and not turned.mirrored
     assert words(dot(turned, given)) == dot_words(copied.mT, given)
 
 
@@ -150,7 +150,7 @@ def test_rows_in_runs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = draw(family, 5, 3, 70)
     for view, shape in ((pictures.permute(1, 0, 2), (1, 3, 350)), (pictures.permute(0, 2, 1)[:, ::2], (1, 175, 3))):
         rows = folded.fold(view, shape)
-        assert isinstance(rows, folded.Placed)
+        assert isinstance(rows, folded.PlacedMatrix)
         assert words(sum_rows(rows)[0]) == sum_words(view.reshape(shape)[0])
         assert torch.equal(rows.whole().view(torch.int32), view.reshape(shape).view(torch.int32))
 
@@ -167,5 +167,5 @@ def test_tiles_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     view = words_of.as_strided((2, 30, 2, 5), (280, 1, 40, 2))
     placed = folded.fold(view, (2, 30, 10))
     given = draw("normal", 1, 9, 10, seed=1)
-    assert isinstance(placed, folded.Placed)
+    assert isinstance(placed, folded.PlacedMatrix)
     assert words(dot(placed, given)) == dot_words(view.reshape(2, 30, 10), given)

@@ -15,7 +15,7 @@ from proxy import DrippingProxy, FaultyProxy, HugeProxy, RedirectingProxy, serve
 from scene import Play, Scene
 
 import vgame.chain.http as http_module
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.chain import http
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
@@ -30,20 +30,20 @@ SPEC = SETUP.spec
 LIE = word_lie(6, SUM, 4, 1)[0]
 
 
-def patient(play: Play, chain: Chain, cls: type[Player], lies=None) -> tuple[Player, Patience]:
+def patient(play: Play, chain: Chain, cls: type[Player], lies=None) -> tuple[Player, Retry]:
     """A player whose endpoint is `chain`, kept going as `vgame trainer` and `vgame auditor` keep it going."""
     wallet = Wallet(play.scene.chain)
     play.scene.chain.fund(wallet.address, 100 * 10**18)
     game = Game(chain, play.scene.address, Wallet(chain, wallet.key))
-    return cls(game, play.id, play.machine(lies)), Patience(Reporter(json_lines=True), 0.01, 0.05)
+    return cls(game, play.id, play.machine(lies)), Retry(Reporter(json_lines=True), 0.01, 0.05)
 
 
-def keep_going(players: list[tuple[Player, Patience]], end, seconds: float = 400) -> None:
+def keep_going(players: list[tuple[Player, Retry]], end, seconds: float = 400) -> None:
     limit = time.monotonic() + seconds
     while not end():
         assert time.monotonic() < limit, "the game stands still"
-        for player, patience in players:
-            with patience:
+        for player, retry in players:
+            with retry:
                 player.step()
 
 
@@ -54,12 +54,12 @@ def test_a_fraud_is_convicted_through_a_faulty_endpoint(node: Scene, seed: int) 
         handler.rate, rate = 0.0001, handler.rate
         faulty = Chain(url)
         play = node.claimed(SETUP, LIE)
-        auditor, patience = patient(play, faulty, Auditor)
+        auditor, retry = patient(play, faulty, Auditor)
         handler.rate = rate
-        with patience:
+        with retry:
             play.trainer.game = Game(faulty, node.address, Wallet(faulty, play.trainer.game.wallet.key))
         keep_going(
-            [(play.trainer, Patience(Reporter(json_lines=True), 0.01, 0.05)), (auditor, patience)],
+            [(play.trainer, Retry(Reporter(json_lines=True), 0.01, 0.05)), (auditor, retry)],
             lambda: play.phase is Phase.CONVICTED,
         )
         assert sum(handler.faults.values()) > 10, handler.faults

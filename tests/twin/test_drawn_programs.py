@@ -84,7 +84,7 @@ def test_every_way_gives_the_same_words(every_way: Counter, referee: Contract, t
         every_way["chain"] += any(len(unit.members) > 1 for unit in units)
         every_way["patient"] += any(unit.patient for unit in units)
         decide(StepOnChain(referee, history, STEP), seed, random)
-    assert min(every_way[way] for way in ("round_pass", "Folded", "gathered", "chain", "patient")) > 4, every_way
+    assert min(every_way[way] for way in ("round_pass", "IndexedMatrix", "gathered", "chain", "patient")) > 4, every_way
 
 
 def decide(step: StepOnChain, seed: int, random: Random) -> None:

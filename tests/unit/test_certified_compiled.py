@@ -207,7 +207,7 @@ def test_folded_patches_are_their_copies(family, wide_bound, monkeypatch):
     for x, shape in ((view, (1, 216, 45)), (view, (3, 72, 45)), (turned, (1, 45, 216))):
         other = draw(family, 1, 7, shape[2], seed=1)
         matrix = folded.fold(x, shape)
-        assert isinstance(matrix, folded.Folded) and torch.equal(
+        assert isinstance(matrix, folded.IndexedMatrix) and torch.equal(
             matrix.whole().view(torch.int32), x.reshape(shape).view(torch.int32)
         )
         with compiled_loops(False):
@@ -307,7 +307,7 @@ def test_folded_operands_are_read_in_any_runs(family, width, turned, monkeypatch
     view = draw(family, 3, 40, 9, width).permute(*((1, 0, 2, 3) if turned else (0, 2, 3, 1)))
     shape = (1, 40, 27 * width) if turned else (1, 27 * width, 40)
     matrix, other = folded.fold(view, shape), draw("normal", 1, 7, shape[2], seed=2)
-    assert isinstance(matrix, folded.Folded)
+    assert isinstance(matrix, folded.IndexedMatrix)
     with compiled_loops(False):
         passes = dot(other, view.reshape(shape)).view(torch.int32)
     assert torch.equal(dot(other, matrix).view(torch.int32), passes)
@@ -321,7 +321,7 @@ def test_folded_sums_are_their_copies(family, height, monkeypatch):
     monkeypatch.setattr(folded, "LEAST", 0)
     view = draw(family, 6, 5, height, 7).permute(1, 0, 2, 3)
     matrix = folded.fold(view, (1, 5, 42 * height))
-    assert isinstance(matrix, folded.Folded)
+    assert isinstance(matrix, folded.IndexedMatrix)
     with compiled_loops(False):
         passes = sum_rows(view.reshape(1, 5, 42 * height)).view(torch.int32)
     assert torch.equal(sum_rows(matrix).view(torch.int32), passes)
@@ -336,7 +336,7 @@ def test_runs_of_rows_that_are_no_neighbours(family, width, monkeypatch):
     monkeypatch.setattr(folded, "LEAST", 0)
     view = draw(family, 6, 10, width)[:, ::2].permute(1, 0, 2)
     matrix = folded.fold(view, (1, 5, 6 * width))
-    assert isinstance(matrix, folded.Folded)
+    assert isinstance(matrix, folded.IndexedMatrix)
     with compiled_loops(False):
         passes = sum_rows(view.reshape(1, 5, 6 * width)).view(torch.int32)
     assert torch.equal(sum_rows(matrix).view(torch.int32), passes)
@@ -366,7 +366,7 @@ def test_sums_of_permuted_rows(run, monkeypatch):
     monkeypatch.setattr(folded, "LEAST", 0)
     view = draw("normal", 50, 2, 2, run).permute(0, 2, 1, 3)
     matrix = folded.fold(view.permute(1, 2, 0, 3), (1, 4, 50 * run))
-    assert isinstance(matrix, folded.Folded)
+    assert isinstance(matrix, folded.IndexedMatrix)
     expected = sum_rows(view.permute(1, 2, 0, 3).reshape(1, 4, 50 * run))
     assert torch.equal(sum_rows(matrix).view(torch.int32), expected.view(torch.int32))
 

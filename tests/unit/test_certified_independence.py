@@ -17,8 +17,7 @@ from certified_data import FAMILIES, dot_words, draw, sum_words, words
 
 from vgame.arithmetic.certified import counting, dot, one_hot_sum, reversed_order, sum_rows
 from vgame.arithmetic.torch import exact as exact_tier
-from vgame.arithmetic.torch import one_hot, products, row_facts, sums
-from vgame.arithmetic.torch import rounding_test as acceptance
+from vgame.arithmetic.torch import one_hot, products, rounding_test, row_facts, sums
 from vgame.arithmetic.torch.perturbed import KINDS, perturbed_products
 
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -78,7 +77,7 @@ def test_a_broken_promise_shows(kind, k):
 def test_the_bound_is_needed(monkeypatch):
     """Red twin: with a bound that is too small by 2^20, promised errors change bits."""
     expected = results("normal", 768, nullcontext())
-    monkeypatch.setattr(acceptance, "UNIT", acceptance.UNIT * 2.0**-20)
+    monkeypatch.setattr(rounding_test, "UNIT", rounding_test.UNIT * 2.0**-20)
     differences = [
         int((x != y).sum())
         for kind in KINDS

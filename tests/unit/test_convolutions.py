@@ -15,7 +15,7 @@ from vgame.arithmetic.numba import filtering as compiled_filtering
 from vgame.arithmetic.torch import convolutions, products
 from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.arithmetic.torch.convolutions import FilteredTile, dot
-from vgame.arithmetic.torch.indexed_matrix import Folded, Mirrored, fold
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Mirrored, fold
 from vgame.arithmetic.torch.products import Tile
 from vgame.system.threads import ours
 
@@ -81,7 +81,7 @@ def test_filters_may_lie_anywhere():
     pictures, filters = draw("normal", 2, 24, 10, 8), draw("normal", 24, 5, 9, seed=1)
     matrix = fold(filters.permute(1, 0, 2), (1, 5, 24 * 9))
     rows = patches(pictures, backwards=True)
-    assert isinstance(matrix, Folded) and same(dot(matrix, rows), products.dot(matrix.whole(), rows.whole()))
+    assert isinstance(matrix, IndexedMatrix) and same(dot(matrix, rows), products.dot(matrix.whole(), rows.whole()))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -118,7 +118,7 @@ def test_errors_are_within_the_bound(family):
                 assert norms * (1 + Fraction(1, 1 << 19)) >= sum(map(abs, terms))
 
 
-def _tile(filters: Tensor, rows: Folded) -> FilteredTile:
+def _tile(filters: Tensor, rows: IndexedMatrix) -> FilteredTile:
     transforms = convolutions.transform_filters(filters[0], rows.patches.backwards)
     return FilteredTile(filters, rows, torch.empty(1, filters.shape[1], rows.shape[1]), transforms, rows, 0)
 
@@ -172,13 +172,13 @@ def test_low_bit_data_goes_the_direct_way(ways):
 @pytest.mark.parametrize("shape", [{"stride": 2}, {"dilation": 2}, {"size": 5}, {"size": 1}])
 def test_other_convolutions_are_no_such_patches(shape):
     rows = patches(draw("normal", 2, 3, 15, 15), **shape)
-    assert not isinstance(rows, Folded) or rows.patches is None
+    assert not isinstance(rows, IndexedMatrix) or rows.patches is None
 
 
 @pytest.mark.parametrize("sizes", [(7, 8), (8, 7)])
 def test_an_odd_number_of_lines_or_words_is_not_filtered(sizes):
     rows = patches(draw("normal", 2, 3, sizes[0] + 2, sizes[1] + 2))
-    assert isinstance(rows, Folded) and rows.patches is None
+    assert isinstance(rows, IndexedMatrix) and rows.patches is None
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_other_views_are_no_such_patches(sizes, steps):
     """Words of a picture that are no neighbours; pictures that no single step leads through."""
     view = draw("normal", 384).as_strided((*sizes, 3, 3, 3), steps)
     rows = fold(view, (sizes[0], 72 // sizes[0], 27))
-    assert isinstance(rows, Folded) and rows.patches is None
+    assert isinstance(rows, IndexedMatrix) and rows.patches is None
 
 
 def test_mirrored_pictures_are_no_such_patches():

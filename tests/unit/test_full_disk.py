@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from logged_runs import job
 
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.cli.runs import audit_offline
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
@@ -41,7 +41,7 @@ def once(write: Callable[[], None]) -> None:
 
 def agent(write: Callable[[], None]) -> None:
     """Writes as an agent does."""
-    Patience(Reporter(), 0.0, 0.0).insist(write)
+    Retry(Reporter(), 0.0, 0.0).insist(write)
 
 
 def compute(folder: Path, bundle: Bundle, insist: Callable, halt: int = 0, keep: int = 1) -> Store:
@@ -106,7 +106,7 @@ def test_every_write_of_a_run_is_made_again(
         assert "No space left on device" in said and "(trying again)" in said
         assert files(folder) == whole and disk.flushes > n + 2
         store.release()
-        type(store)(folder, bundle).hold()  # its checks are whole
+        type(store)(folder, bundle).lock()  # its checks are whole
         shutil.rmtree(folder)
 
 

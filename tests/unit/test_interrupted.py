@@ -100,7 +100,7 @@ def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path
     ):
         (left.parent / name).write_bytes(b"half")
     store = open_run(run, writable=True)
-    store.hold()
+    store.lock()
     assert not list(run.rglob(".*"))
     code, _, err = finish(start(bundle, run))
     assert code == 1 and err.count("\n") == 1 and "is being written by another process" in err
@@ -109,7 +109,7 @@ def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path
     code, last, _ = finish(start(bundle, run))
     assert (code, last["root"]) == (0, whole)
     with pytest.raises(StoreError, match="has just written to"):
-        late.hold()
+        late.lock()
 
 
 def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: str, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: 
     path.write_bytes(roots[:-1] + bytes([roots[-1] ^ 1]))
     checks.write_bytes(kept[:-32])
     with pytest.raises(StoreError, match=f"damaged at checkpoint {STEPS // INTERVAL}"):
-        open_run(run, writable=True).hold()
+        open_run(run, writable=True).lock()
     checks.write_bytes(kept)
     path.write_bytes(roots)
     assert finish(start(bundle, run))[1]["root"] == whole

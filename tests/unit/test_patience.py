@@ -7,16 +7,16 @@ import time
 
 import pytest
 
-from vgame.agents.retry import Deferred, Patience
+from vgame.agents.retry import Deferred, Retry
 from vgame.chain.connection import calldata_floor
 from vgame.errors import ChainError, Over, VgameError
 from vgame.system.progress import Reporter
 
 
 def test_what_nobody_foresaw_is_said_with_its_place_and_borne(capsys: pytest.CaptureFixture[str]) -> None:
-    patience = Patience(Reporter(), 0.0, 0.0)
+    retry = Retry(Reporter(), 0.0, 0.0)
     for _ in range(3):
-        with patience:
+        with retry:
             calldata_floor(None)  # type: ignore[arg-type]
     out = capsys.readouterr().out
     assert out.count("unforeseen") == 1
@@ -24,22 +24,22 @@ def test_what_nobody_foresaw_is_said_with_its_place_and_borne(capsys: pytest.Cap
 
 
 def test_what_computes_does_not_try_for_ever() -> None:
-    with pytest.raises(ZeroDivisionError), Patience(Reporter(), 0.0, bears=VgameError):
+    with pytest.raises(ZeroDivisionError), Retry(Reporter(), 0.0, bears=VgameError):
         1 / 0  # noqa: B018
 
 
 def test_that_all_is_over_is_believed_when_it_is_said_three_times_in_a_row() -> None:
-    patience = Patience(Reporter(), 0.0, 0.0)
+    retry = Retry(Reporter(), 0.0, 0.0)
     for problem in (Over, Over, ChainError, Over, Over):
-        with patience:
+        with retry:
             raise problem("over")
-    with pytest.raises(Over), patience:
+    with pytest.raises(Over), retry:
         raise Over("over")
 
 
 def test_what_failed_is_left_out_for_a_while_and_nobody_waits() -> None:
-    patience, begin = Deferred(Reporter(), 30.0), time.monotonic()
-    assert patience.due
-    with patience:
+    retry, begin = Deferred(Reporter(), 30.0), time.monotonic()
+    assert retry.due
+    with retry:
         raise ChainError("no answer")
-    assert not patience.due and time.monotonic() - begin < 10
+    assert not retry.due and time.monotonic() - begin < 10

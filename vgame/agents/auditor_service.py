@@ -10,13 +10,13 @@ from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import matches
-from vgame.agents.retry import Deferred, Patience
+from vgame.agents.retry import Deferred, Retry
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.player import each
+from vgame.dispute.player import run_duties
 from vgame.errors import Abstain
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.job.bundle import load_bundle
 from vgame.job.terms import INCLUSION, auditor_shortcomings
 from vgame.system.progress import Reporter
@@ -27,15 +27,15 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
     if seat.log is None and load_bundle(seat.bundle).mode == "logged":
         raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
     game = open_game(seat, reporter)
-    with settle(seat.device) as kind:
+    with use_device(seat.device) as kind:
         hello(reporter, "auditor", seat.device)
         computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
         computation.run()
         computation.rehearse()
         watch = AuditorService(game, computation, reporter, seat.poll, limits)
-        patience = Patience(reporter, seat.poll)
+        retry = Retry(reporter, seat.poll)
         while not (once and watch.finished):
-            with patience:
+            with retry:
                 if not watch.round():
                     time.sleep(seat.poll)
 
@@ -63,7 +63,7 @@ class AuditorService:
     def __init__(self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits) -> None:
         self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
         self.auditors: dict[bytes, Auditor] = {}
-        self.patience: dict[bytes, Deferred] = {}
+        self.retry: dict[bytes, Deferred] = {}
         self.foreign: set[tuple[object, ...]] = set()
         self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
@@ -74,11 +74,11 @@ class AuditorService:
         return bool(self.auditors) and all(map(self._over, self.auditors))
 
     def _over(self, job: bytes) -> bool:
-        return self.ended.get(job, (0, 0.0))[0] >= Patience.LOOKS
+        return self.ended.get(job, (0, 0.0))[0] >= Retry.LOOKS
 
     def round(self) -> bool:
         """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
-        return each([self.look, self.play])
+        return run_duties([self.look, self.play])
 
     def look(self) -> bool:
         """New jobs that order this bundle."""
@@ -92,16 +92,16 @@ class AuditorService:
             self.auditors[job] = Auditor(self.game, job, self.computation.history)
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
-            self.patience[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
+            self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
         return False
 
     def play(self) -> bool:
         """What is due in each job."""
         acted, now = False, time.monotonic()
-        due = [job for job, patience in self.patience.items() if patience.due]
+        due = [job for job, retry in self.retry.items() if retry.due]
         old = [job for job in due if self._over(job) and now - self.ended[job][1] > self.AGAIN][: self.OLD]
         for job in [*(job for job in due if not self._over(job)), *old]:
-            with self.patience[job]:
+            with self.retry[job]:
                 acted |= self._round(job, self.auditors[job])
         if self.old:
             root = self.computation.run_root.hex()
@@ -117,14 +117,14 @@ class AuditorService:
         if phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING} and not self._compares(auditor, state):
             return True
         if phase is Phase.NONE:  # a reorganisation, or there never was one
-            del self.auditors[job], self.patience[job]
+            del self.auditors[job], self.retry[job]
             return False
         if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
                 self._note(job, True)
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
             duties.insert(0, partial(self.compare, job, auditor, state))
-        acted = each(duties)
+        acted = run_duties(duties)
         self._note(job, not acted and self._nothing_left(job, state))
         return acted
 

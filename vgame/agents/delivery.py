@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgame.agents.order import find_order
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.chain.game import Game
 from vgame.errors import DeliveryError
 from vgame.system.progress import Reporter
@@ -90,9 +90,9 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
     elements = [source.elements for source in bundle.program.sources]
     record = partial(source_record, bundle)
     buyer = Buyer(game, job, elements, Source(url).get, out.with_name(f"{out.name}.sealed"), record, progress)
-    patience = Patience(reporter, poll)
+    retry = Retry(reporter, poll)
     while True:
-        with patience:
+        with retry:
             if buyer.ready():
                 write_state(bundle, buyer, out)
                 break

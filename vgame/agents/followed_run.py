@@ -60,7 +60,7 @@ class FollowedRun(LocalRun):
 
     def run(self, hurry: Callable[[], str] = lambda: "") -> None:
         """To the end, or to the first checkpoint that the trainer has wrong."""
-        self.patience.hurry = hurry
+        self.retry.hurry = hurry
         while not (self.store.done or self.parted):
             if not self._follow():
                 self._compute(self, 1)
@@ -78,7 +78,7 @@ class FollowedRun(LocalRun):
         def progress(step: int, loss: float) -> None:
             self.reporter.progress("training", step, self.bundle.steps, f"loss {loss:.4f}")
 
-        train(run.store, run.stepper, progress, self.patience.insist, most=intervals)
+        train(run.store, run.stepper, progress, self.retry.insist, most=intervals)
 
     # ---- what is published ----
 

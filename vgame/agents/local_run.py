@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgame.agents.client import off_chain
 from vgame.agents.config import AgentConfig
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.attacks.adversaries import ATTACKS
 from vgame.chain.game import Game
 from vgame.chain.records import Job
@@ -38,7 +38,7 @@ class LocalRun:
     published: PublishedLog | None = None
 
     def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
-        self.reporter, self.patience = reporter, Patience(reporter, seat.poll, bears=VgameError)
+        self.reporter, self.retry = reporter, Retry(reporter, seat.poll, bears=VgameError)
         reporter.stage("reads the bundle, and hashes its state and data")
         self.bundle = load_bundle(seat.bundle)
         if why := off_chain(self.bundle):
@@ -97,12 +97,12 @@ class LocalRun:
                 return log
             raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")
 
-        return self.patience.insist(whole)
+        return self.retry.insist(whole)
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """StoreError where another process computes this run: asked before a bond is put on it."""
         if not self.store.done:
-            self.store.hold()
+            self.store.lock()
 
     def run(self, hurry: Callable[[], str] = lambda: "") -> None:
         """Train or re-train to the end; a disk that takes nothing is waited for, while a clock may run (`hurry`)."""
@@ -113,8 +113,8 @@ class LocalRun:
         def progress(step: int, loss: float) -> None:
             self.reporter.progress("training", step, bundle.steps, f"loss {loss:.4f}")
 
-        self.patience.hurry = hurry
-        train(self.store, self.stepper, progress, self.patience.insist)
+        self.retry.hurry = hurry
+        train(self.store, self.stepper, progress, self.retry.insist)
         stop, root = self.store.divergence, self.store.roots[-1].hex() if self.store.roots else ""
         seconds = time.monotonic() - begin
         fields = {"root": root, "step": self.store.step, "stop": asdict(stop) if stop else None, "seconds": seconds}

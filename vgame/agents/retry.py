@@ -15,7 +15,7 @@ from vgame.system.progress import Reporter
 T = TypeVar("T")
 
 
-class Patience:
+class Retry:
     """Temporary failures are reported and retried after ever longer pauses. They are reported again once in a while,
     with what is left of clocks that run meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it does
     this for; whatever an endpoint shows can raise any."""
@@ -72,7 +72,7 @@ class Patience:
                 return duty()
 
 
-class Deferred(Patience):
+class Deferred(Retry):
     """What failed is left out until its time comes: nothing else has to wait for it."""
 
     until = 0.0

@@ -13,12 +13,12 @@ from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.delivery import delivered_folder, seller_of
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import find_order
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, STANDING, JobSpec, Phase
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.system.progress import Reporter
 
 # ---- computing ----
@@ -30,7 +30,7 @@ from vgame.system.progress import Reporter
 def run_trainer(seat: AgentConfig, job: bytes, reporter: Reporter, any_terms: bool = False) -> Phase:
     """Accept a job, train it, claim, defend, finalize, withdraw; the phase in which it ended."""
     game = open_game(seat, reporter)
-    with settle(seat.device) as kind:
+    with use_device(seat.device) as kind:
         hello(reporter, "trainer", seat.device)
         computation = LocalRun(seat, kind, reporter)
         trainer = trainer_of(game, job, computation, any_terms)
@@ -49,7 +49,7 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     trainer.terms = JobSpec(**computation.bundle.order)
     if trainer.terms.confirm_window:
         trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
-    computation.hold()
+    computation.lock()
     trainer.accept()
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
     computation.run(trainer.hurry)
@@ -59,7 +59,7 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
 def run_delegate(seat: AgentConfig, job: bytes, reporter: Reporter) -> Phase:
     """Compute a job, then answer for its trainer, which has named this account; the phase in which it ended."""
     game = open_game(seat, reporter)
-    with settle(seat.device) as kind:
+    with use_device(seat.device) as kind:
         hello(reporter, "trainer's delegate", seat.device)
         computation = LocalRun(seat, kind, reporter)
         find_order(game, computation.bundle, job)
@@ -68,7 +68,7 @@ def run_delegate(seat: AgentConfig, job: bytes, reporter: Reporter) -> Phase:
         store = computation.store.folder.parent
         if delegate.terms.confirm_window and (delivered_folder(store, job) / "key").exists():
             delegate.seller = seller_of(computation.bundle, computation.history, store, job)
-        computation.hold()
+        computation.lock()
         computation.run(delegate.hurry)
         with executed_ahead(delegate, computation, seat):
             return play(delegate, computation, reporter, seat.poll)
@@ -92,16 +92,16 @@ def executed_ahead(trainer: Trainer, computation: LocalRun, seat: AgentConfig) -
 
 def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: float) -> Phase:
     """Claim what was computed, then make moves until the job has ended and there is nothing left to do."""
-    patience, claimed, looks = Patience(reporter, poll, hurry=trainer.hurry), False, 0
+    retry, claimed, looks = Retry(reporter, poll, hurry=trainer.hurry), False, 0
     while True:
-        with patience:
+        with retry:
             acted, phase = trainer.step(), trainer.look().phase
             if not claimed and phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING}:
                 claimed = True
                 text, root = "posted its claim" if trainer.windows else "sees the claim", computation.run_root.hex()
                 reporter.emit("claimed", f"{text}, run root {root}, run in {computation.store.folder}", run_root=root)
             looks = looks + 1 if phase in {Phase.CONVICTED, *ENDED} and not acted else 0
-            if looks == patience.LOOKS:
+            if looks == retry.LOOKS:
                 name, paid = phase.name.lower(), trainer.withdrawn
                 reporter.emit("ended", f"the job ended: {name}{_withdrawn(paid)}", phase=name, withdrawn=paid)
                 return phase

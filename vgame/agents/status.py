@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
-from vgame.agents.retry import Patience
+from vgame.agents.retry import Retry
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase, Standing, Turn, delivery_window
 from vgame.dispute.player import DISPUTE_GAS
@@ -107,9 +107,9 @@ def show_status(game: Game, reporter: Reporter, only: bytes | None, account: str
     if follow is None:
         _print_status(game, reporter, only, account, None)
         return
-    before, patience = None, Patience(reporter, follow)
+    before, retry = None, Retry(reporter, follow)
     while True:
-        with patience:
+        with retry:
             before = _print_status(game, reporter, only, account, before)
             time.sleep(follow)
 
@@ -261,9 +261,9 @@ def watch(
             reporter.emit("calm", f"nothing alarming in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
         return len(found)
     standing: set[Place] = set()
-    patience = Patience(reporter, every)
+    retry = Retry(reporter, every)
     while True:
-        with patience:
+        with retry:
             standing = _report_alarms(game, reporter, account, forecast, standing)
             time.sleep(every)
 

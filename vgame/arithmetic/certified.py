@@ -5,7 +5,7 @@ kernel, order, thread count, device and vendor. Each function has a twin on word
 vgame/arithmetic/reference/functions.py.
 
 The way of an element (docs/numerics-products.md proves each step):
-vendor's binary64 sum -> rounding test (acceptance) -> exactness test (row_facts) -> exact tier (exact_tier, slices).
+vendor's binary64 sum -> rounding test (rounding_test) -> exactness test (row_facts) -> exact tier (exact_tier, slices).
 
 Each step is torch passes on any device; on a CPU compiled loops (compiled.py), on CUDA Triton kernels (gpu/) take their
 place and give the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).

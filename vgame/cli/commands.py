@@ -48,11 +48,11 @@ def doctor(device: DeviceName = "default", json: Json = False) -> None:
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    from vgame.execute.devices import settle
+    from vgame.execute.devices import use_device
     from vgame.execute.doctor import examine
 
     reporter, bad = Reporter(json), []
-    with settle(device) as kind:
+    with use_device(device) as kind:
         for finding in examine(kind):
             mark = {True: "ok  ", False: "BAD ", None: "    "}[finding.ok]
             reporter.emit(

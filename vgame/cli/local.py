@@ -10,7 +10,7 @@ import typer
 
 from vgame.cli.options import DeviceName, GameAddress, Json, Rpc, app, check_number, job_id
 from vgame.errors import VgameError
-from vgame.system.progress import SILENCE, Reporter
+from vgame.system.progress import NULL_PROGRESS, Reporter
 
 
 @app.command()
@@ -43,7 +43,7 @@ def prepare(
     from vgame.runs.prepare import prepare as prepare_bundle
 
     reporter = Reporter(json)
-    bundle = prepare_bundle(read_job_file(job), SILENCE if json else reporter)
+    bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter)
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     program = bundle.program

@@ -22,7 +22,7 @@ from vgame.runs.parallel_audit import Workers, chance
 from vgame.runs.shared import train_shared
 from vgame.runs.store import Store
 from vgame.runs.trace import trace_step
-from vgame.system.progress import SILENCE, Reporter
+from vgame.system.progress import NULL_PROGRESS, Reporter
 
 
 def train_offline(
@@ -38,14 +38,14 @@ def train_offline(
 ) -> None:
     """Train and say what came out, once for all ranks. A run that diverges ends with an error that names step and
     operator."""
-    capturing, profile = SILENCE if reporter.json_lines else reporter, None
+    capturing, profile = NULL_PROGRESS if reporter.json_lines else reporter, None
     metrics = TensorBoard(tensorboard) if tensorboard and own_rank() == 0 else None
     if is_shared():
         if with_profile:
             raise VgameError(
                 "--profile looks at one process, and several ranks were started; leave it out, or start one"
             )
-        heard = (reporter, capturing) if own_rank() == 0 else (SILENCE, SILENCE)
+        heard = (reporter, capturing) if own_rank() == 0 else (NULL_PROGRESS, NULL_PROGRESS)
         store = train_shared(source, run, device, keep, *heard, timeout=timeout, check=check, metrics=metrics)
         if store is None:
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from vgame.errors import VgameError
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.execute.work import operations
 from vgame.job.bundle import load_bundle
 from vgame.job.file import Terms, problems
@@ -27,7 +27,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
     if prices.censorship < 0:
         raise VgameError(f"--censorship is a number of seconds, at least 0, got {prices.censorship}")
     bundle = load_bundle(folder)
-    with settle(device) as kind:
+    with use_device(device) as kind:
         reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
         here = measure(bundle, executor_of(bundle, kind))
     pace = Pace(slower * here.step, slower * here.trace, slower * here.worst, slower * here.state)

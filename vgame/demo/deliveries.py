@@ -24,7 +24,7 @@ from vgame.chain.records import Phase
 from vgame.commit.tensor import to_words
 from vgame.delivery.fetch import Source
 from vgame.demo.result import Sale
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.system.progress import Reporter
 from vgame.tasks.task import Task
 from vgame.watch.money import CONTRACT, balances, flows
@@ -70,9 +70,9 @@ class Order:
         self.bundle.save(folder)
         story.page.programs.add(self.bundle)
         seat = AgentConfig(story.url, story.game.address, folder, story.folder / "delivery-run")
-        with settle("default") as kind:
+        with use_device("default") as kind:
             computation = LocalRun(seat, kind, _Quiet())
-            computation.hold()
+            computation.lock()
             computation.run()
         self.history = computation.history
         self.words = [to_words(t) for t in self.history.state_tensors(self.bundle.steps)]

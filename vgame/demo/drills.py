@@ -16,7 +16,7 @@ from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import load_bundle
 from vgame.system.progress import Reporter
@@ -29,7 +29,7 @@ def run_adversary(seat: AgentConfig, reporter: Reporter) -> None:
     Prints `played` when a job has ended (or the accusation has), so a demonstration can give the next order.
     """
     game = open_game(seat)
-    with settle(seat.device) as kind:
+    with use_device(seat.device) as kind:
         hello(reporter, "adversary", seat.device)
         for line in sys.stdin:
             order = json.loads(line)
@@ -70,7 +70,7 @@ def _accuse(seat: AgentConfig, game: Game, kind: str, job: bytes, how: str, repo
 
 def run_roots(bundle_folder: Path, modes: Sequence[str], device: str, reporter: Reporter) -> None:
     """State root after every step in any rounding modes, to see where two devices part."""
-    with settle(device) as kind:
+    with use_device(device) as kind:
         bundle = load_bundle(bundle_folder)
         for mode in modes:
             executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode, kind)

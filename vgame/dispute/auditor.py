@@ -16,7 +16,7 @@ from vgame.chain.records import CAUSES, Dispute, Job, Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
-from vgame.dispute.player import Player, each, is_open, one_of
+from vgame.dispute.player import Player, is_open, one_of, run_duties
 from vgame.errors import Abstain, ContractError, NotYet
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Auditor(Player):
         match job.phase:
             case Phase.CLAIMED:
                 view = ClaimView(self, job)
-                return each([lambda: self.refill() or self.play(view) or self.challenge(view), view.complain])
+                return run_duties([lambda: self.refill() or self.play(view) or self.challenge(view), view.complain])
             case Phase.CONVICTED:
                 return self.collect(ClaimView(self, job))
         return self.withdraw()

@@ -171,7 +171,7 @@ class Player:
         return True
 
 
-def each(duties: Iterable[Callable[[], bool]]) -> bool:
+def run_duties(duties: Iterable[Callable[[], bool]]) -> bool:
     """Do all duties, whatever becomes of one of them; True if any did something. The first error is raised when all are
     through."""
     acted, problems = False, []

@@ -1,7 +1,7 @@
 """Devices: hardware and software configurations that compute. Several of them fit on one CPU.
 
-`prepare_environment` must run before torch is imported (it only sets environment variables); `settle` runs after. The
-command line uses the names, and so do the tests that show that bits do not depend on the device.
+`prepare_environment` must run before torch is imported (it only sets environment variables); `use_device` runs after.
+The command line uses the names, and so do the tests that show that bits do not depend on the device.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def prepare_environment(name: str) -> None:
 
 
 @contextmanager
-def settle(name: str) -> Iterator[str]:
+def use_device(name: str) -> Iterator[str]:
     """Make this process the device; yields torch's name of it. Refuses a device that flushes subnormals to zero."""
     import torch
 

@@ -16,7 +16,7 @@ import torch
 from vgame.arithmetic import certified, gate
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.torch import elementary, narrow
-from vgame.arithmetic.torch.indexed_matrix import Folded
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
 from vgame.arithmetic.torch.vendor import vendor
 from vgame.system.threads import Runner, each
 
@@ -182,10 +182,12 @@ class Correct:
         result = (kernel or OTHER[function])(*operands)
         return narrow.pointwise(function, result, operands) if bfloat16 else result
 
-    def dot(self, a: Tensor | Folded, b: Tensor | Folded, run: Runner = each, bfloat16: bool = False) -> Tensor:
+    def dot(
+        self, a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each, bfloat16: bool = False
+    ) -> Tensor:
         return certified.dot(a, b, run, bfloat16)
 
-    def sum_rows(self, a: Tensor | Folded, bfloat16: bool = False) -> Tensor:
+    def sum_rows(self, a: Tensor | IndexedMatrix, bfloat16: bool = False) -> Tensor:
         return certified.narrow_rows(a) if bfloat16 else certified.sum_rows(a)
 
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int, bfloat16: bool = False) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.torch import elementary
-from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, PlacedMatrix
 from vgame.arithmetic.torch.products import unfolded
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
@@ -123,16 +123,20 @@ class Logged(Correct):
         return self.program.operators[self._contractions[self._next]]
 
     def dot(
-        self, a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each, bfloat16: bool = False
+        self,
+        a: Tensor | IndexedMatrix | PlacedMatrix,
+        b: Tensor | IndexedMatrix | PlacedMatrix,
+        run: Runner = each,
+        bfloat16: bool = False,
     ) -> Tensor:
         """At once, whatever `run` would do: entries are made in program order."""
         assert not bfloat16, NARROW
-        a, b = (unfolded(x) if isinstance(x, Placed) else x for x in (a, b))
+        a, b = (unfolded(x) if isinstance(x, PlacedMatrix) else x for x in (a, b))
         if max(a.shape[0], b.shape[0]) < self._current.batch:
             a = unfolded(a).expand(self._current.batch, -1, -1)
         return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._enclose_product(a, b, flat))
 
-    def sum_rows(self, a: Tensor | Folded | Placed, bfloat16: bool = False) -> Tensor:
+    def sum_rows(self, a: Tensor | IndexedMatrix | PlacedMatrix, bfloat16: bool = False) -> Tensor:
         assert not bfloat16, NARROW
         a = unfolded(a)[0]
         if a.shape[0] < self._current.batch * self._current.m:
@@ -151,7 +155,7 @@ class Logged(Correct):
 
         return self._sum(lambda site: row_sums.one_hot_sum(index, b, m, site), enclose)
 
-    def _enclose_product(self, a: Tensor | Folded, b: Tensor | Folded, flat: int) -> Enclosure | None:
+    def _enclose_product(self, a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, flat: int) -> Enclosure | None:
         rows, columns = a.shape[1], b.shape[1]
         batch, m, n = flat // (rows * columns), flat // columns % rows, flat % columns
         return self._enclose(_row(a, batch, m), _row(b, batch, n))
@@ -219,8 +223,8 @@ def _batch(x: Tensor, batch: int) -> Tensor:
     return x[0 if x.shape[0] == 1 else batch]
 
 
-def _row(x: Tensor | Folded, batch: int, row: int) -> Tensor:
-    if isinstance(x, Folded):
+def _row(x: Tensor | IndexedMatrix, batch: int, row: int) -> Tensor:
+    if isinstance(x, IndexedMatrix):
         one = slice(batch, batch + 1) if len(x.rows) > 1 else slice(0, 1)
         return x.tile(one, slice(row, row + 1)).whole()[0, 0]
     return _batch(x, batch)[row]

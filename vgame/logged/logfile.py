@@ -28,7 +28,7 @@ from vgame.logged.kernels import StepEntries, sum_operators
 from vgame.logged.sums import Entries
 from vgame.logged.tree import interval_root
 from vgame.program.program import Program
-from vgame.system.files import cut, no_link, open_file
+from vgame.system.files import no_link, open_file, truncate
 
 MAGIC, VERSION = b"VGLOG", 1
 HEADER = 8 + 32 + 4
@@ -183,7 +183,7 @@ class LogFile:
     def append(self, steps: Mapping[int, StepEntries]) -> None:
         """Add steps that follow on the last one; afterwards they survive anything."""
         end, last = self._end()
-        cut(self.path, end)
+        truncate(self.path, end)
         data = b""
         for step in sorted(steps):
             assert step == len(self.records) + 1, "steps are appended in order"
@@ -212,7 +212,7 @@ class LogFile:
     def keep(self, steps: int) -> None:
         """Forget everything after so many steps."""
         del self.records[steps:]
-        cut(self.path, self._end()[0])
+        truncate(self.path, self._end()[0])
 
     def _write(self, mode: str, data: bytes) -> None:
         try:

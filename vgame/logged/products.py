@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba.operands import gather_rows
-from vgame.arithmetic.torch.indexed_matrix import Folded
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
 from vgame.arithmetic.torch.products import Tile, part_of, pick, shared_tiles
 from vgame.arithmetic.torch.rounding_test import SLACK, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
@@ -29,7 +29,7 @@ FEW, RARE = 4, 2048
 
 
 @torch.no_grad()
-def dot(a: Tensor | Folded, b: Tensor | Folded, site: Site) -> Tensor:
+def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, site: Site) -> Tensor:
     """out[b,m,n] = sum_k a[b,m,k] * b[b,n,k] as the mode rounds it; shapes as in certified.dot."""
     out = torch.empty(max(a.shape[0], b.shape[0]), a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
 
@@ -136,11 +136,11 @@ class LoggedTile(Tile):
         self.out[i, m, n] = follow(positions, up, self.sums[i, m, n], bound, self.site)
 
 
-def _facts_of(x: Tensor | Folded, batch: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+def _facts_of(x: Tensor | IndexedMatrix, batch: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
     """(non-zeros, quantum) of rows of x; only these rows are read."""
     rows = x.shape[1]
     needed, place = (row if x.shape[0] == 1 else batch * rows + row).unique(return_inverse=True)
-    if isinstance(x, Folded):
+    if isinstance(x, IndexedMatrix):
         chosen = gather_rows(x.memory, x.rows.reshape(-1)[needed.numpy()], x.columns)
     else:
         chosen = x[needed // rows, needed % rows]

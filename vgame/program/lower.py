@@ -36,7 +36,7 @@ from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
 from vgame.program.renumber import moved, reachable, renumber
 from vgame.program.schedule import Schedule, to_binary32
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
 
 PART = 1_000  # steps of a table of scalars between two words about how far it is
@@ -73,14 +73,18 @@ def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return words.reshape(-1).clone()
 
 
-def lower_task(task: Task, schedule: Schedule | None, steps: int, listener: Silence = SILENCE) -> Lowered:
+def lower_task(task: Task, schedule: Schedule | None, steps: int, listener: NullProgress = NULL_PROGRESS) -> Lowered:
     """Capture and lower a task whose data and parameters are fit for it."""
     listener.stage("captures the training step")
     return lower_captured(task, capture(task), schedule, steps, listener)
 
 
 def lower_captured(
-    task: Task, captured: Sequence[Captured], schedule: Schedule | None, steps: int, listener: Silence = SILENCE
+    task: Task,
+    captured: Sequence[Captured],
+    schedule: Schedule | None,
+    steps: int,
+    listener: NullProgress = NULL_PROGRESS,
 ) -> Lowered:
     """The same, from graphs that were captured before."""
     look_at_files(task.data, listener)
@@ -92,7 +96,7 @@ def lower_captured(
     return _Lowering(task, captured, schedule, steps, listener).run()
 
 
-def look_at_files(data: Mapping[str, torch.Tensor], listener: Silence) -> None:
+def look_at_files(data: Mapping[str, torch.Tensor], listener: NullProgress) -> None:
     """One pass over each file of data: hashed, and NaN refused."""
     for name, tensor in data.items():
         if (source := source_of(tensor)) is None:
@@ -119,7 +123,7 @@ def _refuse_values(task: Task) -> None:
 
 class _Lowering:
     def __init__(
-        self, task: Task, captured: Sequence[Captured], schedule: Schedule | None, steps: int, listener: Silence
+        self, task: Task, captured: Sequence[Captured], schedule: Schedule | None, steps: int, listener: NullProgress
     ) -> None:
         self.task, self.captured, self.schedule, self.steps, self.listener = task, captured, schedule, steps, listener
         self.b = Builder()

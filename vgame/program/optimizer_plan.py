@@ -19,7 +19,7 @@ from vgame.program.optimizers import check_groups, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
 from vgame.program.schedule import Rate, Schedule
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
 
 RateAt = Callable[[int], Rate]  # step -> exact learning rate
@@ -39,7 +39,7 @@ def plan_of(
     steps: int,
     trained: set[str],
     asleep: Asleep,
-    listener: Silence = SILENCE,
+    listener: NullProgress = NULL_PROGRESS,
 ) -> ByRule | Mapping[Key, Played]:
     """Rates for a rule where one does what an optimizer of the task and its schedulers do; else the played steps."""
     by_rule = has_rule(optimizer)

@@ -26,7 +26,7 @@ from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
 from vgame.program.torchs_steps import without_values
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MOST_FORMS = 4  # kinds of steps of one optimizer: the first one, those before and after a threshold
 EVERY = 200  # steps between two words about how far playing is
@@ -56,7 +56,7 @@ def play(
     rates: Rates | None,
     steps: int,
     asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
-    listener: Silence = SILENCE,
+    listener: NullProgress = NULL_PROGRESS,
 ) -> dict[Key, Played]:
     """By (group, place in it) of the parameters whose `id` is in `trained`. With `rates` they are set before each step;
     with schedulers, each of them steps after each step, as in torch's own loop. `asleep`: by `id` the steps without a

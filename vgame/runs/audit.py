@@ -18,7 +18,7 @@ from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.commit.trees import run_tree
 from vgame.errors import StoreError, VgameError
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import load_bundle
 from vgame.job.differences import order_differences
@@ -28,7 +28,7 @@ from vgame.runs.parallel_audit import Workers, audit_in_parallel
 from vgame.runs.published import open_published
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import State, intervals, state_at
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 ALONE = Workers()
 
@@ -63,14 +63,14 @@ def audit_run(
     segment: str | None,
     sample: float | None,
     seed: int,
-    listener: Silence = SILENCE,
+    listener: NullProgress = NULL_PROGRESS,
     order: Path | None = None,
     workers: Workers = ALONE,
 ) -> Audit:
     """Re-execute a run, in a folder or behind URLs, whole or in part, and compare every checkpoint and loss. `order`:
     the bundle that it must be a run of."""
     name = run if isinstance(run, Path) else ", ".join(run)
-    with settle(device) as kind:
+    with use_device(device) as kind:
         store = open_run(run) if isinstance(run, Path) else open_published(run)
         if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
             raise StoreError(f"{name} is not a run of the order in {order}: other {', '.join(parts)}")
@@ -122,7 +122,7 @@ def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
 
 
 def audit_by_workers(
-    store: Store, executor: Executor, device: str, chosen: list[int], workers: Workers, listener: Silence
+    store: Store, executor: Executor, device: str, chosen: list[int], workers: Workers, listener: NullProgress
 ) -> Finding:
     """The parts by processes of their own; what follows the last checkpoint of a run that diverged, and what no part
     holds, here."""
@@ -144,7 +144,7 @@ def audit_by_workers(
     return Finding(checked, None, root, root)
 
 
-def audit_whole(store: Store, executor: Executor, _: list[int], listener: Silence) -> Finding:
+def audit_whole(store: Store, executor: Executor, _: list[int], listener: NullProgress) -> Finding:
     """From the initial state as far as the run says it went; run roots are compared."""
     bundle = store.bundle
     end = store.divergence.step if store.divergence else store.step
@@ -191,7 +191,7 @@ def audit_losses(store: Store, checked: Sequence[int], mine: Sequence[float], fi
     return None
 
 
-def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listener: Silence) -> Finding:
+def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listener: NullProgress) -> Finding:
     """Chosen intervals, each from the checkpoint before it, which must be the one that was committed."""
     bundle = store.bundle
     mine = theirs = b""

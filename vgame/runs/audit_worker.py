@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgame.errors import VgameError
-from vgame.execute.devices import prepare_environment, settle
+from vgame.execute.devices import prepare_environment, use_device
 
 if TYPE_CHECKING:
     from vgame.execute.executor import Executor
@@ -28,10 +28,10 @@ def serve(run: Path, device: str, count: int, urls: Sequence[str]) -> None:
     from vgame.runs.history import History
     from vgame.runs.logged_store import LoggedStore
     from vgame.runs.parallel_audit import opened
-    from vgame.system.progress import SILENCE
+    from vgame.system.progress import NULL_PROGRESS
     from vgame.system.version import sources
 
-    with settle(device) as kind:
+    with use_device(device) as kind:
         store = open_run(run)
         if urls:
             from vgame.runs.published import Published
@@ -48,7 +48,7 @@ def serve(run: Path, device: str, count: int, urls: Sequence[str]) -> None:
                 continue
             first, last = map(int, line.split())
             part = list(range(first, last + 1))
-            finding = audit_kept(store, part) or audit_parts(store, executor, part, SILENCE)
+            finding = audit_kept(store, part) or audit_parts(store, executor, part, NULL_PROGRESS)
             _say(first=first, last=last, **asdict(finding))
 
 

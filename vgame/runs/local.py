@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vgame.errors import JobFileError, StoreError
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.execute.profile import Profile
 from vgame.job.bundle import Bundle, load_bundle, ordered_differences, save_bundle
 from vgame.job.file import JobFile, LogTerms, read_job_file
@@ -22,10 +22,10 @@ from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.prepare import prepare, prepare_without_log, with_log
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, Progress, train
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 
-def prepare_run(source: Path | Bundle, run: Path, listener: Silence = SILENCE) -> Bundle:
+def prepare_run(source: Path | Bundle, run: Path, listener: NullProgress = NULL_PROGRESS) -> Bundle:
     """The bundle of a run: given, captured from a job file, or copied from a bundle folder, into the run's folder; or
     the one that is there, if it is the same job."""
     if isinstance(source, Bundle):
@@ -89,14 +89,14 @@ def train_run(
     run: Path,
     device: str,
     keep: int = 1,
-    listener: Silence = SILENCE,
-    capturing: Silence = SILENCE,
+    listener: NullProgress = NULL_PROGRESS,
+    capturing: NullProgress = NULL_PROGRESS,
     with_profile: bool = False,
     committed: Committed | None = None,
     metrics: Metrics | None = None,
 ) -> tuple[Store, Profile | None]:
     """Fill the run's folder; resumes where it stands. A step that is not finite ends it: the store's `divergence`."""
-    with settle(device) as kind:
+    with use_device(device) as kind:
         listener.stage("reads the job, and hashes its state and data")
         bundle = prepare_run(source, run, capturing)
         store = store_of(run, bundle, keep)
@@ -117,7 +117,7 @@ def train_run(
     return store, profile
 
 
-def _progress(bundle: Bundle, listener: Silence) -> Progress:
+def _progress(bundle: Bundle, listener: NullProgress) -> Progress:
     def progress(step: int, loss: float) -> None:
         listener.progress("training", step, bundle.steps, f"loss {loss:.4f}")
 

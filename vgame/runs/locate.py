@@ -11,7 +11,7 @@ import torch
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root, to_words
 from vgame.errors import StoreError, VgameError
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import differences
 from vgame.logged.kernels import TamperedLog
@@ -38,7 +38,7 @@ class Difference:
 def find_difference(first: Path, second: Path, device: str) -> tuple[Difference | None, int]:
     """Compare two runs of the same program and initial state: where they part, or None; and how many checkpoints both
     have."""
-    with settle(device) as kind:
+    with use_device(device) as kind:
         runs = [open_run(first), open_run(second)]
         _comparable(runs)
         checkpoint = next(

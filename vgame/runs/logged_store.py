@@ -22,7 +22,7 @@ from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
 from vgame.logged.logfile import LogFile
 from vgame.logged.tree import interval_root
 from vgame.runs.store import ROOT_BYTES, Divergence, Store
-from vgame.system.files import cut
+from vgame.system.files import truncate
 
 
 def make_executor(bundle: Bundle, kind: str) -> LoggedExecutor:
@@ -53,7 +53,7 @@ class LoggedStore(Store):
     def record(self, executor: LoggedExecutor) -> None:
         """From now on the executor's entries become this run's log; steps that are in it are followed."""
         if not self.done:
-            self.hold()
+            self.lock()
         if self.divergence is None:
             if self.log.steps < self.step:
                 raise LogError(
@@ -76,7 +76,7 @@ class LoggedStore(Store):
 
     def _cut_to_run(self) -> None:
         """Forget the logs of what is not committed."""
-        cut(self.folder / "logs.bin", ROOT_BYTES * len(self.roots))
+        truncate(self.folder / "logs.bin", ROOT_BYTES * len(self.roots))
         del self.log_roots[len(self.roots) :]
         self.log.keep(self.step)
 

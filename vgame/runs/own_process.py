@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vgame.errors import PARENT_VARIABLE, VgameError
-from vgame.system.progress import Silence
+from vgame.system.progress import NullProgress
 
 log = logging.getLogger("vgame")
 
@@ -27,7 +27,7 @@ def child_environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": paths, PARENT_VARIABLE: str(os.getpid())}
 
 
-def run_apart(command: str, *arguments: object, listener: Silence) -> dict[str, Any]:
+def run_apart(command: str, *arguments: object, listener: NullProgress) -> dict[str, Any]:
     """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with its sentence where it fails."""
     line = [sys.executable, "-P", "-m", "vgame.cli", command, *map(str, arguments), "--json"]
     log.info("starts a process of its own: vgame %s", " ".join(line[4:]))

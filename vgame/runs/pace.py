@@ -12,13 +12,13 @@ from vgame.commit.tensor import tensor_root
 from vgame.job.bundle import Bundle
 from vgame.job.terms import Pace
 from vgame.runs.training import Stepper
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
 MEASURED = 60  # seconds that measuring such a step may take, about; a longer one is measured in part
 
 
-def measure(bundle: Bundle, stepper: Stepper, listener: Silence = SILENCE) -> Pace:
+def measure(bundle: Bundle, stepper: Stepper, listener: NullProgress = NULL_PROGRESS) -> Pace:
     """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could
     make, and the hashing of its state."""
     count = min(3, bundle.steps)

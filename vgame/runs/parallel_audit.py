@@ -22,7 +22,7 @@ from vgame.errors import Cancelled, VgameError
 from vgame.runs.store import Store
 from vgame.runs.worker import MOST_TIMEOUT, TIMEOUT, Given, Part, Worker, WorkerDied, WorkerProcess
 from vgame.system.files import no_link, read_file
-from vgame.system.progress import Silence
+from vgame.system.progress import NullProgress
 
 TRIES = 3  # of one part, before the audit gives up on it
 CELLS = 60  # of the picture of the run
@@ -179,7 +179,7 @@ class Workers:
 
 
 def audit_in_parallel(
-    store: Store, device: str, chosen: Sequence[int], workers: Workers, listener: Silence
+    store: Store, device: str, chosen: Sequence[int], workers: Workers, listener: NullProgress
 ) -> dict[str, Any] | None:
     """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a
     part cannot be executed, Cancelled if the listener says so."""

@@ -12,11 +12,11 @@ from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import module_keys
 from vgame.program.lower import Lowered, lower_task
 from vgame.runs.start import start_from
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.packing import recipe_of
 
 
-def prepare(job: JobFile, listener: Silence = SILENCE) -> Bundle:
+def prepare(job: JobFile, listener: NullProgress = NULL_PROGRESS) -> Bundle:
     """Capture the job's model and collect everything that the order consists of."""
     bundle = prepare_without_log(job, listener)
     if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
@@ -24,7 +24,7 @@ def prepare(job: JobFile, listener: Silence = SILENCE) -> Bundle:
     return with_log(bundle, job.log)
 
 
-def prepare_without_log(job: JobFile, listener: Silence = SILENCE) -> Bundle:
+def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS) -> Bundle:
     """The same, but for what mode `logged` calibrates."""
     if job._task is None:
         listener.stage(f"calls {job.model}")

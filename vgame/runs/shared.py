@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 
 from vgame.errors import JobFileError
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.file import read_job_file
 from vgame.ranks.executor import RankExecutor
@@ -23,7 +23,7 @@ from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, train
-from vgame.system.progress import SILENCE, Silence
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 
 def train_shared(
@@ -31,8 +31,8 @@ def train_shared(
     run: Path,
     device: str,
     keep: int = 1,
-    listener: Silence = SILENCE,
-    capturing: Silence = SILENCE,
+    listener: NullProgress = NULL_PROGRESS,
+    capturing: NullProgress = NULL_PROGRESS,
     committed: Committed | None = None,
     timeout: float = TIMEOUT,
     check: float = 0.0,
@@ -41,7 +41,7 @@ def train_shared(
     """As `train_run`, by all ranks that were started. RankError, on all of them, where they differ, or one of them dies
     or hangs. `check`: the share of the steps, drawn by chance, that are computed twice. `metrics` are told on rank 0,
     without what a step cost."""
-    with joined(timeout) as group, settle(device) as kind:
+    with joined(timeout) as group, use_device(device) as kind:
         listener.stage("reads the job, and compares it with the other ranks'")
         bundle = _bundle(source, capturing)
         compare(group, facts(bundle))
@@ -53,7 +53,7 @@ def train_shared(
         return None
 
 
-def _bundle(source: Path | Bundle, capturing: Silence) -> Bundle:
+def _bundle(source: Path | Bundle, capturing: NullProgress) -> Bundle:
     if isinstance(source, Bundle):
         return source
     if not source.exists():
@@ -68,7 +68,7 @@ def facts(bundle: Bundle) -> dict[str, str]:
 
 
 def _lead(
-    bundle: Bundle, run: Path, keep: int, leader: Leader, listener: Silence, committed: Committed | None
+    bundle: Bundle, run: Path, keep: int, leader: Leader, listener: NullProgress, committed: Committed | None
 ) -> Store:
     failed = True
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from vgame.errors import JobFileError, VgameError
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.job.start import Start, load_named, load_weights, read_checkpoint
 from vgame.logged.kernels import LoggedExecutor
 from vgame.runs.folder import executor_of, open_run
@@ -63,7 +63,7 @@ def state_after(store: Store, step: int) -> Any:
             return store.load_state(checkpoint)
     else:
         checkpoint -= 1
-    with settle("default") as kind:
+    with use_device("default") as kind:
         executor = executor_of(store.bundle, kind)
         if isinstance(store, LoggedStore):
             assert isinstance(executor, LoggedExecutor), "a run in mode logged has an executor that follows"

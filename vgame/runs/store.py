@@ -36,7 +36,7 @@ from vgame.errors import BundleError, StoreError
 from vgame.job.bundle import Bundle
 from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import pack_tensors, read_tensors
-from vgame.system.files import cut, no_link, parse_json, private, read_file, remove_halves, write_atomic
+from vgame.system.files import no_link, parse_json, private, read_file, remove_halves, truncate, write_atomic
 
 VERSION = 1  # of a run folder: run.json
 ROOT_BYTES = 32
@@ -149,7 +149,7 @@ class Store:
     def _append(self, name: str, data: bytes, at: int | None = None) -> None:
         """Bytes to the end of a file; `at`: where the end must be, what lies beyond is left over from a kill."""
         if at is not None:
-            cut(self.folder / name, at)
+            truncate(self.folder / name, at)
         try:
             with open(self.folder / name, "ab", opener=no_link) as file:
                 file.write(data)
@@ -162,7 +162,7 @@ class Store:
 
     # ---- the one who writes ----
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """From now on only this object writes here, until its process ends; StoreError where another one does, or the
         roots are damaged."""
         if self._lock is not None:
@@ -246,7 +246,7 @@ class Store:
     def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
         """Append the next checkpoint; afterwards it survives anything. If it cannot be written, it can be tried
         again."""
-        self.hold()
+        self.lock()
         step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
         root = self._save_state(step, state)
         self._append("losses.bin", np.asarray(losses, dtype="<f4").tobytes(), 4 * self.step)
@@ -260,7 +260,7 @@ class Store:
 
     def diverged(self, divergence: Divergence) -> None:
         """Record that training stopped; nothing is committed after it."""
-        self.hold()
+        self.lock()
         self.divergence = divergence
         self._write_header()
 
@@ -269,7 +269,7 @@ class Store:
         fork = Store(folder, self.bundle, self.keep)
         checkpoint = min(checkpoint, len(self.roots))
         if not fork.roots and checkpoint:
-            fork.hold()
+            fork.lock()
             step = min(checkpoint * self.bundle.interval, self.bundle.steps)
             fork._save_state(step, self.load_state(checkpoint))
             (fork.folder / "checks.bin").unlink(missing_ok=True)  # until the roots are whole
@@ -282,7 +282,7 @@ class Store:
     def adopt(self, other: Store, checkpoint: int) -> None:
         """Take over the checkpoints up to this one of another store of the same bundle, which were found right; the
         states that it has."""
-        self.hold()
+        self.lock()
         for c in range(len(self.roots) + 1, checkpoint + 1):
             step = min(c * self.bundle.interval, self.bundle.steps)
             if other.nearest(c) == c and (c % self.keep == 0 or c == checkpoint):
@@ -324,7 +324,7 @@ class Store:
 
     def restore(self, state: Sequence[torch.Tensor]) -> None:
         """Keep the newest state again, whose file is gone."""
-        self.hold()
+        self.lock()
         self._save_state(self.step, state)
 
     def _forget(self, newest: int) -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from vgame.errors import VgameError
-from vgame.execute.devices import prepare_environment, settle
+from vgame.execute.devices import prepare_environment, use_device
 
 PROVEN, LEAST, MARGIN = 2.0, 1.0 / 16, 4.0
 ROUNDS = 12
@@ -130,7 +130,7 @@ def observe(folder: Path, device: str, steps: int, out: Path) -> None:
     from vgame.runs.logged_store import make_executor
 
     seen: dict[str, np.ndarray] = {}
-    with settle(device) as kind:
+    with use_device(device) as kind:
         bundle = load_bundle(folder)
         executor = make_executor(bundle, kind)
         log = LogFile(out / "rounding.vglog", bundle.program, bundle.identity, bundle.log.bits)

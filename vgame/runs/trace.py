@@ -14,7 +14,7 @@ import torch
 from vgame.commit.merkle import Kind, fold, tree_height
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.errors import VgameError
-from vgame.execute.devices import settle
+from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.runs.folder import executor_of, open_run
 from vgame.runs.logged_store import LoggedStore
@@ -35,7 +35,7 @@ class Trace:
 
 def trace_step(run: Path, step: int, device: str, operator: int | None = None, element: int | None = None) -> Trace:
     """Re-execute a step of a run."""
-    with settle(device) as kind:
+    with use_device(device) as kind:
         store = open_run(run)
         _check(store, step, operator, element)
         executor = executor_of(store.bundle, kind)

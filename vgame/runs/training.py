@@ -50,7 +50,7 @@ def train(
         if store.nearest(len(store.roots)) < len(store.roots):
             insist(partial(store.restore, state_at(store, stepper, len(store.roots))))
         return store
-    store.hold()
+    store.lock()
     state = state_at(store, stepper, len(store.roots))
     for end in islice(intervals(store.bundle, stepper, state, store.step + 1, progress), most):
         for tensor in store.bundle.data:

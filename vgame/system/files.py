@@ -49,7 +49,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise VgameError(f"{path} cannot be written: {error.strerror}; nothing was changed") from None
 
 
-def cut(path: Path, size: int) -> None:
+def truncate(path: Path, size: int) -> None:
     """Forget what lies behind so many bytes of a file, if there is any."""
     try:
         with suppress(FileNotFoundError), open(path, "r+b", opener=no_link) as file:

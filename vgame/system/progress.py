@@ -29,7 +29,7 @@ def plain(text: str) -> str:
     return "".join(ascii(c)[1:-1] if category(c) in hidden and c not in "\n\t" else c for c in text)
 
 
-class Silence:
+class NullProgress:
     """Where nobody listens to how far long work is."""
 
     def stage(self, text: str) -> None:
@@ -39,7 +39,7 @@ class Silence:
         """How far a long piece of work is."""
 
 
-SILENCE = Silence()
+NULL_PROGRESS = NullProgress()
 
 
 class _Console(Console):
@@ -48,7 +48,7 @@ class _Console(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-class Reporter(Silence):
+class Reporter(NullProgress):
     """Events of a role. `json_lines`: one JSON object per event on stdout.
 
     Where nothing can be written (a full disk, a pipe that nobody reads), `who` plays on, for a bond may be at stake;

@@ -21,7 +21,7 @@ from vgame.arithmetic.numba.filtering import (
 )
 from vgame.arithmetic.numba.rounding_test import round_pass
 from vgame.arithmetic.torch import products
-from vgame.arithmetic.torch.indexed_matrix import Folded
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
 from vgame.arithmetic.torch.products import Tile, unfolded
 from vgame.arithmetic.torch.rounding_test import hard_part, tally, weigh
 from vgame.arithmetic.torch.vendor import vendor
@@ -35,7 +35,7 @@ AT_A_TIME = 1 << 20
 
 
 @torch.no_grad()
-def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each, bfloat16: bool = False) -> Tensor:
+def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
     """As products.dot."""
     if not _pays(a, b):
         return products.dot(a, b, run, bfloat16)
@@ -50,16 +50,22 @@ def dot(a: Tensor | Folded, b: Tensor | Folded, run: Runner = each, bfloat16: bo
     return out
 
 
-def _pays(a: Tensor | Folded, b: Tensor | Folded) -> bool:
+def _pays(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix) -> bool:
     """Whether b's rows are patches, and many enough."""
-    if not isinstance(b, Folded) or b.patches is None or a.shape[0] != 1:
+    if not isinstance(b, IndexedMatrix) or b.patches is None or a.shape[0] != 1:
         return False
     rows, channels = a.shape[1], b.patches.channels
     return rows >= FILTERS and channels >= CHANNELS and b.shape[1] >= PIXELS and WORDS * rows * channels <= WIDEST
 
 
 def _fill(
-    a: Tensor | Folded, b: Folded, filters: tuple[Tensor, Tensor], out: Tensor, bfloat16: bool, first: int, last: int
+    a: Tensor | IndexedMatrix,
+    b: IndexedMatrix,
+    filters: tuple[Tensor, Tensor],
+    out: Tensor,
+    bfloat16: bool,
+    first: int,
+    last: int,
 ) -> None:
     """Rows of tiles first..last-1."""
     pixels = slice(2 * first * b.patches.width, 2 * last * b.patches.width)
@@ -76,7 +82,9 @@ class FilteredTile(Tile):
     filters: their transforms and norms; pictures: all of the patches; first: number of the first row of tiles.
     """
 
-    def __init__(self, a, b: Folded, out: Tensor, filters: tuple[Tensor, Tensor], pictures: Folded, first: int) -> None:
+    def __init__(
+        self, a, b: IndexedMatrix, out: Tensor, filters: tuple[Tensor, Tensor], pictures: IndexedMatrix, first: int
+    ) -> None:
         super().__init__(a, b, out)
         self.filters, self.pictures, self.first = filters, pictures, first
 

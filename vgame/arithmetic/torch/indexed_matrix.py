@@ -44,7 +44,7 @@ class Patches:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class IndexedMatrix:
     """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K].
 
     patches: where the whole of it are patches of pictures.
@@ -67,14 +67,14 @@ class Folded:
     def dtype(self) -> torch.dtype:
         return self.memory.dtype
 
-    def tile(self, batch: slice, rows: slice) -> Folded:
+    def tile(self, batch: slice, rows: slice) -> IndexedMatrix:
         """Some batches (or the one that serves all) and rows."""
         chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
-        return Folded(self.memory, np.ascontiguousarray(chosen[:, rows]), self.columns)
+        return IndexedMatrix(self.memory, np.ascontiguousarray(chosen[:, rows]), self.columns)
 
-    def block(self, k: slice) -> Folded:
+    def block(self, k: slice) -> IndexedMatrix:
         """Some columns."""
-        return Folded(self.memory, self.rows, self.columns[k])
+        return IndexedMatrix(self.memory, self.rows, self.columns[k])
 
     def some(self, rows: np.ndarray) -> Tensor:
         """Copies of some rows of [B * R], contiguous."""
@@ -97,7 +97,7 @@ class Mirrored:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedMatrix:
     """A folded matrix for the GPU's kernels, its tables (int64) beside the words: element [b, r, k] = memory[rows[b, r]
     + columns[k]].
 
@@ -121,17 +121,17 @@ class Placed:
     def dtype(self) -> torch.dtype:
         return self.memory.dtype
 
-    def tile(self, batch: slice, rows: slice) -> Placed:
+    def tile(self, batch: slice, rows: slice) -> PlacedMatrix:
         """Some batches (or the one that serves all) and rows."""
         chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
-        return Placed(self.memory, chosen[:, rows], self.columns, self.mirrored)
+        return PlacedMatrix(self.memory, chosen[:, rows], self.columns, self.mirrored)
 
     def whole(self) -> Tensor:
         """The same as a contiguous tensor."""
         return self.memory[self.rows.unsqueeze(2) + self.columns]
 
 
-def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Folded | Placed:
+def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | IndexedMatrix | PlacedMatrix:
     """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
     mirrored = source if isinstance(source, Mirrored) else Mirrored(source, ())
     view = mirrored.view
@@ -146,8 +146,8 @@ def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | Fol
     backwards = (d in mirrored.backwards for d in range(view.dim()))
     dims = tuple(zip(view.shape, view.stride(), backwards, strict=True))
     if by_kernels:
-        return Placed(compiled.flat_tensor(view), *_placed(dims, tuple(ends), view.device))
-    return Folded(compiled.flat_tensor(view), *_tables(dims, tuple(ends)))
+        return PlacedMatrix(compiled.flat_tensor(view), *_placed(dims, tuple(ends), view.device))
+    return IndexedMatrix(compiled.flat_tensor(view), *_tables(dims, tuple(ends)))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -172,7 +172,7 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
 
 
 def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
-    """(rows, columns, patches) of a Folded; large ones are made anew, in little of the time that their product
+    """(rows, columns, patches) of a IndexedMatrix; large ones are made anew, in little of the time that their product
     takes."""
     batch, rows, columns = (prod(size for size, *_ in dimensions[first:last]) for first, last in ends)
     return (_kept if batch * rows + columns <= MOST_KEPT else _made)(dimensions, ends)
@@ -190,7 +190,7 @@ _kept = lru_cache(maxsize=256)(_made)
 def _placed(
     dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...], device: torch.device
 ) -> tuple[Tensor, Tensor, bool]:
-    """(rows, columns, mirrored) of a Placed; on the device before a step is recorded there."""
+    """(rows, columns, mirrored) of a PlacedMatrix; on the device before a step is recorded there."""
     rows, columns, _ = _tables(dimensions, ends)
     tables = (torch.from_numpy(table).to(device) for table in (rows, columns))
     return (*tables, _evenly(rows.reshape(-1)) > _evenly(columns))

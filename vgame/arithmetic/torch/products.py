@@ -22,7 +22,7 @@ from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
-from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, PlacedMatrix
 from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, canonical_nan, enclose, hard_part, tally, weigh
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
@@ -51,7 +51,12 @@ Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
 
 @torch.no_grad()
-def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = each, bfloat16: bool = False) -> Tensor:
+def dot(
+    a: Tensor | IndexedMatrix | PlacedMatrix,
+    b: Tensor | IndexedMatrix | PlacedMatrix,
+    run: Runner = each,
+    bfloat16: bool = False,
+) -> Tensor:
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
 
     a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which
@@ -80,7 +85,7 @@ def dot(a: Tensor | Folded | Placed, b: Tensor | Folded | Placed, run: Runner = 
     return out
 
 
-def _dot_by_kernels(a: Tensor | Placed, b: Tensor | Placed, out: Tensor, bfloat16: bool) -> Tensor:
+def _dot_by_kernels(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Tensor, bfloat16: bool) -> Tensor:
     """`dot` by the Triton kernels, which are imported only where they run."""
     from vgame.arithmetic.triton import products as kernels
 
@@ -132,7 +137,9 @@ def _block_length(k: int) -> int:
     return k if count == 1 else -(-k // (16 * count)) * 16
 
 
-def part_of(x: Tensor | Folded | Placed, batch: slice, rows: slice) -> Tensor | Folded | Placed:
+def part_of(
+    x: Tensor | IndexedMatrix | PlacedMatrix, batch: slice, rows: slice
+) -> Tensor | IndexedMatrix | PlacedMatrix:
     """Some rows of some batches, or of the one batch that serves all."""
     return batch_of(x, batch)[:, rows] if isinstance(x, Tensor) else x.tile(batch, rows)
 
@@ -140,7 +147,7 @@ def part_of(x: Tensor | Folded | Placed, batch: slice, rows: slice) -> Tensor | 
 class Tile:
     """One tile of a product: a [Ba, M, K], b [Bb, N, K] -> out [B, M, N], a view of the result."""
 
-    def __init__(self, a: Tensor | Folded, b: Tensor | Folded, out: Tensor, bfloat16: bool = False):
+    def __init__(self, a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, out: Tensor, bfloat16: bool = False):
         self.early = bfloat16  # whether the rounding test may round to 8 bits already
         self.compiled = compiled.in_use(out.device)
         self.fused = self.compiled and vendor().norm is NATIVE.norm
@@ -195,7 +202,7 @@ class Tile:
         """An operand's block in binary64; its rows' sums of squares are added to their norms, which are no norms
         yet."""
         x, squares = (self.a, self.norm_a) if side == "a" else (self.b, self.norm_b)
-        if isinstance(x, Folded):
+        if isinstance(x, IndexedMatrix):
             x = x.block(k)
             return compiled_operands.widen_folded(x.memory, x.rows, x.columns, side, squares)
         x = x[..., k]
@@ -209,7 +216,7 @@ class Tile:
     def _looks_exact(self) -> bool:
         """Whether the exactness test holds for the first rows of large operands: then all rows' facts are taken on the
         way."""
-        if isinstance(self.a, Folded) or isinstance(self.b, Folded):
+        if isinstance(self.a, IndexedMatrix) or isinstance(self.b, IndexedMatrix):
             return False
         if self.a.numel() + self.b.numel() < LARGE or not self.a.stride(2) == self.b.stride(2) == 1:
             return False
@@ -355,15 +362,15 @@ class Tile:
                 self.out[i, m, n][at] = value.float().add_(0.0)
 
 
-def _places(x: Tensor | Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _places(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(memory, where the rows begin, where their terms lie from there) of an operand [B, R, K]."""
-    if isinstance(x, Folded):
+    if isinstance(x, IndexedMatrix):
         return x.memory.numpy(), x.rows.reshape(-1), x.columns
     memory, begins, step = compiled_exact.rows_of(x)
     return memory, begins, np.arange(x.shape[2]) * step
 
 
-def unfolded(x: Tensor | Folded | Placed) -> Tensor:
+def unfolded(x: Tensor | IndexedMatrix | PlacedMatrix) -> Tensor:
     return x if isinstance(x, Tensor) else x.whole()
 
 

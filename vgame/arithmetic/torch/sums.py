@@ -21,7 +21,7 @@ from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums, exhaust
-from vgame.arithmetic.torch.indexed_matrix import Folded, Placed
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, PlacedMatrix
 from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, enclose, hard_part, tally, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
@@ -41,7 +41,7 @@ LEAST_RUN = 16
 AT_ONCE = np.zeros(1, np.int64)
 
 
-def narrow_rows(a: Tensor | Folded | Placed) -> Tensor:
+def narrow_rows(a: Tensor | IndexedMatrix | PlacedMatrix) -> Tensor:
     """`sum_rows` to bfloat16, rounded once."""
     out = sum_rows(a)
     rows = (a if isinstance(a, Tensor) else a.whole()).reshape(-1, a.shape[-1])
@@ -68,9 +68,9 @@ def _to_odd(rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def sum_rows(a: Tensor | Folded | Placed) -> Tensor:
+def sum_rows(a: Tensor | IndexedMatrix | PlacedMatrix) -> Tensor:
     """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides."""
-    if isinstance(a, Folded):
+    if isinstance(a, IndexedMatrix):
         if vendor().total is not NATIVE.total:
             return sum_rows(a.whole())
         run = compiled_operands.run_of(a.columns)
@@ -83,7 +83,7 @@ def sum_rows(a: Tensor | Folded | Placed) -> Tensor:
         from vgame.arithmetic.triton import sums  # imported only where it runs
 
         return sums.sum_rows(a)
-    if isinstance(a, Placed):
+    if isinstance(a, PlacedMatrix):
         return sum_rows(a.whole())
     rows = a.reshape(-1, a.shape[-1])
     if compiled.in_use(a.device) and vendor().total is NATIVE.total:

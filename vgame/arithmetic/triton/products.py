@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vgame.arithmetic.gate import programs
-from vgame.arithmetic.torch.indexed_matrix import Placed
+from vgame.arithmetic.torch.indexed_matrix import PlacedMatrix
 from vgame.arithmetic.torch.rounding_test import SLACK, UNIT, is_counted, tally
 from vgame.arithmetic.torch.row_facts import OF_ZERO
 from vgame.arithmetic.torch.vendor import vendor
@@ -112,15 +112,15 @@ class Rows:
     facts: binary64 [n], int32 [n] twice, n >= B * R, zero so far.
     """
 
-    def __init__(self, x: Tensor | Placed, facts: tuple[Tensor, Tensor, Tensor]):
+    def __init__(self, x: Tensor | PlacedMatrix, facts: tuple[Tensor, Tensor, Tensor]):
         self.shape, self.facts, self.shared = x.shape, facts, x.shape[0] == 1
-        if isinstance(x, Placed):
+        if isinstance(x, PlacedMatrix):
             self.words, self.strides = x.memory.view(torch.int32), (0, 0, 0)
             self.tables, self.mirrored = (x.rows, x.rows.stride(0), x.columns), x.mirrored
         else:
             self.words, self.strides = x.view(torch.int32), strides_of(x)
             self.tables, self.mirrored = (facts[1], 0, facts[1]), x.shape[1] > 1 and x.stride(2) > max(1, x.stride(1))
-        self.placed = isinstance(x, Placed)
+        self.placed = isinstance(x, PlacedMatrix)
 
     def widen(self, start: int, blocks: int, width: int) -> Tensor:
         """Blocks of `width` terms from term `start` on: binary64 [blocks, B, R, width], in the operand's own order,
@@ -276,7 +276,7 @@ def zeroed(wide: list[int], narrow: list[int], device: torch.device) -> list[Ten
     return [piece[:n] for piece, n in zip(pieces, (*wide, *narrow), strict=True)]
 
 
-def dot_tile(a: Tensor | Placed, b: Tensor | Placed, out: Tensor, block: int) -> None:
+def dot_tile(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Tensor, block: int) -> None:
     """out [B, M, N] = RN(sum_k a*b), a view of the result; a [Ba, M, K], b [Bb, N, K]; K in blocks of `block`."""
     assert a.shape[2] <= MOST_TERMS, "limbs hold 2^28 terms"
     counts = [math.prod(x.shape[:2]) for x in (a, b)]

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vgame.arithmetic.gate import programs
-from vgame.arithmetic.torch.indexed_matrix import Placed
+from vgame.arithmetic.torch.indexed_matrix import PlacedMatrix
 from vgame.arithmetic.torch.rounding_test import SLACK, UNIT, is_counted, tally
 from vgame.arithmetic.triton.exact import MOST_TERMS, ROWS, SELECTED, collect, exact_word, round_word
 from vgame.arithmetic.triton.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
@@ -201,12 +201,12 @@ class _Sums:
             tally(self.found.numel(), 0, int(self.counter))
 
 
-def sum_rows(a: Tensor | Placed) -> Tensor:
+def sum_rows(a: Tensor | PlacedMatrix) -> Tensor:
     """out[..] = RN(sum_k a[.., k]); a: binary32 [.., K], any strides. Twin: vgame.arithmetic.torch.sums.sum_rows."""
     number, length = math.prod(a.shape[:-1]), a.shape[-1]
     assert 1 <= length <= MOST_TERMS, "limbs hold 2^28 terms"
     out = torch.empty(number, dtype=torch.int32, device=a.device)
-    placed = isinstance(a, Placed)
+    placed = isinstance(a, PlacedMatrix)
     if placed:
         beside, where = a.mirrored, (a.memory.view(torch.int32), 0, 0, a.rows.view(-1), a.columns)
     else:
