@@ -17,7 +17,7 @@ import torch
 
 from vgame.arithmetic import certified, gate
 from vgame.arithmetic.numba import chains, pointwise
-from vgame.arithmetic.torch.indexed_matrix import LEAST, IndexedMatrix, Mirrored, PlacedMatrix, fold
+from vgame.arithmetic.torch.indexed_matrix import LEAST, Matrix, Mirrored, fold
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.arithmetic.workspace import copy_shared, keep_pages
 from vgame.commit.mapped import source_of
@@ -237,7 +237,7 @@ class _Run:
             return self.output(ref.index).reshape(shape)
         return self.flat(ref).view(shape)
 
-    def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> torch.Tensor | IndexedMatrix | PlacedMatrix:
+    def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> Matrix:
         """A tensor as rows to be multiplied or added up; large ones that no strides can say are read where they lie."""
         if ref.cls is RefClass.OPERATOR and self.executor.kernels.folds:
             return fold(self.finished(ref.index), shape)

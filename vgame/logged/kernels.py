@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.torch import elementary
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, PlacedMatrix
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
 from vgame.arithmetic.torch.products import unfolded
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
@@ -122,13 +122,7 @@ class Logged(Correct):
         operands."""
         return self.program.operators[self._contractions[self._next]]
 
-    def dot(
-        self,
-        a: Tensor | IndexedMatrix | PlacedMatrix,
-        b: Tensor | IndexedMatrix | PlacedMatrix,
-        run: Runner = each,
-        bfloat16: bool = False,
-    ) -> Tensor:
+    def dot(self, a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
         """At once, whatever `run` would do: entries are made in program order."""
         assert not bfloat16, NARROW
         a, b = (unfolded(x) if isinstance(x, PlacedMatrix) else x for x in (a, b))
@@ -136,7 +130,7 @@ class Logged(Correct):
             a = unfolded(a).expand(self._current.batch, -1, -1)
         return self._sum(lambda site: products.dot(a, b, site), lambda flat: self._enclose_product(a, b, flat))
 
-    def sum_rows(self, a: Tensor | IndexedMatrix | PlacedMatrix, bfloat16: bool = False) -> Tensor:
+    def sum_rows(self, a: Matrix, bfloat16: bool = False) -> Tensor:
         assert not bfloat16, NARROW
         a = unfolded(a)[0]
         if a.shape[0] < self._current.batch * self._current.m:

@@ -131,7 +131,11 @@ class PlacedMatrix:
         return self.memory[self.rows.unsqueeze(2) + self.columns]
 
 
-def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Tensor | IndexedMatrix | PlacedMatrix:
+#: What a product or a sum reads.
+Matrix = Tensor | IndexedMatrix | PlacedMatrix
+
+
+def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Matrix:
     """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
     mirrored = source if isinstance(source, Mirrored) else Mirrored(source, ())
     view = mirrored.view
@@ -172,7 +176,7 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
 
 
 def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
-    """(rows, columns, patches) of a IndexedMatrix; large ones are made anew, in little of the time that their product
+    """(rows, columns, patches) of an IndexedMatrix; large ones are made anew, in little of the time that their product
     takes."""
     batch, rows, columns = (prod(size for size, *_ in dimensions[first:last]) for first, last in ends)
     return (_kept if batch * rows + columns <= MOST_KEPT else _made)(dimensions, ends)

@@ -22,7 +22,7 @@ from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, PlacedMatrix
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
 from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, canonical_nan, enclose, hard_part, tally, weigh
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
@@ -51,12 +51,7 @@ Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
 
 @torch.no_grad()
-def dot(
-    a: Tensor | IndexedMatrix | PlacedMatrix,
-    b: Tensor | IndexedMatrix | PlacedMatrix,
-    run: Runner = each,
-    bfloat16: bool = False,
-) -> Tensor:
+def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
 
     a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which
@@ -137,9 +132,7 @@ def _block_length(k: int) -> int:
     return k if count == 1 else -(-k // (16 * count)) * 16
 
 
-def part_of(
-    x: Tensor | IndexedMatrix | PlacedMatrix, batch: slice, rows: slice
-) -> Tensor | IndexedMatrix | PlacedMatrix:
+def part_of(x: Matrix, batch: slice, rows: slice) -> Matrix:
     """Some rows of some batches, or of the one batch that serves all."""
     return batch_of(x, batch)[:, rows] if isinstance(x, Tensor) else x.tile(batch, rows)
 
@@ -370,7 +363,7 @@ def _places(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return memory, begins, np.arange(x.shape[2]) * step
 
 
-def unfolded(x: Tensor | IndexedMatrix | PlacedMatrix) -> Tensor:
+def unfolded(x: Matrix) -> Tensor:
     return x if isinstance(x, Tensor) else x.whole()
 
 

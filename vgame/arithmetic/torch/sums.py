@@ -21,7 +21,7 @@ from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums, exhaust
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, PlacedMatrix
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
 from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, enclose, hard_part, tally, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
@@ -41,7 +41,7 @@ LEAST_RUN = 16
 AT_ONCE = np.zeros(1, np.int64)
 
 
-def narrow_rows(a: Tensor | IndexedMatrix | PlacedMatrix) -> Tensor:
+def narrow_rows(a: Matrix) -> Tensor:
     """`sum_rows` to bfloat16, rounded once."""
     out = sum_rows(a)
     rows = (a if isinstance(a, Tensor) else a.whole()).reshape(-1, a.shape[-1])
@@ -68,7 +68,7 @@ def _to_odd(rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def sum_rows(a: Tensor | IndexedMatrix | PlacedMatrix) -> Tensor:
+def sum_rows(a: Matrix) -> Tensor:
     """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides."""
     if isinstance(a, IndexedMatrix):
         if vendor().total is not NATIVE.total:
