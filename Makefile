@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := node_modules/.ready
+PRETTIER := node_modules/.bin/prettier
+SOLIDITY := 'contracts/**/*.sol' 'tests/contracts/*.sol'
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test nightly docs lint fmt contracts check-contracts gas bench gpu clean
@@ -40,13 +42,15 @@ docs: $(READY) ## the site, in build/site; a broken link or prose above 100 colu
 	@$(BIN)/python scripts/commands.py --check && $(BIN)/python scripts/costs.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-lint: $(READY) ## style, imports that go one way, types of the public face
+lint: $(READY) $(NODE_READY) ## style, imports that go one way, types of the public face
 	@$(BIN)/ruff check vgame tests scripts && $(BIN)/ruff format --check vgame tests scripts
+	@test ! -x $(PRETTIER) || $(PRETTIER) --check --log-level warn $(SOLIDITY)
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/mypy
 
-fmt: $(READY) ## format
+fmt: $(READY) $(NODE_READY) ## format
 	@$(BIN)/python scripts/reflow.py $(PAGES)
+	@test ! -x $(PRETTIER) || $(PRETTIER) --write --log-level warn $(SOLIDITY)
 	@$(BIN)/ruff format vgame tests scripts && $(BIN)/ruff check --fix vgame tests scripts
 
 contracts: $(READY) $(NODE_READY) ## recompile the contracts into vgame/chain/artifacts

@@ -6,17 +6,19 @@ import {IGame, ISettlement} from "./IVerificationGame.sol";
 import {Merkle} from "./Merkle.sol";
 
 /// @title A bonus for a trained state that counts enough on a committed test set (docs/bonus.md)
-/// @notice Outside of the game, and without any power in it. Whoever pays fixes the order of an evaluation but for its initial state; that is the
-/// final state of a training, beside totals that begin at zero. A final claim of that evaluation whose total is `least` or more pays the
-/// trainer of the training. Nothing else does, and the lack of it is decided by time alone, so a false low number harms nobody.
+/// @notice Outside of the game, and without any power in it. Whoever pays fixes the order of an evaluation but for its
+/// initial state; that is the final state of a training, beside totals that begin at zero. A final claim of that
+/// evaluation whose total is `least` or more pays the trainer of the training. Nothing else does, and the lack of it is
+/// decided by time alone, so a false low number harms nobody.
 contract AccuracyEscrow {
-    /// @dev 2^30 in binary32. A total whose parts' absolute values sum to less has not passed 2^31 (vgame/api_evaluation.py).
+    /// @dev 2^30 in binary32. A total whose parts' absolute values sum to less has not passed 2^31
+    /// (vgame/api_evaluation.py).
     uint32 private constant TOO_LARGE = 0x4e800000;
 
     /// @param training the job whose trainer is paid
     /// @param evaluation hash of the evaluation's order, the initial root being 0
-    /// @param layout hash of the list that makes the evaluation's initial state: an entry below 2^24 is the training's state tensor of that
-    /// number, any other the root of a tensor of its own
+    /// @param layout hash of the list that makes the evaluation's initial state: an entry below 2^24 is the training's
+    /// state tensor of that number, any other the root of a tensor of its own
     /// @param payer who paid
     /// @param since when the window began; 0 before
     /// @param window seconds in which an evaluation has to become final
@@ -115,13 +117,14 @@ contract AccuracyEscrow {
     }
 
     /// @notice Pay for the bonus of a job that has not been claimed. `evaluation`: the order with the initial root 0.
-    /// @dev Twice the bonus as a bond: who accepts an evaluation and leaves it alone, so that it cannot be claimed, owes half of the bond to whoever
-    /// ordered it.
-    function open(Terms calldata terms, IGame.JobSpec calldata evaluation, bytes32[] calldata layout, uint256 nonce)
-        external
-        payable
-        returns (bytes32 id)
-    {
+    /// @dev Twice the bonus as a bond: who accepts an evaluation and leaves it alone, so that it cannot be claimed,
+    /// owes half of the bond to whoever ordered it.
+    function open(
+        Terms calldata terms,
+        IGame.JobSpec calldata evaluation,
+        bytes32[] calldata layout,
+        uint256 nonce
+    ) external payable returns (bytes32 id) {
         if (msg.value == 0 || msg.value > type(uint128).max) revert NoMoney();
         if (evaluation.initialRoot != 0) revert InitialRootGiven(evaluation.initialRoot);
         if (evaluation.trainerBond < 2 * msg.value) revert BondTooSmall(evaluation.trainerBond, 2 * msg.value);
@@ -223,8 +226,11 @@ contract AccuracyEscrow {
     /// @dev The training has ended, and can never be what `_trained` asks for.
     function _failed(IGame.Job memory job) private pure returns (bool) {
         if (job.phase == IGame.Phase.Final) return job.divergedAt != 0;
-        return job.phase == IGame.Phase.Convicted || job.phase == IGame.Phase.Expired
-            || job.phase == IGame.Phase.Undelivered || job.phase == IGame.Phase.Declined;
+        return
+            job.phase == IGame.Phase.Convicted ||
+            job.phase == IGame.Phase.Expired ||
+            job.phase == IGame.Phase.Undelivered ||
+            job.phase == IGame.Phase.Declined;
     }
 
     /// @dev Root of the state that the evaluation must start from.
@@ -254,10 +260,13 @@ contract AccuracyEscrow {
     }
 
     /// @dev The state tensor of that number is this one word: a leaf of 512 bytes, little-endian, the rest zero.
-    function _checkWord(IGame.Job memory job, bytes32 state, uint256 index, uint32 word, bytes32[] calldata path)
-        private
-        view
-    {
+    function _checkWord(
+        IGame.Job memory job,
+        bytes32 state,
+        uint256 index,
+        uint32 word,
+        bytes32[] calldata path
+    ) private view {
         word = (word >> 24) | ((word >> 8) & 0xff00) | ((word << 8) & 0xff0000) | (word << 24);
         bytes32 leaf = Merkle.leaf(Merkle.TENSOR, abi.encodePacked(word, new bytes(Merkle.LEAF_BYTES - 4)));
         _expect(Merkle.pathRoot(Merkle.STATE, leaf, index, path, Merkle.height(job.states)), state);

@@ -26,18 +26,21 @@ library Cipher {
         return sha256(abi.encodePacked(uint8(6), key, job));
     }
 
-    /// @notice H(0x00 ‖ CIPHER ‖ 512 bytes ‖ tensor ‖ leaf): a leaf says where it belongs, so a complaint cannot move it.
+    /// @notice H(0x00 ‖ CIPHER ‖ 512 bytes ‖ tensor ‖ leaf): a leaf says where it belongs, so a complaint cannot move
+    /// it.
     function leaf(bytes calldata content, uint32 tensor, uint40 index) internal pure returns (bytes32) {
         return sha256(abi.encodePacked(uint8(0), KIND, content, tensor, index));
     }
 
-    /// @notice The pair over two: H(0x01 ‖ CIPHER ‖ left cipher ‖ left plain ‖ right cipher ‖ right plain), and H(0x01 ‖ kind ‖ left plain ‖ right plain).
-    /// `kind`: of the tree of true hashes.
-    function parent(uint8 kind, bytes32 leftCipher, bytes32 leftPlain, bytes32 rightCipher, bytes32 rightPlain)
-        internal
-        view
-        returns (bytes32 cipher, bytes32 plain)
-    {
+    /// @notice The pair over two: H(0x01 ‖ CIPHER ‖ left cipher ‖ left plain ‖ right cipher ‖ right plain), and H(0x01
+    /// ‖ kind ‖ left plain ‖ right plain). `kind`: of the tree of true hashes.
+    function parent(
+        uint8 kind,
+        bytes32 leftCipher,
+        bytes32 leftPlain,
+        bytes32 rightCipher,
+        bytes32 rightPlain
+    ) internal view returns (bytes32 cipher, bytes32 plain) {
         bool ok;
         assembly ("memory-safe") {
             let p := mload(0x40)
@@ -59,11 +62,13 @@ library Cipher {
     }
 
     /// @notice The pair of height h over the leaves of a tensor from `first` on; behind them is padding.
-    function fold(uint256 tensor, uint256 first, bytes calldata leaves, bytes32[] calldata trueHashes, uint256 h)
-        internal
-        view
-        returns (Pair memory)
-    {
+    function fold(
+        uint256 tensor,
+        uint256 first,
+        bytes calldata leaves,
+        bytes32[] calldata trueHashes,
+        uint256 h
+    ) internal view returns (Pair memory) {
         uint256 count = trueHashes.length;
         Pair[] memory level = new Pair[](uint256(1) << h);
         Pair memory pad = Pair(Merkle.padding(KIND, 0), Merkle.padding(Merkle.TENSOR, 0));
@@ -87,7 +92,12 @@ library Cipher {
 
     /// @notice The true hash of a cipher leaf: H(0x00 ‖ TENSOR ‖ content xor keystream), block j of the keystream being
     /// H(0x07 ‖ K' ‖ tensor ‖ leaf ‖ j).
-    function trueHash(bytes calldata content, bytes32 key, uint32 tensor, uint40 index) internal view returns (bytes32) {
+    function trueHash(
+        bytes calldata content,
+        bytes32 key,
+        uint32 tensor,
+        uint40 index
+    ) internal view returns (bytes32) {
         bytes memory plain = new bytes(Merkle.LEAF_BYTES);
         for (uint256 j; j < Merkle.LEAF_BYTES / 32; ++j) {
             bytes32 block_ = sha256(abi.encodePacked(uint8(7), key, tensor, index, uint8(j)));

@@ -2,7 +2,8 @@
 pragma solidity 0.8.37;
 
 /// @title Whose turn it is, until when, and what a move costs its side (docs/protocol.md section 3)
-/// @notice Pure. One classifier for views, moves and timeouts: a move in the second of the deadline is in time, a timeout needs a later one.
+/// @notice Pure. One classifier for views, moves and timeouts: a move in the second of the deadline is in time, a
+/// timeout needs a later one.
 library Clock {
     enum Turn {
         Trainer,
@@ -34,7 +35,8 @@ library Clock {
         return time > start ? time - start : 0;
     }
 
-    /// @notice The turn at `time`; `openedAt` is 0 while the trainer owes an opening. The trainer's overrun is tested first.
+    /// @notice The turn at `time`; `openedAt` is 0 while the trainer owes an opening. The trainer's overrun is tested
+    /// first.
     function turn(State memory s, uint256 openedAt, uint256 time) internal pure returns (Turn) {
         if (trainerUsed(s, openedAt == 0 ? time : openedAt) > s.trainerLeft) return Turn.TrainerExpired;
         if (openedAt == 0) return Turn.Trainer;

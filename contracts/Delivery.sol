@@ -12,20 +12,24 @@ import {Merkle} from "./Merkle.sol";
 import {Records} from "./Records.sol";
 
 /// @title The exchange of the trained state for the reward
-/// @notice Runs inside `VerificationGame` by delegatecall, behind `Settlement`; at its own address there is no job, so nothing can be played there.
+/// @notice Runs inside `VerificationGame` by delegatecall, behind `Settlement`; at its own address there is no job, so
+/// nothing can be played there.
 contract Delivery is GameState, IDelivery {
     uint256 private constant MAX_REQUESTS = 64;
-    /// @dev Less than any complaint costs, also of who has credits already (tests/game/test_delivery_money.py): to be paid for it is no gain.
+    /// @dev Less than any complaint costs, also of who has credits already (tests/game/test_delivery_money.py): to be
+    /// paid for it is no gain.
     uint256 private constant NODE_GAS = 35_000;
     uint256 private constant LEAF_GAS = 55_000;
-    /// @dev What every answer costs, and each byte of it: the floor of calldata. Less than it really costs, so to be asked is no gain.
+    /// @dev What every answer costs, and each byte of it: the floor of calldata. Less than it really costs, so to be
+    /// asked is no gain.
     uint256 private constant ANSWER_GAS = 21_000;
     uint256 private constant BYTE_GAS = 40;
 
     constructor(IReferee referee_) GameState(referee_) {}
 
     /// @inheritdoc IDelivery
-    /// @dev The claim itself is made by the code that makes every claim, in this storage and for this caller. It reverts at `Delivery`'s own address.
+    /// @dev The claim itself is made by the code that makes every claim, in this storage and for this caller. It
+    /// reverts at `Delivery`'s own address.
     function postClaimAndOffer(
         bytes32 id,
         bytes32 runRoot,
@@ -37,7 +41,8 @@ contract Delivery is GameState, IDelivery {
         if (_jobs[id].spec.confirmWindow == 0) revert NoDelivery();
         _exchanges[id].offer = keccak256(abi.encode(Offer(finalState, cipherRoot, keyHash)));
         Address.functionDelegateCall(
-            address(this), abi.encodeCall(ISettlement.postClaim, (id, runRoot, finalState, path))
+            address(this),
+            abi.encodeCall(ISettlement.postClaim, (id, runRoot, finalState, path))
         );
         emit Offered(id, finalState, cipherRoot, keyHash);
     }
@@ -113,8 +118,13 @@ contract Delivery is GameState, IDelivery {
         uint256 height = Merkle.tensorHeight(r.elements);
         uint256 length = Merkle.height(job.states) + above;
         if (path.length != 2 * length) revert Merkle.PathLength(path.length, 2 * length);
-        Cipher.Pair memory pair =
-            Cipher.fold(tensor, uint256(chunk) * Cipher.CHUNK, leaves, trueHashes, height - above);
+        Cipher.Pair memory pair = Cipher.fold(
+            tensor,
+            uint256(chunk) * Cipher.CHUNK,
+            leaves,
+            trueHashes,
+            height - above
+        );
         _checkPair(job, offer, pair, (uint256(tensor) << above) | chunk, path);
         r.open = false;
         e.open--;
@@ -124,10 +134,12 @@ contract Delivery is GameState, IDelivery {
     }
 
     /// @dev ROUNDING: in nobody's favour; both factors are whole.
-    function _payAnswer(Job storage job, Exchange storage e, Request storage r, uint256 chunk)
-        private
-        returns (uint256 deposit, uint256 pay)
-    {
+    function _payAnswer(
+        Job storage job,
+        Exchange storage e,
+        Request storage r,
+        uint256 chunk
+    ) private returns (uint256 deposit, uint256 pay) {
         uint256 gas_ = _answerGas(job, r.elements, chunk);
         deposit = gas_ * r.price;
         pay = gas_ * Math.min(r.price, block.basefee);
@@ -138,7 +150,7 @@ contract Delivery is GameState, IDelivery {
 
     /// @inheritdoc IDelivery
     function defer(bytes32 id, uint24 tensor, uint32 chunk) external {
-        (,, Request storage r) = _openRequest(id, tensor, chunk);
+        (, , Request storage r) = _openRequest(id, tensor, chunk);
         if (block.basefee <= r.price) revert PriceHolds(r.price, block.basefee);
         r.since = uint40(block.timestamp);
         emit Deferred(id, tensor, chunk);
@@ -153,11 +165,11 @@ contract Delivery is GameState, IDelivery {
         _fail(id, job, e, Fault.Refused, 0);
     }
 
-    function _openRequest(bytes32 id, uint256 tensor, uint256 chunk)
-        private
-        view
-        returns (Job storage job, Exchange storage e, Request storage r)
-    {
+    function _openRequest(
+        bytes32 id,
+        uint256 tensor,
+        uint256 chunk
+    ) private view returns (Job storage job, Exchange storage e, Request storage r) {
         job = _inPhase(id, Phase.Delivering);
         e = _exchanges[id];
         r = _requests[_requestKey(id, tensor, chunk)];
@@ -242,7 +254,8 @@ contract Delivery is GameState, IDelivery {
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
     }
 
-    /// @dev The client has its money back, the caller at most what the call cost; the rest of the bond is burnt: nobody gains by a failure.
+    /// @dev The client has its money back, the caller at most what the call cost; the rest of the bond is burnt: nobody
+    /// gains by a failure.
     function _fail(bytes32 id, Job storage job, Exchange storage e, Fault fault, uint256 gas_) private {
         job.phase = Phase.Undelivered;
         uint256 bond = job.spec.trainerBond;
@@ -260,8 +273,8 @@ contract Delivery is GameState, IDelivery {
         _expect(keccak256(abi.encode(offer)), e.offer);
     }
 
-    /// @dev The pair at `index`, path.length / 2 levels below the root. Every true hash on its way up is the fold of those below: who wants to show a
-    /// fault shows the highest one.
+    /// @dev The pair at `index`, path.length / 2 levels below the root. Every true hash on its way up is the fold of
+    /// those below: who wants to show a fault shows the highest one.
     function _checkPair(
         Job storage job,
         Offer calldata offer,

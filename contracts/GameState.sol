@@ -11,7 +11,8 @@ import {Merkle} from "./Merkle.sol";
 /// @title What the parts of the game share: storage, whose turn it is, small checks
 /// @notice `VerificationGame` runs `Settlement` by delegatecall, and that `Delivery`, so all have exactly this storage.
 abstract contract GameState is IGame {
-    /// @dev Less than any move of an auditor costs (docs/gas.json), and half of what a challenge does: a stipend is no gain.
+    /// @dev Less than any move of an auditor costs (docs/gas.json), and half of what a challenge does: a stipend is no
+    /// gain.
     uint256 private constant MOVE_GAS = 50_000;
 
     /// @dev In `_openedAt`: not open, and some dispute waits for it.
@@ -25,7 +26,8 @@ abstract contract GameState is IGame {
     mapping(bytes32 job => Verdict) internal _verdicts;
     mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _segments;
     mapping(bytes32 job => mapping(uint256 step => bytes32)) internal _traces;
-    /// @dev When a node, a segment, a trace or a list of partial sums was opened, or a place decided; 0 if not, 1 if a dispute waits for it.
+    /// @dev When a node, a segment, a trace or a list of partial sums was opened, or a place decided; 0 if not, 1 if a
+    /// dispute waits for it.
     mapping(bytes32 key => uint256) internal _openedAt;
     mapping(bytes32 key => bytes32) internal _partials;
     /// @dev Mode `logged`: roots of the rounding logs of posted segments.
@@ -53,12 +55,17 @@ abstract contract GameState is IGame {
     }
 
     /// @dev What the dispute waits for, and when it was opened; no key where nothing is to be opened.
-    function _duty(bytes32 id, Job storage job, Dispute storage d) internal view returns (bytes32 key, uint256 openedAt) {
+    function _duty(
+        bytes32 id,
+        Job storage job,
+        Dispute storage d
+    ) internal view returns (bytes32 key, uint256 openedAt) {
         (Level level, uint256 height) = (d.level, d.height);
         if (height == 0 && level == Level.Trace) return (0, d.turnAt); // one operator: its output is the trace root
         if (d.index == 0 && level == d.entry) openedAt = _postOf(id, job, d);
         if (openedAt != 0) return (0, openedAt);
-        // INVARIANT I13: by position. What is posted below a leaf can have been revealed long before it was posted for this place.
+        // INVARIANT I13: by position. What is posted below a leaf can have been revealed long before it was posted for
+        // this place.
         if (height == 0 && level == Level.Run) key = _segmentKey(id, uint256(d.index) + 1);
         else if (height == 0 && level == Level.Segment) key = _traceKey(id, _stepOf(d));
         else if (level >= Level.Element || (height == 0 && level == Level.State)) key = _placeKey(id, d);
@@ -67,10 +74,13 @@ abstract contract GameState is IGame {
         if (openedAt == AWAITED) openedAt = 0;
     }
 
-    /// @dev The dispute stands at a word, a block or a state tensor: whoever decides this place decides it for all disputes there.
+    /// @dev The dispute stands at a word, a block or a state tensor: whoever decides this place decides it for all
+    /// disputes there.
     function _isDecisive(Dispute storage d) internal view returns (bool) {
-        return d.level == Level.Block || (d.level == Level.Element && d.blocks <= 1)
-            || (d.level == Level.State && d.height == 0);
+        return
+            d.level == Level.Block ||
+            (d.level == Level.Element && d.blocks <= 1) ||
+            (d.level == Level.State && d.height == 0);
     }
 
     /// @dev INVARIANT I5: an opening has one time. False if it was open before: for an honest player that is success.
@@ -82,7 +92,8 @@ abstract contract GameState is IGame {
         return true;
     }
 
-    /// @dev When the root that a dispute entered by was posted; 0 if it was not revealed with that, or the dispute has left it.
+    /// @dev When the root that a dispute entered by was posted; 0 if it was not revealed with that, or the dispute has
+    /// left it.
     function _postOf(bytes32 id, Job storage job, Dispute storage d) private view returns (uint256) {
         if (d.level == Level.Segment) {
             uint256 c = uint256(d.step) / job.spec.interval + 1;
@@ -122,12 +133,15 @@ abstract contract GameState is IGame {
         _expect(_runRoot(job, c, state, path, height), job.runRoot);
     }
 
-    /// @dev The run root over checkpoint c. In mode `logged` a path from a state to the run root starts with the root of the log beside it.
-    function _runRoot(Job storage job, uint256 c, bytes32 state, bytes32[] calldata path, uint256 height)
-        internal
-        view
-        returns (bytes32)
-    {
+    /// @dev The run root over checkpoint c. In mode `logged` a path from a state to the run root starts with the root
+    /// of the log beside it.
+    function _runRoot(
+        Job storage job,
+        uint256 c,
+        bytes32 state,
+        bytes32[] calldata path,
+        uint256 height
+    ) internal view returns (bytes32) {
         bytes32 log = Merkle.padding(Merkle.LOG, 0);
         if (job.spec.mode != 0) {
             if (path.length == 0) revert Merkle.PathLength(0, height + 1);
@@ -143,7 +157,8 @@ abstract contract GameState is IGame {
         if (job.phase != expected) revert WrongPhase(job.phase, expected);
     }
 
-    /// @dev n of checkpoint c >= 1: its segment holds S_0..S_n. In a "diverged" claim the last one stops before the step.
+    /// @dev n of checkpoint c >= 1: its segment holds S_0..S_n. In a "diverged" claim the last one stops before the
+    /// step.
     function _segmentLength(Job storage job, uint256 c) internal view returns (uint256) {
         uint256 interval = job.spec.interval;
         uint256 end = job.divergedAt == 0 ? job.spec.steps : uint256(job.divergedAt) - 1;
@@ -184,15 +199,17 @@ abstract contract GameState is IGame {
         return exponent > 31 ? type(uint16).max : uint16((exponent << 11) | (price >> exponent));
     }
 
-    /// @dev Counts moves of the dispute's auditor; of those in one second the first, or a contract would be paid for many transactions and send one.
-    /// The lowest base fee of them all pays, or moves in cheap blocks would be paid at a dear one's. Packed prices have the order of prices.
+    /// @dev Counts moves of the dispute's auditor; of those in one second the first, or a contract would be paid for
+    /// many transactions and send one. The lowest base fee of them all pays, or moves in cheap blocks would be paid at
+    /// a dear one's. Packed prices have the order of prices.
     function _countMoves(Dispute storage d, uint8 moves) internal {
         if (block.timestamp > d.turnAt || d.moves == 0) d.moves += moves;
         uint16 price = _packPrice(block.basefee);
         if (price < d.price) d.price = price;
     }
 
-    /// @dev Gas of the dispute's challenge and moves at the lowest base fee of their blocks, as far as the pool reaches.
+    /// @dev Gas of the dispute's challenge and moves at the lowest base fee of their blocks, as far as the pool
+    /// reaches.
     function _stipend(Dispute storage d, uint256 pool) internal view returns (uint256) {
         uint256 price = (uint256(d.price) & 0x7ff) << (d.price >> 11);
         return Math.min((uint256(d.moves) + 2) * MOVE_GAS * price, pool);

@@ -4,7 +4,8 @@ pragma solidity 0.8.37;
 import {IGame} from "./IVerificationGame.sol";
 
 /// @title Fair exchange of the trained state for the reward (docs/delivery.md); implemented by `Delivery`
-/// @notice For jobs whose order has the three windows of delivery. A *pair* is a hash of the cipher tree and the true hash of the same place.
+/// @notice For jobs whose order has the three windows of delivery. A *pair* is a hash of the cipher tree and the true
+/// hash of the same place.
 interface IDelivery is IGame {
     /// @notice What the trainer committed to with its claim.
     /// @param finalState state root of the last checkpoint
@@ -16,7 +17,8 @@ interface IDelivery is IGame {
         bytes32 keyHash;
     }
 
-    /// @notice A node of the cipher tree: its pair, where it lies below the root, and the pairs beside its way up (cipher hash, true hash, ...).
+    /// @notice A node of the cipher tree: its pair, where it lies below the root, and the pairs beside its way up
+    /// (cipher hash, true hash, ...).
     struct Place {
         bytes32 trueHash;
         uint256 index;
@@ -64,9 +66,16 @@ interface IDelivery is IGame {
     event Declined(bytes32 indexed job, uint256 deposits);
     event Requested(bytes32 indexed job, uint256 tensor, uint256 chunk, uint256 price, uint256 deposit);
     event Deferred(bytes32 indexed job, uint256 tensor, uint256 chunk);
-    /// @notice What was opened stands here: nobody has to decode calldata. `pay` goes to the trainer, the rest of `deposit` back.
+    /// @notice What was opened stands here: nobody has to decode calldata. `pay` goes to the trainer, the rest of
+    /// `deposit` back.
     event Answered(
-        bytes32 indexed job, uint256 tensor, uint256 chunk, uint256 deposit, uint256 pay, bytes leaves, bytes32[] trueHashes
+        bytes32 indexed job,
+        uint256 tensor,
+        uint256 chunk,
+        uint256 deposit,
+        uint256 pay,
+        bytes leaves,
+        bytes32[] trueHashes
     );
     event KeyRevealed(bytes32 indexed job, bytes32 key);
     event Delivered(bytes32 indexed job);
@@ -99,17 +108,20 @@ interface IDelivery is IGame {
         bytes32 keyHash
     ) external;
 
-    /// @notice The client has the ciphertext, whole: the time for the key begins. Silence to the end of the window says the same.
+    /// @notice The client has the ciphertext, whole: the time for the key begins. Silence to the end of the window says
+    /// the same.
     function confirm(bytes32 job) external;
 
-    /// @notice The client does not want it: a quarter of the reward goes back, a quarter and the bond to the trainer, the rest is burnt.
+    /// @notice The client does not want it: a quarter of the reward goes back, a quarter and the bond to the trainer,
+    /// the rest is burnt.
     function decline(bytes32 job) external;
 
-    /// @notice The client has the trainer open 64 leaves on chain, once each; pays price · gas of the answer, what is left over comes back.
-    /// `source` is the record of the tensor in the program.
+    /// @notice The client has the trainer open 64 leaves on chain, once each; pays price · gas of the answer, what is
+    /// left over comes back. `source` is the record of the tensor in the program.
     function request(bytes32 job, uint24 tensor, uint32 chunk, uint96 price, Record calldata source) external payable;
 
-    /// @notice Open a requested chunk: cipher leaves, their true hashes, the pairs beside the way to the root. Anyone; the trainer is credited.
+    /// @notice Open a requested chunk: cipher leaves, their true hashes, the pairs beside the way to the root. Anyone;
+    /// the trainer is credited.
     function answer(
         bytes32 job,
         Offer calldata offer,
@@ -143,7 +155,8 @@ interface IDelivery is IGame {
         Place calldata place
     ) external;
 
-    /// @notice What time has decided: no key in time (refund, slash), or no complaint in time (the reward is paid). Anyone.
+    /// @notice What time has decided: no key in time (refund, slash), or no complaint in time (the reward is paid).
+    /// Anyone.
     function closeDelivery(bytes32 job) external;
 
     function getExchange(bytes32 job) external view returns (Exchange memory);

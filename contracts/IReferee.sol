@@ -2,8 +2,9 @@
 pragma solidity 0.8.37;
 
 /// @title The machine behind the game: evaluates one element of one operator
-/// @notice The game knows nothing of arithmetic; it reaches the machines through these interfaces only, so a toy machine can test the game.
-/// Every function is pure in effect: it reads no storage, reverts on a wrong witness, and never decides for lack of gas.
+/// @notice The game knows nothing of arithmetic; it reaches the machines through these interfaces only, so a toy
+/// machine can test the game. Every function is pure in effect: it reads no storage, reverts on a wrong witness, and
+/// never decides for lack of gas.
 interface IElements {
     /// @notice Everything that the word of an element depends on.
     /// @param programRoot root of the program (docs/formats.md section 3)
@@ -41,23 +42,24 @@ interface IElements {
     function evaluate(Context calldata context, bytes calldata proof) external view returns (uint32 word);
 
     /// @notice The exact partial sum of one block of an element, encoded.
-    function evaluateBlock(Context calldata context, uint32 part, bytes calldata proof)
-        external
-        view
-        returns (bytes memory partialSum);
+    function evaluateBlock(
+        Context calldata context,
+        uint32 part,
+        bytes calldata proof
+    ) external view returns (bytes memory partialSum);
 
-    /// @notice The word that partial sums add up to; reverts on one that is not canonical. In mode `logged` the last one is no partial sum
-    /// but the proof of the element with its log entry as the only opening.
+    /// @notice The word that partial sums add up to; reverts on one that is not canonical. In mode `logged` the last
+    /// one is no partial sum but the proof of the element with its log entry as the only opening.
     function combine(Context calldata context, bytes[] calldata partials) external view returns (uint32 word);
 }
 
 /// @title The machine of mode `correct`, which also knows the program
 interface IReferee is IElements {
     /// @notice Number of state tensors and of operators of a program.
-    function program(bytes32 programRoot, bytes calldata header)
-        external
-        view
-        returns (uint32 states, uint32 operators);
+    function program(
+        bytes32 programRoot,
+        bytes calldata header
+    ) external view returns (uint32 states, uint32 operators);
 
     /// @notice Which operator's output becomes state tensor `tensor`; computed = false if the program leaves it alone.
     function source(
@@ -68,7 +70,8 @@ interface IReferee is IElements {
         bytes32[] calldata path
     ) external view returns (bool computed, uint32 operator);
 
-    /// @notice Number of elements of an operator's output, whether all must be finite, and in how many blocks one element is decided.
+    /// @notice Number of elements of an operator's output, whether all must be finite, and in how many blocks one
+    /// element is decided.
     function describe(
         bytes32 programRoot,
         uint32 operator,

@@ -27,7 +27,6 @@ interface IGame {
         Dismissed,
         Won, // the trainer was convicted in this dispute
         Void // the trainer was convicted in another one: the bond went back
-
     }
 
     /// @notice What a dispute's node is: levels 1..5 are the kinds of trees (Merkle.sol), then the single word.
@@ -84,7 +83,8 @@ interface IGame {
     /// @param claimWindow seconds from acceptance to the claim
     /// @param challengeWindow seconds from the claim in which it can be challenged
     /// @param rewardWindow seconds after a conviction in which auditors show what they knew
-    /// @param confirmWindow seconds from finality in which the client confirms or declines delivery; 0: no delivery (docs/delivery.md)
+    /// @param confirmWindow seconds from finality in which the client confirms or declines delivery; 0: no delivery
+    /// (docs/delivery.md)
     /// @param keyWindow seconds for the key, and for the answer to a request
     /// @param complaintWindow seconds from the key for complaints
     /// @param fee paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path
@@ -126,7 +126,8 @@ interface IGame {
     /// @param since time of the last change of phase
     /// @param disputes how many were ever opened
     /// @param open how many are open
-    /// @param queue distinct things that disputes wait for; or, with bit 23, the number of the only open dispute, whose own is not marked
+    /// @param queue distinct things that disputes wait for; or, with bit 23, the number of the only open dispute, whose
+    /// own is not marked
     /// @param depth the spec's
     /// @param slot the spec's
     /// @param client who ordered and pays
@@ -155,7 +156,8 @@ interface IGame {
     /// @param turnAt when the auditor last moved (32 bits last until 2106)
     /// @param others other things of the claim that disputes waited for when the auditor last moved
     /// @param moves moves of the auditor after its challenge, one a second; its own `prove` counts as four
-    /// @param price lowest base fee of the blocks of the challenge and the moves, in 16 bits: 5 of exponent, 11 of significand
+    /// @param price lowest base fee of the blocks of the challenge and the moves, in 16 bits: 5 of exponent, 11 of
+    /// significand
     /// @param word the claimed word of the contested element
     /// @param blocks in how many blocks the element is decided
     struct Dispute {
@@ -212,7 +214,8 @@ interface IGame {
 
     /// @param state state root in the contested checkpoint
     /// @param prior state root of the checkpoint before (checkpoint 0: the initial state)
-    /// @param priorPath its path in the run tree (empty for checkpoint 0); in mode `logged` it starts with the root of the log beside the state
+    /// @param priorPath its path in the run tree (empty for checkpoint 0); in mode `logged` it starts with the root of
+    /// the log beside the state
     /// @param children first reveal below the segment root, without what is all padding
     /// @param firstPath from S_0 to the first child
     /// @param lastPath from S_n to the child above it
@@ -227,8 +230,8 @@ interface IGame {
         bytes32 logRoot;
     }
 
-    /// @notice An operator record, a trace root and a word in it, for a claim "diverged". `logRoot`: that of the log from the last full checkpoint to
-    /// this step (mode `logged`; else it is not read).
+    /// @notice An operator record, a trace root and a word in it, for a claim "diverged". `logRoot`: that of the log
+    /// from the last full checkpoint to this step (mode `logged`; else it is not read).
     struct DivergedPost {
         uint40 step;
         bytes32 runRoot;
@@ -261,20 +264,40 @@ interface IGame {
     event DelegateSet(bytes32 indexed job, address indexed account, bool allowed);
     event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
     event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 where);
-    /// @notice What is opened stands here, whoever opened it and however the call was encoded: nobody has to decode calldata.
+    /// @notice What is opened stands here, whoever opened it and however the call was encoded: nobody has to decode
+    /// calldata.
     event Revealed(bytes32 indexed job, bytes32 indexed node, uint256 kind, uint256 height, bytes32[] children);
     event LeafOpened(bytes32 indexed job, bytes32 indexed node, bytes words);
     event SegmentPosted(bytes32 indexed job, uint256 indexed checkpoint, bytes32 root);
     event TracePosted(bytes32 indexed job, uint256 indexed step, bytes32 root);
     event PartialsPosted(bytes32 indexed job, uint256 indexed dispute, bytes[] partials);
-    event Selected(bytes32 indexed job, uint256 indexed dispute, Level level, uint256 height, uint256 index, bytes32 node);
-    event Adjudicated(
-        bytes32 indexed job, uint256 indexed dispute, uint256 step, uint256 operator, uint256 element, uint32 claimed, uint32 exact
+    event Selected(
+        bytes32 indexed job,
+        uint256 indexed dispute,
+        Level level,
+        uint256 height,
+        uint256 index,
+        bytes32 node
     );
-    /// @notice The word was decided by one of its exact partial sums, so the contract has not computed its bits. `part`: which one; `right`: it
-    /// is what was claimed.
+    event Adjudicated(
+        bytes32 indexed job,
+        uint256 indexed dispute,
+        uint256 step,
+        uint256 operator,
+        uint256 element,
+        uint32 claimed,
+        uint32 exact
+    );
+    /// @notice The word was decided by one of its exact partial sums, so the contract has not computed its bits.
+    /// `part`: which one; `right`: it is what was claimed.
     event BlockAdjudicated(
-        bytes32 indexed job, uint256 indexed dispute, uint256 step, uint256 operator, uint256 element, uint256 part, bool right
+        bytes32 indexed job,
+        uint256 indexed dispute,
+        uint256 step,
+        uint256 operator,
+        uint256 element,
+        uint256 part,
+        bool right
     );
     event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
     event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause, uint256 stipend);
@@ -332,17 +355,22 @@ interface ISettlement is IGame {
     // ---- life of a job ----
 
     /// @notice Order a job; pays the reward. `header` is the program's.
-    function createJob(JobSpec calldata spec, uint256 nonce, bytes calldata header) external payable returns (bytes32 job);
+    function createJob(
+        JobSpec calldata spec,
+        uint256 nonce,
+        bytes calldata header
+    ) external payable returns (bytes32 job);
 
     /// @notice Take a job; pays the trainer's bond.
     function acceptJob(bytes32 job) external payable;
 
-    /// @notice The trainer lets an account answer for it in disputes (`postSegment`, `postTrace`, `postPartials`), or no longer. A delegate can do
-    /// nothing else that strangers cannot: not claim, not withdraw, not name delegates. What it posts binds the trainer.
+    /// @notice The trainer lets an account answer for it in disputes (`postSegment`, `postTrace`, `postPartials`), or
+    /// no longer. A delegate can do nothing else that strangers cannot: not claim, not withdraw, not name delegates.
+    /// What it posts binds the trainer.
     function setDelegate(bytes32 job, address account, bool allowed) external;
 
-    /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state; in mode `logged` it starts with the root
-    /// of the log beside it.
+    /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state; in mode
+    /// `logged` it starts with the root of the log beside it.
     function postClaim(bytes32 job, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external;
 
     /// @notice Claim "diverged": step `step` ended with a word that must be finite and is not.
@@ -356,11 +384,13 @@ interface ISettlement is IGame {
 
     // ---- after a conviction ----
 
-    /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee too where its node contains the place of the conviction,
-    /// and where it has named nothing and nothing could be named; fee and gas to the guardian once.
+    /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee too where its node
+    /// contains the place of the conviction, and where it has named nothing and nothing could be named; fee and gas to
+    /// the guardian once.
     function refund(bytes32 job, uint256 dispute) external;
 
-    /// @notice Show that the dispute's auditor knew a different result, and what lies left of it, before the dispute. Not after a timeout.
+    /// @notice Show that the dispute's auditor knew a different result, and what lies left of it, before the dispute.
+    /// Not after a timeout.
     function proveKnowledge(bytes32 job, uint256 dispute, Knowledge calldata knowledge) external;
 
     /// @notice After the reward window: credit the earliest dispute that showed its knowledge, or burn.
@@ -391,13 +421,17 @@ interface IMoves is IGame {
     /// @notice The machine that decides elements in mode `logged`, fixed at deployment.
     function logged() external view returns (IElements);
 
-    /// @notice Dispute a claim, for the auditor's bond and the fee, at its run root (entry Run), a posted segment (where = checkpoint) or a posted trace (where = step).
+    /// @notice Dispute a claim, for the auditor's bond and the fee, at its run root (entry Run), a posted segment
+    /// (where = checkpoint) or a posted trace (where = step).
     /// @param root the claimed root that is disputed: if it is not what stands there, the call reverts
     /// @param commitment keccak256(abi.encode(job, auditor, salt, own root of the entered tree))
-    function challenge(bytes32 job, Level entry, uint256 where, bytes32 root, bytes32 commitment)
-        external
-        payable
-        returns (uint256 dispute);
+    function challenge(
+        bytes32 job,
+        Level entry,
+        uint256 where,
+        bytes32 root,
+        bytes32 commitment
+    ) external payable returns (uint256 dispute);
 
     /// @notice Open the descendants of a node, `revealDepth` levels below. Anyone; idempotent.
     function reveal(bytes32 job, Level kind, uint256 height, bytes32[] calldata children) external;
@@ -411,8 +445,15 @@ interface IMoves is IGame {
     /// @notice The trainer posts the operator outputs of the contested step: the first reveal below the root.
     function postTrace(bytes32 job, uint256 dispute, bytes32[] calldata children) external;
 
-    /// @notice Show the trace leaf that becomes the contested state tensor: the dispute is dismissed. Another one convicts.
-    function tie(bytes32 job, uint256 dispute, Record calldata source, bytes32 traceLeaf, bytes32[] calldata path) external;
+    /// @notice Show the trace leaf that becomes the contested state tensor: the dispute is dismissed. Another one
+    /// convicts.
+    function tie(
+        bytes32 job,
+        uint256 dispute,
+        Record calldata source,
+        bytes32 traceLeaf,
+        bytes32[] calldata path
+    ) external;
 
     /// @notice The same for a tensor that the program leaves alone: show it in the state before. Another one convicts.
     function tieUnchanged(
@@ -441,25 +482,36 @@ interface IMoves is IGame {
         Record calldata operator
     ) external;
 
-    /// @notice Name a word of the opened leaf. A padding word that is not zero, or one that must be finite and is not, convicts at once.
+    /// @notice Name a word of the opened leaf. A padding word that is not zero, or one that must be finite and is not,
+    /// convicts at once.
     function selectElement(bytes32 job, uint256 dispute, uint256 element, bytes calldata words) external;
 
-    /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word. In mode `logged` one more item follows
-    /// them: the proof of the element's log entry.
+    /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word. In mode
+    /// `logged` one more item follows them: the proof of the element's log entry.
     function postPartials(bytes32 job, uint256 dispute, bytes[] calldata partials) external;
 
     /// @notice Name one partial sum.
     function selectBlock(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
 
-    /// @notice Have the referee compute the named element (or block). Anyone. `prior` opens the state before the step if the operator reads it.
-    function prove(bytes32 job, uint256 dispute, bytes32 prior, bytes32[] calldata priorPath, bytes calldata proof) external;
+    /// @notice Have the referee compute the named element (or block). Anyone. `prior` opens the state before the step
+    /// if the operator reads it.
+    function prove(
+        bytes32 job,
+        uint256 dispute,
+        bytes32 prior,
+        bytes32[] calldata priorPath,
+        bytes calldata proof
+    ) external;
 
-    /// @notice End a dispute whose clock has run out, or whose element, block or tensor was decided in another dispute. Anyone.
+    /// @notice End a dispute whose clock has run out, or whose element, block or tensor was decided in another dispute.
+    /// Anyone.
     function timeout(bytes32 job, uint256 dispute) external;
 
-    /// @notice End every dispute of the list whose clock has run out, up to one that convicts; the others are passed over. Anyone.
+    /// @notice End every dispute of the list whose clock has run out, up to one that convicts; the others are passed
+    /// over. Anyone.
     function timeoutMany(bytes32 job, uint256[] calldata disputes) external;
 }
 
-/// @title Everything that a caller of the verification game needs, at one address; delivery's calls are in IDelivery.sol
+/// @title Everything that a caller of the verification game needs, at one address; delivery's calls are in
+/// IDelivery.sol
 interface IVerificationGame is ISettlement, IMoves {}

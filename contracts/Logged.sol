@@ -12,10 +12,12 @@ import {Operands} from "./Operands.sol";
 import {Records} from "./Records.sol";
 import {Referee} from "./Referee.sol";
 
-/// @title The machine of mode `logged`: the one word that an element has, given the rounding log that the trainer committed
-/// @notice Twin: vgame/logged/reference.py; why an honest trainer's words pass: docs/paper.md, section 3. Only contractions of more than one term read the
-/// log, as the last opening: `words` is the leaf of the LOG tree (32 bytes: entries present ‖ entries up, one bit per element; empty
-/// for the padding leaf), `path` leads from it to the root. What does not round is the referee's.
+/// @title The machine of mode `logged`: the one word that an element has, given the rounding log that the trainer
+/// committed
+/// @notice Twin: vgame/logged/reference.py; why an honest trainer's words pass: docs/paper.md, section 3. Only
+/// contractions of more than one term read the log, as the last opening: `words` is the leaf of the LOG tree (32 bytes:
+/// entries present ‖ entries up, one bit per element; empty for the padding leaf), `path` leads from it to the root.
+/// What does not round is the referee's.
 contract Logged is Operands {
     using Records for bytes;
 
@@ -61,13 +63,14 @@ contract Logged is Operands {
         return LoggedSum.word(total, p.record.u32(Records.BODY + 12), c.bits, entry);
     }
 
-    function _contract(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32)
-    {
+    function _contract(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32) {
         uint256 k = p.record.u32(Records.BODY + 12);
-        (uint256 blocks,) = Records.blocksOf(k);
+        (uint256 blocks, ) = Records.blocksOf(k);
         if (blocks != 1) revert DecidedInBlocks(blocks);
         Moments memory m = _moments(c, p, h, at, 0, k);
         return LoggedSum.word(m, k, c.bits, k == 1 ? Direction.None : _entry(c, p, h, at));
@@ -87,11 +90,12 @@ contract Logged is Operands {
     }
 
     /// @dev The log's entry for the element, proven: interval -> step -> operator -> leaf of 128 elements.
-    function _entry(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (Direction)
-    {
+    function _entry(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (Direction) {
         if (at.next >= p.openings.length) revert OpeningCount(p.openings.length, at.next + 1);
         Opening calldata o = p.openings[at.next++];
         if (o.siblings.length != 0) revert OpeningSize(o.siblings.length, 0);
@@ -110,12 +114,14 @@ contract Logged is Operands {
         return entries & 1 == 1 ? Direction.Up : Direction.Down;
     }
 
-    /// @dev b < 32. Elementary functions have no word here: agents refuse a program that has some (docs/paper.md, section 3).
-    function _map(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32 word)
-    {
+    /// @dev b < 32. Elementary functions have no word here: agents refuse a program that has some (docs/paper.md,
+    /// section 3).
+    function _map(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32 word) {
         (uint8 code, uint32[3] memory w) = _arguments(c, p, h, at);
         if (Functions.isElementary(code)) revert Binary32.UnknownFunction(code);
         word = pointwise.evaluate(code, 0, w[0], w[1], w[2]);

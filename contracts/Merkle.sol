@@ -87,12 +87,15 @@ library Merkle {
     }
 
     /// @notice The node that a path leads to. INVARIANT I7: the caller fixes the length; the index must fit it.
-    /// @dev Equivalent to: for each level, child = bit of the index is 0 ? node(kind, child, sibling) : node(kind, sibling, child).
-    function pathRoot(uint8 kind, bytes32 child, uint256 index, bytes32[] calldata path, uint256 length)
-        internal
-        view
-        returns (bytes32)
-    {
+    /// @dev Equivalent to: for each level, child = bit of the index is 0 ? node(kind, child, sibling) : node(kind,
+    /// sibling, child).
+    function pathRoot(
+        uint8 kind,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path,
+        uint256 length
+    ) internal view returns (bytes32) {
         if (path.length != length) revert PathLength(path.length, length);
         if (index >> length != 0) revert IndexOutOfRange(index, length);
         bool ok = true;
@@ -101,7 +104,11 @@ library Merkle {
             mstore8(p, 1)
             mstore8(add(p, 1), kind)
             let end := add(path.offset, shl(5, length))
-            for { let at := path.offset } lt(at, end) { at := add(at, 32) } {
+            for {
+                let at := path.offset
+            } lt(at, end) {
+                at := add(at, 32)
+            } {
                 let side := shl(5, and(index, 1))
                 mstore(add(add(p, 2), side), child)
                 mstore(sub(add(p, 34), side), calldataload(at))
@@ -137,23 +144,36 @@ library Merkle {
             let at := add(first, shl(5, nodes.length))
             let end := add(first, shl(5, width))
             calldatacopy(first, nodes.offset, shl(5, nodes.length))
-            for {} lt(at, end) { at := add(at, 32) } { mstore(at, pad) }
+            for {} lt(at, end) {
+                at := add(at, 32)
+            } {
+                mstore(at, pad)
+            }
             mstore(0x40, end)
         }
         return _fold(kind, first, width);
     }
 
-    /// @dev Root over `width` nodes in memory from `first` on. Equivalent to: level by level, nodes[i] = node(kind, nodes[2i], nodes[2i + 1]).
-    /// SAFETY: the nodes and the word before them are the caller's own, to be overwritten: a parent is written where only nodes lie that are
-    /// already hashed, and so is the prefix, in the word before its pair.
+    /// @dev Root over `width` nodes in memory from `first` on. Equivalent to: level by level, nodes[i] = node(kind,
+    /// nodes[2i], nodes[2i + 1]).
+    /// SAFETY: the nodes and the word before them are the caller's own, to be overwritten: a parent is written where
+    /// only nodes lie that are already hashed, and so is the prefix, in the word before its pair.
     function _fold(uint8 kind, uint256 first, uint256 width) private view returns (bytes32 root) {
         bool ok = true;
         assembly ("memory-safe") {
             let prefix := or(0x100, kind)
-            for { let half := shr(1, width) } half { half := shr(1, half) } {
+            for {
+                let half := shr(1, width)
+            } half {
+                half := shr(1, half)
+            } {
                 let from := sub(first, 32)
                 let end := add(first, shl(5, half))
-                for { let to := first } lt(to, end) { to := add(to, 32) } {
+                for {
+                    let to := first
+                } lt(to, end) {
+                    to := add(to, 32)
+                } {
                     mstore(from, prefix)
                     ok := and(ok, staticcall(gas(), 2, add(from, 30), 66, to, 32))
                     from := add(from, 64)
@@ -165,12 +185,15 @@ library Merkle {
     }
 
     /// @notice Root of the tree of height h whose leaves first, first + 1, ... are `leaves` (overwritten).
-    /// @dev Siblings level by level from the leaves up: the left one if the range starts odd, the right one if it ends even.
-    function rangeRoot(uint8 kind, bytes32[] memory leaves, uint256 first, uint256 h, bytes32[] calldata siblings)
-        internal
-        view
-        returns (bytes32)
-    {
+    /// @dev Siblings level by level from the leaves up: the left one if the range starts odd, the right one if it ends
+    /// even.
+    function rangeRoot(
+        uint8 kind,
+        bytes32[] memory leaves,
+        uint256 first,
+        uint256 h,
+        bytes32[] calldata siblings
+    ) internal view returns (bytes32) {
         uint256 last = first + leaves.length - 1;
         if (leaves.length == 0 || last >> h != 0) revert IndexOutOfRange(last, h);
         uint256 used;

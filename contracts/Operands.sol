@@ -8,7 +8,8 @@ import {Merkle} from "./Merkle.sol";
 import {Records} from "./Records.sol";
 
 /// @title Operand words that are proven: what the machines of both modes read
-/// @notice The proof is abi.encode of struct Proof; its openings are the words that the formula reads, in its order (docs/formats.md section 6).
+/// @notice The proof is abi.encode of struct Proof; its openings are the words that the formula reads, in its order
+/// (docs/formats.md section 6).
 abstract contract Operands is IElements {
     using Records for bytes;
 
@@ -45,11 +46,10 @@ abstract contract Operands is IElements {
     error DecidedInBlocks(uint256 blocks);
 
     /// @dev The proof's record is the operator's, and the element exists.
-    function _open(Context calldata c, bytes calldata proof)
-        internal
-        view
-        returns (Proof calldata p, Records.Header memory h)
-    {
+    function _open(
+        Context calldata c,
+        bytes calldata proof
+    ) internal view returns (Proof calldata p, Records.Header memory h) {
         // Equivalent to: p = abi.decode(proof, (Proof)), without the copy to memory.
         // SAFETY: every field is read through Solidity's bounds checks of calldata.
         assembly ("memory-safe") {
@@ -62,11 +62,12 @@ abstract contract Operands is IElements {
     }
 
     /// @dev Function and operand words of a `map`.
-    function _arguments(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        internal
-        view
-        returns (uint8 code, uint32[3] memory words)
-    {
+    function _arguments(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) internal view returns (uint8 code, uint32[3] memory words) {
         code = p.record.u8(1);
         uint256 offset = _unravel(c, p, at);
         uint256 count = Functions.arity(code);
@@ -83,8 +84,8 @@ abstract contract Operands is IElements {
         count = first + length > k ? k - first : length;
     }
 
-    /// @dev The words of the terms first .. first + count - 1 of an element of a contraction: of ONE_HOT index and values, of SUM the
-    /// terms and nothing, of DOT both rows.
+    /// @dev The words of the terms first .. first + count - 1 of an element of a contraction: of ONE_HOT index and
+    /// values, of SUM the terms and nothing, of DOT both rows.
     function _rows(
         Context calldata c,
         Proof calldata p,
@@ -121,14 +122,14 @@ abstract contract Operands is IElements {
     function _shape(bytes calldata record, uint256 element) internal pure returns (Shape memory s) {
         s.variant = record.u8(1);
         uint256 batches = record.u32(Records.BODY);
-        (s.m, s.n, s.k) =
-            (record.u32(Records.BODY + 4), record.u32(Records.BODY + 8), record.u32(Records.BODY + 12));
+        (s.m, s.n, s.k) = (record.u32(Records.BODY + 4), record.u32(Records.BODY + 8), record.u32(Records.BODY + 12));
         uint8 shared = record.u8(Records.BODY + 16);
         uint256 batch = element / (s.m * s.n);
         s.row = (element / s.n) % s.m;
         (s.aBatch, s.aBatches) = shared & 1 == 0 ? (batch, batches) : (0, 1);
         uint256 bBatch;
         (bBatch, s.bBatches) = shared & 2 == 0 ? (batch, batches) : (0, 1);
+        // prettier-ignore
         s.bRow = bBatch * s.n + element % s.n;
         s.a = record.ref(Records.BODY + 17);
         s.b = record.ref(Records.BODY + 21);
@@ -151,11 +152,13 @@ abstract contract Operands is IElements {
     }
 
     /// @dev One access: is it in bounds, which word does it yield, and where does the next one start.
-    function _access(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at, uint256 offset)
-        internal
-        view
-        returns (bool inside, uint32 word, uint256 behind)
-    {
+    function _access(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at,
+        uint256 offset
+    ) internal view returns (bool inside, uint32 word, uint256 behind) {
         bytes calldata record = p.record;
         Records.Reference memory r = record.ref(offset);
         word = record.u32(offset + 4);
@@ -168,12 +171,14 @@ abstract contract Operands is IElements {
         if (inside) word = _word(c, p, h, at, r, elements, position);
     }
 
-    /// @dev Coordinate of each operand dimension: offset + Σ coefficient · index, divisible, in range; row-major position of the quotients.
-    function _position(bytes calldata record, uint256[] memory index, uint256 offset, uint256 dims)
-        private
-        pure
-        returns (bool inside, uint256 elements, uint256 position)
-    {
+    /// @dev Coordinate of each operand dimension: offset + Σ coefficient · index, divisible, in range; row-major
+    /// position of the quotients.
+    function _position(
+        bytes calldata record,
+        uint256[] memory index,
+        uint256 offset,
+        uint256 dims
+    ) private pure returns (bool inside, uint256 elements, uint256 position) {
         uint256 targets = offset + 12 * dims;
         elements = 1;
         inside = true;
@@ -188,11 +193,12 @@ abstract contract Operands is IElements {
     }
 
     /// @dev Σ coefficient · index over the output dimensions that move along operand dimension j.
-    function _offsetOf(bytes calldata record, uint256[] memory index, uint256 targets, uint256 j)
-        private
-        pure
-        returns (int256 sum)
-    {
+    function _offsetOf(
+        bytes calldata record,
+        uint256[] memory index,
+        uint256 targets,
+        uint256 j
+    ) private pure returns (int256 sum) {
         for (uint256 i; i < index.length; ++i) {
             if (record.u8(targets + 5 * i) != j) continue;
             sum += int256(int32(record.u32(targets + 5 * i + 1))) * int256(index[i]);
@@ -213,7 +219,8 @@ abstract contract Operands is IElements {
         return Reduction.wordAt(_words(c, p, h, at, r, elements, position, 1), 0);
     }
 
-    /// @dev Words first .. first + count - 1 of a tensor of `elements` words, from the next opening, proven against the tensor's tree.
+    /// @dev Words first .. first + count - 1 of a tensor of `elements` words, from the next opening, proven against the
+    /// tensor's tree.
     function _words(
         Context calldata c,
         Proof calldata p,
@@ -240,11 +247,11 @@ abstract contract Operands is IElements {
 
     function _leavesRoot(Opening calldata o, uint256 low, uint256 high, uint256 height) private view returns (bytes32) {
         uint256 leaves = high - low + 1;
-        if (o.words.length != leaves * Merkle.LEAF_BYTES) revert OpeningSize(o.words.length, leaves * Merkle.LEAF_BYTES);
+        if (o.words.length != leaves * Merkle.LEAF_BYTES)
+            revert OpeningSize(o.words.length, leaves * Merkle.LEAF_BYTES);
         bytes32[] memory hashes = new bytes32[](leaves);
         for (uint256 i; i < leaves; ++i) {
-            hashes[i] =
-                Merkle.leafOf(Merkle.TENSOR, o.words[i * Merkle.LEAF_BYTES:(i + 1) * Merkle.LEAF_BYTES]);
+            hashes[i] = Merkle.leafOf(Merkle.TENSOR, o.words[i * Merkle.LEAF_BYTES:(i + 1) * Merkle.LEAF_BYTES]);
         }
         return Merkle.rangeRoot(Merkle.TENSOR, hashes, low, height, o.siblings);
     }
@@ -268,11 +275,11 @@ abstract contract Operands is IElements {
         if (actual != root) revert WrongRoot(actual, root);
     }
 
-    function _tree(Context calldata c, Records.Header memory h, uint8 class)
-        private
-        pure
-        returns (uint8 kind, uint256 count, bytes32 root)
-    {
+    function _tree(
+        Context calldata c,
+        Records.Header memory h,
+        uint8 class
+    ) private pure returns (uint8 kind, uint256 count, bytes32 root) {
         if (class == Records.OPERATOR) return (Merkle.TRACE, h.operators, c.traceRoot);
         if (class == Records.STATE) return (Merkle.STATE, h.states, c.stateRoot);
         if (class == Records.CONSTANT) return (Merkle.CONSTANTS, h.constants, h.constantsRoot);

@@ -4,8 +4,8 @@ pragma solidity 0.8.37;
 import {Merkle} from "./Merkle.sol";
 
 /// @title Program headers and records, byte by byte (docs/formats.md section 3)
-/// @notice Twin: vgame/program/encoding.py. Records are committed by whoever ordered the job and validated off chain before anybody puts a bond
-/// on it; here they are only read, and a read behind the end reverts.
+/// @notice Twin: vgame/program/encoding.py. Records are committed by whoever ordered the job and validated off chain
+/// before anybody puts a bond on it; here they are only read, and a read behind the end reverts.
 library Records {
     uint256 internal constant HEADER_BYTES = 124;
     uint256 internal constant SOURCE_BYTES = 9;
@@ -85,10 +85,14 @@ library Records {
     }
 
     /// @notice Reverts unless `record` is entry `index` of the table of `count` records under `root`.
-    function check(uint8 kind, bytes calldata record, uint256 index, uint256 count, bytes32 root, bytes32[] calldata path)
-        internal
-        view
-    {
+    function check(
+        uint8 kind,
+        bytes calldata record,
+        uint256 index,
+        uint256 count,
+        bytes32 root,
+        bytes32[] calldata path
+    ) internal view {
         bytes32 leaf = Merkle.leafOf(kind, record);
         if (index >= count) revert Merkle.IndexOutOfRange(index, count);
         bytes32 actual = Merkle.pathRoot(kind, leaf, index, path, Merkle.height(count));

@@ -11,8 +11,10 @@ import {Merkle} from "./Merkle.sol";
 import {Operands} from "./Operands.sol";
 import {Records} from "./Records.sol";
 
-/// @title The referee: one output element of one operator of one training step, computed exactly from words that are proven
-/// @notice Mode `correct`. Twin: vgame/execute/reference.py. No storage; the functions of a map live in a contract of their own.
+/// @title The referee: one output element of one operator of one training step, computed exactly from words that are
+/// proven
+/// @notice Mode `correct`. Twin: vgame/execute/reference.py. No storage; the functions of a map live in a contract of
+/// their own.
 contract Referee is Operands, IReferee {
     using Records for bytes;
 
@@ -56,7 +58,7 @@ contract Referee is Operands, IReferee {
         Records.check(Merkle.OPERATORS, record, operator, h.operators, h.operatorsRoot, path);
         (elements, finite, blocks) = (record.u32(3), record.u8(2) & Records.FINITE != 0, 1);
         if (record.u8(0) == Records.CONTRACT) {
-            (uint256 count,) = Records.blocksOf(record.u32(Records.BODY + 12));
+            (uint256 count, ) = Records.blocksOf(record.u32(Records.BODY + 12));
             blocks = uint32(count);
         }
     }
@@ -76,7 +78,8 @@ contract Referee is Operands, IReferee {
         else if (kind == Records.REDUCE_MAX) word = _reduceMax(c, p, h, at);
         else if (kind == Records.ARGMAX) word = _argmax(c, p, h, at);
         else if (kind == Records.PHILOX) word = Philox.randomWord(c.seed, c.step, c.operator, c.element);
-        else if (kind == Records.SHUFFLE) word = Philox.shuffleIndex(c.seed, c.step, c.element, record.u32(3), record.u32(Records.BODY));
+        else if (kind == Records.SHUFFLE)
+            word = Philox.shuffleIndex(c.seed, c.step, c.element, record.u32(3), record.u32(Records.BODY));
         else revert Records.UnknownKind(kind);
         if (at.next != p.openings.length) revert OpeningCount(p.openings.length, at.next);
         if (record.u8(2) & Records.INTEGER == 0 && Binary32.isNan(word)) word = Binary32.NAN;
@@ -101,21 +104,23 @@ contract Referee is Operands, IReferee {
 
     // ---- operators ----
 
-    function _map(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32)
-    {
+    function _map(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32) {
         (uint8 code, uint32[3] memory w) = _arguments(c, p, h, at);
         uint8 cut = _isNarrow(p.record) ? Binary32.NARROW_CUT : 0;
         return pointwise.evaluate(code, cut, w[0], w[1], w[2]);
     }
 
-    function _copy(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32 word)
-    {
+    function _copy(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32 word) {
         uint256 offset = _unravel(c, p, at);
         uint256 count = p.record.u8(offset++);
         for (uint256 i; i < count; ++i) {
@@ -125,13 +130,14 @@ contract Referee is Operands, IReferee {
         }
     }
 
-    function _contract(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32)
-    {
+    function _contract(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32) {
         uint256 k = p.record.u32(Records.BODY + 12);
-        (uint256 blocks,) = Records.blocksOf(k);
+        (uint256 blocks, ) = Records.blocksOf(k);
         if (blocks != 1) revert DecidedInBlocks(blocks);
         return Accumulator.round(_terms(c, p, h, at, 0, k));
     }
@@ -156,28 +162,37 @@ contract Referee is Operands, IReferee {
         return record.u8(2) & Records.BFLOAT16 != 0;
     }
 
-    function _gather(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32)
-    {
+    function _gather(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32) {
         bytes calldata r = p.record;
-        (uint256 count, uint256 width, uint256 rows) =
-            (r.u32(Records.BODY), r.u32(Records.BODY + 4), r.u32(Records.BODY + 8));
+        (uint256 count, uint256 width, uint256 rows) = (
+            r.u32(Records.BODY),
+            r.u32(Records.BODY + 4),
+            r.u32(Records.BODY + 8)
+        );
         uint256 row = _word(c, p, h, at, r.ref(Records.BODY + 16), count, c.element / width);
         if (row >= rows) return r.u32(Records.BODY + 12); // a negative index is a large unsigned one
+        // prettier-ignore
         uint256 position = row * width + c.element % width;
         return _word(c, p, h, at, r.ref(Records.BODY + 20), rows * width, position);
     }
 
-    function _reduceMax(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32)
-    {
+    function _reduceMax(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32) {
         bytes calldata r = p.record;
-        (uint256 rows, uint256 length, uint256 size) =
-            (r.u32(Records.BODY), r.u32(Records.BODY + 4), r.u32(Records.BODY + 8));
+        (uint256 rows, uint256 length, uint256 size) = (
+            r.u32(Records.BODY),
+            r.u32(Records.BODY + 4),
+            r.u32(Records.BODY + 8)
+        );
         uint256 blocks = (length + size - 1) / size;
         uint256 first = (c.element % blocks) * size;
         uint256 count = first + size > length ? length - first : size;
@@ -186,11 +201,12 @@ contract Referee is Operands, IReferee {
         return r.u8(2) & Records.INTEGER == 0 ? Reduction.reduceMax(words) : Reduction.integerMax(words);
     }
 
-    function _argmax(Context calldata c, Proof calldata p, Records.Header memory h, Cursor memory at)
-        private
-        view
-        returns (uint32)
-    {
+    function _argmax(
+        Context calldata c,
+        Proof calldata p,
+        Records.Header memory h,
+        Cursor memory at
+    ) private view returns (uint32) {
         (uint256 rows, uint256 length) = (p.record.u32(Records.BODY), p.record.u32(Records.BODY + 4));
         Records.Reference memory r = p.record.ref(Records.BODY + 8);
         return Reduction.argmax(_words(c, p, h, at, r, rows * length, c.element * length, length));

@@ -10,9 +10,11 @@ import {ISettlement} from "./IVerificationGame.sol";
 import {Merkle} from "./Merkle.sol";
 
 /// @title Jobs, claims and money
-/// @notice Runs inside `VerificationGame` by delegatecall; at its own address it takes no order, so nothing can be played there.
+/// @notice Runs inside `VerificationGame` by delegatecall; at its own address it takes no order, so nothing can be
+/// played there.
 contract Settlement is GameState, ISettlement {
-    /// @dev Less than any dispute that reaches a word costs either side (docs/gas.json): no bond may be worth less than two of them.
+    /// @dev Less than any dispute that reaches a word costs either side (docs/gas.json): no bond may be worth less than
+    /// two of them.
     uint256 private constant DISPUTE_GAS = 250_000;
 
     address private immutable self = address(this);
@@ -34,7 +36,9 @@ contract Settlement is GameState, ISettlement {
             calldatacopy(p, 0, calldatasize())
             let ok := delegatecall(gas(), target, p, calldatasize(), 0, 0)
             returndatacopy(p, 0, returndatasize())
-            if iszero(ok) { revert(p, returndatasize()) }
+            if iszero(ok) {
+                revert(p, returndatasize())
+            }
             return(p, returndatasize())
         }
     }
@@ -42,12 +46,13 @@ contract Settlement is GameState, ISettlement {
     // ---- life of a job ----
 
     /// @inheritdoc ISettlement
-    function createJob(JobSpec calldata spec, uint256 nonce, bytes calldata header)
-        external
-        payable
-        returns (bytes32 id)
-    {
-        if (address(this) == self) revert OnlyDelegated(); // there are no disputes here, so any claim would become final
+    function createJob(
+        JobSpec calldata spec,
+        uint256 nonce,
+        bytes calldata header
+    ) external payable returns (bytes32 id) {
+        // there are no disputes here, so any claim would become final
+        if (address(this) == self) revert OnlyDelegated();
         _checkSpec(spec);
         id = keccak256(abi.encode(spec, block.chainid, address(this), msg.sender, nonce));
         Job storage job = _jobs[id];
@@ -117,7 +122,8 @@ contract Settlement is GameState, ISettlement {
     }
 
     /// @inheritdoc ISettlement
-    /// @dev The run tree ends with the last full checkpoint before the step, the segment with the state before it: no number is the trainer's choice.
+    /// @dev The run tree ends with the last full checkpoint before the step, the segment with the state before it: no
+    /// number is the trainer's choice.
     function postDiverged(bytes32 id, DivergedPost calldata post) external {
         Job storage job = _claimable(id);
         if (post.step == 0 || post.step > job.spec.steps) revert BadSpec(Field.Step);
@@ -139,8 +145,12 @@ contract Settlement is GameState, ISettlement {
 
     /// @dev The trace holds, at an operator that must be finite, a word that is not.
     function _checkNotFinite(Job storage job, DivergedPost calldata post) private view {
-        (uint32 elements, bool finite,) = referee.describe(
-            job.spec.programRoot, post.operator, post.record.header, post.record.record, post.record.path
+        (uint32 elements, bool finite, ) = referee.describe(
+            job.spec.programRoot,
+            post.operator,
+            post.record.header,
+            post.record.record,
+            post.record.path
         );
         if (!finite || post.element >= elements) revert WrongSource();
         uint32 word = _wordOf(post.words, post.element);
@@ -215,9 +225,10 @@ contract Settlement is GameState, ISettlement {
         emit Refunded(id, n, fee, stipend);
     }
 
-    /// @dev The fee, where the dispute's node contains the conviction: not where it lies below, for a claim "diverged" has trees that nobody had to
-    /// open. Who named nothing has it back if nothing could be named: else each idle dispute would be a free guess at what `proveKnowledge` asks.
-    /// The guardian has fee and stipend once, wherever the trainer was convicted. Nobody else here has a stipend: a crowd could share its transactions.
+    /// @dev The fee, where the dispute's node contains the conviction: not where it lies below, for a claim "diverged"
+    /// has trees that nobody had to open. Who named nothing has it back if nothing could be named: else each idle
+    /// dispute would be a free guess at what `proveKnowledge` asks. The guardian has fee and stipend once, wherever the
+    /// trainer was convicted. Nobody else here has a stipend: a crowd could share its transactions.
     function _due(bytes32 id, Job storage job, Dispute storage d) private returns (uint256 fee, uint256 stipend) {
         Verdict storage v = _verdicts[id];
         fee = job.spec.fee;
@@ -248,9 +259,11 @@ contract Settlement is GameState, ISettlement {
         emit Known(id, n);
     }
 
-    /// @dev In the run tree, at the node over the place of conviction: own node differs, everything left of it is equal, and something is left of it.
+    /// @dev In the run tree, at the node over the place of conviction: own node differs, everything left of it is
+    /// equal, and something is left of it.
     function _checkKnowledge(Job storage job, Dispute storage d, Verdict storage v, Knowledge calldata k) private view {
-        // What is posted later is public, so who enters there need not have computed anything; and silence decides nothing that could be known.
+        // What is posted later is public, so who enters there need not have computed anything; and silence decides
+        // nothing that could be known.
         if (d.entry != Level.Run || v.cause == Cause.Timeout) revert NotEligible();
         Place memory place = _lift(_placeOf(v), Level.Run, job.spec.interval);
         Place memory own = _lift(_placeOf(d), Level.Run, job.spec.interval);
@@ -289,7 +302,8 @@ contract Settlement is GameState, ISettlement {
     function _contains(Place memory p, Place memory q, uint256 interval) private pure returns (bool) {
         if (p.level == Level.Block) p = _lift(p, Level.Element, interval);
         if (p.level > q.level || (p.level == q.level && p.height < q.height)) return false;
-        if (p.level == Level.State && q.level != Level.State) return false; // a state and the trace of its step are two trees
+        // a state and the trace of its step are two trees
+        if (p.level == Level.State && q.level != Level.State) return false;
         q = _lift(q, p.level, interval);
         return p.step == q.step && p.operator == q.operator && p.index == q.index >> (p.height - q.height);
     }
@@ -299,7 +313,7 @@ contract Settlement is GameState, ISettlement {
         if (p.level == level) return p;
         uint256 before = p.level == Level.Segment ? p.step : p.step - 1; // the last state that is not contested
         if (level == Level.Run) return Place(level, 0, before / interval, 0, 0);
-        if (level == Level.Segment) return Place(level, 0, before % interval + 1, before - before % interval, 0);
+        if (level == Level.Segment) return Place(level, 0, (before % interval) + 1, before - (before % interval), 0);
         if (level == Level.Trace) return Place(level, 0, p.operator, p.step, 0);
         uint256 element = uint32(p.index);
         return Place(level, 0, level == Level.Tensor ? element / Merkle.LEAF_WORDS : element, p.step, p.operator);

@@ -9,7 +9,8 @@ import {Merkle} from "./Merkle.sol";
 
 /// @title The verification game
 /// @notice Read IVerificationGame for what each call means, docs/protocol.md for why. Invariants In are numbered there.
-/// Trust: nobody. Safety needs one live honest auditor per claim; liveness needs a chain that includes a transaction within a clock's budget.
+/// Trust: nobody. Safety needs one live honest auditor per claim; liveness needs a chain that includes a transaction
+/// within a clock's budget.
 contract VerificationGame is GameState, IMoves {
     /// @dev More than any tree of a job has.
     uint256 private constant MAX_HEIGHT = 64;
@@ -23,8 +24,8 @@ contract VerificationGame is GameState, IMoves {
     /// @inheritdoc IMoves
     IElements public immutable override logged;
 
-    /// @dev All parts decide by one referee (one machine may do for both modes), and the chain has SHA-256: a missing precompile answers nothing,
-    /// and what lay in memory would count as its answer.
+    /// @dev All parts decide by one referee (one machine may do for both modes), and the chain has SHA-256: a missing
+    /// precompile answers nothing, and what lay in memory would count as its answer.
     constructor(IReferee referee_, address settlement_, IElements logged_) GameState(referee_) {
         if (sha256("") != 0xe3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855) revert NoSha256();
         _checkPart(settlement_);
@@ -38,7 +39,8 @@ contract VerificationGame is GameState, IMoves {
         if (other != referee) revert ForeignReferee(part, address(other));
     }
 
-    /// @dev Everything in ISettlement. The target is fixed for ever, so this is one contract in two pieces, not an upgrade.
+    /// @dev Everything in ISettlement. The target is fixed for ever, so this is one contract in two pieces, not an
+    /// upgrade.
     fallback() external payable {
         address target = settlement;
         assembly ("memory-safe") {
@@ -46,7 +48,9 @@ contract VerificationGame is GameState, IMoves {
             calldatacopy(p, 0, calldatasize())
             let ok := delegatecall(gas(), target, p, calldatasize(), 0, 0)
             returndatacopy(p, 0, returndatasize())
-            if iszero(ok) { revert(p, returndatasize()) }
+            if iszero(ok) {
+                revert(p, returndatasize())
+            }
             return(p, returndatasize())
         }
     }
@@ -54,11 +58,13 @@ contract VerificationGame is GameState, IMoves {
     // ---- moves ----
 
     /// @inheritdoc IMoves
-    function challenge(bytes32 id, Level entry, uint256 where, bytes32 root, bytes32 commitment)
-        external
-        payable
-        returns (uint256 n)
-    {
+    function challenge(
+        bytes32 id,
+        Level entry,
+        uint256 where,
+        bytes32 root,
+        bytes32 commitment
+    ) external payable returns (uint256 n) {
         Job storage job = _inPhase(id, Phase.Claimed);
         uint256 until = uint256(job.since) + job.spec.challengeWindow;
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
@@ -67,7 +73,8 @@ contract VerificationGame is GameState, IMoves {
         n = job.disputes++; // SAFETY: 2^23 disputes would cost more than 10^12 gas
         Dispute storage d = _disputes[id][n];
         (d.node, d.height, d.step) = _enter(id, job, entry, where);
-        _expect(root, d.node); // after a reorganisation it may be another claim: nobody stakes a bond against what it has not seen
+        // after a reorganisation it may be another claim: nobody stakes a bond against what it has not seen
+        _expect(root, d.node);
         d.level = d.entry = entry;
         d.auditor = msg.sender;
         d.status = Status.Open;
@@ -82,11 +89,12 @@ contract VerificationGame is GameState, IMoves {
     }
 
     /// @dev Root, height and step of the tree that a challenge enters.
-    function _enter(bytes32 id, Job storage job, Level entry, uint256 where)
-        private
-        view
-        returns (bytes32 root, uint8 height, uint32 step)
-    {
+    function _enter(
+        bytes32 id,
+        Job storage job,
+        Level entry,
+        uint256 where
+    ) private view returns (bytes32 root, uint8 height, uint32 step) {
         if (entry == Level.Run) {
             if (job.checkpoints == 0) revert NothingToContest();
             return (job.runRoot, uint8(Merkle.height(job.checkpoints)), 0);
@@ -103,17 +111,19 @@ contract VerificationGame is GameState, IMoves {
     /// @inheritdoc IMoves
     function reveal(bytes32 id, Level kind, uint256 height, bytes32[] calldata children) external {
         Job storage job = _inPhase(id, Phase.Claimed);
-        if (kind < Level.Run || kind > Level.Tensor || height == 0 || height > MAX_HEIGHT) revert WrongLevel(kind, height);
+        if (kind < Level.Run || kind > Level.Tensor || height == 0 || height > MAX_HEIGHT)
+            revert WrongLevel(kind, height);
         bytes32 node = _parent(job, kind, height, children);
         if (_open(job, _key(id, kind, height, node))) emit Revealed(id, node, uint256(kind), height, children);
     }
 
     /// @dev The node of that height over all that a reveal of it shows.
-    function _parent(Job storage job, Level kind, uint256 height, bytes32[] calldata children)
-        private
-        view
-        returns (bytes32)
-    {
+    function _parent(
+        Job storage job,
+        Level kind,
+        uint256 height,
+        bytes32[] calldata children
+    ) private view returns (bytes32) {
         uint256 expected = uint256(1) << Merkle.revealDepth(height, job.depth);
         if (children.length != expected) revert ChildCount(children.length, expected);
         return Merkle.foldOf(uint8(kind), children, 0);
@@ -143,9 +153,7 @@ contract VerificationGame is GameState, IMoves {
         // INVARIANT I8: both ends are the states of the checkpoints around it.
         _expect(Merkle.pathRoot(Merkle.SEGMENT, post.prior, 0, post.firstPath, below), post.children[0]);
         uint256 rest = last & ((uint256(1) << below) - 1);
-        _expect(
-            Merkle.pathRoot(Merkle.SEGMENT, post.state, rest, post.lastPath, below), post.children[last >> below]
-        );
+        _expect(Merkle.pathRoot(Merkle.SEGMENT, post.state, rest, post.lastPath, below), post.children[last >> below]);
         // INVARIANT I5: the trainer's turn at a checkpoint ends with the first post, so there is no second.
         _segments[id][c] = root;
         _open(job, _segmentKey(id, c));
@@ -169,10 +177,18 @@ contract VerificationGame is GameState, IMoves {
     /// @inheritdoc IMoves
     function tie(bytes32 id, uint256 n, Record calldata source, bytes32 traceLeaf, bytes32[] calldata path) external {
         (Job storage job, Dispute storage d) = _trainersTurn(id, n, Level.State);
-        (bool computed, uint32 operator) =
-            referee.source(job.spec.programRoot, uint32(d.index), source.header, source.record, source.path);
+        (bool computed, uint32 operator) = referee.source(
+            job.spec.programRoot,
+            uint32(d.index),
+            source.header,
+            source.record,
+            source.path
+        );
         if (!computed) revert WrongSource();
-        _expect(Merkle.pathRoot(Merkle.TRACE, traceLeaf, operator, path, Merkle.height(job.operators)), _traces[id][d.step]);
+        _expect(
+            Merkle.pathRoot(Merkle.TRACE, traceLeaf, operator, path, Merkle.height(job.operators)),
+            _traces[id][d.step]
+        );
         // INVARIANT I9: the state is what the trace says.
         _decide(id, job, n, d, traceLeaf == d.node, Cause.Opening);
     }
@@ -188,8 +204,13 @@ contract VerificationGame is GameState, IMoves {
         bytes32[] calldata path
     ) external {
         (Job storage job, Dispute storage d) = _trainersTurn(id, n, Level.State);
-        (bool computed,) =
-            referee.source(job.spec.programRoot, uint32(d.index), source.header, source.record, source.path);
+        (bool computed, ) = referee.source(
+            job.spec.programRoot,
+            uint32(d.index),
+            source.header,
+            source.record,
+            source.path
+        );
         if (computed) revert WrongSource();
         _checkPrior(id, job, d.step, prior, priorPath);
         _expect(Merkle.pathRoot(Merkle.STATE, tensor, d.index, path, Merkle.height(job.states)), prior);
@@ -197,10 +218,13 @@ contract VerificationGame is GameState, IMoves {
     }
 
     /// @dev `prior` is the state before `step` in the posted segment.
-    function _checkPrior(bytes32 id, Job storage job, uint256 step, bytes32 prior, bytes32[] calldata path)
-        private
-        view
-    {
+    function _checkPrior(
+        bytes32 id,
+        Job storage job,
+        uint256 step,
+        bytes32 prior,
+        bytes32[] calldata path
+    ) private view {
         uint256 c = (step - 1) / job.spec.interval + 1;
         uint256 index = (step - 1) % job.spec.interval;
         uint256 height = Merkle.height(_segmentLength(job, c) + 1);
@@ -248,14 +272,20 @@ contract VerificationGame is GameState, IMoves {
             _enterStep(job, d, kind);
             return _convictAt(id, job, n, d, kind, height, position);
         }
-        (uint32 elements, bool finite, uint32 blocks) =
-            referee.describe(job.spec.programRoot, uint32(position), operator.header, operator.record, operator.path);
+        (uint32 elements, bool finite, uint32 blocks) = referee.describe(
+            job.spec.programRoot,
+            uint32(position),
+            operator.header,
+            operator.record,
+            operator.path
+        );
         (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
         _enterStep(job, d, Level.Trace);
         _move(id, job, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
     }
 
-    /// @dev INVARIANT I3, I7: the child lies exactly `revealDepth` levels below the contested node (or the root posted for it), inside it.
+    /// @dev INVARIANT I3, I7: the child lies exactly `revealDepth` levels below the contested node (or the root posted
+    /// for it), inside it.
     function _descend(
         bytes32 id,
         Job storage job,
@@ -275,7 +305,8 @@ contract VerificationGame is GameState, IMoves {
         } else if (height == 0 && kind != Level.Trace) {
             revert WrongLevel(kind, height);
         }
-        // SAFETY: it is the auditor's turn, so the node was revealed; the roots of a segment and of a trace are, when they are posted.
+        // SAFETY: it is the auditor's turn, so the node was revealed; the roots of a segment and of a trace are, when
+        // they are posted.
         uint256 depth = Merkle.revealDepth(height, job.depth);
         _expect(Merkle.pathRoot(uint8(kind), child, index, path, depth), root);
         (height, position) = (height - depth, (position << depth) | index);
@@ -328,8 +359,8 @@ contract VerificationGame is GameState, IMoves {
 
     // ---- the trainer's queue ----
 
-    /// @dev A dispute has come to a node: the trainer is given a slot for each other thing that disputes wait for. What the only open dispute waits
-    /// for is marked when there is a second one, which is rare.
+    /// @dev A dispute has come to a node: the trainer is given a slot for each other thing that disputes wait for. What
+    /// the only open dispute waits for is marked when there is a second one, which is rare.
     function _await(bytes32 id, Job storage job, uint256 n, Dispute storage d) private {
         if (job.open == 1) {
             d.others = 0;
@@ -433,11 +464,12 @@ contract VerificationGame is GameState, IMoves {
     }
 
     /// @dev What the contested element depends on; `prior` was checked.
-    function _context(bytes32 id, Job storage job, Dispute storage d, bytes32 prior)
-        private
-        view
-        returns (IElements.Context memory context)
-    {
+    function _context(
+        bytes32 id,
+        Job storage job,
+        Dispute storage d,
+        bytes32 prior
+    ) private view returns (IElements.Context memory context) {
         context.programRoot = job.spec.programRoot;
         context.dataRoot = job.spec.dataRoot;
         context.scalarRoot = job.spec.scalarRoot;
@@ -451,7 +483,8 @@ contract VerificationGame is GameState, IMoves {
         if (job.spec.mode != 0) _addLog(id, job, d, context);
     }
 
-    /// @dev A trace is posted only below a segment, whose log was posted with it. The log of a claim "diverged" ends with the step that diverged.
+    /// @dev A trace is posted only below a segment, whose log was posted with it. The log of a claim "diverged" ends
+    /// with the step that diverged.
     function _addLog(bytes32 id, Job storage job, Dispute storage d, IElements.Context memory context) private view {
         uint256 c = (uint256(d.step) - 1) / job.spec.interval + 1;
         uint256 position = (uint256(d.step) - 1) % job.spec.interval;
@@ -495,7 +528,8 @@ contract VerificationGame is GameState, IMoves {
         return d.level == Level.State ? Cause.Opening : Cause.Element;
     }
 
-    /// @dev A word, a block or a tie. What is right here is right for every dispute at this place: each can be ended by `timeout` now.
+    /// @dev A word, a block or a tie. What is right here is right for every dispute at this place: each can be ended by
+    /// `timeout` now.
     function _decide(bytes32 id, Job storage job, uint256 n, Dispute storage d, bool right, Cause cause) private {
         if (!right) return _convict(id, job, n, d, cause);
         bytes32 key = _placeKey(id, d);
@@ -519,8 +553,19 @@ contract VerificationGame is GameState, IMoves {
         uint256 pool = job.spec.trainerBond / 2;
         uint256 stipend = _stipend(d, pool);
         bool guarded = d.auditor == job.spec.guardian;
-        _verdicts[id] =
-            Verdict(d.level, d.height, d.index, d.step, d.operator, uint32(n), 0, false, guarded, cause, uint128(pool - stipend));
+        _verdicts[id] = Verdict(
+            d.level,
+            d.height,
+            d.index,
+            d.step,
+            d.operator,
+            uint32(n),
+            0,
+            false,
+            guarded,
+            cause,
+            uint128(pool - stipend)
+        );
         credits[d.auditor] += uint256(job.spec.auditorBond) + job.spec.fee + stipend;
         credits[job.client] += job.spec.reward;
         emit Convicted(id, n, cause, stipend);
@@ -534,22 +579,23 @@ contract VerificationGame is GameState, IMoves {
     }
 
     /// @dev The trainer's turn at a given level, height 0; anyone may move for it.
-    function _trainersTurn(bytes32 id, uint256 n, Level level)
-        private
-        view
-        returns (Job storage job, Dispute storage d)
-    {
+    function _trainersTurn(
+        bytes32 id,
+        uint256 n,
+        Level level
+    ) private view returns (Job storage job, Dispute storage d) {
         (job, d) = _openDispute(id, n);
         if (d.level != level || d.height != 0) revert WrongLevel(d.level, d.height);
         _requireTurn(id, job, d, Clock.Turn.Trainer);
     }
 
-    /// @dev The same where only the trainer may commit to something, or a delegate of its: nothing else asks for delegates.
-    function _trainerMoves(bytes32 id, uint256 n, Level level)
-        private
-        view
-        returns (Job storage job, Dispute storage d)
-    {
+    /// @dev The same where only the trainer may commit to something, or a delegate of its: nothing else asks for
+    /// delegates.
+    function _trainerMoves(
+        bytes32 id,
+        uint256 n,
+        Level level
+    ) private view returns (Job storage job, Dispute storage d) {
         (job, d) = _trainersTurn(id, n, level);
         if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);
     }

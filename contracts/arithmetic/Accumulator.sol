@@ -3,8 +3,9 @@ pragma solidity 0.8.37;
 
 import {Binary32} from "./Binary32.sol";
 
-/// @notice An exact partial sum: class 0 finite, 1 +inf, 2 -inf, 3 NaN, and a signed 768-bit value (two's complement, high word
-/// first) in units of 2^-298, zero unless the class is 0. NARROW is added to the class of a sum that is rounded to 8 bits.
+/// @notice An exact partial sum: class 0 finite, 1 +inf, 2 -inf, 3 NaN, and a signed 768-bit value (two's complement,
+/// high word first) in units of 2^-298, zero unless the class is 0. NARROW is added to the class of a sum that is
+/// rounded to 8 bits.
 struct Partial {
     uint8 class;
     uint256 high;
@@ -14,14 +15,15 @@ struct Partial {
 
 /// @title Accumulator: exact sums of binary32 words, rounded once.
 /// @notice In: ranges of little-endian words (word i at byte 4 * i). Out: a {Partial}, and from it a word.
-/// Every product of two binary32 numbers is a multiple of 2^-298, so a sum is one integer in that unit, whatever the order.
-/// Twin: vgame/arithmetic/reference/sums.py; the encoding is section 4 of docs/formats.md.
-/// @dev Infinities and NaN: the sum is NaN if a term is NaN or infinity times zero, or if both infinities occur; else the
-/// infinity; else the exact sum. Hence classes combine by OR.
+/// Every product of two binary32 numbers is a multiple of 2^-298, so a sum is one integer in that unit, whatever the
+/// order. Twin: vgame/arithmetic/reference/sums.py; the encoding is section 4 of docs/formats.md.
+/// @dev Infinities and NaN: the sum is NaN if a term is NaN or infinity times zero, or if both infinities occur; else
+/// the infinity; else the exact sum. Hence classes combine by OR.
 library Accumulator {
     /// @notice The ranges of two operands hold different numbers of words, or no whole number of words.
     error UnequalRanges(uint256 lengthA, uint256 lengthB);
-    /// @notice Not the encoding of a partial sum: 97 bytes, a class up to 3 (or NARROW more), and a zero value unless it is finite.
+    /// @notice Not the encoding of a partial sum: 97 bytes, a class up to 3 (or NARROW more), and a zero value unless
+    /// it is finite.
     error MalformedPartial();
 
     uint256 internal constant ENCODED_BYTES = 97;
@@ -30,18 +32,23 @@ library Accumulator {
     int256 private constant UNIT_EXPONENT = -298;
 
     // Constants in each of the eight 32-bit lanes of a chunk.
-    uint256 private constant LANES = 0x0000000100000001000000010000000100000001000000010000000100000001; // bit 0 of each lane
+    // bit 0 of each lane
+    uint256 private constant LANES = 0x0000000100000001000000010000000100000001000000010000000100000001;
     uint256 private constant BIT31 = 0x8000000080000000800000008000000080000000800000008000000080000000;
     uint256 private constant LOW31 = 0x7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff;
-    uint256 private constant BYTES = 0x00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff; // every second byte
+    // every second byte
+    uint256 private constant BYTES = 0x00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff;
     uint256 private constant HALF = 0x0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff;
-    uint256 private constant FIELD = 0x00007f8000007f8000007f8000007f8000007f8000007f8000007f8000007f80; // the exponent field of a swapped lane
+    // the exponent field of a swapped lane
+    uint256 private constant FIELD = 0x00007f8000007f8000007f8000007f8000007f8000007f8000007f8000007f80;
     uint256 private constant BIT15 = 0x0000800000008000000080000000800000008000000080000000800000008000;
     uint256 private constant BIT7 = 0x0000008000000080000000800000008000000080000000800000008000000080;
     uint256 private constant LOW7 = 0x0000007f0000007f0000007f0000007f0000007f0000007f0000007f0000007f;
     uint256 private constant BIT16 = 0x0001000000010000000100000001000000010000000100000001000000010000;
-    uint256 private constant CONTROL = 0x00e0007f00e0007f00e0007f00e0007f00e0007f00e0007f00e0007f00e0007f; // bits 0..6 and 21..23
-    uint256 private constant ONES = 0x0000803f0000803f0000803f0000803f0000803f0000803f0000803f0000803f; // 1.0, little-endian
+    // bits 0..6 and 21..23
+    uint256 private constant CONTROL = 0x00e0007f00e0007f00e0007f00e0007f00e0007f00e0007f00e0007f00e0007f;
+    // 1.0, little-endian
+    uint256 private constant ONES = 0x0000803f0000803f0000803f0000803f0000803f0000803f0000803f0000803f;
     /// @dev Two lanes, 64 bits apart.
     uint256 private constant PAIR = 0xffffffff00000000ffffffff;
     uint256 private constant LOW48 = 0xffffffffffff;
@@ -61,15 +68,19 @@ library Accumulator {
     }
 
     /// @notice Σ_{k: index[k] = m} words[k]; terms that are not selected are absent, not multiplied by zero.
-    function oneHotSum(bytes calldata index, uint32 m, bytes calldata words) internal pure returns (Partial memory result) {
+    function oneHotSum(
+        bytes calldata index,
+        uint32 m,
+        bytes calldata words
+    ) internal pure returns (Partial memory result) {
         (uint256 pointer, uint256 distance) = factorsOfOneHotSum(index, m, words);
         _accumulate(pointer, distance, result);
     }
 
     // --- factors: two copies in fresh memory, the second `distance` bytes behind the first at `pointer` ---
 
-    /// @notice (a[k], b[k]). Copies both ranges to fresh memory, filled up with zero words to whole chunks of eight. The copy of b starts `distance`
-    /// bytes behind that of a, and both are `distance` long.
+    /// @notice (a[k], b[k]). Copies both ranges to fresh memory, filled up with zero words to whole chunks of eight.
+    /// The copy of b starts `distance` bytes behind that of a, and both are `distance` long.
     function factors(bytes calldata a, bytes calldata b) internal pure returns (uint256 pointer, uint256 distance) {
         if (a.length != b.length || a.length % 4 != 0) revert UnequalRanges(a.length, b.length);
         assembly ("memory-safe") {
@@ -91,16 +102,22 @@ library Accumulator {
         // SAFETY: `factors` has allocated it.
         assembly ("memory-safe") {
             let end := add(pointer, mul(2, distance))
-            for { let at := add(pointer, distance) } lt(at, end) { at := add(at, 32) } { mstore(at, ONES) }
+            for {
+                let at := add(pointer, distance)
+            } lt(at, end) {
+                at := add(at, 32)
+            } {
+                mstore(at, ONES)
+            }
         }
     }
 
     /// @notice (words[k], 1.0) where index[k] = m, (+0, +0) elsewhere.
-    function factorsOfOneHotSum(bytes calldata index, uint32 m, bytes calldata words)
-        internal
-        pure
-        returns (uint256 pointer, uint256 distance)
-    {
+    function factorsOfOneHotSum(
+        bytes calldata index,
+        uint32 m,
+        bytes calldata words
+    ) internal pure returns (uint256 pointer, uint256 distance) {
         (pointer, distance) = factors(words, index);
         // Equivalent to: where index[k] == m: (word, 1.0), elsewhere (+0, +0).
         // SAFETY: `factors` has allocated both ranges.
@@ -109,7 +126,11 @@ library Accumulator {
             let wanted := add(and(shr(8, m), 0x00ff00ff), shl(8, and(m, 0x00ff00ff)))
             wanted := mul(add(shr(16, wanted), shl(16, and(wanted, 0xffff))), LANES)
             let end := add(pointer, distance)
-            for { let at := pointer } lt(at, end) { at := add(at, 32) } {
+            for {
+                let at := pointer
+            } lt(at, end) {
+                at := add(at, 32)
+            } {
                 let difference := xor(mload(add(at, distance)), wanted)
                 // bit 31 where the lane is zero, then the whole lane
                 let equal := and(not(or(difference, add(and(difference, LOW31), LOW31))), BIT31)
@@ -160,15 +181,24 @@ library Accumulator {
         // unchecked: the exponent is at most -42.
         unchecked {
             if (middle >> 128 != 0) (mantissa, low, exponent) = (middle, low, exponent + 256);
-            else if (middle != 0) (mantissa, low, exponent) = ((middle << 128) | (low >> 128), low << 128, exponent + 128);
+            else if (middle != 0)
+                (mantissa, low, exponent) = ((middle << 128) | (low >> 128), low << 128, exponent + 128);
             else low = 0;
         }
         if (low != 0) mantissa |= 1;
-        return Binary32.roundToBinary32(sign, mantissa, exponent, partialSum.class & NARROW == 0 ? 0 : Binary32.NARROW_CUT);
+        return
+            Binary32.roundToBinary32(
+                sign,
+                mantissa,
+                exponent,
+                partialSum.class & NARROW == 0 ? 0 : Binary32.NARROW_CUT
+            );
     }
 
     /// @dev Sign and absolute value.
-    function magnitude(Partial memory p) internal pure returns (uint256 sign, uint256 high, uint256 middle, uint256 low) {
+    function magnitude(
+        Partial memory p
+    ) internal pure returns (uint256 sign, uint256 high, uint256 middle, uint256 low) {
         (sign, high, middle, low) = (p.high >> 255, p.high, p.middle, p.low);
         if (sign == 0) return (sign, high, middle, low);
         // unchecked: two's complement negation, ~x + 1 with its carries.
@@ -197,17 +227,19 @@ library Accumulator {
     /// @notice The inverse of {encode}.
     function decode(bytes calldata data) internal pure returns (Partial memory) {
         if (!isPartial(data)) revert MalformedPartial();
-        return Partial({
-            class: uint8(data[0]),
-            high: uint256(bytes32(data[1:33])),
-            middle: uint256(bytes32(data[33:65])),
-            low: uint256(bytes32(data[65:97]))
-        });
+        return
+            Partial({
+                class: uint8(data[0]),
+                high: uint256(bytes32(data[1:33])),
+                middle: uint256(bytes32(data[33:65])),
+                low: uint256(bytes32(data[65:97]))
+            });
     }
 
     // --- the loop ---
 
-    /// @dev Σ a[k]·b[k] over the words at `pointer` (a) and `pointer + distance` (b), and frees the memory from `pointer` on.
+    /// @dev Σ a[k]·b[k] over the words at `pointer` (a) and `pointer + distance` (b), and frees the memory from
+    /// `pointer` on.
     function _accumulate(uint256 pointer, uint256 distance, Partial memory result) private pure {
         (uint256 carrySave, bool special) = collect(pointer, distance);
         if (special) result.class = classify(pointer, distance);
@@ -218,20 +250,24 @@ library Accumulator {
         }
     }
 
-    /// @notice Σ a[k]·b[k] as eight carry-save words, in memory that is not allocated; special: they are void, an exponent field was 255.
+    /// @notice Σ a[k]·b[k] as eight carry-save words, in memory that is not allocated; special: they are void, an
+    /// exponent field was 255.
     ///
-    /// @dev Eight words are taken apart at once, in eight lanes of 32 bits. With x = M·2^(E-149), M < 2^24 and 0 <= E <= 253 (E is the
-    /// field - 1, and 0 for subnormals, which lack the hidden bit), a product is Ma·Mb·2^S units, S = Ea + Eb <= 506. It goes to
-    /// one of eight carry-save words, one per sign and S >> 7, shifted by S & 127: a term adds less than 2^175, so no word can
-    /// overflow in 2^81 terms. Nothing branches on the data; if an exponent field was 255, the sum is void and {classify} decides.
-    /// Sums of disjoint bits are written with `add`: the optimizer would take `or` apart and repeat its parts.
+    /// @dev Eight words are taken apart at once, in eight lanes of 32 bits. With x = M·2^(E-149), M < 2^24 and 0 <= E
+    /// <= 253 (E is the field - 1, and 0 for subnormals, which lack the hidden bit), a product is Ma·Mb·2^S units, S =
+    /// Ea + Eb <= 506. It goes to one of eight carry-save words, one per sign and S >> 7, shifted by S & 127: a term
+    /// adds less than 2^175, so no word can overflow in 2^81 terms. Nothing branches on the data; if an exponent field
+    /// was 255, the sum is void and {classify} decides. Sums of disjoint bits are written with `add`: the optimizer
+    /// would take `or` apart and repeat its parts.
     function collect(uint256 pointer, uint256 distance) internal pure returns (uint256 carrySave, bool special) {
         uint256 fields;
         assembly ("memory-safe") {
             carrySave := mload(0x40)
             calldatacopy(carrySave, calldatasize(), 256) // zeros
             let at := pointer
-            for { let end := add(pointer, distance) } lt(at, end) {} {
+            for {
+                let end := add(pointer, distance)
+            } lt(at, end) {} {
                 let x := mload(at)
                 let y := mload(add(at, distance))
                 at := add(at, 32)
@@ -247,8 +283,8 @@ library Accumulator {
                 // Mantissas with their hidden bit, at bits 0..23.
                 let mx := add(and(shr(16, x), HALF), shl(16, add(and(x, LOW7), hx)))
                 let my := add(and(shr(16, y), HALF), shl(16, add(and(y, LOW7), hy)))
-                // S at bits 7..15 and the sign at bit 16, doubled 14 bits higher: one control lane per product, in which bits
-                // 0..6 are the shift and bits 16..23 the offset of its word.
+                // S at bits 7..15 and the sign at bit 16, doubled 14 bits higher: one control lane per product, in
+                // which bits 0..6 are the shift and bits 16..23 the offset of its word.
                 ex := add(sub(add(ex, ey), add(hx, hy)), and(shl(1, xor(x, y)), BIT16))
                 let control := and(shr(7, mul(0x4001, ex)), CONTROL)
                 // Two products per multiplication: lanes 64 bits apart, so that the cross terms lie between them.
@@ -277,18 +313,24 @@ library Accumulator {
         special = fields & BIT15 != 0;
     }
 
-    /// @dev The OR of the terms' classes (a[k]·b[k] over the same words as in {collect}); 0 if no infinity and no NaN occurs.
+    /// @dev The OR of the terms' classes (a[k]·b[k] over the same words as in {collect}); 0 if no infinity and no NaN
+    /// occurs.
     function classify(uint256 pointer, uint256 distance) internal pure returns (uint8 class) {
         uint256 nans;
         uint256 positive;
         uint256 negative;
         assembly ("memory-safe") {
-            // Bit 0 of each lane: the magnitude is at least `threshold` (magnitudes are below 2^31: the sum does not leave the lane).
+            // Bit 0 of each lane: the magnitude is at least `threshold` (magnitudes are below 2^31: the sum does not
+            // leave the lane).
             function reaches(magnitude, threshold) -> bits {
                 bits := and(shr(31, add(magnitude, sub(BIT31, mul(threshold, LANES)))), LANES)
             }
             let at := pointer
-            for { let end := add(pointer, distance) } lt(at, end) { at := add(at, 32) } {
+            for {
+                let end := add(pointer, distance)
+            } lt(at, end) {
+                at := add(at, 32)
+            } {
                 let x := mload(at)
                 let y := mload(add(at, distance))
                 x := add(shl(8, and(x, BYTES)), and(shr(8, x), BYTES))
@@ -314,7 +356,8 @@ library Accumulator {
 
     /// @dev value = Σ_{i < 4} (positive[i] - negative[i])·2^(128 i), as 768 bits.
     function normalise(uint256 carrySave, Partial memory result) internal pure {
-        // unchecked: every word is below 2^206 (2^31 terms below 2^175), so differences and carries are signed 256-bit numbers.
+        // unchecked: every word is below 2^206 (2^31 terms below 2^175), so differences and carries are signed 256-bit
+        // numbers.
         unchecked {
             int256 carry = _difference(carrySave, 0);
             uint256 digit = uint128(uint256(carry));

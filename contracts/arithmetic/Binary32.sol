@@ -5,10 +5,11 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Functions} from "./Functions.sol";
 
 /// @title Binary32: IEEE-754 binary32 in integers, and every function of a `map` that needs no series.
-/// @notice In: words (binary32, or int32 in two's complement). Out: words, correctly rounded to nearest even, subnormals kept.
-/// A NaN result is always 0x7fc00000. Twin: vgame/arithmetic/reference/binary32.py.
-/// @dev A finite word is (-1)^sign * mantissa * 2^exponent with mantissa < 2^24 and -149 <= exponent <= 104. Inside the library words
-/// are uint256 below 2^32, and {evaluate} is the only way in: it answers for NaN, so the functions behind it never see one.
+/// @notice In: words (binary32, or int32 in two's complement). Out: words, correctly rounded to nearest even,
+/// subnormals kept. A NaN result is always 0x7fc00000. Twin: vgame/arithmetic/reference/binary32.py.
+/// @dev A finite word is (-1)^sign * mantissa * 2^exponent with mantissa < 2^24 and -149 <= exponent <= 104. Inside the
+/// library words are uint256 below 2^32, and {evaluate} is the only way in: it answers for NaN, so the functions behind
+/// it never see one.
 library Binary32 {
     /// @notice No function has this code, or it is one that {Elementary} evaluates.
     error UnknownFunction(uint8 code);
@@ -47,16 +48,22 @@ library Binary32 {
         }
     }
 
-    /// @notice RN((-1)^sign * mantissa * 2^exponent) to 24 - cut bits. Overflow gives infinity; a zero mantissa the zero of that sign.
-    /// @dev A caller that cuts off something below its mantissa sets the lowest bit instead: then mantissa >= 2^25 is needed, so that
-    /// this bit lies below the last bit that is kept and the one after it. |exponent| < 2^255 - 512.
-    function roundToBinary32(uint256 sign, uint256 mantissa, int256 exponent, uint256 cut) internal pure returns (uint32) {
+    /// @notice RN((-1)^sign * mantissa * 2^exponent) to 24 - cut bits. Overflow gives infinity; a zero mantissa the
+    /// zero of that sign.
+    /// @dev A caller that cuts off something below its mantissa sets the lowest bit instead: then mantissa >= 2^25 is
+    /// needed, so that this bit lies below the last bit that is kept and the one after it. |exponent| < 2^255 - 512.
+    function roundToBinary32(
+        uint256 sign,
+        uint256 mantissa,
+        int256 exponent,
+        uint256 cut
+    ) internal pure returns (uint32) {
         return uint32(_round(sign, mantissa, exponent, cut));
     }
 
     function _round(uint256 sign, uint256 mantissa, int256 exponent, uint256 cut) private pure returns (uint256) {
-        // unchecked: sums of an exponent and small constants; a shift count that wraps is larger than 255, and such a shift
-        // gives the zero that is meant (everything lies below the half ulp).
+        // unchecked: sums of an exponent and small constants; a shift count that wraps is larger than 255, and such a
+        // shift gives the zero that is meant (everything lies below the half ulp).
         unchecked {
             int256 quantum = int256(Math.log2(mantissa)) + exponent - 23 + int256(cut);
             int256 least = LEAST_EXPONENT + int256(cut);
@@ -85,7 +92,8 @@ library Binary32 {
 
     // --- dispatch ---
 
-    /// @notice The word that the function `code` gives for its operands (those that it does not take are ignored), to 24 - cut bits.
+    /// @notice The word that the function `code` gives for its operands (those that it does not take are ignored), to
+    /// 24 - cut bits.
     function evaluate(uint8 code, uint256 cut, uint32 a, uint32 b, uint32 c) internal pure returns (uint32) {
         if (cut == 0) return _evaluate(code, 0, a, b, c);
         // Words stay as they are where the function has rounded already; all others have been exact so far.
@@ -118,10 +126,12 @@ library Binary32 {
         return _squareRoot(a, cut);
     }
 
-    /// @dev ADD, SUB, MUL, DIV, MAX, MIN, FMOD: NaN if an operand is; EQ, NE, LT, LE: false (NE: true) if an operand is.
+    /// @dev ADD, SUB, MUL, DIV, MAX, MIN, FMOD: NaN if an operand is; EQ, NE, LT, LE: false (NE: true) if an operand
+    /// is.
     function _binary(uint256 code, uint256 a, uint256 b, uint256 cut) private pure returns (uint256) {
         bool nan = a & MAGNITUDE > POSITIVE_INFINITY || b & MAGNITUDE > POSITIVE_INFINITY;
-        if (code >= Functions.EQ && code <= Functions.LE) return nan ? _bit(code == Functions.NE) : _compare(code, a, b);
+        if (code >= Functions.EQ && code <= Functions.LE)
+            return nan ? _bit(code == Functions.NE) : _compare(code, a, b);
         if (code > Functions.FMOD) revert UnknownFunction(uint8(code));
         if (nan) return NAN;
         if (code == Functions.ADD) return _add(a, b, cut);
@@ -144,8 +154,8 @@ library Binary32 {
         if (a & MAGNITUDE == POSITIVE_INFINITY) return a ^ b == SIGN_BIT ? NAN : a;
         (uint256 signA, uint256 mantissaA, int256 exponentA) = _decode(a);
         (uint256 signB, uint256 mantissaB, int256 exponentB) = _decode(b);
-        // unchecked: |a| >= |b|, so the exponents are ordered and the difference of the magnitudes is not negative; shift <= 26 and
-        // mantissas < 2^24 once the first line has returned.
+        // unchecked: |a| >= |b|, so the exponents are ordered and the difference of the magnitudes is not negative;
+        // shift <= 26 and mantissas < 2^24 once the first line has returned.
         unchecked {
             uint256 shift = uint256(exponentA - exponentB);
             // |b| < 2^(24 - 27) of a's unit: any number that is as small moves the sum, or breaks its tie, like b.
@@ -197,8 +207,8 @@ library Binary32 {
             uint256 shift = 87 - Math.log2(mantissa);
             shift += (uint256(exponent) ^ shift) & 1;
             uint256 radicand = mantissa << shift;
-            // Newton from above: the ratio to the root, at most 2^1.5, falls to 1 + 2^-0.7, 2^-3.1, 2^-7.5, 2^-16, 2^-33, 2^-67, so
-            // that what is left is the rounding of the last step.
+            // Newton from above: the ratio to the root, at most 2^1.5, falls to 1 + 2^-0.7, 2^-3.1, 2^-7.5, 2^-16,
+            // 2^-33, 2^-67, so that what is left is the rounding of the last step.
             uint256 root = 1 << 45;
             for (uint256 i = 0; i < 6; i++) root = (root + radicand / root) >> 1;
             if (root * root > radicand) root -= 1;
@@ -214,7 +224,8 @@ library Binary32 {
         if (a & MAGNITUDE < b & MAGNITUDE) return a;
         (uint256 sign, uint256 mantissaA, int256 exponentA) = _decode(a);
         (, uint256 mantissaB, int256 exponentB) = _decode(b);
-        // unchecked: |a| >= |b|, so the exponents are ordered; they differ by at most 253; mulmod takes the whole product.
+        // unchecked: |a| >= |b|, so the exponents are ordered; they differ by at most 253; mulmod takes the whole
+        // product.
         unchecked {
             return _round(sign, mulmod(mantissaA, 1 << uint256(exponentA - exponentB), mantissaB), exponentB, 0);
         }
@@ -247,7 +258,8 @@ library Binary32 {
 
     // --- rounding to integers ---
 
-    /// @dev The integer next to a in the direction of FLOOR, CEIL, TRUNC or ROUND (ties to even); a zero keeps the sign of a.
+    /// @dev The integer next to a in the direction of FLOOR, CEIL, TRUNC or ROUND (ties to even); a zero keeps the sign
+    /// of a.
     function _roundToInteger(uint256 code, uint256 a) private pure returns (uint256) {
         (uint256 sign, uint256 mantissa, int256 exponent) = _decode(a);
         // An integer already, or infinite (which decodes like 2^128).
@@ -258,7 +270,11 @@ library Binary32 {
             uint256 whole = mantissa >> shift;
             uint256 rest = mantissa - (whole << shift);
             uint256 half = 1 << (shift - 1);
-            if (code == Functions.ROUND ? rest > half || (rest == half && whole & 1 == 1) : rest != 0 && code == _away(sign)) {
+            if (
+                code == Functions.ROUND
+                    ? rest > half || (rest == half && whole & 1 == 1)
+                    : rest != 0 && code == _away(sign)
+            ) {
                 whole += 1;
             }
             return _round(sign, whole << shift, exponent, 0);
@@ -286,7 +302,8 @@ library Binary32 {
         if (a & MAGNITUDE > POSITIVE_INFINITY) return 0;
         // Infinity decodes like 2^128: it saturates.
         (uint256 sign, uint256 mantissa, int256 exponent) = _decode(a);
-        // unchecked: exponents are within -149..105, so the left shift keeps all 24 bits; the caller cuts the negation to 32 bits.
+        // unchecked: exponents are within -149..105, so the left shift keeps all 24 bits; the caller cuts the negation
+        // to 32 bits.
         unchecked {
             uint256 magnitude = exponent < 0 ? mantissa >> uint256(-exponent) : mantissa << uint256(exponent);
             uint256 limit = 0x7fffffff + sign;

@@ -7,11 +7,13 @@ import {Functions} from "./Functions.sol";
 
 /// @title Elementary: exp, expm1, log, log1p, tanh, erf, sigmoid, sin and cos of a binary32 word, correctly rounded.
 /// @notice In: a function code and a word. Out: RN(f(x)). Twin: vgame/arithmetic/reference/elementary.py.
-/// @dev Each function computes an integer `mantissa` and proves |f(x) - mantissa * 2^exponent| <= margin * 2^exponent. Both ends
-/// of that interval are rounded: rounding is monotone, so where they agree the result is RN(f(x)), and where they differ the call
-/// reverts with {Undecided}. docs/numerics-elementary-onchain.md derives every margin and shows that no binary32 input is undecided.
+/// @dev Each function computes an integer `mantissa` and proves |f(x) - mantissa * 2^exponent| <= margin * 2^exponent.
+/// Both ends of that interval are rounded: rounding is monotone, so where they agree the result is RN(f(x)), and where
+/// they differ the call reverts with {Undecided}. docs/numerics-elementary-onchain.md derives every margin and shows
+/// that no binary32 input is undecided.
 ///
-/// Fixed point: Q124, an integer v stands for v * 2^-124; u = 2^-124 is its unit. `fixed x` means |x| in Q124, cut off below.
+/// Fixed point: Q124, an integer v stands for v * 2^-124; u = 2^-124 is its unit. `fixed x` means |x| in Q124, cut off
+/// below.
 contract Elementary {
     /// @notice The interval around f(x) contains a midpoint between two binary32 numbers.
     error Undecided(uint8 code, uint32 x);
@@ -67,7 +69,8 @@ contract Elementary {
         return _decide(Functions.EXP, cut, x, 0, power, scale - 124, 8);
     }
 
-    /// @dev exp(89) > 2^128 overflows; 1 - |expm1(-89)| < 2^-25. Otherwise x·g(x) for |x| < log(2) / 2, else 2^k·exp(r) - 1.
+    /// @dev exp(89) > 2^128 overflows; 1 - |expm1(-89)| < 2^-25. Otherwise x·g(x) for |x| < log(2) / 2, else 2^k·exp(r)
+    /// - 1.
     function _expm1(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude == 0) return x;
@@ -89,8 +92,8 @@ contract Elementary {
         }
     }
 
-    /// @dev 1 - tanh(32) < 2^-25. Otherwise, with g = (exp(2|x|) - 1) / (2|x|): |x|·g / (1 + |x|·g) for |x| < log(2) / 4, else
-    /// (1 - v) / (1 + v) with v = exp(-2|x|).
+    /// @dev 1 - tanh(32) < 2^-25. Otherwise, with g = (exp(2|x|) - 1) / (2|x|): |x|·g / (1 + |x|·g) for |x| < log(2) /
+    /// 4, else (1 - v) / (1 + v) with v = exp(-2|x|).
     function _tanh(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude == 0) return x;
@@ -110,8 +113,8 @@ contract Elementary {
         }
     }
 
-    /// @dev sigmoid(-104) < exp(-104) < 2^-150 rounds to zero, and 1 - sigmoid(104) is the same. Otherwise, with v = exp(-|x|),
-    /// 1 / (1 + v) for x >= 0 and v / (1 + v) for x < 0.
+    /// @dev sigmoid(-104) < exp(-104) < 2^-150 rounds to zero, and 1 - sigmoid(104) is the same. Otherwise, with v =
+    /// exp(-|x|), 1 / (1 + v) for x >= 0 and v / (1 + v) for x < 0.
     function _sigmoid(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude >= WORD_104) return sign == 0 ? WORD_ONE : 0;
@@ -150,7 +153,13 @@ contract Elementary {
         // unchecked: |r * g| < 2^249.
         assembly ("memory-safe") {
             g := ONE
-            for { let n := 25 } gt(n, 1) { n := sub(n, 1) } { g := add(ONE, sdiv(sar(124, mul(r, g)), n)) }
+            for {
+                let n := 25
+            } gt(n, 1) {
+                n := sub(n, 1)
+            } {
+                g := add(ONE, sdiv(sar(124, mul(r, g)), n))
+            }
         }
     }
 
@@ -163,7 +172,8 @@ contract Elementary {
         if (x == Binary32.POSITIVE_INFINITY) return x;
         if (x == WORD_ONE) return 0;
         (, uint256 mantissa, int256 exponent) = Binary32.decode(x);
-        if (x < WORD_THREE_QUARTERS || x > WORD_FIVE_QUARTERS) return _logFar(Functions.LOG, cut, x, mantissa, exponent);
+        if (x < WORD_THREE_QUARTERS || x > WORD_FIVE_QUARTERS)
+            return _logFar(Functions.LOG, cut, x, mantissa, exponent);
         // unchecked: the exponent is -24 or -23 here, and x - 1 = d * 2^-24 exactly, |d| <= 2^22.
         unchecked {
             int256 d = int256(mantissa << uint256(exponent + 24)) - (1 << 24);
@@ -177,7 +187,8 @@ contract Elementary {
     function _log1p(uint32 x, uint8 cut) private pure returns (uint32) {
         (uint32 sign, uint32 magnitude) = _split(x);
         if (magnitude == 0 || x == Binary32.POSITIVE_INFINITY) return x;
-        if (sign == 1 && magnitude >= WORD_ONE) return magnitude == WORD_ONE ? Binary32.NEGATIVE_INFINITY : Binary32.NAN;
+        if (sign == 1 && magnitude >= WORD_ONE)
+            return magnitude == WORD_ONE ? Binary32.NEGATIVE_INFINITY : Binary32.NAN;
         (, uint256 mantissa, int256 exponent) = Binary32.decode(x);
         // unchecked: 1 + x is exact in both branches of the far case, and below 2^129; it is positive.
         unchecked {
@@ -192,7 +203,8 @@ contract Elementary {
         }
     }
 
-    /// @dev RN(log(y·2^exponent)) where that is not within (3/4, 5/4): e·log 2 + log m, m = y / 2^t within [sqrt(1/2), sqrt 2].
+    /// @dev RN(log(y·2^exponent)) where that is not within (3/4, 5/4): e·log 2 + log m, m = y / 2^t within [sqrt(1/2),
+    /// sqrt 2].
     function _logFar(uint8 code, uint8 cut, uint32 x, uint256 y, int256 exponent) private pure returns (uint32) {
         // unchecked: y < 2^129, so all shifts are by less than 125; |e| <= 149.
         unchecked {
@@ -210,7 +222,8 @@ contract Elementary {
         }
     }
 
-    /// @dev log(m) / (m - 1) = 2·(atanh(s) / s) / (m + 1), s = (m - 1) / (m + 1), for Q124 m within [3/4, 5/4]; error below 7 units.
+    /// @dev log(m) / (m - 1) = 2·(atanh(s) / s) / (m + 1), s = (m - 1) / (m + 1), for Q124 m within [3/4, 5/4]; error
+    /// below 7 units.
     function _logQuotient(uint256 m) private pure returns (uint256) {
         // unchecked: |m - 1| < 2^122 and atanh(s) / s < 1.01 in Q124.
         unchecked {
@@ -225,7 +238,13 @@ contract Elementary {
         // unchecked: w * sum < 2^246.
         assembly ("memory-safe") {
             let w := shr(124, mul(s, s))
-            for { let n := 47 } lt(n, 48) { n := sub(n, 2) } { sum := add(div(ONE, n), shr(124, mul(w, sum))) }
+            for {
+                let n := 47
+            } lt(n, 48) {
+                n := sub(n, 2)
+            } {
+                sum := add(div(ONE, n), shr(124, mul(w, sum)))
+            }
         }
     }
 
@@ -251,7 +270,11 @@ contract Elementary {
         // Equivalent to: t = 0; for (n = 29 + floor(4 * z); n >= 0; n--) t = 1 / (2n + 1) - z * t / (n + 1).
         // unchecked: z < 2^128 and 0 <= t <= 2^124.
         assembly ("memory-safe") {
-            for { let n := add(30, shr(122, z)) } n { n := sub(n, 1) } {
+            for {
+                let n := add(30, shr(122, z))
+            } n {
+                n := sub(n, 1)
+            } {
                 t := sub(div(ONE, sub(mul(2, n), 1)), sdiv(sar(124, mul(z, t)), n))
             }
         }
@@ -259,7 +282,8 @@ contract Elementary {
 
     // --- sine and cosine ---
 
-    /// @dev sin(±0) = ±0; infinities give NaN. |x| = (quadrant)·pi / 2 ± r with 0 <= r <= pi / 4, and cos(x) = sin(|x| + pi / 2).
+    /// @dev sin(±0) = ±0; infinities give NaN. |x| = (quadrant)·pi / 2 ± r with 0 <= r <= pi / 4, and cos(x) = sin(|x|
+    /// + pi / 2).
     function _sinOrCos(uint8 code, uint32 x, uint8 cut) private pure returns (uint32) {
         (uint256 sign, uint32 magnitude) = _split(x);
         if (magnitude == Binary32.POSITIVE_INFINITY) return Binary32.NAN;
@@ -279,20 +303,21 @@ contract Elementary {
         }
     }
 
-    /// @dev |x| = (quadrant modulo 4)·pi / 2 + (-1)^negative·mantissa'·2^exponent', relative error of the last term below 2^-124.
-    /// With f = x·2 / pi modulo 4 in Q254: bits above the quadrant drop out by themselves; the error of f is below 2^24 units, and
-    /// f is never closer than 2^-30 to an integer.
-    function _reduceByHalfPi(uint256 mantissa, int256 exponent)
-        private
-        pure
-        returns (uint256 quadrant, uint256 negative, uint256 newMantissa, int256 newExponent)
-    {
+    /// @dev |x| = (quadrant modulo 4)·pi / 2 + (-1)^negative·mantissa'·2^exponent', relative error of the last term
+    /// below 2^-124. With f = x·2 / pi modulo 4 in Q254: bits above the quadrant drop out by themselves; the error of f
+    /// is below 2^24 units, and f is never closer than 2^-30 to an integer.
+    function _reduceByHalfPi(
+        uint256 mantissa,
+        int256 exponent
+    ) private pure returns (uint256 quadrant, uint256 negative, uint256 newMantissa, int256 newExponent) {
         // unchecked: arithmetic modulo 2^256 is meant; exponents are within -24..104.
         unchecked {
             // floor(2 / pi * 2^shift) modulo 2^256; a shift count that wraps below zero gives 0, as it must.
             uint256 shift = uint256(exponent + 254);
-            uint256 window = (TWO_OVER_PI_HIGH >> (256 - shift)) | (TWO_OVER_PI_HIGH << (shift - 256))
-                | (TWO_OVER_PI_LOW >> (512 - shift));
+            uint256 window =
+                (TWO_OVER_PI_HIGH >> (256 - shift)) |
+                    (TWO_OVER_PI_HIGH << (shift - 256)) |
+                    (TWO_OVER_PI_LOW >> (512 - shift));
             uint256 f = mantissa * window;
             quadrant = (f + (1 << 253)) >> 254;
             f -= quadrant << 254;
@@ -310,7 +335,11 @@ contract Elementary {
         // unchecked: w * sum < 2^248; no term exceeds 1.
         assembly ("memory-safe") {
             sum := ONE
-            for { let n := add(30, odd) } gt(n, 1) { n := sub(n, 2) } {
+            for {
+                let n := add(30, odd)
+            } gt(n, 1) {
+                n := sub(n, 2)
+            } {
                 sum := sub(ONE, div(shr(124, mul(w, sum)), mul(n, sub(n, 1))))
             }
         }
@@ -351,8 +380,9 @@ contract Elementary {
         return _beside(code, x);
     }
 
-    /// @dev Is x a midpoint of two bfloat16 numbers that the function hardly moves? Then f(x) lies between x and the neighbour that the next
-    /// term of its series points to, and nearer to x: |f(x) - x| < x² < |x| / 2^10, half a step of the grid is more than |x| / 2^9.
+    /// @dev Is x a midpoint of two bfloat16 numbers that the function hardly moves? Then f(x) lies between x and the
+    /// neighbour that the next term of its series points to, and nearer to x: |f(x) - x| < x² < |x| / 2^10, half a step
+    /// of the grid is more than |x| / 2^9.
     function _isNearMidpoint(uint8 code, uint32 x) private pure returns (bool) {
         bool identity =
             code == Functions.SIN || code == Functions.TANH || code == Functions.EXPM1 || code == Functions.LOG1P;

@@ -6,13 +6,18 @@ import {Binary32} from "./Binary32.sol";
 import {Functions} from "./Functions.sol";
 
 /// @title Grid: RN_b of binary64 results, 26 <= b < 32, for the pointwise functions that round.
-/// @notice In: a function, binary32 words, b, and the word of mode `correct`, which settles the special cases. Out: RN_b(RN_64(exact)) as a word.
-/// Twin: vgame/logged/reference.py. With b = 32 the word of mode `correct` is the same (docs/numerics.md, section 3: rounding twice is harmless).
+/// @notice In: a function, binary32 words, b, and the word of mode `correct`, which settles the special cases. Out:
+/// RN_b(RN_64(exact)) as a word. Twin: vgame/logged/reference.py. With b = 32 the word of mode `correct` is the same
+/// (docs/numerics.md, section 3: rounding twice is harmless).
 library Grid {
     /// @notice Does the function round a binary64 result of its own?
     function isWide(uint8 code) internal pure returns (bool) {
-        return code == Functions.ADD || code == Functions.SUB || code == Functions.MUL || code == Functions.DIV
-            || code == Functions.SQRT;
+        return
+            code == Functions.ADD ||
+            code == Functions.SUB ||
+            code == Functions.MUL ||
+            code == Functions.DIV ||
+            code == Functions.SQRT;
     }
 
     /// @notice RN_b(RN_64(f(a, b))); `plain` is RN_32 of it.
@@ -41,7 +46,12 @@ library Grid {
     }
 
     /// @dev To nearest, ties to even: to `after` places after the leading bit, but to no multiple of less than 2^least.
-    function _round(uint256 mantissa, int256 exponent, int256 places, int256 least) private pure returns (uint256, int256) {
+    function _round(
+        uint256 mantissa,
+        int256 exponent,
+        int256 places,
+        int256 least
+    ) private pure returns (uint256, int256) {
         int256 width = int256(Math.log2(mantissa)) + exponent - places;
         if (width < least) width = least;
         if (width <= exponent) return (mantissa, exponent);

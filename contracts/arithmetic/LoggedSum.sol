@@ -5,8 +5,9 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Accumulator, Partial} from "./Accumulator.sol";
 import {Binary32} from "./Binary32.sol";
 
-/// @notice What mode `logged` needs to know of a sum: the exact value; Σ |terms| as an unsigned 768-bit number in the same unit; and
-/// the lowest bit that is set in any term, NO_TERM if all are zero. All zero unless the value's class is 0.
+/// @notice What mode `logged` needs to know of a sum: the exact value; Σ |terms| as an unsigned 768-bit number in the
+/// same unit; and the lowest bit that is set in any term, NO_TERM if all are zero. All zero unless the value's class is
+/// 0.
 struct Moments {
     Partial value;
     uint256 high;
@@ -23,9 +24,10 @@ enum Direction {
 }
 
 /// @title LoggedSum: the one word that a sum has in mode `logged`, given its entry in the rounding log.
-/// @notice In: ranges of little-endian words, K, b, an entry. Out: the word. Twin: vgame/logged/admissible.py; meaning and proof: docs/paper.md,
-/// section 3. The word is RN_b(exact); where an entry names the other end of the exact sum's cell, and exact ± e reaches over the
-/// midpoint, it is that end. e = K·2^-53·(1 + 2^-20)·Σ |terms|, or 0 if no order of summation rounds.
+/// @notice In: ranges of little-endian words, K, b, an entry. Out: the word. Twin: vgame/logged/admissible.py; meaning
+/// and proof: docs/paper.md, section 3. The word is RN_b(exact); where an entry names the other end of the exact sum's
+/// cell, and exact ± e reaches over the midpoint, it is that end. e = K·2^-53·(1 + 2^-20)·Σ |terms|, or 0 if no order
+/// of summation rounds.
 library LoggedSum {
     /// @notice Not the encoding of moments: 195 bytes, a class up to 3, and all zero unless the class is 0.
     error MalformedMoments();
@@ -105,12 +107,17 @@ library LoggedSum {
                 m := or(and(x, 0x7fffff), shl(23, hidden))
                 e := sub(e, hidden)
             }
-            for { let end := add(pointer, distance) } lt(pointer, end) { pointer := add(pointer, 4) } {
+            for {
+                let end := add(pointer, distance)
+            } lt(pointer, end) {
+                pointer := add(pointer, 4)
+            } {
                 let p, s := open(pointer)
                 let n, t := open(add(pointer, distance))
                 p := mul(p, n)
                 s := add(s, t)
-                // p << s in 768 bits: a shift by 256 or more gives 0, and so does one by a negative number; p < 2^48, s <= 506.
+                // p << s in 768 bits: a shift by 256 or more gives 0, and so does one by a negative number; p < 2^48, s
+                // <= 506.
                 low := or(low, shl(s, p))
                 middle := or(middle, or(shr(sub(256, s), p), shl(sub(s, 256), p)))
                 high := or(high, shr(sub(512, s), p))
@@ -126,8 +133,10 @@ library LoggedSum {
         result.value = Accumulator.merge(a.value, b.value);
         if (result.value.class != 0) return result;
         // The magnitudes add up like two's complement numbers do.
-        Partial memory total =
-            Accumulator.merge(Partial(0, a.high, a.middle, a.low), Partial(0, b.high, b.middle, b.low));
+        Partial memory total = Accumulator.merge(
+            Partial(0, a.high, a.middle, a.low),
+            Partial(0, b.high, b.middle, b.low)
+        );
         (result.high, result.middle, result.low) = (total.high, total.middle, total.low);
         result.quantum = a.quantum < b.quantum ? a.quantum : b.quantum;
     }
@@ -151,8 +160,8 @@ library LoggedSum {
 
     // --- the word ---
 
-    /// @dev The cell of |value|, which is 2^width units of 2^-298 wide: its ends are `quotient` widths and one more; the upper one is RN_b if
-    /// `up`, the other one is called far.
+    /// @dev The cell of |value|, which is 2^width units of 2^-298 wide: its ends are `quotient` widths and one more;
+    /// the upper one is RN_b if `up`, the other one is called far.
     struct Cell {
         uint256 sign;
         uint256 quotient;
@@ -171,12 +180,17 @@ library LoggedSum {
         Cell memory cell = _cellOf(sign, middle, low, bits);
         bool up = cell.up;
         if (entry != Direction.None && (entry == Direction.Up) != up && _reaches(m, terms, cell)) up = !up;
-        uint32 result =
-            Binary32.roundToBinary32(sign, cell.quotient + (up ? 1 : 0), int256(cell.width) + UNIT_EXPONENT, 0);
+        uint32 result = Binary32.roundToBinary32(
+            sign,
+            cell.quotient + (up ? 1 : 0),
+            int256(cell.width) + UNIT_EXPONENT,
+            0
+        );
         return result == Binary32.SIGN_BIT ? 0 : result;
     }
 
-    /// @dev The cell of (high ‖ low) < 2^426 on the grid of b bits: 2^(E - b + 9) wide, E = floor(log2), at least that of the subnormals.
+    /// @dev The cell of (high ‖ low) < 2^426 on the grid of b bits: 2^(E - b + 9) wide, E = floor(log2), at least that
+    /// of the subnormals.
     function _cellOf(uint256 sign, uint256 high, uint256 low, uint256 bits) private pure returns (Cell memory cell) {
         uint256 exponent = high != 0 ? 256 + Math.log2(high) : Math.log2(low);
         // unchecked: 149 <= 181 - bits <= width <= 408; the quotient is below 2^24.
@@ -199,7 +213,8 @@ library LoggedSum {
         }
     }
 
-    /// @dev Is RN_b of some value within e of the exact one the far end? Where e > 0 and e > D, or e = D and the far end is even.
+    /// @dev Is RN_b of some value within e of the exact one the far end? Where e > 0 and e > D, or e = D and the far
+    /// end is even.
     function _reaches(Moments memory m, uint256 terms, Cell memory cell) private pure returns (bool) {
         if (_isExact(m)) return false;
         if (m.high != 0) return true; // e >= 2^(512 - 53) units, D < 2^408
@@ -214,11 +229,11 @@ library LoggedSum {
     }
 
     /// @dev (middle ‖ low)·factor, factor < 2^52.
-    function _times(uint256 middle, uint256 low, uint256 factor)
-        private
-        pure
-        returns (uint256 high, uint256 middle_, uint256 low_)
-    {
+    function _times(
+        uint256 middle,
+        uint256 low,
+        uint256 factor
+    ) private pure returns (uint256 high, uint256 middle_, uint256 low_) {
         // unchecked: digits of 128 bits times 52 bits, plus a carry below 2^53.
         unchecked {
             uint256 digit = uint128(low) * factor;
@@ -245,7 +260,12 @@ library LoggedSum {
             }
             low -= 1;
         }
-        uint256 top = high != 0 ? 512 + Math.log2(high) : middle != 0 ? 256 + Math.log2(middle) : Math.log2(low);
+        uint256 top =
+            high != 0
+                ? 512 + Math.log2(high)
+                : middle != 0
+                    ? 256 + Math.log2(middle)
+                    : Math.log2(low);
         return top < m.quantum + 53;
     }
 }

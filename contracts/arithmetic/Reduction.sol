@@ -29,7 +29,7 @@ library Reduction {
 
     /// @notice The largest word; NaN wins; zero gives +0.
     function reduceMax(bytes calldata words) internal pure returns (uint32) {
-        (uint256 key,) = _maximum(words);
+        (uint256 key, ) = _maximum(words);
         if (key == NAN_KEY) return Binary32.NAN;
         // unchecked: 2^23 <= key < 2^32.
         unchecked {
@@ -54,12 +54,14 @@ library Reduction {
         }
     }
 
-    /// @dev The largest key of the row and its first position. key = 2^31 + |x| for x >= 0, 2^31 - |x| for x < 0 (|x|: the word
-    /// without its sign, so both zeros have the key 2^31), and 2^32 - 1 for NaN: in the order of the values, NaN on top, never 0.
+    /// @dev The largest key of the row and its first position. key = 2^31 + |x| for x >= 0, 2^31 - |x| for x < 0 (|x|:
+    /// the word without its sign, so both zeros have the key 2^31), and 2^32 - 1 for NaN: in the order of the values,
+    /// NaN on top, never 0.
     function _maximum(bytes calldata words) private pure returns (uint256 key, uint32 position) {
         if (words.length < 4) revert WordOutOfRange(0, 0);
         uint256 best;
-        // Equivalent to: for each i: best = max(best, key(words[i]) * 2^32 + (2^32 - 1 - i)), eight keys computed at once.
+        // Equivalent to: for each i: best = max(best, key(words[i]) * 2^32 + (2^32 - 1 - i)), eight keys computed at
+        // once.
         assembly ("memory-safe") {
             // Lanes of ones where bit 31 is set.
             function spread(bits) -> lanes {
@@ -68,7 +70,11 @@ library Reduction {
             }
             let inverse := 0xffffffff
             let at := words.offset
-            for { let end := add(at, and(words.length, not(3))) } lt(at, end) { at := add(at, 32) } {
+            for {
+                let end := add(at, and(words.length, not(3)))
+            } lt(at, end) {
+                at := add(at, 32)
+            } {
                 let x := calldataload(at)
                 x := add(shl(8, and(x, BYTES)), and(shr(8, x), BYTES))
                 x := add(shl(16, and(x, HALF)), and(shr(16, x), HALF))
@@ -77,10 +83,16 @@ library Reduction {
                 let nan := spread(add(x, ABOVE_INFINITY))
                 x := or(sub(add(BIT31, and(x, not(negative))), and(x, negative)), nan)
                 // Behind the end: zeros, which also end the loop below.
-                if lt(sub(end, at), 32) { x := and(x, not(shr(shl(3, sub(end, at)), not(0)))) }
-                for {} x { x := shl(32, x) } {
+                if lt(sub(end, at), 32) {
+                    x := and(x, not(shr(shl(3, sub(end, at)), not(0))))
+                }
+                for {} x {
+                    x := shl(32, x)
+                } {
                     let candidate := or(shl(32, shr(224, x)), inverse)
-                    if gt(candidate, best) { best := candidate }
+                    if gt(candidate, best) {
+                        best := candidate
+                    }
                     inverse := sub(inverse, 1)
                 }
             }

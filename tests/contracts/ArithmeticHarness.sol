@@ -10,15 +10,22 @@ import {Reduction} from "contracts/arithmetic/Reduction.sol";
 contract ArithmeticHarness {
     // --- Binary32 ---
 
-    function evaluateMany(uint8 code, uint8 cut, bytes calldata a, bytes calldata b, bytes calldata c)
-        external
-        pure
-        returns (bytes memory results)
-    {
+    function evaluateMany(
+        uint8 code,
+        uint8 cut,
+        bytes calldata a,
+        bytes calldata b,
+        bytes calldata c
+    ) external pure returns (bytes memory results) {
         results = new bytes(a.length);
         for (uint256 i = 0; i < a.length / 4; i++) {
-            uint32 word =
-                Binary32.evaluate(code, cut, Reduction.wordAt(a, i), Reduction.wordAt(b, i), Reduction.wordAt(c, i));
+            uint32 word = Binary32.evaluate(
+                code,
+                cut,
+                Reduction.wordAt(a, i),
+                Reduction.wordAt(b, i),
+                Reduction.wordAt(c, i)
+            );
             _store(results, i, word);
         }
     }
@@ -32,11 +39,13 @@ contract ArithmeticHarness {
     // --- Accumulator: mode 0 dot, 1 sum, 2 one-hot sum ---
 
     /// @notice For each range of counts[i] words of a and b: the encoding of the partial sum ‖ the rounded word.
-    function sums(uint256 mode, bytes calldata a, bytes calldata b, uint256[] calldata counts, uint32[] calldata selected)
-        external
-        pure
-        returns (bytes[] memory results)
-    {
+    function sums(
+        uint256 mode,
+        bytes calldata a,
+        bytes calldata b,
+        uint256[] calldata counts,
+        uint32[] calldata selected
+    ) external pure returns (bytes[] memory results) {
         results = new bytes[](counts.length);
         uint256 start = 0;
         for (uint256 i = 0; i < counts.length; i++) {
@@ -62,7 +71,8 @@ contract ArithmeticHarness {
         gas -= gasleft();
     }
 
-    /// @notice The free memory pointer before and after a dot product: its copies must be gone, and words behind them unharmed.
+    /// @notice The free memory pointer before and after a dot product: its copies must be gone, and words behind them
+    /// unharmed.
     function memoryAround(bytes calldata a, bytes calldata b) external pure returns (uint256 grown, bytes32 kept) {
         bytes32[] memory guard = new bytes32[](1);
         guard[0] = keccak256(a);
@@ -96,11 +106,10 @@ contract ArithmeticHarness {
         return Reduction.wordAt(words, index);
     }
 
-    function reduce(bytes calldata words, uint256[] calldata counts)
-        external
-        pure
-        returns (uint32[] memory maxima, uint32[] memory integers, uint32[] memory positions)
-    {
+    function reduce(
+        bytes calldata words,
+        uint256[] calldata counts
+    ) external pure returns (uint32[] memory maxima, uint32[] memory integers, uint32[] memory positions) {
         maxima = new uint32[](counts.length);
         integers = new uint32[](counts.length);
         positions = new uint32[](counts.length);
@@ -126,11 +135,12 @@ contract ArithmeticHarness {
         return Philox.philox(counter, seed);
     }
 
-    function randomWords(uint64 seed, uint64 step, uint32 operator, uint32[] calldata elements)
-        external
-        pure
-        returns (uint32[] memory words)
-    {
+    function randomWords(
+        uint64 seed,
+        uint64 step,
+        uint32 operator,
+        uint32[] calldata elements
+    ) external pure returns (uint32[] memory words) {
         words = new uint32[](elements.length);
         for (uint256 i = 0; i < elements.length; i++) {
             words[i] = Philox.randomWord(seed, step, operator, elements[i]);
@@ -138,24 +148,32 @@ contract ArithmeticHarness {
     }
 
     /// @notice The indices of all elements of the steps first..last.
-    function shuffle(uint64 seed, uint64 first, uint64 last, uint32 elements, uint32 population)
-        external
-        pure
-        returns (uint32[] memory indices)
-    {
+    function shuffle(
+        uint64 seed,
+        uint64 first,
+        uint64 last,
+        uint32 elements,
+        uint32 population
+    ) external pure returns (uint32[] memory indices) {
         indices = new uint32[]((last - first + 1) * elements);
         for (uint256 i = 0; i < indices.length; i++) {
             indices[i] = Philox.shuffleIndex(
-                seed, uint64(first + i / elements), uint32(i % elements), elements, population
+                seed,
+                uint64(first + i / elements),
+                uint32(i % elements),
+                elements,
+                population
             );
         }
     }
 
-    function shuffleIndex(uint64 seed, uint64 step, uint32 element, uint32 elements, uint32 population)
-        external
-        pure
-        returns (uint32)
-    {
+    function shuffleIndex(
+        uint64 seed,
+        uint64 step,
+        uint32 element,
+        uint32 elements,
+        uint32 population
+    ) external pure returns (uint32) {
         return Philox.shuffleIndex(seed, step, element, elements, population);
     }
 

@@ -7,24 +7,30 @@ import {Elementary} from "contracts/arithmetic/Elementary.sol";
 contract ElementaryIntervals is Elementary {
     error Interval(uint256 sign, uint256 mantissa, int256 exponent, uint256 margin);
 
-    function _decide(uint8, uint8, uint32, uint256 sign, uint256 mantissa, int256 exponent, uint256 margin)
-        internal
-        pure
-        override
-        returns (uint32)
-    {
+    function _decide(
+        uint8,
+        uint8,
+        uint32,
+        uint256 sign,
+        uint256 mantissa,
+        int256 exponent,
+        uint256 margin
+    ) internal pure override returns (uint32) {
         revert Interval(sign, mantissa, exponent, margin);
     }
 }
 
 /// @notice A damaged twin: its margins are 2^70 times too wide, so that some inputs are undecided.
 contract ElementaryTooWide is Elementary {
-    function _decide(uint8 code, uint8 cut, uint32 x, uint256 sign, uint256 mantissa, int256 exponent, uint256 margin)
-        internal
-        pure
-        override
-        returns (uint32)
-    {
+    function _decide(
+        uint8 code,
+        uint8 cut,
+        uint32 x,
+        uint256 sign,
+        uint256 mantissa,
+        int256 exponent,
+        uint256 margin
+    ) internal pure override returns (uint32) {
         return super._decide(code, cut, x, sign, mantissa, exponent, margin << 70);
     }
 }
@@ -43,11 +49,11 @@ contract ElementaryHarness {
     }
 
     /// @notice f of every word, and the gas of every call; words are packed big-endian.
-    function evaluateMany(uint8 code, uint8 cut, bytes calldata words)
-        external
-        view
-        returns (uint32[] memory results, uint256[] memory gas)
-    {
+    function evaluateMany(
+        uint8 code,
+        uint8 cut,
+        bytes calldata words
+    ) external view returns (uint32[] memory results, uint256[] memory gas) {
         results = new uint32[](words.length / 4);
         gas = new uint256[](words.length / 4);
         for (uint256 i = 0; i < words.length; i += 4) {
@@ -62,8 +68,9 @@ contract ElementaryHarness {
     function intervalsOf(uint8 code, bytes calldata words) external view returns (bytes[] memory results) {
         results = new bytes[](words.length / 4);
         for (uint256 i = 0; i < words.length; i += 4) {
-            try intervals.evaluate(code, 0, uint32(bytes4(words[i:i + 4]))) returns (uint32) {}
-            catch (bytes memory reason) {
+            try intervals.evaluate(code, 0, uint32(bytes4(words[i:i + 4]))) returns (uint32) {} catch (
+                bytes memory reason
+            ) {
                 results[i / 4] = reason;
             }
         }

@@ -8,12 +8,14 @@ import {Reduction} from "contracts/arithmetic/Reduction.sol";
 
 /// @notice The arithmetic of mode `logged`, many evaluations per call. Words are little-endian in every byte string.
 contract LoggedHarness {
-    /// @notice For each range of counts[i] words of a and b: the moments ‖ the words of b = 26..32, each without an entry, down, up.
-    function dots(bytes calldata a, bytes calldata b, uint256[] calldata counts, uint256[] calldata terms)
-        external
-        pure
-        returns (bytes[] memory results)
-    {
+    /// @notice For each range of counts[i] words of a and b: the moments ‖ the words of b = 26..32, each without an
+    /// entry, down, up.
+    function dots(
+        bytes calldata a,
+        bytes calldata b,
+        uint256[] calldata counts,
+        uint256[] calldata terms
+    ) external pure returns (bytes[] memory results) {
         results = new bytes[](counts.length);
         uint256 start = 0;
         for (uint256 i = 0; i < counts.length; i++) {
@@ -23,7 +25,12 @@ contract LoggedHarness {
         }
     }
 
-    function sums(uint256 variant, bytes calldata index, bytes calldata words, uint256 terms) external pure returns (bytes memory) {
+    function sums(
+        uint256 variant,
+        bytes calldata index,
+        bytes calldata words,
+        uint256 terms
+    ) external pure returns (bytes memory) {
         return _all(variant == 1 ? LoggedSum.sum(words) : LoggedSum.oneHotSum(index, 3, words), terms);
     }
 
@@ -47,7 +54,8 @@ contract LoggedHarness {
             (uint32 x, uint32 y) = (Reduction.wordAt(a, i), Reduction.wordAt(b, i));
             uint32 plain = Binary32.evaluate(code, 0, x, y, 0);
             for (uint256 k = 0; k < 6; k++) {
-                uint32 word = Grid.isWide(code) ? Grid.arithmetic(code, x, y, plain, 26 + k) : Grid.ofWord(plain, 26 + k);
+                uint32 word =
+                    Grid.isWide(code) ? Grid.arithmetic(code, x, y, plain, 26 + k) : Grid.ofWord(plain, 26 + k);
                 bytes4 packed = bytes4(word);
                 for (uint256 j = 0; j < 4; j++) result[4 * (6 * i + k) + j] = packed[j];
             }

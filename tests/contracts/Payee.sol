@@ -38,7 +38,7 @@ contract Payee {
         if (mode == Mode.REASON) revert NotToday();
         if (mode == Mode.BURN) while (true) {}
         if (mode == Mode.REENTER) {
-            (bool ok,) = msg.sender.call(again);
+            (bool ok, ) = msg.sender.call(again);
             if (ok) ++succeeded;
         }
     }

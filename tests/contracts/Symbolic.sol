@@ -6,8 +6,9 @@ import {Reduction} from "contracts/arithmetic/Reduction.sol";
 import {Merkle} from "contracts/Merkle.sol";
 import {Records} from "contracts/Records.sol";
 
-/// @notice Assembly against its plain form, for all values of the arguments at once: scripts/symbolic.py runs each `check_` with Halmos, which
-/// takes SHA-256 as a function that nothing is known of. Sizes are fixed: what is proven holds for these.
+/// @notice Assembly against its plain form, for all values of the arguments at once: scripts/symbolic.py runs each
+/// `check_` with Halmos, which takes SHA-256 as a function that nothing is known of. Sizes are fixed: what is proven
+/// holds for these.
 contract Symbolic {
     // --- trees ---
 
@@ -55,11 +56,12 @@ contract Symbolic {
         }
     }
 
-    function rangeRoot(uint8 kind, bytes32[] memory leaves, uint256 first, bytes32[] calldata siblings)
-        external
-        view
-        returns (bytes32)
-    {
+    function rangeRoot(
+        uint8 kind,
+        bytes32[] memory leaves,
+        uint256 first,
+        bytes32[] calldata siblings
+    ) external view returns (bytes32) {
         return Merkle.rangeRoot(kind, leaves, first, 3, siblings);
     }
 
@@ -85,7 +87,15 @@ contract Symbolic {
     /// @dev The last word of one chunk and the first of the next, all others 1.0.
     function check_maximum_acrossChunks(uint32 a, uint32 b) external view {
         bytes memory words;
-        for (uint256 i; i < 9; ++i) words = abi.encodePacked(words, i == 7 ? a : i == 8 ? b : 0x0000803f);
+        for (uint256 i; i < 9; ++i)
+            words = abi.encodePacked(
+                words,
+                i == 7
+                    ? a
+                    : i == 8
+                        ? b
+                        : 0x0000803f
+            );
         this.checkMaximum(words);
     }
 
@@ -149,7 +159,12 @@ contract Symbolic {
         return sha256(abi.encodePacked(uint8(1), kind, left, right));
     }
 
-    function _pathRoot(uint8 kind, bytes32 child, uint256 index, bytes32[] calldata path) private pure returns (bytes32) {
+    function _pathRoot(
+        uint8 kind,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path
+    ) private pure returns (bytes32) {
         for (uint256 i; i < path.length; ++i) {
             child = (index >> i) & 1 == 0 ? _node(kind, child, path[i]) : _node(kind, path[i], child);
         }
@@ -170,11 +185,12 @@ contract Symbolic {
         return nodes[0];
     }
 
-    function _siblings(uint8 kind, bytes32[] memory level, uint256 first, uint256 last)
-        private
-        pure
-        returns (bytes32[] memory found)
-    {
+    function _siblings(
+        uint8 kind,
+        bytes32[] memory level,
+        uint256 first,
+        uint256 last
+    ) private pure returns (bytes32[] memory found) {
         bytes32[] memory some = new bytes32[](6);
         uint256 count;
         while (level.length > 1) {
@@ -189,8 +205,11 @@ contract Symbolic {
     }
 
     function _word(bytes calldata words, uint256 i) private pure returns (uint32) {
-        return uint32(uint8(words[4 * i])) | (uint32(uint8(words[4 * i + 1])) << 8)
-            | (uint32(uint8(words[4 * i + 2])) << 16) | (uint32(uint8(words[4 * i + 3])) << 24);
+        return
+            uint32(uint8(words[4 * i])) |
+            (uint32(uint8(words[4 * i + 1])) << 8) |
+            (uint32(uint8(words[4 * i + 2])) << 16) |
+            (uint32(uint8(words[4 * i + 3])) << 24);
     }
 
     /// @dev In the order of the values, NaN on top, both zeros equal.

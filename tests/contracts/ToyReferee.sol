@@ -5,10 +5,11 @@ import {IElements, IReferee} from "../../contracts/IReferee.sol";
 import {Merkle} from "../../contracts/Merkle.sol";
 
 /// @title A machine that is cheap to compute, so that the game can be tested by itself
-/// @notice Twin: tests/game/toy.py. The header is abi.encode of struct Program, its root is sha256(header); the record of operator or tensor i
-/// is abi.encode(i), without a path. Errors have the names that the real referee uses.
+/// @notice Twin: tests/game/toy.py. The header is abi.encode of struct Program, its root is sha256(header); the record
+/// of operator or tensor i is abi.encode(i), without a path. Errors have the names that the real referee uses.
 contract ToyReferee is IReferee {
-    /// @dev HASH: a hash. CARRY: plus a word of the state before. CHAIN: plus a word of an earlier operator. SUM: CHAIN, decided in blocks.
+    /// @dev HASH: a hash. CARRY: plus a word of the state before. CHAIN: plus a word of an earlier operator. SUM:
+    /// CHAIN, decided in blocks.
     enum Kind {
         HASH,
         CARRY,
@@ -75,11 +76,13 @@ contract ToyReferee is IReferee {
     }
 
     /// @inheritdoc IReferee
-    function source(bytes32 root, uint32 tensor, bytes calldata header, bytes calldata record, bytes32[] calldata path)
-        external
-        pure
-        returns (bool computed, uint32 operator)
-    {
+    function source(
+        bytes32 root,
+        uint32 tensor,
+        bytes calldata header,
+        bytes calldata record,
+        bytes32[] calldata path
+    ) external pure returns (bool computed, uint32 operator) {
         Program memory p = _open(root, header);
         if (tensor >= p.states.length) revert ElementOutOfRange(tensor, p.states.length);
         _check(abi.encodePacked(uint8(0), p.states[tensor].elements, tensor), record, path);
@@ -88,11 +91,13 @@ contract ToyReferee is IReferee {
     }
 
     /// @inheritdoc IReferee
-    function describe(bytes32 root, uint32 operator, bytes calldata header, bytes calldata record, bytes32[] calldata path)
-        external
-        pure
-        returns (uint32 elements, bool finite, uint32 blocks)
-    {
+    function describe(
+        bytes32 root,
+        uint32 operator,
+        bytes calldata header,
+        bytes calldata record,
+        bytes32[] calldata path
+    ) external pure returns (uint32 elements, bool finite, uint32 blocks) {
         Program memory p = _open(root, header);
         if (operator >= p.operators.length) revert ElementOutOfRange(operator, p.operators.length);
         _check(abi.encode(uint256(operator)), record, path);
@@ -145,11 +150,10 @@ contract ToyReferee is IReferee {
     }
 
     /// @dev The word that the element reads, proven; zero if it reads none.
-    function _operand(Context calldata c, bytes calldata proof)
-        private
-        view
-        returns (Program memory p, Operator memory o, uint32 word)
-    {
+    function _operand(
+        Context calldata c,
+        bytes calldata proof
+    ) private view returns (Program memory p, Operator memory o, uint32 word) {
         Proof calldata q;
         assembly ("memory-safe") {
             q := add(proof.offset, calldataload(proof.offset))
