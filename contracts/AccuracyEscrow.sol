@@ -2,7 +2,8 @@
 pragma solidity 0.8.37;
 
 import {Address} from "@openzeppelin/contracts/utils/Address.sol";
-import {IGame, ISettlement} from "./IVerificationGame.sol";
+import {IGame} from "./IGame.sol";
+import {ISettlement} from "./ISettlement.sol";
 import {Merkle} from "./Merkle.sol";
 
 /// @title A bonus for a trained state that counts enough on a committed test set (docs/bonus.md)

@@ -7,7 +7,7 @@ import {Cipher} from "./Cipher.sol";
 import {GameState} from "./GameState.sol";
 import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
-import {ISettlement} from "./IVerificationGame.sol";
+import {ISettlement} from "./ISettlement.sol";
 import {Merkle} from "./Merkle.sol";
 import {Records} from "./Records.sol";
 

@@ -5,7 +5,7 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Clock} from "./Clock.sol";
 import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
-import {IGame} from "./IVerificationGame.sol";
+import {IGame} from "./IGame.sol";
 import {Merkle} from "./Merkle.sol";
 
 /// @title What the parts of the game share: storage, whose turn it is, small checks

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-import {IGame} from "./IVerificationGame.sol";
+import {IGame} from "./IGame.sol";
 
 /// @title Fair exchange of the trained state for the reward (docs/delivery.md); implemented by `Delivery`
 /// @notice For jobs whose order has the three windows of delivery. A *pair* is a hash of the cipher tree and the true

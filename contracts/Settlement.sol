@@ -6,13 +6,14 @@ import {Clock} from "./Clock.sol";
 import {GameState} from "./GameState.sol";
 import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
-import {ISettlement} from "./IVerificationGame.sol";
+import {ISettlement} from "./ISettlement.sol";
 import {Merkle} from "./Merkle.sol";
+import {Places} from "./Places.sol";
 
 /// @title Jobs, claims and money
 /// @notice Runs inside `VerificationGame` by delegatecall; at its own address it takes no order, so nothing can be
 /// played there.
-contract Settlement is GameState, ISettlement {
+contract Settlement is Places, ISettlement {
     /// @dev Less than any dispute that reaches a word costs either side (docs/gas.json): no bond may be worth less than
     /// two of them.
     uint256 private constant DISPUTE_GAS = 250_000;
@@ -277,46 +278,6 @@ contract Settlement is GameState, ISettlement {
         for (uint256 i; i < length; ++i) {
             if ((place.index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();
         }
-    }
-
-    // ---- places ----
-
-    /// @dev Where a dispute stands, or a trainer was convicted.
-    struct Place {
-        Level level;
-        uint256 height;
-        uint256 index;
-        uint256 step;
-        uint256 operator;
-    }
-
-    function _placeOf(Dispute storage d) private view returns (Place memory) {
-        return Place(d.level, d.height, d.index, d.step, d.operator);
-    }
-
-    function _placeOf(Verdict storage v) private view returns (Place memory) {
-        return Place(v.level, v.height, v.index, v.step, v.operator);
-    }
-
-    /// @dev q lies in p, or is p. A block counts as its element.
-    function _contains(Place memory p, Place memory q, uint256 interval) private pure returns (bool) {
-        if (p.level == Level.Block) p = _lift(p, Level.Element, interval);
-        if (p.level > q.level || (p.level == q.level && p.height < q.height)) return false;
-        // a state and the trace of its step are two trees
-        if (p.level == Level.State && q.level != Level.State) return false;
-        q = _lift(q, p.level, interval);
-        return p.step == q.step && p.operator == q.operator && p.index == q.index >> (p.height - q.height);
-    }
-
-    /// @dev The leaf over a place in a tree of a level above its own.
-    function _lift(Place memory p, Level level, uint256 interval) private pure returns (Place memory) {
-        if (p.level == level) return p;
-        uint256 before = p.level == Level.Segment ? p.step : p.step - 1; // the last state that is not contested
-        if (level == Level.Run) return Place(level, 0, before / interval, 0, 0);
-        if (level == Level.Segment) return Place(level, 0, (before % interval) + 1, before - (before % interval), 0);
-        if (level == Level.Trace) return Place(level, 0, p.operator, p.step, 0);
-        uint256 element = uint32(p.index);
-        return Place(level, 0, level == Level.Tensor ? element / Merkle.LEAF_WORDS : element, p.step, p.operator);
     }
 
     /// @inheritdoc ISettlement

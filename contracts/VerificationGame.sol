@@ -2,21 +2,20 @@
 pragma solidity 0.8.37;
 
 import {Clock} from "./Clock.sol";
+import {Descent} from "./Descent.sol";
 import {GameState} from "./GameState.sol";
 import {IElements, IReferee} from "./IReferee.sol";
-import {IGame, IMoves} from "./IVerificationGame.sol";
+import {IGame} from "./IGame.sol";
+import {IMoves} from "./IMoves.sol";
 import {Merkle} from "./Merkle.sol";
 
 /// @title The verification game
 /// @notice Read IVerificationGame for what each call means, docs/protocol.md for why. Invariants In are numbered there.
 /// Trust: nobody. Safety needs one live honest auditor per claim; liveness needs a chain that includes a transaction
 /// within a clock's budget.
-contract VerificationGame is GameState, IMoves {
+contract VerificationGame is Descent, IMoves {
     /// @dev More than any tree of a job has.
     uint256 private constant MAX_HEIGHT = 64;
-
-    /// @dev In a job's queue: the rest is the number of the only open dispute.
-    uint24 private constant ALONE = 1 << 23;
 
     /// @notice Code of the calls that are no moves: jobs, claims, money, views.
     address public immutable settlement;
@@ -88,26 +87,6 @@ contract VerificationGame is GameState, IMoves {
         emit Challenged(id, n, msg.sender, entry, where);
     }
 
-    /// @dev Root, height and step of the tree that a challenge enters.
-    function _enter(
-        bytes32 id,
-        Job storage job,
-        Level entry,
-        uint256 where
-    ) private view returns (bytes32 root, uint8 height, uint32 step) {
-        if (entry == Level.Run) {
-            if (job.checkpoints == 0) revert NothingToContest();
-            return (job.runRoot, uint8(Merkle.height(job.checkpoints)), 0);
-        }
-        if (entry != Level.Segment && entry != Level.Trace) revert WrongLevel(entry, 0);
-        root = entry == Level.Segment ? _segments[id][where] : _traces[id][where];
-        if (root == 0) revert NotPosted();
-        if (entry == Level.Trace) return (root, uint8(Merkle.height(job.operators)), uint32(where));
-        uint256 states = _segmentLength(job, where);
-        if (states == 0) revert NothingToContest();
-        return (root, uint8(Merkle.height(states + 1)), uint32((where - 1) * job.spec.interval));
-    }
-
     /// @inheritdoc IMoves
     function reveal(bytes32 id, Level kind, uint256 height, bytes32[] calldata children) external {
         Job storage job = _inPhase(id, Phase.Claimed);
@@ -115,18 +94,6 @@ contract VerificationGame is GameState, IMoves {
             revert WrongLevel(kind, height);
         bytes32 node = _parent(job, kind, height, children);
         if (_open(job, _key(id, kind, height, node))) emit Revealed(id, node, uint256(kind), height, children);
-    }
-
-    /// @dev The node of that height over all that a reveal of it shows.
-    function _parent(
-        Job storage job,
-        Level kind,
-        uint256 height,
-        bytes32[] calldata children
-    ) private view returns (bytes32) {
-        uint256 expected = uint256(1) << Merkle.revealDepth(height, job.depth);
-        if (children.length != expected) revert ChildCount(children.length, expected);
-        return Merkle.foldOf(uint8(kind), children, 0);
     }
 
     /// @inheritdoc IMoves
@@ -217,20 +184,6 @@ contract VerificationGame is GameState, IMoves {
         _decide(id, job, n, d, tensor == d.node, Cause.Opening);
     }
 
-    /// @dev `prior` is the state before `step` in the posted segment.
-    function _checkPrior(
-        bytes32 id,
-        Job storage job,
-        uint256 step,
-        bytes32 prior,
-        bytes32[] calldata path
-    ) private view {
-        uint256 c = (step - 1) / job.spec.interval + 1;
-        uint256 index = (step - 1) % job.spec.interval;
-        uint256 height = Merkle.height(_segmentLength(job, c) + 1);
-        _expect(Merkle.pathRoot(Merkle.SEGMENT, prior, index, path, height), _segments[id][c]);
-    }
-
     /// @inheritdoc IMoves
     function select(bytes32 id, uint256 n, bytes32 child, uint256 index, bytes32[] calldata path) external {
         (Job storage job, Dispute storage d) = _auditorMoves(id, n);
@@ -282,108 +235,6 @@ contract VerificationGame is GameState, IMoves {
         (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
         _enterStep(job, d, Level.Trace);
         _move(id, job, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
-    }
-
-    /// @dev INVARIANT I3, I7: the child lies exactly `revealDepth` levels below the contested node (or the root posted
-    /// for it), inside it.
-    function _descend(
-        bytes32 id,
-        Job storage job,
-        Dispute storage d,
-        bytes32 child,
-        uint256 index,
-        bytes32[] calldata path
-    ) private view returns (Level kind, uint256 height, uint256 position) {
-        bytes32 root = d.node;
-        (kind, height, position) = (d.level, d.height, d.index);
-        if (kind > Level.Tensor) revert WrongLevel(kind, height);
-        if (height == 0 && kind == Level.Run) {
-            (kind, root) = (Level.Segment, _segments[id][position + 1]);
-            (height, position) = (Merkle.height(_segmentLength(job, position + 1) + 1), 0);
-        } else if (height == 0 && kind == Level.Segment) {
-            (kind, root, height, position) = (Level.Trace, _traces[id][_stepOf(d)], Merkle.height(job.operators), 0);
-        } else if (height == 0 && kind != Level.Trace) {
-            revert WrongLevel(kind, height);
-        }
-        // SAFETY: it is the auditor's turn, so the node was revealed; the roots of a segment and of a trace are, when
-        // they are posted.
-        uint256 depth = Merkle.revealDepth(height, job.depth);
-        _expect(Merkle.pathRoot(uint8(kind), child, index, path, depth), root);
-        (height, position) = (height - depth, (position << depth) | index);
-    }
-
-    /// @dev Leaves of the tree that a dispute is in; d still stands where it was before the move.
-    function _leafCount(Job storage job, Dispute storage d, Level kind) private view returns (uint256) {
-        if (kind == Level.Run) return job.checkpoints;
-        if (kind == Level.State) return job.states;
-        if (kind == Level.Trace) return job.operators;
-        if (kind == Level.Tensor) return _ceilDiv(d.elements, Merkle.LEAF_WORDS);
-        uint256 c = d.level == Level.Run ? uint256(d.index) + 1 : uint256(d.step) / job.spec.interval + 1;
-        return _segmentLength(job, c) + 1;
-    }
-
-    /// @dev A dispute that leaves the leaf of one tree for another tree takes the step of that one with it.
-    function _enterStep(Job storage job, Dispute storage d, Level kind) private {
-        if (d.level == Level.Run && kind == Level.Segment) d.step = uint32(uint256(d.index) * job.spec.interval);
-        else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint32(_stepOf(d));
-    }
-
-    function _move(
-        bytes32 id,
-        Job storage job,
-        uint256 n,
-        Dispute storage d,
-        bytes32 node,
-        Level level,
-        uint256 height,
-        uint256 index
-    ) private {
-        (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint40(index));
-        _await(id, job, n, d);
-        emit Selected(id, n, level, height, index, node);
-    }
-
-    /// @dev The place of a conviction is what convicts, not the node above it: below that anything might lie.
-    function _convictAt(
-        bytes32 id,
-        Job storage job,
-        uint256 n,
-        Dispute storage d,
-        Level level,
-        uint256 height,
-        uint256 index
-    ) private {
-        (d.level, d.height, d.index) = (level, uint8(height), uint40(index));
-        _convict(id, job, n, d, Cause.Opening);
-    }
-
-    // ---- the trainer's queue ----
-
-    /// @dev A dispute has come to a node: the trainer is given a slot for each other thing that disputes wait for. What
-    /// the only open dispute waits for is marked when there is a second one, which is rare.
-    function _await(bytes32 id, Job storage job, uint256 n, Dispute storage d) private {
-        if (job.open == 1) {
-            d.others = 0;
-            if (job.queue != (ALONE | uint24(n))) job.queue = ALONE | uint24(n);
-            return;
-        }
-        if (job.queue & ALONE != 0) {
-            Dispute storage first = _disputes[id][job.queue ^ ALONE];
-            job.queue = 0;
-            _mark(id, job, first);
-        }
-        d.others = _mark(id, job, d) ? job.queue - 1 : 0;
-    }
-
-    /// @dev Each thing counts once, however many disputes wait for it, until it is opened. False: it is open.
-    function _mark(bytes32 id, Job storage job, Dispute storage d) private returns (bool) {
-        (bytes32 key, uint256 openedAt) = _duty(id, job, d);
-        if (openedAt != 0) return false;
-        if (_openedAt[key] != AWAITED) {
-            _openedAt[key] = AWAITED;
-            job.queue++;
-        }
-        return true;
     }
 
     /// @inheritdoc IMoves
@@ -518,99 +369,5 @@ contract VerificationGame is GameState, IMoves {
             ended = true;
         }
         if (!ended) revert NoneExpired();
-    }
-
-    // ---- verdicts ----
-
-    /// @dev Why an auditor has no move left: its clock, or what was decided at its place.
-    function _causeOf(Dispute storage d) private view returns (Cause) {
-        if (!_isDecisive(d)) return Cause.Timeout;
-        return d.level == Level.State ? Cause.Opening : Cause.Element;
-    }
-
-    /// @dev A word, a block or a tie. What is right here is right for every dispute at this place: each can be ended by
-    /// `timeout` now.
-    function _decide(bytes32 id, Job storage job, uint256 n, Dispute storage d, bool right, Cause cause) private {
-        if (!right) return _convict(id, job, n, d, cause);
-        bytes32 key = _placeKey(id, d);
-        if (_openedAt[key] == AWAITED) _open(job, key); // every place is, that two disputes wait for
-        _dismiss(id, job, n, d, cause);
-    }
-
-    function _dismiss(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) private {
-        d.status = Status.Dismissed;
-        job.open--;
-        credits[job.trainer] += _burnHalf(job.spec.auditorBond);
-        burnt += job.spec.fee;
-        emit Dismissed(id, n, cause);
-    }
-
-    function _convict(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) private {
-        d.status = Status.Won;
-        job.open--;
-        job.phase = Phase.Convicted;
-        job.since = uint32(block.timestamp);
-        uint256 pool = job.spec.trainerBond / 2;
-        uint256 stipend = _stipend(d, pool);
-        bool guarded = d.auditor == job.spec.guardian;
-        _verdicts[id] = Verdict(
-            d.level,
-            d.height,
-            d.index,
-            d.step,
-            d.operator,
-            uint32(n),
-            0,
-            false,
-            guarded,
-            cause,
-            uint128(pool - stipend)
-        );
-        credits[d.auditor] += uint256(job.spec.auditorBond) + job.spec.fee + stipend;
-        credits[job.client] += job.spec.reward;
-        emit Convicted(id, n, cause, stipend);
-    }
-
-    // ---- turns ----
-
-    function _requireTurn(bytes32 id, Job storage job, Dispute storage d, Clock.Turn expected) private view {
-        Clock.Turn actual = _turn(id, job, d);
-        if (actual != expected) revert NotYourTurn(actual);
-    }
-
-    /// @dev The trainer's turn at a given level, height 0; anyone may move for it.
-    function _trainersTurn(
-        bytes32 id,
-        uint256 n,
-        Level level
-    ) private view returns (Job storage job, Dispute storage d) {
-        (job, d) = _openDispute(id, n);
-        if (d.level != level || d.height != 0) revert WrongLevel(d.level, d.height);
-        _requireTurn(id, job, d, Clock.Turn.Trainer);
-    }
-
-    /// @dev The same where only the trainer may commit to something, or a delegate of its: nothing else asks for
-    /// delegates.
-    function _trainerMoves(
-        bytes32 id,
-        uint256 n,
-        Level level
-    ) private view returns (Job storage job, Dispute storage d) {
-        (job, d) = _trainersTurn(id, n, level);
-        if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);
-    }
-
-    /// @dev INVARIANT I4: charges both clocks for the turn that ends, and starts the trainer's next one.
-    function _auditorMoves(bytes32 id, uint256 n) private returns (Job storage job, Dispute storage d) {
-        (job, d) = _openDispute(id, n);
-        if (msg.sender != d.auditor) revert NotAuditor(msg.sender);
-        Clock.State memory clock = _clock(job, d);
-        uint256 openedAt = _openingOf(id, job, d);
-        Clock.Turn turn_ = Clock.turn(clock, openedAt, block.timestamp);
-        if (turn_ != Clock.Turn.Auditor) revert NotYourTurn(turn_);
-        d.trainerLeft = uint32(clock.trainerLeft - Clock.trainerUsed(clock, openedAt));
-        d.auditorLeft = uint32(clock.auditorLeft - Clock.auditorUsed(clock, openedAt, block.timestamp));
-        _countMoves(d, 1);
-        d.turnAt = uint32(block.timestamp);
     }
 }

@@ -12,8 +12,7 @@ import {Functions} from "./Functions.sol";
 /// they differ the call reverts with {Undecided}. docs/numerics-elementary-onchain.md derives every margin and shows
 /// that no binary32 input is undecided.
 ///
-/// Fixed point: Q124, an integer v stands for v * 2^-124; u = 2^-124 is its unit. `fixed x` means |x| in Q124, cut off
-/// below.
+/// Fixed point: Q124, an integer v stands for v * 2^-124; u = 2^-124 is its unit. `fixed x`: |x| in Q124, cut off below.
 contract Elementary {
     /// @notice The interval around f(x) contains a midpoint between two binary32 numbers.
     error Undecided(uint8 code, uint32 x);

@@ -54,7 +54,7 @@ Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
 
 
 class Terms(BaseModel):
-    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IVerificationGame.sol.
+    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IGame.sol.
 
     Twin of the minima: Settlement._checkSpec, which also asks that the bonds pay for gas.
     """

@@ -1,5 +1,5 @@
 """Who paid whom in a job, to the wei, from its events alone. Twin: the sums that Settlement.sol and
-VerificationGame.sol credit.
+Turns.sol credit.
 
 Whether these rules are the contract's is checked at every look: what follows for an account must be what the contract
 owes it.

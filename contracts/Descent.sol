@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Merkle} from "./Merkle.sol";
+import {Turns} from "./Turns.sol";
+
+/// @title The way of a dispute down the trees: what it enters, which node it goes to, where it ends
+abstract contract Descent is Turns {
+    /// @dev Root, height and step of the tree that a challenge enters.
+    function _enter(
+        bytes32 id,
+        Job storage job,
+        Level entry,
+        uint256 where
+    ) internal view returns (bytes32 root, uint8 height, uint32 step) {
+        if (entry == Level.Run) {
+            if (job.checkpoints == 0) revert NothingToContest();
+            return (job.runRoot, uint8(Merkle.height(job.checkpoints)), 0);
+        }
+        if (entry != Level.Segment && entry != Level.Trace) revert WrongLevel(entry, 0);
+        root = entry == Level.Segment ? _segments[id][where] : _traces[id][where];
+        if (root == 0) revert NotPosted();
+        if (entry == Level.Trace) return (root, uint8(Merkle.height(job.operators)), uint32(where));
+        uint256 states = _segmentLength(job, where);
+        if (states == 0) revert NothingToContest();
+        return (root, uint8(Merkle.height(states + 1)), uint32((where - 1) * job.spec.interval));
+    }
+
+    /// @dev The node of that height over all that a reveal of it shows.
+    function _parent(
+        Job storage job,
+        Level kind,
+        uint256 height,
+        bytes32[] calldata children
+    ) internal view returns (bytes32) {
+        uint256 expected = uint256(1) << Merkle.revealDepth(height, job.depth);
+        if (children.length != expected) revert ChildCount(children.length, expected);
+        return Merkle.foldOf(uint8(kind), children, 0);
+    }
+
+    /// @dev `prior` is the state before `step` in the posted segment.
+    function _checkPrior(
+        bytes32 id,
+        Job storage job,
+        uint256 step,
+        bytes32 prior,
+        bytes32[] calldata path
+    ) internal view {
+        uint256 c = (step - 1) / job.spec.interval + 1;
+        uint256 index = (step - 1) % job.spec.interval;
+        uint256 height = Merkle.height(_segmentLength(job, c) + 1);
+        _expect(Merkle.pathRoot(Merkle.SEGMENT, prior, index, path, height), _segments[id][c]);
+    }
+
+    /// @dev INVARIANT I3, I7: the child lies exactly `revealDepth` levels below the contested node (or the root posted
+    /// for it), inside it.
+    function _descend(
+        bytes32 id,
+        Job storage job,
+        Dispute storage d,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path
+    ) internal view returns (Level kind, uint256 height, uint256 position) {
+        bytes32 root = d.node;
+        (kind, height, position) = (d.level, d.height, d.index);
+        if (kind > Level.Tensor) revert WrongLevel(kind, height);
+        if (height == 0 && kind == Level.Run) {
+            (kind, root) = (Level.Segment, _segments[id][position + 1]);
+            (height, position) = (Merkle.height(_segmentLength(job, position + 1) + 1), 0);
+        } else if (height == 0 && kind == Level.Segment) {
+            (kind, root, height, position) = (Level.Trace, _traces[id][_stepOf(d)], Merkle.height(job.operators), 0);
+        } else if (height == 0 && kind != Level.Trace) {
+            revert WrongLevel(kind, height);
+        }
+        // SAFETY: it is the auditor's turn, so the node was revealed; the roots of a segment and of a trace are, when
+        // they are posted.
+        uint256 depth = Merkle.revealDepth(height, job.depth);
+        _expect(Merkle.pathRoot(uint8(kind), child, index, path, depth), root);
+        (height, position) = (height - depth, (position << depth) | index);
+    }
+
+    /// @dev Leaves of the tree that a dispute is in; d still stands where it was before the move.
+    function _leafCount(Job storage job, Dispute storage d, Level kind) internal view returns (uint256) {
+        if (kind == Level.Run) return job.checkpoints;
+        if (kind == Level.State) return job.states;
+        if (kind == Level.Trace) return job.operators;
+        if (kind == Level.Tensor) return _ceilDiv(d.elements, Merkle.LEAF_WORDS);
+        uint256 c = d.level == Level.Run ? uint256(d.index) + 1 : uint256(d.step) / job.spec.interval + 1;
+        return _segmentLength(job, c) + 1;
+    }
+
+    /// @dev A dispute that leaves the leaf of one tree for another tree takes the step of that one with it.
+    function _enterStep(Job storage job, Dispute storage d, Level kind) internal {
+        if (d.level == Level.Run && kind == Level.Segment) d.step = uint32(uint256(d.index) * job.spec.interval);
+        else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint32(_stepOf(d));
+    }
+
+    function _move(
+        bytes32 id,
+        Job storage job,
+        uint256 n,
+        Dispute storage d,
+        bytes32 node,
+        Level level,
+        uint256 height,
+        uint256 index
+    ) internal {
+        (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint40(index));
+        _await(id, job, n, d);
+        emit Selected(id, n, level, height, index, node);
+    }
+
+    /// @dev The place of a conviction is what convicts, not the node above it: below that anything might lie.
+    function _convictAt(
+        bytes32 id,
+        Job storage job,
+        uint256 n,
+        Dispute storage d,
+        Level level,
+        uint256 height,
+        uint256 index
+    ) internal {
+        (d.level, d.height, d.index) = (level, uint8(height), uint40(index));
+        _convict(id, job, n, d, Cause.Opening);
+    }
+}

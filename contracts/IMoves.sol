@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {IGame} from "./IGame.sol";
+import {IElements} from "./IReferee.sol";
+
+/// @title The moves of a dispute; implemented by `VerificationGame` itself
+interface IMoves is IGame {
+    /// @notice The machine that decides elements in mode `logged`, fixed at deployment.
+    function logged() external view returns (IElements);
+
+    /// @notice Dispute a claim, for the auditor's bond and the fee, at its run root (entry Run), a posted segment
+    /// (where = checkpoint) or a posted trace (where = step).
+    /// @param root the claimed root that is disputed: if it is not what stands there, the call reverts
+    /// @param commitment keccak256(abi.encode(job, auditor, salt, own root of the entered tree))
+    function challenge(
+        bytes32 job,
+        Level entry,
+        uint256 where,
+        bytes32 root,
+        bytes32 commitment
+    ) external payable returns (uint256 dispute);
+
+    /// @notice Open the descendants of a node, `revealDepth` levels below. Anyone; idempotent.
+    function reveal(bytes32 job, Level kind, uint256 height, bytes32[] calldata children) external;
+
+    /// @notice Open the 512 bytes of a tensor leaf. Anyone; idempotent.
+    function openLeaf(bytes32 job, bytes calldata words) external;
+
+    /// @notice The trainer posts the states between two checkpoints.
+    function postSegment(bytes32 job, uint256 dispute, SegmentPost calldata post) external;
+
+    /// @notice The trainer posts the operator outputs of the contested step: the first reveal below the root.
+    function postTrace(bytes32 job, uint256 dispute, bytes32[] calldata children) external;
+
+    /// @notice Show the trace leaf that becomes the contested state tensor: the dispute is dismissed. Another one
+    /// convicts.
+    function tie(
+        bytes32 job,
+        uint256 dispute,
+        Record calldata source,
+        bytes32 traceLeaf,
+        bytes32[] calldata path
+    ) external;
+
+    /// @notice The same for a tensor that the program leaves alone: show it in the state before. Another one convicts.
+    function tieUnchanged(
+        bytes32 job,
+        uint256 dispute,
+        Record calldata source,
+        bytes32 prior,
+        bytes32[] calldata priorPath,
+        bytes32 tensor,
+        bytes32[] calldata path
+    ) external;
+
+    /// @notice Name one of the revealed nodes: `index` among them, its path to the contested node.
+    function select(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
+
+    /// @notice Having read the posted trace, contest not what is in it but that the contested state follows from it.
+    function selectState(bytes32 job, uint256 dispute) external;
+
+    /// @notice Name an operator's output, with the operator's record.
+    function selectOperator(
+        bytes32 job,
+        uint256 dispute,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path,
+        Record calldata operator
+    ) external;
+
+    /// @notice Name a word of the opened leaf. A padding word that is not zero, or one that must be finite and is not,
+    /// convicts at once.
+    function selectElement(bytes32 job, uint256 dispute, uint256 element, bytes calldata words) external;
+
+    /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word. In mode
+    /// `logged` one more item follows them: the proof of the element's log entry.
+    function postPartials(bytes32 job, uint256 dispute, bytes[] calldata partials) external;
+
+    /// @notice Name one partial sum.
+    function selectBlock(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
+
+    /// @notice Have the referee compute the named element (or block). Anyone. `prior` opens the state before the step
+    /// if the operator reads it.
+    function prove(
+        bytes32 job,
+        uint256 dispute,
+        bytes32 prior,
+        bytes32[] calldata priorPath,
+        bytes calldata proof
+    ) external;
+
+    /// @notice End a dispute whose clock has run out, or whose element, block or tensor was decided in another dispute.
+    /// Anyone.
+    function timeout(bytes32 job, uint256 dispute) external;
+
+    /// @notice End every dispute of the list whose clock has run out, up to one that convicts; the others are passed
+    /// over. Anyone.
+    function timeoutMany(bytes32 job, uint256[] calldata disputes) external;
+}

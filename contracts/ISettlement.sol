@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Clock} from "./Clock.sol";
+import {IGame} from "./IGame.sol";
+
+/// @title Jobs, claims and money; implemented by `Settlement`
+interface ISettlement is IGame {
+    // ---- life of a job ----
+
+    /// @notice Order a job; pays the reward. `header` is the program's.
+    function createJob(
+        JobSpec calldata spec,
+        uint256 nonce,
+        bytes calldata header
+    ) external payable returns (bytes32 job);
+
+    /// @notice Take a job; pays the trainer's bond.
+    function acceptJob(bytes32 job) external payable;
+
+    /// @notice The trainer lets an account answer for it in disputes (`postSegment`, `postTrace`, `postPartials`), or
+    /// no longer. A delegate can do nothing else that strangers cannot: not claim, not withdraw, not name delegates.
+    /// What it posts binds the trainer.
+    function setDelegate(bytes32 job, address account, bool allowed) external;
+
+    /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state; in mode
+    /// `logged` it starts with the root of the log beside it.
+    function postClaim(bytes32 job, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external;
+
+    /// @notice Claim "diverged": step `step` ended with a word that must be finite and is not.
+    function postDiverged(bytes32 job, DivergedPost calldata post) external;
+
+    /// @notice After a missed deadline of acceptance or claim.
+    function expire(bytes32 job) external;
+
+    /// @notice After the window, with no dispute open.
+    function finalize(bytes32 job) external;
+
+    // ---- after a conviction ----
+
+    /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee too where its node
+    /// contains the place of the conviction, and where it has named nothing and nothing could be named; fee and gas to
+    /// the guardian once.
+    function refund(bytes32 job, uint256 dispute) external;
+
+    /// @notice Show that the dispute's auditor knew a different result, and what lies left of it, before the dispute.
+    /// Not after a timeout.
+    function proveKnowledge(bytes32 job, uint256 dispute, Knowledge calldata knowledge) external;
+
+    /// @notice After the reward window: credit the earliest dispute that showed its knowledge, or burn.
+    function payReward(bytes32 job) external;
+
+    /// @notice Have one's credits paid to `recipient`.
+    function withdraw(address payable recipient) external;
+
+    // ---- views ----
+
+    function getJob(bytes32 job) external view returns (Job memory);
+    function getDispute(bytes32 job, uint256 dispute) external view returns (Dispute memory);
+
+    /// @notice Disputes from..from + count - 1, as far as there are so many.
+    function getDisputes(bytes32 job, uint256 from, uint256 count) external view returns (Standing[] memory);
+
+    function getVerdict(bytes32 job) external view returns (Verdict memory);
+    function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
+    function isDelegate(bytes32 job, address account) external view returns (bool);
+    function segmentRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
+    function logRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
+    function traceRoot(bytes32 job, uint256 step) external view returns (bytes32);
+    function opened(bytes32 job, Level kind, uint256 height, bytes32 node) external view returns (uint256 time);
+}
