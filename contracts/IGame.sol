@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Clock} from "./Clock.sol";
-import {IElements, IReferee} from "./IReferee.sol";
+import {IReferee} from "./IReferee.sol";
 
 /// @title Types, events and errors of the verification game (docs/protocol.md)
 /// @notice Times are seconds, money is wei, roots are SHA-256.
