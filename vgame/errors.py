@@ -69,7 +69,8 @@ class UnsupportedOperators(ProgramError):
     def __init__(self, found: dict[str, list[str]]) -> None:
         self.found = found
         listing = "; ".join(f"{what} in {', '.join(where)}" for what, where in sorted(found.items()))
-        super().__init__(f"the training step uses operators that are not supported: {listing}")
+        advice = "; leave sparse=True out: gradients are dense" if "sparse" in listing else ""
+        super().__init__(f"the training step uses operators that are not supported: {listing}{advice}")
 
 
 class JobFileError(VgameError):

@@ -240,3 +240,46 @@ def test_a_capture_leaves_the_model_as_it_was() -> None:
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert type(model[0].weight) is nn.Parameter and {type(t) for t in after.values()} == {torch.Tensor}
+
+
+def test_distributions_look_at_no_values_while_they_are_traced() -> None:
+    """Their checks of arguments decide nothing; afterwards they check again."""
+    score = lambda m, x: torch.distributions.Categorical(logits=x).log_prob(x.argmax(1)).unsqueeze(1)  # noqa: E731
+    by_hand = lambda m, x: F.log_softmax(x, 1).gather(1, x.argmax(1, keepdim=True))  # noqa: E731
+    steps = []
+    for then in (score, by_hand):
+        torch.manual_seed(0)
+        program = lowered(Made(then), {"x": torch.randn(8, 3)})
+        executor = Executor(program.program, program.data, program.scalars, 1)
+        steps.append(executor.step(1, executor.initial(program.state)).loss)
+    torch.testing.assert_close(*steps)
+    with pytest.raises(ValueError, match="invalid values"):
+        torch.distributions.Normal(0.0, torch.tensor(-1.0))
+
+
+class Aliased(nn.Module):
+    """Tied weights, and a module that has two names (as prompt tuning of peft has them)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({"words": nn.Linear(3, 3), "head": nn.Linear(3, 3)})
+        self.inner["head"].weight = self.inner["words"].weight
+        self.again = self.inner["words"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner["head"](self.again(x))
+
+
+def test_tied_weights_of_a_module_with_two_names_are_not_changed_by_a_pass() -> None:
+    assert lowered(Aliased()).program.operators
+
+
+def test_a_derivative_that_cannot_be_traced_is_refused_with_what_to_write() -> None:
+    def curvature(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        def worth(row: torch.Tensor) -> torch.Tensor:
+            return model.first(row).tanh().sum()
+
+        return torch.vmap(torch.func.hessian(worth))(x.detach())
+
+    with pytest.raises(ProgramError, match=r"write torch\.func\.jacrev\(jacrev\(f\)\)"):
+        lowered(Made(curvature), {"x": torch.randn(8, 3)})

@@ -20,6 +20,7 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch._decomp import core_aten_decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.distributions import Distribution
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -98,6 +99,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
             _train(task.model)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
+            stack.enter_context(_without_validation())
             stack.enter_context(as_on_cuda())
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))
@@ -153,7 +155,7 @@ class _Step:
         buffers = {n: t.clone() for n, t in buffers.items()}
         batch = {n: t.clone() for n, t in batch.items()}
         tensors = {**parameters, **buffers}
-        with _reparametrize_module(self.task.model, tensors, tie_weights=True):
+        with _own_tensors(self.task.model), _reparametrize_module(self.task.model, tensors, tie_weights=True):
             held = Held(self.task.model)
             loss = self.loss(self.task.model, batch)
             held.refuse_changes()
@@ -269,6 +271,20 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def _own_tensors(model: nn.Module) -> Iterator[None]:
+    """Afterwards every module has its own parameters and buffers again, for the next pass (torch forgets those of a
+    module that has two names)."""
+    before = [(own, dict(own)) for m in model.modules() for own in (m._parameters, m._buffers)]
+    try:
+        yield
+    finally:
+        for own, tensors in before:
+            if any(own.get(name) is not tensor for name, tensor in tensors.items()):
+                own.clear()
+                own.update(tensors)
+
+
+@contextmanager
 def _without_mkldnn() -> Iterator[None]:
     """oneDNN would put operators of its own (mkldnn_rnn_layer) into the graph."""
     enabled = torch._C._get_mkldnn_enabled()
@@ -277,6 +293,17 @@ def _without_mkldnn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextmanager
+def _without_validation() -> Iterator[None]:
+    """torch.distributions would decide by values whether its arguments are in range; it computes nothing else by it."""
+    validates = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(validates)
 
 
 def _interpreted(graph: torch.fx.GraphModule) -> Callable:

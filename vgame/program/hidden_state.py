@@ -232,7 +232,7 @@ def _chance() -> tuple[Any, ...]:
 
 
 def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    return dict(model.named_parameters(remove_duplicate=False))
+    return dict(nn.Module.named_parameters(model, remove_duplicate=False))  # some override it with fewer arguments
 
 
 def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -32,6 +32,11 @@ def _fails(error: Exception) -> ProgramError:
         return ProgramError(
             f"the loss calls backward{line_of(error)}; leave backward and the optimizer's step out: vgame makes them"
         )
+    if "found at least two devices, meta and cpu" in what:
+        return ProgramError(
+            "a derivative in forward mode (torch.func.hessian, jacfwd, jvp) cannot be differentiated again while it is "
+            f"traced{line_of(error)}; write torch.func.jacrev(jacrev(f)), or torch.autograd.grad with create_graph=True"
+        )
     return ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}")
 
 
