@@ -236,6 +236,8 @@ def train(
     In a process group of several (torch.distributed, torchrun), all ranks call this and share every step; the folder,
     which rank 0 writes, must be one that all of them can read (docs/ranks.md).
     """
+    if isinstance(bundle, Job):
+        raise VgameError("train() takes a bundle, got a Job; vgame.prepare(job) makes one of it")
     source, run = bundle if isinstance(bundle, Bundle) else Path(bundle), Path(folder)
     with _Listener(progress, cancel) as listener:
         if is_shared():

@@ -59,7 +59,7 @@ def test_numbers_that_are_fine(tmp_path: Path) -> None:
 
 def test_a_seed_is_a_number(tmp_path: Path) -> None:
     for seed in ("true", "1.0", '"1"'):
-        with pytest.raises(JobFileError, match="`seed` Input should be a valid integer"):
+        with pytest.raises(JobFileError, match=r"`seed` = .*; it should be a valid integer"):
             read_job_file(write(tmp_path / "job.toml", seed=seed))
 
 

@@ -111,7 +111,7 @@ REFUSED = {
     "double precision inside": (lambda m, x: x.double().float(), "float64 is not supported"),
     "shapes that do not fit": (lambda m, x: x @ torch.ones(5, 2), "fails while it is traced: RuntimeError"),
     "a device that is not there": (lambda m, x: x.to("cuda"), "fails while it is traced"),
-    "no gradient at all": (lambda m, x: x.detach(), "fails while it is traced"),
+    "no gradient at all": (lambda m, x: x.detach(), "depends on no parameter that is trained"),
 }
 
 

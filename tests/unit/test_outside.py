@@ -116,7 +116,10 @@ CHANGED = {
         "changes its attributes object.n in",
     ),
     "a first call without gradients": (_warm, "changes its attributes nothing in the forward"),
-    "a state that no module holds": (lambda m, y: _average(ELSEWHERE, y), "changes what is outside its modules"),
+    "a state that no module holds": (
+        lambda m, y: _average(ELSEWHERE, y),
+        "two forward passes of the same batch are different",
+    ),
     "a number of Python's random": (
         lambda m, y: y.mul_(random.random()),
         "draws numbers of Python's random or of NumPy",

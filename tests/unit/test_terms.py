@@ -240,13 +240,13 @@ def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: 
     [
         (float("nan"), {}, "--slower is a number from 0 to 1e9, got nan"),
         (1e300, {}, "--slower is a number from 0 to 1e9"),
-        (1e9, {}, "`slot` Input should be less than 16777216"),
+        (1e9, {}, r"`slot` = \d+; it should be less than 16777216"),
         (1.0, {"audited": 1e-300}, "--audited is a probability from 1e-9 to 1, got 1e-300"),
         (1.0, {"audited": float("nan")}, "--audited is a probability"),
         (
             1.0,
             {"censorship": 99_999_999_999_999},
-            "no job can have terms for such prices and times: `claim_window` Input should be less than 4294967296",
+            r"no job can have terms for such prices and times: `claim_window` = \d+; it should be less than 4294967296",
         ),
         (1.0, {"censorship": -1}, "--censorship is a number of seconds, at least 0, got -1"),
     ],
@@ -257,7 +257,7 @@ def test_what_no_job_file_takes_is_not_proposed(
     save_bundle(bundle, tmp_path / "bundle")
     with pytest.raises(VgameError) as caught:
         propose(tmp_path / "bundle", "default", slower, replace(Prices(), **changed), Reporter())
-    assert expected in str(caught.value)
+    assert re.search(expected, str(caught.value))
 
 
 @pytest.mark.parametrize("bits", [26, 32])

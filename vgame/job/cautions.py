@@ -1,5 +1,5 @@
-"""What a job says that it may not mean: a learning rate that is not used, a factory that gives other weights at each
-call.
+"""What a job says that it may not mean: a learning rate that is not used, a batch of more samples than there are, a
+factory that gives other weights at each call.
 
 In: a task and its job. Out: nothing, or a warning of one sentence.
 """
@@ -32,6 +32,16 @@ def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
         warnings.warn(
             f"the optimizer's lr = {float(written):g} is not used, the schedule's lr = {schedule.lr} is; leave the "
             "schedule out to train with the optimizer's, or write one number in both",
+            stacklevel=2,
+        )
+
+
+def warn_of_batch(task: Task) -> None:
+    """A batch of more samples than there are: torch's DataLoader makes a smaller one, a job reads samples again."""
+    if task.batch > task.population:
+        warnings.warn(
+            f"batch = {task.batch} is more than the {task.population} samples of the data: each batch reads some of "
+            "them again; give a batch of at most that many",
             stacklevel=2,
         )
 

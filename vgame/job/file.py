@@ -161,6 +161,10 @@ def problems(error: ValidationError) -> str:
 
     def problem(e: Mapping[str, Any]) -> str:
         place = f"`{'.'.join(map(str, e['loc']))}` " if e["loc"] else ""
+        if e["loc"] == ("schedule",) and e["msg"].startswith("Input should be"):
+            return f'`schedule` = {e["input"]!r}; vgame.Constant(lr="0.01") or another schedule is expected'
+        if place and e["msg"].startswith("Input should be"):
+            return f"{place}= {e['input']!r}; it {e['msg'].removeprefix('Input ')}"
         if e["msg"].startswith(own):
             return f"{place}{e['msg'].removeprefix(own)}"
         return f"{place}{names.get(e['type']) or e['msg'] + ', got ' + repr(e['input'])}"

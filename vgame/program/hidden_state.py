@@ -169,10 +169,14 @@ class Held:
 def attributes_change(names: list[str]) -> ProgramError:
     """The error for attributes that the next forward pass finds changed."""
     some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    what = f"its attributes {some}" if names else "what is outside its modules"
+    if not names:
+        return ProgramError(
+            "two forward passes of the same batch are different: something outside the modules decides, which no step "
+            "records (a list, a counter, the clock); make it a buffer (register_buffer), or leave it out"
+        )
     return ProgramError(
-        f"the model changes {what} in the forward pass; make them buffers (register_buffer), for the next one depends "
-        "on them"
+        f"the model changes its attributes {some} in the forward pass; make them buffers (register_buffer), for the "
+        "next one depends on them"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+#: What torch's sentence contains -> what to write.
+ADVICE = {
+    "Expected dtype int32/int64 for index": "numbers of classes are integers: labels.long()",
+    "Expected dtype int64 for index": "numbers of classes are integers: labels.long()",
+    "support for cuda": "leave devices out of the loss: vgame.train(..., device=...) says where it runs",
+    "No CUDA GPUs are available": "leave devices out of the loss: vgame.train(..., device=...) says where it runs",
+    ".numpy() is not supported": "compute with torch alone",
+    "a leaf Variable that requires grad": "leave changes of parameters to the optimizer",
+}
+
 
 def _fails(error: Exception) -> ProgramError:
     """The error of the user's own code, with its line."""
@@ -37,7 +48,20 @@ def _fails(error: Exception) -> ProgramError:
             "a derivative in forward mode (torch.func.hessian, jacfwd, jvp) cannot be differentiated again while it is "
             f"traced{line_of(error)}; write torch.func.jacrev(jacrev(f)), or torch.autograd.grad with create_graph=True"
         )
-    return ProgramError(f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}")
+    if "does not require grad and does not have a grad_fn" in what:
+        return ProgramError(
+            "the loss depends on no parameter that is trained: compute it from the model's output, without "
+            "torch.no_grad, .detach() and .item()"
+        )
+    if found := re.search(r"modified by an inplace operation: .*?which is (output \d+ of \w+)", what):
+        return ProgramError(
+            f"an operator writes in place to what the gradient needs ({found[1]}); write x = x + y for x += y, and "
+            "x.relu() for x.relu_()"
+        )
+    advice = next((f"; {then}" for when, then in ADVICE.items() if when in what), "")
+    return ProgramError(
+        f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}{advice}"
+    )
 
 
 def decides_by_values(where: str) -> ProgramError:
@@ -109,8 +133,10 @@ def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Ma
 def refuse_no_loss(loss: Any) -> None:
     if isinstance(loss, torch.Tensor):
         return
-    instead = "return one float32"
-    if isinstance(loss, Mapping):
+    instead = "return the tensor that is to be minimised"
+    if isinstance(loss, float | int | torch.SymFloat | torch.SymInt):
+        instead = "leave .item() and float() out"
+    elif isinstance(loss, Mapping):
         instead = f"return one of {', '.join(map(repr, list(loss)[:5]))}"
     elif isinstance(loss, tuple | list):
         instead = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vgame.errors import JobFileError
 from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
-from vgame.job.cautions import call_factory, warn_of_rate
+from vgame.job.cautions import call_factory, warn_of_batch, warn_of_rate
 from vgame.job.factory import initial_of, make_task
 from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import module_keys
@@ -30,6 +30,7 @@ def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS) ->
         listener.stage(f"calls {job.model}")
     task = call_factory(lambda: make_task(job)) if job._task is None else job._task
     warn_of_rate(task, job.schedule)
+    warn_of_batch(task)
     start = start_from(initial_of(job), task.model)
     lowered: Lowered = lower_task(task, start.schedule(job.schedule), start.before + job.steps, listener)
     state, scalars = start.lowered(lowered)

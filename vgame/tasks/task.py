@@ -71,6 +71,14 @@ class Task:
     evaluate: Evaluation | None = None  # what `vgame evaluate` measures after training; no part of the order
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ProgramError(f"the task's model is {self.model!r}; a torch.nn.Module is expected")
+        for loss in self.losses:
+            if isinstance(loss, nn.Module) and type(loss).__module__.startswith("torch.nn"):
+                raise ProgramError(
+                    f"the task's loss is {loss!r}, and is called as loss(model, batch); write a function, such as "
+                    f"lambda model, batch: criterion(model(batch['x']), batch['y'])"
+                )
         if not self.optimizers or not all(isinstance(o, torch.optim.Optimizer) for o in self.optimizers):
             raise ProgramError(f"the task's optimizer is {self.optimizer!r}; a torch.optim.Optimizer is expected")
         if isinstance(self.loss, Sequence) and len(self.loss) != len(self.optimizers):

@@ -1,0 +1,196 @@
+"""Mistakes of a first day: each is refused by one sentence, with the value, what is expected, what to write; with the
+user's own line where it is the user's code; and nothing is left half written."""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import IterableDataset
+
+import vgame
+
+LINE = r", test_beginners\.py line \d+"
+X, Y = torch.linspace(-1, 1, 64).reshape(16, 4), torch.arange(16) % 3
+
+
+def classify(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def bundle(
+    loss: Any = classify, model: Any = None, optimizer: Any = None, data: Any = None, batch: Any = 4, **job: Any
+):
+    torch.manual_seed(0)
+    model = model or nn.Linear(4, 3)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    task = vgame.Task(model, loss, optimizer, {"x": X, "y": Y} if data is None else data, batch=batch)
+    return vgame.prepare(vgame.Job(task, **({"steps": 2, "interval": 1, "seed": 1} | job)))
+
+
+def in_place(model, batch):
+    h = model(batch["x"]).exp()
+    h += 1
+    return h.exp().sum() + h.sum()
+
+
+def changes_a_parameter(model, batch):
+    model.weight += 1
+    return classify(model, batch)
+
+
+def decides(model, batch):
+    out = model(batch["x"])
+    return out.mean() if out.mean() > 0 else -out.mean()
+
+
+def without_gradient(model, batch):
+    with torch.no_grad():
+        return classify(model, batch)
+
+
+def float16(model, batch):
+    with torch.autocast("cpu", dtype=torch.float16):
+        return classify(model, batch)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(4), 0)])
+
+
+LOSSES: dict[str, tuple[Callable[..., Any], str]] = {
+    "reduction left out": (
+        lambda m, b: F.cross_entropy(m(b["x"]), b["y"], reduction="none"),
+        r"the loss has shape \(4,\) and type torch\.float32; one float32 is expected",
+    ),
+    "no gradient": (without_gradient, r"depends on no parameter that is trained: .*without torch\.no_grad"),
+    "no model": (lambda m, b: b["x"].mean(), r"depends on no parameter that is trained: compute it from the model's"),
+    "no return": (lambda m, b: None, r"returns a NoneType, .*return the tensor that is to be minimised$"),
+    "a number": (lambda m, b: classify(m, b).item(), r"one float32 is expected: leave \.item\(\) and float\(\) out$"),
+    "a condition": (decides, rf"decides by the values of its tensors \(a condition{LINE}\)"),
+    "NumPy": (lambda m, b: torch.tensor(m(b["x"]).detach().numpy()), rf"numpy\(\).*{LINE}; compute with torch alone$"),
+    "Python's random": (
+        lambda m, b: classify(m, b) * random.random(),
+        r"draws numbers of Python's random .*with torch",
+    ),
+    "the clock": (lambda m, b: classify(m, b) * time.time(), r"two forward passes .* are different.*the clock"),
+    "in place": (in_place, r"writes in place to what the gradient needs \(output 0 of Exp\w*\); write x = x \+ y"),
+    "a parameter in place": (
+        changes_a_parameter,
+        rf"in-place operation\.{LINE}; leave changes of parameters to the opt",
+    ),
+    "a device": (
+        lambda m, b: classify(m, {k: t.cuda() for k, t in b.items()}),
+        rf"(cuda|CUDA).*{LINE}; leave devices out of the loss: vgame\.train\(\.\.\., device=\.\.\.\)",
+    ),
+    "a wrong name": (lambda m, b: m.forwrd(b["x"]), rf"AttributeError: .*'forwrd'{LINE}$"),
+    "float16": (float16, r"autocast to torch\.float16 is not supported; write torch\.autocast\(\.\., dtype=torch\.bf"),
+    "a criterion": (
+        nn.CrossEntropyLoss(),
+        r"called as loss\(model, batch\); write a function, such as lambda model, b",
+    ),
+    "an operator": (
+        lambda m, b: torch.linalg.eigvalsh(m(b["x"]).T @ m(b["x"])).sum(),
+        r"operators that are not supported: aten\._linalg_eigh\.default in ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss(name: str) -> None:
+    loss, sentence = LOSSES[name]
+    refused(lambda: bundle(loss), sentence, vgame.ProgramError)
+
+
+def foreign() -> torch.optim.Optimizer:
+    return torch.optim.SGD(nn.Linear(4, 3).parameters(), lr=0.1)
+
+
+TASKS: dict[str, tuple[dict[str, Any], str]] = {
+    "a label too many": ({"data": {"x": X, "y": torch.arange(16)}}, r"y holds the index 3 in sample 3, but 0 to 2 are"),
+    "labels of float": ({"data": {"x": X, "y": X[:, 0]}}, rf"got torch\.float32.*{LINE}; .*: labels\.long\(\)$"),
+    "float64": ({"data": {"x": X.double(), "y": Y}}, r"x is torch\.float64; .*convert it with \.float\(\)"),
+    "float16": ({"data": {"x": X.half(), "y": Y}}, r"x is torch\.float16; .*convert it with \.float\(\)"),
+    "a model of float64": ({"model": nn.Linear(4, 3).double()}, r"weight is torch\.float64; .*\.float\(\)"),
+    "arrays": ({"data": {"x": X.numpy(), "y": Y}}, r"x is of type ndarray; .*torch\.as_tensor makes one$"),
+    "lists": ({"data": {"x": X.tolist(), "y": Y}}, r"x is of type list; .*torch\.as_tensor makes one$"),
+    "one tensor": (
+        {"data": X},
+        r"the data is a Tensor; a dictionary of tensors, a Dataset or a DataLoader is expected",
+    ),
+    "nothing": ({"data": {}}, r"every data tensor needs the same number of samples, got no data"),
+    "lengths": ({"data": {"x": X, "y": Y[:15]}}, r"the same number of samples, got \{'x': 16, 'y': 15\}"),
+    "NaN": (
+        {"data": {"x": torch.where(X > 0.9, np.nan, X), "y": Y}},
+        r"x holds \d+ NaN, the first in row 15; clean it",
+    ),
+    "a stream": ({"data": Stream()}, r"Stream has no length .*: list\(dataset\) is a data set that has"),
+    "batch 0": ({"batch": 0}, r"batch = 0: a whole number of at least 1 is expected"),
+    "batch 4.5": ({"batch": 4.5}, r"batch = 4\.5: a whole number"),
+    "another model's optimizer": ({"optimizer": foreign()}, r"trains 2 tensors that are no parameters of the model"),
+    "an optimizer's class": ({"model": nn.Linear(4, 3), "optimizer": torch.optim.SGD}, r"SGD.*Optimizer is expected$"),
+    "no module": (
+        {"model": print, "optimizer": foreign()},
+        r"the task's model is .*; a torch\.nn\.Module is expected$",
+    ),
+    "another width": ({"model": nn.Linear(5, 3)}, rf"\[4, 4\] X \[5, 3\]\.{LINE}$"),
+    "steps": ({"steps": -1}, r"`steps` = -1; it should be greater than or equal to 1$"),
+    "half a step": ({"steps": 2.5}, r"`steps` = 2\.5; it should be a valid integer$"),
+    "steps and epochs": ({"epochs": 2}, r"steps = 2, epochs = 2: either steps or epochs are expected"),
+    "interval": ({"interval": 0}, r"`interval` = 0; it should be greater"),
+    "no seed": ({"seed": None}, r"`seed` = None; it should be a valid integer$"),
+    "a rate in words": ({"schedule": vgame.Constant(lr="fast")}, r"'fast'.*\"0\.01\""),
+    "a bare rate": ({"schedule": 0.1}, r"`schedule` = 0\.1; vgame\.Constant\(lr=\"0\.01\"\) or another schedule"),
+    "a mode": ({"mode": "exact"}, r"`mode` = 'exact'; it should be 'correct', 'logged', 'nearest' or 'fp32'$"),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_or_a_job(name: str) -> None:
+    arguments, sentence = TASKS[name]
+    refused(lambda: bundle(**arguments), sentence, vgame.VgameError)
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    run = vgame.train(bundle(), tmp_path / "run")
+    bundle().save(tmp_path / "bundle")
+    job = vgame.Job(
+        vgame.Task(nn.Linear(4, 3), classify, foreign(), {"x": X, "y": Y}, batch=4), steps=1, interval=1, seed=1
+    )
+    there = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    for call, sentence in {
+        (lambda: vgame.train(bundle(), tmp_path / "new", device="tpu")): r"no device 'tpu'; known are default, ",
+        (lambda: vgame.train(job, tmp_path / "new")): r"got a Job; vgame\.prepare\(job\) makes one of it$",
+        (lambda: vgame.train(bundle(seed=2), tmp_path / "run")): r"holds another job \(other seed\); choose another f",
+        (lambda: vgame.Bundle.load(tmp_path / "text")): r"text/spec\.json cannot be read: .*`vgame prepare`$",
+        (lambda: vgame.Bundle.load(tmp_path / "none")): r"none/spec\.json cannot be read: .*`vgame prepare`$",
+        (lambda: vgame.Run.open(tmp_path / "none")): r"none is not the folder of a run: .*`vgame train JOB",
+        (lambda: vgame.audit(tmp_path / "bundle")): r"bundle is not the folder of a run: .*`vgame train JOB",
+        (lambda: run.state_dict(step=17)): r"step = 17: a step from 0 to 2 is expected",
+    }.items():
+        refused(call, sentence, vgame.VgameError)
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == there
+
+
+def test_a_batch_of_more_samples_than_there_are_is_told() -> None:
+    with pytest.warns(UserWarning, match=r"batch = 64 is more than the 16 samples of the data"):
+        bundle(batch=64)
+
+
+def refused(call: Callable[[], Any], sentence: str, kind: type[Exception]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(kind, match=sentence) as error:
+            call()
+    assert len(str(error.value)) < 350 and "\n" not in str(error.value)
