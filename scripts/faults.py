@@ -10,6 +10,7 @@ GAME = tuple(
     for n in (
         "errors",
         "clocks",
+        "clocks_shared",
         "duties",
         "fraud",
         "trees",
@@ -19,10 +20,11 @@ GAME = tuple(
         "many",
         "stateful",
         "listed",
+        "listed_calls",
     )
 )
 TWIN = ("tests/twin", *GAME)
-PAYMENTS = ("tests/game/test_payments.py",)
+PAYMENTS = ("tests/game/test_payments.py", "tests/game/test_payments_fees.py")
 FEES = ("tests/game/test_fees_attacked.py",)
 LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
 SOLD = tuple(f"tests/game/test_{n}.py" for n in ("delivery", "delivery_money", "delivery_orders", "exchange_attacks"))
@@ -256,7 +258,7 @@ MUTANTS = (
         "Settlement.sol",
         "sendValue(recipient, amount);",
         "sendValue(payable(msg.sender), amount);",
-        ("tests/game/test_listed.py",),
+        ("tests/game/test_listed.py", "tests/game/test_listed_calls.py"),
     ),
     # delivery
     Mutant("Delivery.sol", "if (e.open != 0) revert RequestsOpen(e.open);\n        (e.confirmed", "(e.confirmed", SOLD),

@@ -100,30 +100,13 @@ def test_every_document_that_is_linked_exists() -> None:
 
 
 MOST_LINES = 400
-#: Longer ones, and how long: they may become shorter. Contracts are one file each because what is in another file is
-#: another contract or is compiled in; tests of one subject stay together.
-LONGER = {
-    "tests/game/revm_node.py": 427,
-    "tests/game/test_bonus.py": 513,
-    "tests/game/test_clocks.py": 416,
-    "tests/game/test_listed.py": 547,
-    "tests/game/test_payments.py": 409,
-    "tests/game/test_stateful.py": 428,
-    "tests/node/test_lies.py": 477,
-    "tests/unit/cases_models.py": 485,
-    "tests/unit/test_bad_input.py": 595,
-    "tests/unit/test_certified_compiled.py": 403,
-    "tests/unit/test_executor.py": 478,
-    "tests/unit/test_logged_sums.py": 468,
-}
 
 
 def test_no_file_is_too_long() -> None:
     lengths = {
         p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in tracked("*.py", "*.sol", "*.js")
     }
-    assert {name: lines for name, lines in lengths.items() if lines > LONGER.get(name, MOST_LINES)} == {}
-    assert [name for name in LONGER if lengths[name] <= MOST_LINES] == []  # those that are short now leave the list
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
 def test_the_readme_is_short() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "twin"))
 
+from bonus_stage import stage, trained  # noqa: F401
 from revm_node import RevmChain, RevmNode
 from scene import Scene, fast_scene, watch
 

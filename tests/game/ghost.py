@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eth_abi import decode
-from revm_node import DATA, RICH, SELECTORS, TOPICS, RevmNode, decode_output
+from revm_calls import DATA, SELECTORS, TOPICS, decode_output
+from revm_node import RICH, RevmNode
 
 from vgame.chain.records import Dispute, Job, JobSpec, Level, Phase, Status, Turn
 

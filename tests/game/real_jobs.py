@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
-from revm_node import RevmChain, RevmGame, calldata
+from revm_calls import calldata
+from revm_node import RevmChain, RevmGame
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.attacks.tampered_log import Tampering

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from frauds import SETUP, SUM, word_lie
-from revm_node import ENTRIES, SELECTORS, Reverted, decode_log
+from revm_calls import ENTRIES, SELECTORS, decode_log
+from revm_node import Reverted
 from scene import Call, Play, Scene, due, payee_game
 from wild import Frame, Layout, frame, number, wild
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange import DELIVERY, KEY, KEY_WINDOW, ONE, Exchange, claim, offered
-from revm_node import calldata
+from revm_calls import calldata
 from scene import Scene, Setup, fast_scene
 from test_delivery import BIG, graft, owed, refuses, request_call, top_children
 from toy import Operator, Program, State

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from frauds import SETUP, SUM, state_lie, word_lie
+from lying import Table, Truth, chain_one, refuses, selector, table, topic
 from proxy import Request
 from scene import Scene
-from test_lies import Table, Truth, chain_one, refuses, selector, table, topic
 from test_watch import watch
 
 from vgame.agents.auditor_service import AuditorService, Limits

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from runs_at_hand import begun, run, trained  # noqa: F401
 
 from vgame.chain.connection import MOST_CALLS
 

@@ -1,0 +1,38 @@
+"""A claim with a lie, and moves up to a certain second of a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from frauds import SETUP, SUM, word_lie
+from scene import Call, Scene
+
+from vgame.chain.game import Game
+from vgame.errors import ContractError
+
+SPEC = SETUP.spec
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+
+def at(scene: Scene, time: int) -> None:
+    """The next transaction is in a block of this time."""
+    assert time > scene.chain.now()
+    scene.chain.node.next_time = time
+
+
+@contextmanager
+def branch(scene: Scene) -> Iterator[None]:
+    """What happens inside is undone."""
+    node, ghost = scene.chain.node, scene.ghost
+    point, memory = node.snapshot(), ghost.memory()
+    yield
+    node.revert(point)
+    ghost.remember(memory)
+
+
+def refused(call: Call, game: Game, error: str, *args: object) -> None:
+    with pytest.raises(ContractError) as caught:
+        call.send(game)
+    assert (caught.value.name, caught.value.args_) == (error, args)

@@ -1,0 +1,258 @@
+"""What the escrow of a bonus pays nothing for, and what it refuses: damaged proofs, other states, other orders, other
+terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bonus_stage import AMOUNT, Stage, Trained, executor, measure, task
+from revm_node import RevmGame
+
+import vgame
+from vgame.agents.bonus import needed_window, untrained_evaluation
+from vgame.chain.connection import artifact
+from vgame.chain.escrow import NAME, BonusProof, entry_of
+from vgame.errors import Abstain, ChainError
+from vgame.runs.history import History
+from vgame.runs.store import Store
+
+# ---- proofs ----
+
+
+@pytest.fixture(scope="module")
+def shown(system, trained: Trained) -> tuple[Stage, BonusProof]:
+    """A bonus that could be paid."""
+    stage = Stage(system, trained)
+    stage.train()
+    return stage, stage.proof(*stage.evaluation("shown"))
+
+
+def flipped(word: bytes) -> bytes:
+    return bytes([word[0] ^ 1]) + word[1:]
+
+
+DAMAGE = {
+    "another layout": lambda p: {"layout": [flipped(p.layout[0]), *p.layout[1:]]},
+    "a layout with more": lambda p: {"layout": [*p.layout, bytes(32)]},
+    "another state": lambda p: {"trained": flipped(p.trained)},
+    "another path": lambda p: {"trained_path": [flipped(p.trained_path[0]), *p.trained_path[1:]]},
+    "another tensor": lambda p: {"tensors": [flipped(p.tensors[0]), *p.tensors[1:]]},
+    "an optimizer's tensor": lambda p: {"tensors": [*p.tensors[:-1], flipped(p.tensors[-1])]},
+    "another measured state": lambda p: {"measured": flipped(p.measured)},
+    "a measured state of before": lambda p: {"measured": p.trained},
+    "another total": lambda p: {"total": p.total + 1},
+    "the size as total": lambda p: {"total": p.size, "total_path": p.size_path},
+    "another place": lambda p: {"total_path": list(reversed(p.total_path))},
+    "another size": lambda p: {"size": 0},
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_proof_pays_nothing(shown: tuple[Stage, BonusProof], how: str) -> None:
+    stage, proof = shown
+    assert stage.refused("pay", stage.id, astuple(replace(proof, **DAMAGE[how](proof)))) == "WrongRoot"
+
+
+LENGTHS = {
+    "a tensor less": (lambda p: {"tensors": p.tensors[:-1]}, "WrongCount"),
+    "padding as a tensor": (lambda p: {"tensors": [*p.tensors, bytes(32)]}, "WrongCount"),
+    "a path too short": (lambda p: {"measured_path": p.measured_path[:-1]}, "PathLength"),
+    "a path too long": (lambda p: {"total_path": [*p.total_path, bytes(32)]}, "PathLength"),
+}
+
+
+@pytest.mark.parametrize("how", LENGTHS)
+def test_a_proof_of_another_length_pays_nothing(shown: tuple[Stage, BonusProof], how: str) -> None:
+    (change, name), (stage, proof) = LENGTHS[how], shown
+    changed = replace(proof, **change(proof))
+    if changed == proof:  # a run tree of one checkpoint has no path to cut
+        changed = replace(proof, measured_path=[bytes(32)])
+    assert stage.refused("pay", stage.id, astuple(changed)) == name
+
+
+def test_the_evaluation_of_another_state_pays_nothing(shown: tuple[Stage, BonusProof], tmp_path: Path) -> None:
+    """The same order over the untrained weights: its own root, so not that of the trained ones."""
+    stage, proof = shown
+    untrained = untrained_evaluation(task(), "correct", stage.trained.bundle, AMOUNT)
+    run = vgame.train(untrained, tmp_path / "untrained")
+    job = stage.post(untrained)
+    stage.claimed(job, History(run._store, executor(untrained)))
+    stage.finish(job)
+    assert stage.refused("pay", stage.id, astuple(replace(proof, evaluation=job))) == "WrongRoot"
+    assert stage.refused("pay", stage.id, astuple(stage.proof(job, run))) == "WrongRoot"
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"depth": 4}, {"terms": {"auditor_bond": 10**17}}])
+def test_an_evaluation_of_another_order_pays_nothing(shown: tuple[Stage, BonusProof], change: dict[str, Any]) -> None:
+    """Fewer bonds, another seed: whatever differs from what was promised."""
+    stage, proof = shown
+    bundle = vgame.Run.open(stage.trained.folder / "shown").bundle
+    if "terms" in change:
+        change = {"terms": bundle.terms.model_copy(update=change["terms"])}
+    other = replace(bundle, **change)
+    history = History(Store(stage.trained.folder / "shown", bundle, writable=False), executor(bundle))
+    job = stage.post(other)
+    stage.claimed(job, history)
+    stage.finish(job)
+    assert stage.refused("pay", stage.id, astuple(replace(proof, evaluation=job))) == "WrongRoot"
+
+
+def test_an_evaluation_that_is_not_final_pays_nothing(shown: tuple[Stage, BonusProof]) -> None:
+    stage, proof = shown
+    run = vgame.Run.open(stage.trained.folder / "shown")
+    job = stage.post(run.bundle)
+    later = astuple(replace(proof, evaluation=job))
+    assert stage.refused("pay", stage.id, later) == "NotTrained"
+    stage.claimed(job, History(run._store, executor(run.bundle)))
+    assert stage.refused("pay", stage.id, later) == "NotTrained"
+    assert stage.refused("pay", stage.id, astuple(replace(proof, evaluation=bytes(32)))) == "NotTrained"
+
+
+@pytest.mark.parametrize("each, name", [(2**24, "MarkMissed"), (2**26, "TotalTooLarge")])
+def test_a_total_that_may_have_begun_again_pays_nothing(system, tmp_path: Path, each: int, name: str) -> None:
+    """40 samples of 2^26 are more than 2^31: the sum in 32 bits is a small number again, and no mark."""
+
+    def count(model: torch.nn.Module, batch) -> dict[str, torch.Tensor]:
+        ones = torch.full_like(batch["y"], each).to(torch.int32)
+        return {"correct": (ones + 0 * model(batch["x"]).argmax(1)).sum()}
+
+    trained = Trained(tmp_path)
+    stage = Stage(system, trained)
+    counted = task(count)
+    job = stage.post(trained.bundle)
+    mark = 2**31 - 1 if name == "MarkMissed" else -(2**31)
+    stage.id, stage.job = stage.escrow.promise(job, trained.bundle, counted, "correct", least=mark, amount=AMOUNT), job
+    stage.train()
+    bundle = stage.escrow.evaluation(stage.id, trained.run, counted)
+    run = vgame.train(bundle, tmp_path / "large")
+    job = stage.post(bundle)
+    stage.claimed(job, History(run._store, executor(bundle)))
+    stage.finish(job)
+    if name == "TotalTooLarge":
+        with pytest.raises(vgame.ProgramError, match="added up in 32 bits"):
+            stage.escrow.pay(stage.id, job, trained.run, run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vgame.agents.bonus.evaluated", lambda run: None)
+        assert stage.refused("pay", stage.id, astuple(stage.proof(job, run))) == name
+
+
+# ---- a promise ----
+
+
+def opened(stage: Stage, **changes: Any) -> tuple[Any, ...]:
+    """Arguments of `open`, changed."""
+    found = stage.escrow.promised(stage.id)
+    terms, spec = found.terms, found.evaluation
+    spec = replace(spec, **changes.pop("spec", {}))
+    return astuple(replace(terms, **changes.pop("terms", {}))), astuple(spec), changes.pop("layout", found.layout), 7
+
+
+def test_what_nobody_could_keep_is_not_promised(stage: Stage) -> None:
+    def refused(value: int = AMOUNT, **changes: Any) -> str:
+        return stage.refused("open", *opened(stage, **changes), value=value)
+
+    assert refused(0) == "NoMoney" and refused(spec={"initial_root": b"\x01" * 32}) == "InitialRootGiven"
+    assert refused(spec={"trainer_bond": 2 * AMOUNT - 1}) == "BondTooSmall"
+    states = stage.client.job(stage.job).states
+    assert refused(layout=[entry_of(states)]) == "NoSuchTensor"
+    stage.escrow.send("open", *opened(stage, layout=[entry_of(states - 1)]), value=AMOUNT)
+    stage.escrow.send("open", *opened(stage), value=AMOUNT)
+    assert refused() == "BonusExists"
+    stage.train()
+    assert refused() == "NotAhead" and refused(terms={"training": b"\x07" * 32}) == "NotAhead"
+
+
+def test_a_second_start_and_an_empty_withdrawal(stage: Stage) -> None:
+    stage.train()
+    stage.escrow.send("start", stage.id)
+    assert stage.refused("start", stage.id) == "AlreadyStarted"
+    assert stage.refused("withdraw", stage.client.wallet.address) == "NothingOwed"
+    with pytest.raises(ChainError, match="there is no bonus 0707"):
+        stage.escrow.close(b"\x07" * 32)
+
+
+def test_a_trainer_sees_what_is_not_its_task(system, trained: Trained) -> None:
+    stage = Stage(system, trained)
+    escrow, bundle = stage.escrow, trained.bundle
+    other = task()
+    other.evaluate.data["y"][0] = (other.evaluate.data["y"][0] + 1) % 4
+    with pytest.raises(Abstain, match="not for what the task measures: data_root differ"):
+        escrow.check(stage.id, bundle, other)
+    with pytest.raises(Abstain, match="data_root"):
+        escrow.evaluation(stage.id, trained.run, other)
+    needed = needed_window(untrained_evaluation(task(), "correct", bundle, AMOUNT), AMOUNT)
+    short = escrow.promise(stage.job, bundle, task(), "correct", least=1, amount=AMOUNT, window=needed - 1)
+    with pytest.raises(Abstain, match=f"its window of {needed - 1} s is too short, for {needed} s"):
+        escrow.check(short, bundle, task())
+    found = escrow.promised(stage.id)
+    for changes, word in (
+        ({"terms": {"total": found.terms.size}}, "total"),
+        ({"layout": [*found.layout[:-1], bytes(31) + b"\x01"]}, "layout"),
+        ({"spec": {"steps": found.evaluation.steps - 1}}, "steps"),
+    ):
+        receipt = escrow.send("open", *opened(stage, **changes), value=AMOUNT)
+        identity = escrow._decode(receipt["logs"][0]).args["id"]
+        with pytest.raises(Abstain, match=f"{word} differ"):
+            escrow.check(identity, bundle, task())
+
+
+@pytest.mark.parametrize("terms", [{"fee": 2**96 - 1}, {"auditor_bond": 10**26}, {"challenge_window": 1}])
+def test_an_evaluation_that_nobody_could_dispute_is_refused(system, tmp_path: Path, terms: dict[str, int]) -> None:
+    """The payer's own trainer would make it final, as often as the evaluation is ordered, and the bonus would go
+    back."""
+    stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**terms)))
+    with pytest.raises(Abstain, match=f"nobody could dispute a false evaluation: `{next(iter(terms))}`"):
+        stage.escrow.check(stage.id, stage.trained.bundle, task())
+
+
+def test_other_terms_than_the_trainings_are_refused(stage: Stage) -> None:
+    receipt = stage.escrow.send("open", *opened(stage, spec={"fee": 2**96 - 1}), value=AMOUNT)
+    with pytest.raises(Abstain, match="fee differ"):
+        stage.escrow.check(stage.escrow._decode(receipt["logs"][0]).args["id"], stage.trained.bundle, task())
+
+
+def test_what_cannot_be_a_mark_is_refused(stage: Stage) -> None:
+    def promise(measured: Callable = measure, total: str = "correct", **changes: Any) -> None:
+        terms = {"least": 1, "amount": AMOUNT} | changes
+        stage.escrow.promise(stage.job, stage.trained.bundle, task(measured), total, **terms)
+
+    def floats(model: torch.nn.Module, batch) -> dict[str, torch.Tensor]:
+        return measure(model, batch) | {"loss": model(batch["x"]).sum()}
+
+    promise(floats)  # the other total is left out
+    for total in ("loss", "right"):
+        with pytest.raises(
+            vgame.ProgramError, match=f"total = '{total}': an integer total .*, one of correct; count a"
+        ):
+            promise(floats, total)
+    for least in (2**31, 0.91):
+        with pytest.raises(vgame.VgameError, match="a whole number of 32 bits is expected"):
+            promise(least=least)
+    with pytest.raises(vgame.VgameError, match="amount = 0 wei: more than 0"):
+        promise(amount=0)
+    plain = replace(task(), evaluate=None)
+    with pytest.raises(vgame.ProgramError, match="the task has no evaluation"):
+        stage.escrow.promise(stage.job, stage.trained.bundle, plain, "correct", least=1, amount=1)
+
+
+def test_an_escrow_of_another_game_is_refused(stage: Stage) -> None:
+    with pytest.raises(ChainError, match="is not the AccuracyEscrow of this vgame"):
+        vgame.Escrow(stage.client, stage.address)
+    second = RevmGame(stage.chain, stage.chain.wallet().address, stage.client.wallet)
+    with pytest.raises(ChainError, match="belongs to the game"):
+        vgame.Escrow(second, stage.escrow.address)
+
+
+def test_every_error_of_the_escrow_is_met() -> None:
+    names = {e["name"] for e in artifact(NAME)["abi"] if e["type"] == "error"}
+    source = Path(__file__).read_text().split("def test_every_error")[0]
+    source += Path(__file__).with_name("test_bonus.py").read_text()
+    #: A precompile that is not there, a place that only the payer gave; who is paid refuses:
+    #: tests/game/test_payments.py, the same code.
+    unreached = {"HashFailed", "IndexOutOfRange", "FailedCall", "InsufficientBalance"}
+    assert {n for n in names if f'"{n}"' not in source} == unreached

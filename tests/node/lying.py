@@ -1,0 +1,81 @@
+"""An endpoint that alters what it passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from frauds import SETUP, SUM, word_lie
+from proxy import LyingProxy, Request, served
+from scene import Play, Scene
+from web3 import Web3
+
+from vgame.chain.abi import full_abi
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.wallet import Wallet
+from vgame.dispute.player import Player
+
+SPEC = SETUP.spec
+LIE = word_lie(6, SUM, 4, 1)[0]
+Truth = Callable[[], Request]
+
+
+@dataclass
+class Table:
+    """A play whose players all ask one proxy."""
+
+    play: Play
+    proxy: type[LyingProxy]
+    chain: Chain
+
+    def seat(self, cls: type[Player], lies: Any = None) -> Player:
+        wallet = self.play.scene.wallet()
+        game = Game(self.chain, self.play.scene.address, Wallet(self.chain, wallet.key))
+        player = cls(game, self.play.id, self.play.machine(lies))
+        player.terms = SPEC
+        return player
+
+    def again(self, player: Player) -> Player:
+        """The same after a restart: it remembers nothing."""
+        fresh = type(player)(player.game, player.id, player.machine)
+        fresh.terms = player.terms
+        return fresh
+
+    def sent(self, player: Player) -> int:
+        return int(self.play.scene.chain.web3.eth.get_transaction_count(player.address))
+
+
+@contextmanager
+def table(scene: Scene, claim: Any = None) -> Iterator[Table]:
+    """A claim that is posted, a proxy that is honest as yet."""
+    with served(LyingProxy, scene.chain.url) as (proxy, url):
+        yield Table(scene.claimed(SETUP, claim), proxy, Chain(url))
+
+
+def refuses(t: Table, player: Player, lie: Any, error: type[Exception], words: str) -> None:
+    """While the endpoint lies the player says so and sends nothing."""
+    before = t.sent(player)
+    t.proxy.lie = staticmethod(lie)
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            player.step()
+    t.proxy.lie = None
+    assert t.sent(player) == before
+
+
+def topic(name: str) -> str:
+    entry = next(e for e in full_abi() if e["type"] == "event" and e["name"] == name)
+    return Web3.to_hex(Web3.keccak(text=f"{name}({','.join(i['type'] for i in entry['inputs'])})"))
+
+
+def selector(name: str, types: str) -> str:
+    return Web3.to_hex(Web3.keccak(text=f"{name}({types})")[:4])
+
+
+def chain_one(asked: Request, truth: Truth) -> Request:
+    """The same contracts on another chain, as a fork has them."""
+    return {"jsonrpc": "2.0", "id": asked["id"], "result": "0x1"} if asked["method"] == "eth_chainId" else truth()

@@ -1,0 +1,198 @@
+"""A dishonest endpoint that names chains, fees, tips and nonsense: nothing is signed that the user did not allow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from frauds import SETUP
+from lying import LIE, SPEC, Truth, chain_one, table
+from proxy import DeepProxy, Request, served
+from scene import Scene, embedded_chain
+
+import vgame.chain.wallet as wallet_module
+from vgame.chain.connection import FEE_VARIABLE, GWEI, USUAL_TIP
+from vgame.chain.records import Phase, Status
+from vgame.chain.wallet import FEE_MULTIPLE
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.trainer import Trainer
+from vgame.errors import ChainError, EndpointError, VgameError
+
+
+def test_another_chain_after_an_outage(node: Scene) -> None:
+    """The endpoint was restarted with something else behind it: another chain, or this one with other code."""
+    with table(node, LIE) as t, embedded_chain() as other:
+        auditor = t.seat(Auditor)
+        truth = t.proxy.target
+
+        def away() -> None:
+            t.proxy.target = "http://127.0.0.1:9"
+            with pytest.raises(ChainError):
+                auditor.step()
+
+        away()
+        t.proxy.target = other.url
+        with pytest.raises(ChainError, match=r"is chain \d+ now: nothing is sent|is not the VerificationGame"):
+            auditor.step()
+        away()
+        t.proxy.target, t.proxy.lie = truth, staticmethod(chain_one)
+        with pytest.raises(EndpointError, match=r"was chain \d+ and is chain 1 now: nothing is sent"):
+            auditor.step()
+        away()
+        t.proxy.lie = None
+        t.proxy.target = truth
+        assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED
+        assert t.play.dispute().status is Status.WON
+
+
+def fee_lie(base: int | None = None, tip: int | None = None) -> Any:
+    """Another price of gas than the chain's, wei."""
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        told = truth()
+        if asked["method"] == "eth_maxPriorityFeePerGas" and tip is not None:
+            told["result"] = hex(tip)
+        if asked["method"] == "eth_getBlockByNumber" and base is not None:
+            told["result"]["baseFeePerGas"] = hex(base)
+        return told
+
+    return lie
+
+
+def test_a_tip_that_an_endpoint_names_is_paid_up_to_the_usual_one(real_scene: Scene) -> None:
+    with table(real_scene) as t:
+        t.play = real_scene.post(SETUP)
+        trainer = t.seat(Trainer)
+        before = real_scene.chain.balance(trainer.address)
+        t.proxy.lie = staticmethod(fee_lie(tip=3 * 10**14))
+        trainer.accept()
+        paid = before - real_scene.chain.balance(trainer.address) - SPEC.trainer_bond
+        assert 0 < paid < 200_000 * 4 * GWEI
+
+
+def test_a_base_fee_above_what_the_user_pays(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    with table(real_scene) as t:
+        t.play = real_scene.post(SETUP)
+        trainer = t.seat(Trainer)
+        t.proxy.lie = staticmethod(fee_lie(base=300 * GWEI, tip=10**20))
+        wallet, offers = trainer.game.wallet, []
+        sign = wallet.account.sign_transaction
+        monkeypatch.setattr(wallet.account, "sign_transaction", lambda tx: offers.append(tx) or sign(tx))
+        monkeypatch.setenv(FEE_VARIABLE, "299")
+        with pytest.raises(EndpointError, match="base fee is 300 gwei per gas, at most 299 are paid: nothing is sent"):
+            trainer.accept()
+        assert not offers
+        monkeypatch.setenv(FEE_VARIABLE, "0.5")
+        with pytest.raises(ChainError, match="a whole number of gwei"):
+            trainer.accept()
+        monkeypatch.delenv(FEE_VARIABLE)
+        trainer.accept()
+        assert [(tx["maxPriorityFeePerGas"], tx["maxFeePerGas"]) for tx in offers] == [(300 * GWEI, 500 * GWEI)]
+
+
+def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
+    node: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint that collects signed transactions has one at most of so much at the end."""
+    with table(node) as t:
+        monkeypatch.setattr(wallet_module, "RECEIPT_TIMEOUT", 0)
+        wallet, offers = t.seat(Trainer).game.wallet, []
+        sign = wallet.account.sign_transaction
+        monkeypatch.setattr(
+            wallet.account, "sign_transaction", lambda tx: offers.append(tx["maxFeePerGas"]) or sign(tx)
+        )
+
+        def swallow(asked: Request, truth: Truth) -> Request:
+            return {"result": "0x" + "11" * 32} if asked["method"] == "eth_sendRawTransaction" else truth()
+
+        t.proxy.lie = staticmethod(swallow)
+        with pytest.raises(ChainError, match="the most is 32 times the base fee"):
+            wallet.send(wallet.address, b"", value=1, gas=21_000)
+        assert len(offers) > 5 and offers == sorted(set(offers)) and offers[-1] == FEE_MULTIPLE * USUAL_TIP
+
+
+@pytest.mark.parametrize(
+    ("method", "nonsense"),
+    [
+        ("eth_call", {}),
+        ("eth_call", "0x"),
+        ("eth_getBlockByNumber", ""),
+        ("eth_getBlockByNumber", []),
+        ("eth_getBlockByNumber", {}),
+        ("eth_getBlockByNumber", {"logsBloom": {}}),
+        ("eth_getBlockByNumber", {"number": -1, "hash": "0x", "timestamp": 0}),
+        ("eth_getLogs", [{}]),
+        ("eth_getLogs", 7),
+        ("eth_getTransactionCount", []),
+        ("eth_maxPriorityFeePerGas", []),
+        ("eth_getBalance", "zz"),
+        ("eth_estimateGas", {}),
+        ("eth_getTransactionReceipt", {"transactionHash": "0x"}),
+    ],
+)
+def test_an_answer_that_is_nonsense_is_one_sentence(real_scene: Scene, method: str, nonsense: Any) -> None:
+    """Agents wait for a VgameError to pass; any other error ends them."""
+    with table(real_scene, LIE) as t:
+        auditor = t.seat(Auditor)
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            return {"result": nonsense} if asked["method"] == method else truth()
+
+        t.proxy.lie = staticmethod(lie)
+        with pytest.raises(EndpointError, match="answers what cannot be read") as caught:
+            auditor.game.events("JobCreated")
+            auditor.game.chain.now()
+            auditor.game.chain.balance(auditor.address)
+            auditor.step()
+        assert "\n" not in str(caught.value)
+
+
+ASK = """
+import sys
+from vgame.errors import EndpointError
+from vgame.chain.connection import Chain
+try:
+    Chain(sys.argv[1])
+except EndpointError as error:
+    print(error)
+"""
+
+
+def test_lists_in_lists_do_not_end_the_process() -> None:
+    with served(DeepProxy, "") as (_, url):
+        run = subprocess.run([sys.executable, "-c", ASK, url], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and "answers what cannot be read" in run.stdout, (run.returncode, run.stdout)
+
+
+@pytest.mark.parametrize("data", ["zz", {"a": 1}, 5, "0x" + "11" * 36, "0x", None, "0xdeadbeef"])
+def test_a_revert_that_is_nonsense(real_scene: Scene, data: Any) -> None:
+    with table(real_scene, LIE) as t:
+        game = t.seat(Auditor).game
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            error = {"code": 3, "message": "execution reverted", "data": data}
+            return {"error": error} if asked["method"] == "eth_call" else truth()
+
+        t.proxy.lie = staticmethod(lie)
+        with pytest.raises(VgameError):
+            game.job(t.play.id)
+        with pytest.raises(VgameError):
+            game.check_machine()
+
+
+def test_a_phase_that_there_is_not(real_scene: Scene) -> None:
+    with table(real_scene, LIE) as t:
+        game = t.seat(Auditor).game
+
+        def lie(asked: Request, truth: Truth) -> Request:
+            told = truth()
+            if asked["method"] == "eth_call":
+                told["result"] = "0x" + f"{99:064x}" + told["result"][66:]
+            return told
+
+        t.proxy.lie = staticmethod(lie)
+        for view in (game.job, game.verdict):
+            with pytest.raises(EndpointError, match="answers what cannot be read"):
+                view(t.play.id)

@@ -1,0 +1,143 @@
+"""Runs in progress, diverged or made again: what an audit and `locate` say of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from job_files import write
+from runs_at_hand import QUIET, audit, sentence, weights
+
+from vgame.cli.runs import locate, ranges, train_offline
+from vgame.errors import StoreError, VgameError
+from vgame.job.bundle import load_bundle
+from vgame.runs.folder import executor_of, open_run
+from vgame.runs.store import Divergence
+from vgame.runs.training import train
+
+STEPS, INTERVAL = 6, 2
+
+
+# ---- runs in progress, parts of runs, runs that diverged ----
+
+
+def test_a_run_in_progress_matches_so_far(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(begun)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (lines[-1]["match"], lines[-1]["complete"], lines[-1]["checked"]) == (True, False, [1])
+    assert {line["total"] for line in lines if line["event"] == "progress"} == {2}  # no step beyond what is stored
+    assert sentence(capsys, begun).startswith("MATCH so far: 1 of 3 checkpoints: theirs ")
+    roots = begun / "roots.bin"
+    roots.write_bytes(bytes(32))
+    weights(begun, 2).unlink()
+    with pytest.raises(StoreError, match="checkpoint 1 is damaged"):
+        audit(begun)
+
+
+def test_who_reads_a_run_in_progress_changes_nothing(begun: Path, trained: Path) -> None:
+    (begun / "roots.bin").write_bytes((begun / "roots.bin").read_bytes() + b"half")
+    before = {name: (begun / name).read_bytes() for name in ("roots.bin", "losses.bin")}
+    store = open_run(begun, writable=True)
+    assert (len(store.roots), len(store.losses())) == (1, 2)
+    assert {name: (begun / name).read_bytes() for name in before} == before
+    train(store, executor_of(store.bundle, "cpu"))
+    for name in before:
+        assert (begun / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_fork_that_was_killed_is_forked_again(trained: Path, tmp_path: Path) -> None:
+    store = open_run(trained)
+    store.fork(tmp_path / "fork", 2)
+    (tmp_path / "fork/roots.bin").write_bytes(b"half")  # all losses, not a single root
+    again = store.fork(tmp_path / "fork", 2)
+    assert (again.roots, again.losses().tolist()) == (store.roots[:2], store.losses()[:4].tolist())
+    assert (tmp_path / "fork/roots.bin").read_bytes() == b"".join(store.roots[:2])
+    assert (tmp_path / "fork/losses.bin").stat().st_size == 16
+
+
+def test_what_was_checked_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sentence(capsys, run, segment="2..3").startswith("MATCH of 2 of 3 checkpoints (2..3 only): theirs ")
+    assert sentence(capsys, run, sample=1.0).startswith("MATCH of 3 of 3 checkpoints (1..3): theirs ")
+    assert sentence(capsys, run).startswith("MATCH: theirs ")
+    assert ranges([2, 5, 6, 7, 9]) == "2, 5..7, 9"
+    assert ranges(range(1, 99, 2)).endswith(" ...")
+
+
+def test_segment_or_sample(run: Path) -> None:
+    with pytest.raises(VgameError, match=r"--segment and --sample were both given"):
+        audit(run, "1..2", 0.5)
+
+
+def diverged(run: Path, step: int) -> Path:
+    """A run that says so at a step, and holds what came before."""
+    store = open_run(run, writable=True)
+    store.roots = store.roots[: (step - 1) // INTERVAL]
+    (run / "roots.bin").write_bytes(b"".join(store.roots))
+    store.diverged(Divergence(step, 0, 0))
+    return run
+
+
+def test_no_part_of_a_run_that_diverged_at_once(run: Path) -> None:
+    diverged(run, 1)
+    for segment, sample in ((None, 0.5), ("1..1", None)):
+        with pytest.raises(VgameError, match="diverged before its first checkpoint"):
+            audit(run, segment, sample)
+
+
+def test_a_divergence_that_is_none_is_found_at_its_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    diverged(run, 3)
+    assert audit(run, "1..1")
+    assert "that it diverged was not checked" in sentence(capsys, run, segment="1..1")
+    assert not audit(run)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1]["differs"] == 2 and {line["total"] for line in lines if line["event"] == "progress"} == {3}
+
+
+@pytest.mark.parametrize(("stops", "step"), [((3, None), 3), ((None, 4), 4), ((5, 3), 3), ((3, 4), 3)])
+def test_locate_names_a_divergence_that_only_one_run_has(
+    stops: tuple, step: int, trained: Path, tmp_path: Path
+) -> None:
+    runs = [shutil.copytree(trained, tmp_path / name) for name in ("first", "second")]
+    for run, stop in zip(runs, stops, strict=True):
+        if stop:
+            diverged(run, stop)
+    found = locate(*runs, "default", QUIET)
+    which = stops.index(step)
+    assert found is not None and (found.step, found.element, (found.first, found.second)[which]) == (
+        step,
+        0,
+        "not finite",
+    )
+    assert found.note.startswith(
+        f"only the {('first', 'second')[which]} run says that it diverged there; re-execution gives 0x"
+    )
+    assert found.operator == load_bundle(trained / "job").program.operator_name(0)
+
+
+def test_locate_takes_a_run_in_progress_for_what_it_is(begun: Path, trained: Path, tmp_path: Path) -> None:
+    other = diverged(shutil.copytree(trained, tmp_path / "other"), 3)
+    assert locate(begun, other, "default", QUIET) is None  # one has not come to where the other diverged
+    assert locate(other, other, "default", QUIET) is None
+
+
+def test_a_last_state_that_is_gone_is_made_again(run: Path, trained: Path) -> None:
+    for step in (4, 6):
+        weights(run, step).unlink()
+    train_offline(run / "job", run, "default", 1, QUIET)
+    assert weights(run, 6).read_bytes() == weights(trained, 6).read_bytes() and audit(run)
+
+
+def test_another_root_in_a_mode_that_does_not_replicate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = write(tmp_path / "job.toml")
+    job.write_text(job.read_text().replace("seed = 1", 'seed = 1\nmode = "fp32"'))
+    train_offline(job, tmp_path / "run", "default", 1, QUIET)
+    roots = tmp_path / "run/roots.bin"
+    roots.write_bytes(bytes(32) + roots.read_bytes()[32:])
+    for file in (tmp_path / "run/states").glob("*2.safetensors"):
+        file.unlink()
+    said = sentence(capsys, tmp_path / "run")
+    assert said.startswith("NO MATCH") and said.endswith(
+        "in mode 'fp32' an honest run on another device may differ too"
+    )
