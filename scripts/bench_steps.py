@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from vgame.logged.kernels import LoggedExecutor
 from vgame.program.lower import lower_task
 from vgame.program.schedule import Schedule
 from vgame.tasks import digits, models, shipped
-from vgame.tasks.task import Task
+from vgame.tasks.task import Batch, Task
 
 BENCH = Path(__file__).with_name("bench.py")
 
@@ -53,6 +54,16 @@ def certified_step(task: Task) -> Callable[[], object]:
     executor = Executor(lowered.program, lowered.data, lowered.scalars, seed=1)
     state = executor.initial(lowered.state)
     return lambda: executor.step(1, state)
+
+
+def autocast_step(task: Task) -> Callable[[], object]:
+    """The certified step of the same model under autocast to bfloat16."""
+
+    def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return task.loss(model, batch)
+
+    return certified_step(replace(task, loss=loss))
 
 
 def logged_step(task: Task) -> Callable[[], object]:
@@ -95,6 +106,7 @@ STEPS: dict[str, Callable[[Task], Callable[[], object]]] = {
     "eager fp32": lambda task: eager_step(task, torch.float32),
     "eager fp64": lambda task: eager_step(task, torch.float64),
     "logged": logged_step,
+    "certified bf16": autocast_step,
 }
 
 

@@ -12,6 +12,7 @@ from certified_data import FAMILIES, draw
 from torch import Tensor
 
 from vgame.arithmetic.numba import filtering as compiled_filtering
+from vgame.arithmetic.numba.compiled import compiled
 from vgame.arithmetic.torch import convolutions, products
 from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.arithmetic.torch.convolutions import FilteredTile, dot
@@ -74,6 +75,31 @@ def test_words_are_those_of_the_direct_product(family, seed):
     rows = patches(pictures, backwards=seed % 2 == 1)
     assert rows.patches is not None and rows.patches.backwards == (seed % 2 == 1)
     assert same(dot(filters, rows), products.dot(filters, rows.whole()))
+
+
+@families
+@pytest.mark.parametrize("seed", range(4))
+def test_words_in_bfloat16_are_exact_sums_rounded_once(family, seed):
+    """By the passes of the direct product, which round exact sums; operands on the grid of bfloat16 too."""
+    draws = random.Random(f"{family} {seed} narrow")
+    n, c, m = draws.randint(1, 3), draws.choice([1, 2, 5, 40]), draws.choice([1, 3, 20])
+    h, w = (draws.choice([2, 4, 6, 14]) for _ in range(2))
+    pictures, filters = draw(family, n, c, h + 2, w + 2, seed=seed), draw(family, 1, m, 9 * c, seed=seed + 9)
+    if seed >= 2:
+        pictures, filters = pictures.bfloat16().float(), filters.bfloat16().float()
+    rows = patches(pictures, backwards=seed % 2 == 1)
+    with compiled(False):
+        expected = products.dot(filters, rows.whole(), bfloat16=True)
+    assert same(dot(filters, rows, bfloat16=True), expected)
+
+
+def test_low_bit_data_are_filtered_to_bfloat16(ways):
+    """To 24 bits many of their sums are ties; to 8 bits hardly any is open."""
+    pictures, filters = draw("int12", 2, 64, 18, 18), draw("int12", 1, 64, 576, seed=1)
+    rows = patches(pictures)
+    with compiled(False):
+        expected = products.dot(filters, rows.whole(), bfloat16=True)
+    assert same(dot(filters, rows, bfloat16=True), expected) and ways["filtered"] and not ways["direct"]
 
 
 def test_filters_may_lie_anywhere():

@@ -69,7 +69,7 @@ def _fill(
 ) -> None:
     """Rows of tiles first..last-1."""
     pixels = slice(2 * first * b.patches.width, 2 * last * b.patches.width)
-    tile = FilteredTile(a, b.tile(slice(0, 1), pixels), out[:, :, pixels], filters, b, first)
+    tile = FilteredTile(a, b.tile(slice(0, 1), pixels), out[:, :, pixels], filters, b, first, bfloat16)
     tile.run()
     if bfloat16:
         tile.narrow()
@@ -83,9 +83,16 @@ class FilteredTile(Tile):
     """
 
     def __init__(
-        self, a, b: IndexedMatrix, out: Tensor, filters: tuple[Tensor, Tensor], pictures: IndexedMatrix, first: int
+        self,
+        a,
+        b: IndexedMatrix,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor],
+        pictures: IndexedMatrix,
+        first: int,
+        bfloat16: bool = False,
     ) -> None:
-        super().__init__(a, b, out)
+        super().__init__(a, b, out, bfloat16)
         self.filters, self.pictures, self.first = filters, pictures, first
 
     def run(self) -> None:
@@ -95,7 +102,7 @@ class FilteredTile(Tile):
         rest = None
         if bool(torch.isfinite(left).all() & torch.isfinite(right).all()):
             found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
-            rest = round_pass(self.sums, left, right, self.out, found, sum(self.out.shape[1:]))
+            rest = round_pass(self.sums, left, right, self.out, found, sum(self.out.shape[1:]), self.early)
         if rest is None or hard_part(1, self.out.device).numel():
             return super().run()
         if rest.numel():
