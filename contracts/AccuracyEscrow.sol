@@ -92,25 +92,44 @@ contract AccuracyEscrow {
         IGame.JobSpec evaluation,
         bytes32[] layout
     );
+    /// @notice The evaluation of the trained state may be ordered until then.
     event Started(bytes32 indexed id, uint256 until);
+    /// @notice A final evaluation has reached the mark.
     event Paid(bytes32 indexed id, address indexed trainer, bytes32 evaluation, int32 total, uint256 amount);
+    /// @notice The payer has its money back.
     event Returned(bytes32 indexed id, uint256 amount);
+    /// @notice Money that was owed has left the contract.
     event Withdrawn(address indexed account, address recipient, uint256 amount);
 
+    /// @notice This bonus was promised before.
     error BonusExists(bytes32 id);
+    /// @notice There is no such bonus.
     error NoBonus(bytes32 id);
+    /// @notice A bonus of nothing is none.
     error NoMoney();
+    /// @notice The evaluation starts from the trained state: its initial root is 0 here.
     error InitialRootGiven(bytes32 root);
+    /// @notice A bond below twice the bonus could be forfeited with a gain.
     error BondTooSmall(uint256 actual, uint256 least);
+    /// @notice The training is over, or has not been ordered.
     error NotAhead(IGame.Phase phase);
+    /// @notice The training has fewer state tensors.
     error NoSuchTensor(uint256 index, uint256 count);
+    /// @notice The training is not final, or has diverged.
     error NotTrained(bytes32 job, IGame.Phase phase, uint256 divergedAt);
+    /// @notice The time for the evaluation runs.
     error AlreadyStarted(uint256 since);
+    /// @notice The payer can have its money back from then on.
     error NotOver(uint256 now_, uint256 from);
+    /// @notice The shown state is not the one that was trained.
     error WrongRoot(bytes32 actual, bytes32 expected);
+    /// @notice The list has another length.
     error WrongCount(uint256 actual, uint256 expected);
+    /// @notice The total is below the mark.
     error MarkMissed(int32 total, int32 least);
+    /// @notice The total may have begun again beyond 2^31.
     error TotalTooLarge(uint32 size);
+    /// @notice The account is owed nothing.
     error NothingOwed();
 
     constructor(ISettlement game_) {

@@ -59,12 +59,17 @@ interface IDelivery is IGame {
         BadLeaf
     }
 
+    /// @notice The trainer commits to a ciphertext of the final state and to its key.
     event Offered(bytes32 indexed job, bytes32 finalState, bytes32 cipherRoot, bytes32 keyHash);
+    /// @notice The claim is final: the client confirms, declines or requests until then.
     event DeliveryOpened(bytes32 indexed job, uint256 until);
+    /// @notice The client has the ciphertext; the time for the key runs.
     event Confirmed(bytes32 indexed job);
     /// @notice `deposits`: of requests that were open, gone back to the client.
     event Declined(bytes32 indexed job, uint256 deposits);
+    /// @notice The client wants 64 leaves opened on chain.
     event Requested(bytes32 indexed job, uint256 tensor, uint256 chunk, uint256 price, uint256 deposit);
+    /// @notice The base fee is above what the client pays: the answer waits.
     event Deferred(bytes32 indexed job, uint256 tensor, uint256 chunk);
     /// @notice What was opened stands here: nobody has to decode calldata. `pay` goes to the trainer, the rest of
     /// `deposit` back.
@@ -77,25 +82,42 @@ interface IDelivery is IGame {
         bytes leaves,
         bytes32[] trueHashes
     );
+    /// @notice The key is out: complaints until the window ends.
     event KeyRevealed(bytes32 indexed job, bytes32 key);
+    /// @notice The trainer is paid.
     event Delivered(bytes32 indexed job);
     /// @notice `paid`: what the caller has for the gas of its complaint.
     event NotDelivered(bytes32 indexed job, Fault fault, address caller, uint256 paid, uint256 deposits);
 
+    /// @notice The order has no windows of delivery.
     error NoDelivery();
+    /// @notice The claim came without an offer.
     error NoOffer();
+    /// @notice Only the client may do that.
     error NotClient(address caller);
+    /// @notice The client has confirmed.
     error AlreadyConfirmed();
+    /// @notice The client can still decline.
     error NotConfirmed(uint256 until);
+    /// @notice Some requests are not answered.
     error RequestsOpen(uint256 count);
+    /// @notice The client has requested as often as it may.
     error TooManyRequests(uint256 limit);
+    /// @notice A request pays at least the base fee.
     error PriceTooLow(uint256 price, uint256 baseFee);
+    /// @notice The base fee is not above the price of the request.
     error PriceHolds(uint256 price, uint256 baseFee);
+    /// @notice The base fee is above the price of the request.
     error PriceExceeded(uint256 price, uint256 baseFee);
+    /// @notice The tensor has fewer chunks.
     error NoSuchChunk(uint256 chunk, uint256 count);
+    /// @notice The chunk was requested before.
     error AlreadyRequested();
+    /// @notice Nobody has requested the chunk.
     error NotRequested();
+    /// @notice A chunk has so many leaves.
     error ChunkSize(uint256 actual, uint256 expected);
+    /// @notice The complaint shows no fault.
     error NothingWrong();
 
     /// @notice The trainer's claim "trained" of a job with delivery: `postClaim`, and what the client will receive.
@@ -159,7 +181,9 @@ interface IDelivery is IGame {
     /// Anyone.
     function closeDelivery(bytes32 job) external;
 
+    /// @notice How the delivery of a job stands.
     function getExchange(bytes32 job) external view returns (Exchange memory);
+    /// @notice How a request for a chunk stands.
     function getRequest(bytes32 job, uint24 tensor, uint32 chunk) external view returns (Request memory);
 
     /// @notice What a request costs at a price of one wei.

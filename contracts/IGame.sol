@@ -7,6 +7,7 @@ import {IReferee} from "./IReferee.sol";
 /// @title Types, events and errors of the verification game (docs/protocol.md)
 /// @notice Times are seconds, money is wei, roots are SHA-256.
 interface IGame {
+    /// @notice Where a job stands.
     enum Phase {
         None,
         Created,
@@ -21,6 +22,7 @@ interface IGame {
         Declined
     }
 
+    /// @notice Where a dispute stands.
     enum Status {
         None,
         Open,
@@ -41,6 +43,7 @@ interface IGame {
         Block
     }
 
+    /// @notice What ended a dispute: a word or block, a tie or padding, a clock.
     enum Cause {
         Element,
         Opening,
@@ -83,8 +86,7 @@ interface IGame {
     /// @param claimWindow seconds from acceptance to the claim
     /// @param challengeWindow seconds from the claim in which it can be challenged
     /// @param rewardWindow seconds after a conviction in which auditors show what they knew
-    /// @param confirmWindow seconds from finality in which the client confirms or declines delivery; 0: no delivery
-    /// (docs/delivery.md)
+    /// @param confirmWindow seconds from finality to confirm or decline; 0: no delivery (docs/delivery.md)
     /// @param keyWindow seconds for the key, and for the answer to a request
     /// @param complaintWindow seconds from the key for complaints
     /// @param fee paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path
@@ -126,8 +128,7 @@ interface IGame {
     /// @param since time of the last change of phase
     /// @param disputes how many were ever opened
     /// @param open how many are open
-    /// @param queue distinct things that disputes wait for; or, with bit 23, the number of the only open dispute, whose
-    /// own is not marked
+    /// @param queue distinct things that disputes wait for; with bit 23: number of the only open dispute, not marked
     /// @param depth the spec's
     /// @param slot the spec's
     /// @param client who ordered and pays
@@ -156,8 +157,7 @@ interface IGame {
     /// @param turnAt when the auditor last moved (32 bits last until 2106)
     /// @param others other things of the claim that disputes waited for when the auditor last moved
     /// @param moves moves of the auditor after its challenge, one a second; its own `prove` counts as four
-    /// @param price lowest base fee of the blocks of the challenge and the moves, in 16 bits: 5 of exponent, 11 of
-    /// significand
+    /// @param price lowest base fee at the challenge and the moves, in 16 bits: 5 of exponent, 11 of significand
     /// @param word the claimed word of the contested element
     /// @param blocks in how many blocks the element is decided
     struct Dispute {
@@ -259,18 +259,27 @@ interface IGame {
         bytes32[] theirPath;
     }
 
+    /// @notice An order, with everything that decides its bits and its money; `nonce` is part of the identity.
     event JobCreated(bytes32 indexed job, address indexed client, JobSpec spec, uint256 nonce);
+    /// @notice The trainer has paid its bond; the time to claim runs.
     event JobAccepted(bytes32 indexed job, address indexed trainer);
+    /// @notice `account` may answer for the trainer in disputes, or no longer.
     event DelegateSet(bytes32 indexed job, address indexed account, bool allowed);
+    /// @notice The trainer says that it has trained; `divergedAt` is 0, or the step at which training ended.
     event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
+    /// @notice A dispute begins in the tree `entry`; `where`: its checkpoint or step.
     event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 where);
-    /// @notice What is opened stands here, whoever opened it and however the call was encoded: nobody has to decode
-    /// calldata.
+    /// @notice What is opened stands here, however the call was encoded: nobody has to decode calldata.
     event Revealed(bytes32 indexed job, bytes32 indexed node, uint256 kind, uint256 height, bytes32[] children);
+    /// @notice The 512 bytes of a leaf of a tensor.
     event LeafOpened(bytes32 indexed job, bytes32 indexed node, bytes words);
+    /// @notice The states of a checkpoint interval are committed to.
     event SegmentPosted(bytes32 indexed job, uint256 indexed checkpoint, bytes32 root);
+    /// @notice The outputs of all operators of a step are committed to.
     event TracePosted(bytes32 indexed job, uint256 indexed step, bytes32 root);
+    /// @notice The exact partial sums of an element that is decided in blocks.
     event PartialsPosted(bytes32 indexed job, uint256 indexed dispute, bytes[] partials);
+    /// @notice The auditor contests `node`, at `index` and `height` in the tree of `level`.
     event Selected(
         bytes32 indexed job,
         uint256 indexed dispute,
@@ -279,6 +288,7 @@ interface IGame {
         uint256 index,
         bytes32 node
     );
+    /// @notice The contract has computed the word: `exact` is right, `claimed` was said.
     event Adjudicated(
         bytes32 indexed job,
         uint256 indexed dispute,
@@ -299,45 +309,84 @@ interface IGame {
         uint256 part,
         bool right
     );
+    /// @notice The auditor has lost a dispute, and its bond.
     event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
+    /// @notice The trainer has lost the job and its bond; `stipend`: wei for the gas of the moves.
     event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause, uint256 stipend);
+    /// @notice Nobody can contest the claim any more: the reward is paid, or delivery begins.
     event Finalized(bytes32 indexed job, bool diverged);
+    /// @notice The trainer did not claim in time.
     event JobExpired(bytes32 indexed job);
+    /// @notice The dispute's auditor has shown that it knew of the fraud.
     event Known(bytes32 indexed job, uint256 indexed dispute);
+    /// @notice The rest of the half of the bond, for who knew first; to nobody where `auditor` is 0.
     event RewardPaid(bytes32 indexed job, address indexed auditor, uint256 amount);
+    /// @notice An open dispute of a convicted job has its bond back.
     event Refunded(bytes32 indexed job, uint256 indexed dispute, uint256 fee, uint256 stipend);
+    /// @notice Credits have left the contract.
     event Withdrawn(address indexed account, address recipient, uint256 amount);
 
+    /// @notice The call does not belong to this phase of the job.
     error WrongPhase(Phase actual, Phase expected);
+    /// @notice The call does not belong to where the dispute stands.
     error WrongLevel(Level level, uint256 height);
+    /// @notice Wei that came with the call.
     error WrongValue(uint256 actual, uint256 expected);
+    /// @notice A field of the order cannot be played.
     error BadSpec(Field field);
+    /// @notice Two parts of the game decide by different machines.
     error ForeignReferee(address part, address referee);
+    /// @notice The chain has no SHA-256 at 0x02.
     error NoSha256();
+    /// @notice Only the game may run this code.
     error OnlyDelegated();
+    /// @notice This client has ordered this with this nonce already.
     error JobExists(bytes32 job);
+    /// @notice The time for the call begins at `from`.
     error TooEarly(uint256 now_, uint256 from);
+    /// @notice The time for the call has ended at `until`.
     error TooLate(uint256 now_, uint256 until);
+    /// @notice Only the trainer or a delegate may do that.
     error NotTrainer(address caller);
+    /// @notice Only the dispute's auditor may do that.
     error NotAuditor(address caller);
+    /// @notice The other side has to move, or a clock has run out.
     error NotYourTurn(Clock.Turn turn);
+    /// @notice Neither clock of the dispute has run out.
     error NotExpired(Clock.Turn turn);
+    /// @notice No dispute of the list can be ended.
     error NoneExpired();
+    /// @notice The dispute has ended.
     error DisputeClosed(Status status);
+    /// @notice Some disputes have not ended.
     error DisputesOpen(uint256 count);
+    /// @notice What is named here cannot be wrong.
     error NothingToContest();
+    /// @notice The witness leads to another hash.
     error BadProof(bytes32 actual, bytes32 expected);
+    /// @notice The root that this needs is not posted.
     error NotPosted();
+    /// @notice The element lies in another leaf.
     error ElementOutOfLeaf(uint256 element, uint256 leaf);
+    /// @notice A leaf has 512 bytes.
     error LeafSize(uint256 actual);
+    /// @notice A node is opened to so many children.
     error ChildCount(uint256 actual, uint256 expected);
+    /// @notice The word that is to show divergence is finite.
     error StillFinite(uint32 word);
+    /// @notice The element is one sum, without partial sums.
     error NotDecidedInBlocks();
+    /// @notice The element is decided by its partial sums.
     error DecidedInBlocks(uint256 blocks);
+    /// @notice The partial sums give another word than the one that was claimed.
     error NotTheClaimedSum(uint32 actual, uint32 claimed);
+    /// @notice The state tensor comes from elsewhere.
     error WrongSource();
+    /// @notice The dispute has no such right.
     error NotEligible();
+    /// @notice The reward has been paid.
     error AlreadyPaid();
+    /// @notice The account has no credits.
     error NothingToWithdraw();
 
     /// @notice What an account may withdraw.

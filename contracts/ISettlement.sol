@@ -55,17 +55,26 @@ interface ISettlement is IGame {
 
     // ---- views ----
 
+    /// @notice The job, all of it.
     function getJob(bytes32 job) external view returns (Job memory);
+    /// @notice The dispute, all of it.
     function getDispute(bytes32 job, uint256 dispute) external view returns (Dispute memory);
 
     /// @notice Disputes from..from + count - 1, as far as there are so many.
     function getDisputes(bytes32 job, uint256 from, uint256 count) external view returns (Standing[] memory);
 
+    /// @notice Where the trainer was convicted, and what is left of the pool.
     function getVerdict(bytes32 job) external view returns (Verdict memory);
+    /// @notice Whose turn it is, and the second in which it ends.
     function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
+    /// @notice Whether `account` may answer for the trainer.
     function isDelegate(bytes32 job, address account) external view returns (bool);
+    /// @notice What was posted for a checkpoint interval; 0: nothing.
     function segmentRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
+    /// @notice The log of a posted interval, in mode `logged`.
     function logRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
+    /// @notice What was posted for a step; 0: nothing.
     function traceRoot(bytes32 job, uint256 step) external view returns (bytes32);
+    /// @notice When a node was opened; 0: not yet.
     function opened(bytes32 job, Level kind, uint256 height, bytes32 node) external view returns (uint256 time);
 }

@@ -4,6 +4,7 @@ files."""
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 from pathlib import Path
@@ -107,6 +108,14 @@ def test_no_file_is_too_long() -> None:
         p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in tracked("*.py", "*.sol", "*.js")
     }
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_each_part_of_an_interface_says_what_it_is() -> None:
+    for path in tracked("contracts/I*.sol"):
+        lines = path.read_text().splitlines()
+        for before, line in itertools.pairwise(lines):
+            if re.match(r"    (function|event|error|struct|enum) ", line):
+                assert before.strip().startswith("///"), f"{path.name}: {line.strip()}"
 
 
 def test_the_readme_is_short() -> None:
