@@ -44,7 +44,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
     said."""
 
     def run(
-        play: Play, during: Callable[[], None], hold: Callable[[], None] = lambda: None, delegate: Game | None = None
+        play: Play, during: Callable[[], None], lock: Callable[[], None] = lambda: None, delegate: Game | None = None
     ) -> tuple[Phase, list[tuple[str, str]]]:
         said = Said(play)
         order = {f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}
@@ -55,11 +55,11 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
             run=lambda _: during(),
             history=SETUP.machine(),
             run_root=SETUP.honest.checkpoints[-1],
-            hold=hold,
+            lock=lock,
             store=SimpleNamespace(folder=Path("run")),
         )
         monkeypatch.setattr(vgame.agents.roles, "open_game", lambda seat, _: delegate or play.trainer.game)
-        monkeypatch.setattr(vgame.agents.roles, "settle", nullcontext)
+        monkeypatch.setattr(vgame.agents.roles, "use_device", nullcontext)
         monkeypatch.setattr(vgame.agents.roles, "hello", lambda *_: None)
         monkeypatch.setattr(vgame.agents.roles, "find_order", lambda *_: None)
         monkeypatch.setattr(vgame.agents.roles, "LocalRun", lambda *_: computation)

@@ -202,7 +202,7 @@ def test_mode_logged_has_terms_of_its_own(tmp_path: Path) -> None:
 
 
 def test_errors_are_one_tree_and_say_what_is_wrong(run: vgame.Run, tmp_path: Path) -> None:
-    with pytest.raises(vgame.JobFileError, match=r"`steps`.*got 0; `schedule.*` .*write lr = "):
+    with pytest.raises(vgame.JobFileError, match=r"`steps` = 0; .*; `schedule.*` .*write lr = "):
         vgame.prepare(job(steps=0, schedule=vgame.Constant(lr=0.1)))
     with pytest.raises(vgame.StoreError, match="is not the folder of a run"):
         vgame.Run.open(tmp_path)
