@@ -2,7 +2,7 @@
 
     python scripts/ranks.py > docs/ranks.json        # bytes and words; ranks are threads of one process
     python scripts/ranks.py --times                  # seconds too; ranks are processes of one thread, over gloo
-    python scripts/ranks.py JOB.toml ... --steps 20  # these jobs
+    python scripts/ranks.py JOB.toml BUNDLE ... --steps 20 --worlds 1 2  # these jobs
 
 Times need a machine that does nothing else. Bytes are what a rank gives to others in a step; `plain` is what
 data-parallel training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -57,6 +58,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("jobs", nargs="*", type=Path)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--worlds", type=int, nargs="+", default=WORLDS, help="numbers of ranks; the first must be 1")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -73,10 +75,12 @@ def shipped(folder: Path) -> list[Path]:
 
 def measured(job: Path, folder: Path, arguments: argparse.Namespace) -> list[dict]:
     """One row per number of ranks."""
-    bundle = folder / f"{job.stem}.bundle"
-    prepare(read_job_file(job)).save(bundle)
+    bundle = job
+    if job.is_file():
+        bundle = folder / f"{job.stem}.bundle"
+        prepare(read_job_file(job)).save(bundle)
     rows = []
-    for world in WORLDS:
+    for world in arguments.worlds:
         found = run(bundle, world, arguments)
         rows.append({"job": job.stem, "ranks": world} | row_of(found, rows[0] if rows else None, arguments.times))
         print(f"{job.stem}, {world}: {rows[-1]}", file=sys.stderr)
@@ -96,6 +100,7 @@ def row_of(found: list[dict], alone: dict | None, times: bool) -> dict:
     if times:
         slowest = max(rank["seconds"] for rank in found)
         row |= {"seconds": slowest, "time_over_one": round(slowest / (alone or {"seconds": slowest})["seconds"], 3)}
+        row |= {"peak_mb": max(rank["peak_mb"] for rank in found)}
     return row
 
 
@@ -124,9 +129,14 @@ def work(folder: Path, steps: int) -> dict:
     """One rank that is a process."""
     bundle = load_bundle(folder)
     if os.environ["WORLD_SIZE"] == "1":
-        return alone(bundle, steps)
+        return alone(bundle, steps) | {"peak_mb": peak()}
     with joined() as group:
-        return shared(bundle, group, steps)
+        return shared(bundle, group, steps) | {"peak_mb": peak()}
+
+
+def peak() -> int:
+    """The most memory that this process has held, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
 def alone(bundle: Bundle, steps: int) -> dict:

@@ -3,6 +3,7 @@ way is taken."""
 
 from __future__ import annotations
 
+import math
 import random
 from fractions import Fraction
 
@@ -212,15 +213,23 @@ def test_an_odd_number_of_lines_or_words_is_not_filtered(sizes):
     [
         ((1, 2, 6, 6), (0, 192, 24, 3, 1, 24, 3)),
         ((2, 1, 6, 6), (192, 0, 8, 1, 64, 8, 1)),
-        ((1, 2, 1, 6, 6), (0, 192, 0, 8, 1, 64, 8, 1)),
+        ((1, 2, 2, 6, 6), (0, 192, 0, 8, 1, 64, 8, 1)),
     ],
     ids=["words apart", "batches", "groups"],
 )
 def test_other_views_are_no_such_patches(sizes, steps):
     """Words of a picture that are no neighbours; pictures that no single step leads through."""
     view = draw("normal", 384).as_strided((*sizes, 3, 3, 3), steps)
-    rows = fold(view, (sizes[0], 72 // sizes[0], 27))
+    rows = fold(view, (sizes[0], math.prod(sizes[1:]), 27))
     assert isinstance(rows, IndexedMatrix) and rows.patches is None
+
+
+def test_a_part_of_a_batch_is_pictures():
+    """Its dimensions of one value say nothing."""
+    view = draw("normal", 384).as_strided((1, 1, 2, 1, 6, 6, 3, 3, 3), (0, 0, 192, 0, 8, 1, 64, 8, 1))
+    whole = view.as_strided((1, 2, 6, 6, 3, 3, 3), (0, 192, 8, 1, 64, 8, 1))
+    assert fold(view, (1, 72, 27)).patches == fold(whole, (1, 72, 27)).patches
+    assert fold(view, (1, 72, 27)).patches is not None
 
 
 def test_mirrored_pictures_are_no_such_patches():

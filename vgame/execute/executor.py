@@ -310,9 +310,7 @@ class _Run:
             case Contract(variant=Variant.DOT):
                 return self._product(operator, partial(each, patient=True))
             case Contract(variant=Variant.SUM):
-                batches = 1 if operator.shared_a else operator.batch
-                rows = self.matrix(operator.a, (1, batches * operator.m, operator.k))
-                sums = kernels.sum_rows(rows, bfloat16=operator.bfloat16)
+                sums = kernels.sum_rows(self.rows(operator), bfloat16=operator.bfloat16)
                 return sums.view(-1, operator.m).expand(operator.batch, -1)
             case Contract():
                 index_shape = (1 if operator.shared_a else operator.batch, operator.k)
@@ -334,10 +332,18 @@ class _Run:
                 )
         return self.executor.foreign(self, operator)
 
-    def _product(self, operator: Contract, run: Runner) -> torch.Tensor:
+    def factors(self, operator: Contract) -> tuple[Matrix, Matrix]:
+        """The operands of a product."""
         shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)
         shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
-        a, b = self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b)
+        return self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b)
+
+    def rows(self, operator: Contract) -> Matrix:
+        """The operand of a sum."""
+        return self.matrix(operator.a, (1, (1 if operator.shared_a else operator.batch) * operator.m, operator.k))
+
+    def _product(self, operator: Contract, run: Runner) -> torch.Tensor:
+        a, b = self.factors(operator)
         out = self.executor.kernels.dot(a, b, run, bfloat16=operator.bfloat16)
         return out.expand(operator.batch, -1, -1)  # both may be shared
 

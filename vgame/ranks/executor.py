@@ -11,15 +11,17 @@ from functools import cached_property
 import torch
 
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
+from vgame.arithmetic.torch.partial import Products, Summands
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap, _Run
-from vgame.program.operators import Operator, Philox, Ref, RefClass
+from vgame.program.operators import Operator, Philox, Ref, RefClass, Variant
 from vgame.program.program import Program
 from vgame.ranks.check import Shifted, check, digest
 from vgame.ranks.exchange import Group, exchanged
-from vgame.ranks.part import Drawn, Exchange, Part, part_of
+from vgame.ranks.part import Drawn, Exchange, Part, Summed, part_of
 from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
 from vgame.ranks.split import Share
+from vgame.ranks.sums import summed
 
 #: Says that every word that must be finite is.
 ALL_FINITE = 2**31 - 1
@@ -90,6 +92,12 @@ class RankExecutor(Executor):
             if self.given is not None:
                 self.given.append(digest(part))
             return exchanged(self.group, part, operator).to(self.device)
+        if isinstance(operator, Summed):
+            sums = operator.operator
+            one = sums.variant is Variant.SUM
+            terms = Summands(run.rows(sums)) if one else Products(*run.factors(sums))
+            shape = (1, sums.batch * sums.m, 1) if one else (sums.batch, sums.m, sums.n)
+            return summed(self.group, terms, shape, operator.split, operator.length).to(self.device)
         assert isinstance(operator, Drawn), f"unknown operator {operator}"
         drawn = operator.operator
         if isinstance(drawn, Philox):

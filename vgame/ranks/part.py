@@ -50,6 +50,23 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Summed:
+    """Sums of a program's operator whose terms lie with all ranks: `operator` is over this rank's terms, `length` counts
+    all of them. The output is this rank's part of the sums (None: all). An operator of no program."""
+
+    operator: Contract
+    split: Form
+    length: int
+    elements: int
+    integer = False
+
+    @property
+    def reads(self) -> tuple[tuple[Ref, int, bool | None], ...]:
+        """As vgame.program.operators.operand_refs."""
+        return operand_refs(self.operator)
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """The output of an operator whose words depend on its number in the program: PHILOX."""
 
@@ -121,7 +138,8 @@ class _Maker:
             made = self._indexed(operator, node)
         else:
             reads = zip(operand_refs(operator), node.reads, strict=True)
-            made = self._rows(operator, node, [self._form(ref, n, form) for (ref, n, _), form in reads])
+            refs = [self._form(ref, n, form) for (ref, n, _), form in reads]
+            made = self._summed(operator, node, refs) if node.terms else self._rows(operator, node, refs)
         ref, here = Ref(RefClass.OPERATOR, node.index), self._emit(made, node.index)
         self.made[ref, node.split] = here
         if node.held != node.split:
@@ -163,6 +181,14 @@ class _Maker:
                 per_row = operator.elements // operator.rows
                 return replace(operator, rows=_fewer((operator.rows, per_row), split, width)[0], operand=refs[0])
         return Drawn(operator, node.index)
+
+    def _summed(self, operator: Operator, node: Node, refs: list[Ref]) -> Summed:
+        """Sums over this rank's terms."""
+        assert isinstance(operator, Contract) and node.terms, "only sums have terms"
+        k = self.share.elements(node.terms, operator.k)
+        b = refs[1] if len(refs) > 1 else operator.b
+        elements = self.share.elements(node.split, operator.elements)
+        return Summed(replace(operator, k=k, a=refs[0], b=b), node.split, operator.k, elements)
 
     # ---- forms ----
 

@@ -44,12 +44,13 @@ Form = Split | None  # how a rank holds a tensor: its part, or all of it
 @dataclass(frozen=True, slots=True)
 class Node:
     """An operator of the program: how its output is computed, in which form each operand is read, and how the output is
-    held then."""
+    held then. terms: of a sum of which every rank adds up the terms that it has: how these are split."""
 
     index: int
     split: Form
     reads: tuple[Form, ...]
     held: Form
+    terms: Form = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +99,15 @@ class _Planner:
 
     def run(self) -> None:
         for index, operator in enumerate(self.program.operators):
-            split = self._choose(operator)
-            reads = self.reads(operator, split)
+            split, terms = self._choose(operator)
+            reads = (terms,) * len(operand_refs(operator)) if terms else self.reads(operator, split)
             assert reads is not None, f"operator {index} cannot be split as {split}"
             for (ref, elements, _), form in zip(operand_refs(operator), reads, strict=True):
                 if self._cost(ref, elements, form) and ref.cls is RefClass.STATE:
                     self.moved.add(ref.index)
                 self.known.add((ref, form))
             few = isinstance(operator, Contract) and operator.elements < FEW and split not in self._followed(operator)
-            self.nodes.append(Node(index, split, reads, None if few else split))
+            self.nodes.append(Node(index, split, reads, None if few else split, terms))
             if isinstance(operator, Gather) and operator.table.cls is RefClass.DATA:
                 self.hints[index] = self._samples(operator)
 
@@ -125,12 +126,29 @@ class _Planner:
 
     # ---- one operator ----
 
-    def _choose(self, operator: Operator) -> Form:
-        """The split with the fewest words to exchange; whole only where nothing can be split."""
-        options = [s for s in dict.fromkeys(self._options(operator)) if s.digit >= self.world]
-        costs = [(self._price(operator, split), n, split) for n, split in enumerate(options)]
+    def _choose(self, operator: Operator) -> tuple[Form, Form]:
+        """(the split with the fewest words to exchange, of what the terms are split); whole only where nothing can be
+        split."""
+        options = [(s, None) for s in dict.fromkeys(self._options(operator)) if s.digit >= self.world]
+        options += self._by_terms(operator)
+        costs = [(self._price(operator, *option), n) for n, option in enumerate(options)]
         costs = [c for c in costs if c[0] is not None]
-        return min(costs)[2] if costs else None
+        return options[min(costs)[1]] if costs else (None, None)
+
+    def _by_terms(self, operator: Operator) -> list[tuple[Form, Split]]:
+        """(split of the output, of the terms) where ranks may add up the terms that they have."""
+        if not isinstance(operator, Contract) or operator.variant is Variant.ONE_HOT or operator.bfloat16:
+            return []
+        if operator.batch > 1 and (operator.shared_a or operator.shared_b):
+            return []
+        found = []
+        for ref, elements, _ in operand_refs(operator):
+            form = self.form(ref)
+            at = form and place((elements // operator.k, operator.k), form)
+            if at and at.axis == 1:
+                own = [s for s in _own(operator) if s.digit >= self.world and operator.elements >= FEW]
+                found += [(split, Split(form.digit, at.low)) for split in own or [None]]
+        return found
 
     def _options(self, operator: Operator) -> list[Split]:
         found = self._followed(operator)
@@ -154,11 +172,17 @@ class _Planner:
         split = any(self.form(ref) for ref, _, _ in operand_refs(operator))
         return split or operator.distinct * operator.m * operator.n * operator.k >= WORTH
 
-    def _price(self, operator: Operator, split: Split) -> int | None:
+    def _price(self, operator: Operator, split: Form, terms: Form) -> int | None:
+        """Words that a rank receives, each N / (N - 1) times."""
+        operands = operand_refs(operator)
+        if terms:
+            sizes = self.world * sum(n // operator.k for _, n, _ in operands)  # numbers of two words, as the sums are
+            sums = operator.elements * (1 if split else self.world)
+            return 2 * (sums + sizes) + sum(self._cost(ref, n, terms) for ref, n, _ in operands)
         reads = self.reads(operator, split)
         if reads is None:
             return None
-        return sum(self._cost(ref, n, form) for (ref, n, _), form in zip(operand_refs(operator), reads, strict=True))
+        return sum(self._cost(ref, n, form) for (ref, n, _), form in zip(operands, reads, strict=True))
 
     def _cost(self, ref: Ref, elements: int, form: Form) -> int:
         """Words that a rank receives."""
@@ -265,7 +289,7 @@ def refuse_more_ranks(program: Program, world: int) -> None:
 def shared_work(program: Program, nodes: Sequence[Node]) -> float:
     """The part of the multiply-adds of all sums that is split."""
     sums = [
-        (op.distinct * op.m * op.n * op.k, n.split)
+        (op.distinct * op.m * op.n * op.k, n.split or n.terms)
         for n in nodes
         if isinstance(op := program.operators[n.index], Contract)
     ]

@@ -85,7 +85,7 @@ def exact_sums(terms: Terms, select: Tensor, bound: Tensor) -> Tensor:
     value, certain = _sweep(terms, select, bound, 1 if terms.length <= 1 << 16 else 2)
     rest = certain.logical_not_().nonzero().squeeze(-1)
     if rest.numel():
-        levels = _all_levels(bound[rest], terms.length)
+        levels = all_levels(bound[rest], terms.length)
         value[rest], certain = _sweep(terms, select[rest], bound[rest], levels)
         assert bool(certain.all()), "every bit was extracted, so every sum is known"
     return value
@@ -93,23 +93,35 @@ def exact_sums(terms: Terms, select: Tensor, bound: Tensor) -> Tensor:
 
 def exhaust(terms: Terms, select: Tensor, bound: Tensor) -> None:
     """Do what the hardest sums of so many words would take: for a clock."""
-    for levels in (1, _all_levels(bound.new_full((1,), HIGHEST), terms.length)):
+    for levels in (1, all_levels(bound.new_full((1,), HIGHEST), terms.length)):
         _sweep(terms, select, bound, levels)
 
 
 def _sweep(terms: Terms, select: Tensor, bound: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     """(the selected sums, whether that is certain) from `levels` exact digits and a rounded sum of what is left."""
-    scales = _scales(bound, terms.length, levels)
-    digits = bound.new_zeros(levels + 1, bound.numel())
-    left = torch.zeros_like(bound)
+    scales = scales_of(bound, terms.length, levels)
+    digits, left = digits_of(terms, select, scales)
+    return settled(digits, scales, weigh(terms.length) * left)
+
+
+def digits_of(terms: Terms, select: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """(digits [levels + 1, sums], the magnitudes of what the last digit rounds) of the selected sums."""
+    levels, count = scales.shape
+    digits = scales.new_zeros(levels + 1, count)
+    left = scales.new_zeros(count)
     for portion in terms.portions(select):
         for level in range(levels):
             digits[level, portion.sums] += _extract(portion, scales[level, portion.sums])
         digits[levels, portion.sums] += portion.total(portion.terms)
         left[portion.sums] += portion.total(portion.terms.abs_())
+    return digits, left
+
+
+def settled(digits: Tensor, scales: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """(sums rounded to odd, whether that is certain) from digits, which are used up; error: of the last ones."""
     _carry(digits, scales)
     head, tail = _collapse(digits)
-    return round_to_odd(head, tail), _is_certain(head, tail, weigh(terms.length) * left)
+    return round_to_odd(head, tail), _is_certain(head, tail, error)
 
 
 def _is_certain(head: Tensor, tail: Tensor, error: Tensor) -> Tensor:
@@ -121,7 +133,7 @@ def _is_certain(head: Tensor, tail: Tensor, error: Tensor) -> Tensor:
     return (error == 0) | (tail.abs() > 4 * error) | (no_midpoint & (tail == 0) & (error < head.abs() * 2.0**-54))
 
 
-def _scales(bound: Tensor, length: int, levels: int) -> Tensor:
+def scales_of(bound: Tensor, length: int, levels: int) -> Tensor:
     """Powers of two [levels, count]: sigma_0 > 2 * bound, sigma_(l+1) = 2 * 2^ceil(log2 length) * 2^-53 * sigma_l."""
     ratio = 2.0 ** (1 + (length - 1).bit_length() - 53)
     return torch.stack([power_above(bound) * (2 * ratio**level) for level in range(levels)])
@@ -132,7 +144,7 @@ def power_above(x: Tensor) -> Tensor:
     return ((x.view(torch.int64) >> _EXPONENT_SHIFT) + 1 << _EXPONENT_SHIFT).view(torch.float64)
 
 
-def _all_levels(bound: Tensor, length: int) -> int:
+def all_levels(bound: Tensor, length: int) -> int:
     """So many levels that the last one resolves the lowest bit that any term can have."""
     top = math.frexp(float(bound.max()))[1] + 2
     return max(2, 1 - ((LOWEST + 52 - top) // (52 - (length - 1).bit_length())))

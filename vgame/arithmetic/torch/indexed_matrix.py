@@ -208,10 +208,12 @@ def _evenly(places: np.ndarray) -> int:
 def _patches(
     batch: tuple[Dimension, ...], rows: tuple[Dimension, ...], columns: tuple[Dimension, ...]
 ) -> Patches | None:
-    """What the dimensions of batch, rows and columns say, if they say pictures and patches."""
-    if len(rows) < 3 or len(columns) != 3 or any(size != 1 for size, *_ in (*batch, *rows[:-3])):
+    """What the dimensions of batch, rows and columns say, if they say pictures and patches; a part of a batch of
+    pictures has dimensions of one value besides."""
+    pictures = [d for d in rows[:-2] if d[0] != 1] or list(rows[-3:-2])
+    if len(rows) < 3 or len(columns) != 3 or len(pictures) != 1 or any(size != 1 for size, *_ in batch):
         return None
-    (_, picture, _), (lines, line, _), (width, word, _) = rows[-3:]
+    (_, picture, _), (lines, line, _), (width, word, _) = *pictures, *rows[-2:]
     (channels, channel, _), (*high, upwards), (*wide, backwards) = columns
     fits = high == [3, line] and wide == [3, word] and word == 1 and lines % 2 == width % 2 == 0
     if not fits or upwards != backwards or any(reverse for *_, reverse in (*rows, columns[0])):

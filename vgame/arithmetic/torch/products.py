@@ -152,7 +152,7 @@ class Tile:
 
     def run(self) -> None:
         """Fill `out`."""
-        self._add_blocks()
+        self.add_blocks()
         finite = bool(torch.isfinite(self.norm_a).all() & torch.isfinite(self.norm_b).all())
         if not finite:  # every sum of such a row is its own answer: bound 0
             self.early = False
@@ -173,7 +173,7 @@ class Tile:
             self.sum_exactly(rest)
         tally(self.out.numel(), exact, rest.numel())
 
-    def _add_blocks(self) -> None:
+    def add_blocks(self) -> None:
         """sums = the blocks' products, each made in a buffer of its own; norm_a, norm_b: the rows' norms, on the
         way."""
         shape, device = tuple(self.out.shape), self.out.device

@@ -70,33 +70,54 @@ def _to_odd(rows: Tensor) -> Tensor:
 @torch.no_grad()
 def sum_rows(a: Matrix) -> Tensor:
     """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides."""
-    if isinstance(a, IndexedMatrix):
-        if vendor().total is not NATIVE.total:
-            return sum_rows(a.whole())
-        run = compiled_operands.run_of(a.columns)
-        if run < LEAST_RUN:
-            return sum_rows(a.whole())
-        source = a.memory.numpy(), a.rows.reshape(-1), a.columns[::run], run, 1
-        return _sum_compiled(source, a.shape, lambda r: a.some(r.numpy()))
-    assert a.dtype == torch.float32 and 1 <= a.shape[-1] <= MAX_TERMS, "a binary32 tensor, rows of 1 to 2^31 terms"
-    if gate.in_use(a.device) and vendor().total is NATIVE.total:
+    if gate.in_use(a.device) and vendor().total is NATIVE.total and not isinstance(a, IndexedMatrix):
         from vgame.arithmetic.triton import sums  # imported only where it runs
 
         return sums.sum_rows(a)
-    if isinstance(a, PlacedMatrix):
-        return sum_rows(a.whole())
-    rows = a.reshape(-1, a.shape[-1])
-    if compiled.in_use(a.device) and vendor().total is NATIVE.total:
-        memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
-        if rows.stride(0) == 1 and step != 1:  # the rows lie beside each other: runs of one word
-            source = memory, begins, np.arange(a.shape[-1]) * step, 1, 1
-        else:
-            source = memory, begins, AT_ONCE, a.shape[-1], step
-        return _sum_compiled(source, a.shape, lambda r: rows[r])
+    source, rows = _runs_of(a)
+    if source is not None:
+        return _sum_compiled(source, a.shape, lambda r: some_rows(rows, r))
     out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
     for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1])):
         _sum_tile(rows[r], out[r])
     return out.view(a.shape[:-1])
+
+
+def partial_sums(a: Matrix) -> tuple[Tensor, Tensor, int]:
+    """(binary64 sums of the rows of `a` [.., K], sums of their magnitudes, t): each is within (1 + u)^(t - 1) - 1 of
+    the latter, and so are they of theirs, relatively."""
+    source, rows = _runs_of(a)
+    if source is not None:
+        unused = torch.empty(math.prod(a.shape[:-1]), dtype=torch.float32)
+        _, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, 0.0, 0.0, unused)
+        return sums, magnitude, _depth(source[2].size, source[3])
+    pieces = [_two_sums(rows[r]) for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1]))]
+    block = block_length(rows.shape[1])
+    sums, magnitude = (torch.cat(x) for x in zip(*pieces, strict=True))
+    return sums, magnitude, block + -(-rows.shape[1] // block) - 1
+
+
+def some_rows(rows: Matrix, chosen: Tensor) -> Tensor:
+    """Rows of [R, K] or [1, R, K], contiguous."""
+    return rows.some(chosen.numpy()) if isinstance(rows, IndexedMatrix) else rows[chosen]
+
+
+def _runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
+    """(where compiled loops find the rows: memory, rows, runs, length of a run, step; None without them; the rows, [R, K]
+    if that is a tensor)."""
+    by_loops = compiled.in_use(a.device) and vendor().total is NATIVE.total
+    if isinstance(a, IndexedMatrix):
+        run = compiled_operands.run_of(a.columns)
+        if by_loops and run >= LEAST_RUN:
+            return (a.memory.numpy(), a.rows.reshape(-1), a.columns[::run], run, 1), a
+    rows = (a if isinstance(a, Tensor) else a.whole()).reshape(-1, a.shape[-1])
+    assert rows.dtype == torch.float32 and 1 <= rows.shape[1] <= MAX_TERMS, "binary32 rows of 1 to 2^31 terms"
+    if not by_loops:
+        return None, rows
+    memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
+    if rows.stride(0) == 1 and step != 1:  # the rows lie beside each other: runs of one word
+        return (memory, begins, np.arange(a.shape[-1]) * step, 1, 1), rows
+    return (memory, begins, AT_ONCE, a.shape[-1], step), rows
 
 
 def block_length(length: int) -> int:
@@ -142,14 +163,10 @@ def _sum_tile(rows: Tensor, out: Tensor) -> None:
     """rows [R, K] -> out [R]."""
     length = rows.shape[1]
     block = block_length(length)
-    sums, magnitude = torch.zeros(2, rows.shape[0], dtype=torch.float64, device=rows.device)
-    for k in spans(length, TILE // block * block):
-        x = widen(rows[:, k], "rows") if length > TRANSPOSED else widen(rows.mT.contiguous(), "rows").mT
-        sums += two_stages(x, block)
-        magnitude += two_stages(x.abs_(), block)
+    sums, magnitude = _two_sums(rows)
     bound = magnitude.nan_to_num(nan=0.0, posinf=0.0) * weigh(block + -(-length // block) - 1)
     if length < SHORT:
-        bound[magnitude * SLACK <= 2.0**29 * x.amin(-1)] = 0.0
+        bound[magnitude * SLACK <= 2.0**29 * rows.abs().amin(-1).double()] = 0.0
     upper, still_open = enclose(sums, bound)
     out.copy_(upper)
     rest = still_open.nonzero().squeeze(-1)
@@ -159,6 +176,18 @@ def _sum_tile(rows: Tensor, out: Tensor) -> None:
         terms = Rows(length, lambda e, k: widen(rows[:, k].index_select(0, rest[e]), "left"))
         out[rest], exact = settle(terms, sums[rest], magnitude[rest], quantum[0])
     tally(out.numel(), exact, rest.numel() - exact)
+
+
+def _two_sums(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(sums, sums of magnitudes) of rows [R, K]."""
+    length = rows.shape[1]
+    block = block_length(length)
+    sums, magnitude = torch.zeros(2, rows.shape[0], dtype=torch.float64, device=rows.device)
+    for k in spans(length, TILE // block * block):
+        x = widen(rows[:, k], "rows") if length > TRANSPOSED else widen(rows.mT.contiguous(), "rows").mT
+        sums += two_stages(x, block)
+        magnitude += two_stages(x.abs_(), block)
+    return sums, magnitude
 
 
 def settle(terms: Terms, sums: Tensor, magnitude: Tensor, quantum: Tensor) -> tuple[Tensor, int]:

@@ -1,0 +1,160 @@
+"""Sums whose terms lie with several ranks: what each of them tells of its own terms, and how all of it gives the word.
+
+In: a rank's terms of every sum. Out: binary64 sums with what bounds their errors; digits of chosen sums, exactly. Both
+are added up over the ranks. Proofs: docs/numerics-products.md, section 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.numba import compiled
+from vgame.arithmetic.numba.rounding_test import round_pass
+from vgame.arithmetic.torch.exact import Rows, all_levels, digits_of, scales_of, settled
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix
+from vgame.arithmetic.torch.products import Tile, part_of, shared_tiles
+from vgame.arithmetic.torch.rounding_test import SLACK, canonical_nan, weigh
+from vgame.arithmetic.torch.sums import partial_sums
+from vgame.arithmetic.workspace import widen
+from vgame.system.threads import each
+
+#: Digits of a sum that are asked for first; all of them, where these do not decide.
+FIRST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Approximate:
+    """Of sums [B, M, N]: `sums`, binary64; `sizes`: the squares of the norms [B, M] and [B, N] of a product's rows, or
+    the sums of magnitudes [B, M]; `depth`: Theorem 2's t. All but the depth are added up over the ranks."""
+
+    sums: Tensor
+    sizes: tuple[Tensor, ...]
+    depth: int
+
+
+class Terms(Protocol):
+    """A rank's terms of sums [B, M, N]."""
+
+    def approximate(self) -> Approximate: ...
+
+    @staticmethod
+    def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """[B, M] and [B, N], whose products the sums' magnitudes do not exceed; from all ranks' sizes."""
+
+    def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
+        """Digits [levels + 1, sums] of the sums at flat positions (int64), and the magnitudes that the last one rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """sum_k a[b, m, k] * b[b, n, k] over this rank's k; both operands have B batches."""
+
+    a: Matrix
+    b: Matrix
+
+    @torch.no_grad()
+    def approximate(self) -> Approximate:
+        batch, m, k = self.a.shape
+        sums = torch.empty(batch, m, self.b.shape[1], dtype=torch.float64, device=self.a.device)
+        norm_a, norm_b = sums.new_empty(batch, m), sums.new_empty(batch, self.b.shape[1])
+
+        def fill(i: slice, m: slice, n: slice) -> int:
+            tile = Tile(part_of(self.a, i, m), part_of(self.b, i, n), sums[i, m, n])
+            tile.add_blocks()
+            sums[i, m, n], norm_a[i, m], norm_b[i, n] = tile.sums, tile.norm_a, tile.norm_b
+            return tile.terms
+
+        depths: list[int] = []
+        each([partial(lambda *place: depths.append(fill(*place)), *place) for place in shared_tiles(sums, k)])
+        return Approximate(sums, (norm_a.square_(), norm_b.square_()), max(depths))
+
+    @staticmethod
+    def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return sizes[0].sqrt(), sizes[1].sqrt()
+
+    def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
+        rows, columns = self.a.shape[1], self.b.shape[1]
+        i, m, n = positions // (rows * columns), positions // columns % rows, positions % columns
+
+        def products(e: Tensor, k: slice) -> Tensor:
+            left = widen(_rows(self.a, i[e] * rows + m[e], k), "left")
+            return left.mul_(widen(_rows(self.b, i[e] * columns + n[e], k), "right"))
+
+        return _digits(Rows(self.a.shape[2], products), positions, scales)
+
+
+@dataclass(frozen=True, slots=True)
+class Summands:
+    """sum_k a[0, m, k] over this rank's k."""
+
+    a: Matrix
+
+    @torch.no_grad()
+    def approximate(self) -> Approximate:
+        sums, magnitudes, depth = partial_sums(self.a)
+        return Approximate(sums.view(1, -1, 1), (magnitudes.view(1, -1),), depth)
+
+    @staticmethod
+    def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return sizes[0], sizes[0].new_ones(1, 1)
+
+    def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
+        terms = Rows(self.a.shape[2], lambda e, k: widen(_rows(self.a, positions[e], k), "left"))
+        return _digits(terms, positions, scales)
+
+
+def _rows(x: Matrix, chosen: Tensor, k: slice) -> Tensor:
+    """Some terms of some of the B * R rows."""
+    if isinstance(x, IndexedMatrix):
+        return x.block(k).some(chosen.numpy())
+    whole = x if isinstance(x, Tensor) else x.whole()
+    return whole[..., k][chosen // whole.shape[1], chosen % whole.shape[1]]
+
+
+def _digits(terms: Rows, positions: Tensor, scales: Tensor) -> Tensor:
+    digits, left = digits_of(terms, torch.arange(positions.numel(), device=positions.device), scales)
+    return torch.cat([digits, left.unsqueeze(0)])
+
+
+# ---- all ranks' together ----
+
+
+def rounded(sums: Tensor, sizes: tuple[Tensor, Tensor], weight: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(RN32 of sums [B, M, N] whose magnitudes are at most the product of sizes [B, M] and [B, N], and whose errors are
+    `weight` of that, where this is certain; flat positions where it is not; the magnitudes there)."""
+    left, right = (s.nan_to_num(nan=0.0, posinf=0.0) for s in sizes)  # sums that are not finite are their own answer
+    bound, out = (left * weight).unsqueeze(2), torch.empty(sums.shape, dtype=torch.float32)
+    if compiled.in_use(sums.device):
+        found = torch.empty(sums.numel(), dtype=torch.int32)
+        places = round_pass(sums, bound, right.unsqueeze(1), out, found, sums.numel()).long()
+    else:
+        error = bound * right.unsqueeze(1)
+        out.copy_(sums + error).add_(0.0)
+        places = ((sums - error).float() < out).view(-1).nonzero().squeeze(-1)
+    rows, columns = sums.shape[1:]
+    batch = places // (rows * columns)
+    magnitudes = left[batch, places // columns % rows] * right[batch, places % columns]
+    return canonical_nan(out), places, magnitudes
+
+
+def weight(depths: list[int]) -> float:
+    """e / S of sums of the ranks' sums: t is the longest of theirs, and an addition for each rank but one."""
+    return weigh(max(depths) + len(depths) - 1)
+
+
+def scales(magnitudes: Tensor, length: int, every: bool) -> Tensor:
+    """Of the digits of sums of `length` terms whose magnitudes add up to at most so much; every: of all digits."""
+    bound = magnitudes * SLACK
+    return scales_of(bound, length, all_levels(bound, length) if every and bound.numel() else FIRST)
+
+
+def certain(digits: Tensor, scales: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """(RN32, whether it is certain) of the sums that all ranks' digits, added up, are of."""
+    value, sure = settled(digits[:-1].clone(), scales, weigh(length) * digits[-1])
+    return value.float().add_(0.0), sure
