@@ -34,6 +34,11 @@ class LocalGroup:
         return got
 
 
+    def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
+        got = self.swap(pieces, sizes)
+        return lambda: got
+
+
 def together(world: int, work: Callable[[LocalGroup], object]) -> list:
     """What `work` gives on each rank; its first error."""
     box: dict = {}

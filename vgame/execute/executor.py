@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -49,6 +50,13 @@ MOST_PENDING = 4
 
 #: Sees every operator's output (flat); what it returns takes the output's place. None on the fast path.
 Tap = Callable[[int, torch.Tensor], torch.Tensor]
+
+
+class Pending(Protocol):
+    """Work on an output that is read later."""
+
+    def finish(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ class Executor:
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
         units, checked = self._units(fuses, tap is not None)
-        run = _Run(self, step, state, checked, defers=shared and self.watch is None)
+        run = _Run(self, step, state, checked, defers=shared and self.watch is None, looked_at=tap is not None)
         try:
             for unit in units:
                 if self.watch:
@@ -156,7 +164,7 @@ class Executor:
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
         return self._plans[key]
 
-    def foreign(self, run: _Run, operator: Operator) -> torch.Tensor:
+    def foreign(self, run: _Run, index: int, operator: Operator) -> torch.Tensor:
         """The output of an operator that is of no program (vgame/ranks)."""
         raise AssertionError(f"unknown operator {operator}")
 
@@ -183,12 +191,19 @@ class _Run:
     """The values of one step."""
 
     def __init__(
-        self, executor: Executor, step: int, state: Sequence[torch.Tensor], checked: tuple[int, ...], defers: bool
+        self,
+        executor: Executor,
+        step: int,
+        state: Sequence[torch.Tensor],
+        checked: tuple[int, ...],
+        defers: bool,
+        looked_at: bool,
     ) -> None:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
         self.defers = defers  # whether products may be finished later
-        self.pending: dict[int, Later] = {}  # what has to be finished before an output is read, oldest first
+        self.looked_at = looked_at  # whether every output is, as soon as it is there
+        self.pending: dict[int, Pending] = {}  # what has to be finished before an output is read, oldest first
         self.found: dict[int, bool] = {}  # outputs of chains that must be finite: whether they are
         self.never_waits = gate.in_use(executor.device)
         table, clock = executor.scalars, executor.clock
@@ -330,7 +345,7 @@ class _Run:
                 return shuffle_indices(
                     self.executor.seed, self.step, operator.elements, operator.population, self.executor.clock
                 )
-        return self.executor.foreign(self, operator)
+        return self.executor.foreign(self, index, operator)
 
     def factors(self, operator: Contract) -> tuple[Matrix, Matrix]:
         """The operands of a product."""
@@ -349,8 +364,8 @@ class _Run:
 
     def _begin(self, index: int, operator: Contract) -> None:
         """A product that waits for threads with nothing to do; its operands wait with it, so only a few may."""
-        while len(self.pending) >= MOST_PENDING:
-            self.finished(next(iter(self.pending)))
+        while len(products := [i for i, work in self.pending.items() if isinstance(work, Later)]) >= MOST_PENDING:
+            self.finished(products[0])
         self.pending[index] = work = Later()
         self.outputs[index] = self._product(operator, work.start)
 

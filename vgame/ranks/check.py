@@ -8,7 +8,7 @@ who is wrong.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,9 +46,17 @@ class Shifted:
         self.group.note(step, doing)
 
     def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        return self.begin(pieces, sizes)()
+
+    def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
         """Part q is played by process q - 1."""
-        got = self.group.swap([*pieces[1:], pieces[0]], [*sizes[1:], sizes[0]])
-        return [got[-1], *got[:-1]]
+        arrive = self.group.begin([*pieces[1:], pieces[0]], [*sizes[1:], sizes[0]])
+
+        def turned() -> list[torch.Tensor]:
+            got = arrive()
+            return [got[-1], *got[:-1]]
+
+        return turned
 
 
 def digest(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ One primitive: every rank gives every other one a piece. Bytes are counted, so t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -25,6 +25,9 @@ class Group(Protocol):
 
     def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """Give piece q to rank q; get from each rank its piece, of so many words."""
+
+    def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
+        """The same; what comes is waited for when the answer is called, once."""
 
 
 def exchanged(group: Group, part: torch.Tensor, exchange: Exchange) -> torch.Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
@@ -21,10 +22,23 @@ from vgame.ranks.exchange import Group, exchanged
 from vgame.ranks.part import Drawn, Exchange, Part, Summed, part_of
 from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
 from vgame.ranks.split import Share
-from vgame.ranks.sums import summed
+from vgame.ranks.sums import MOST_PENDING, Sum, finish
 
 #: Says that every word that must be finite is.
 ALL_FINITE = 2**31 - 1
+
+
+class Waiting(NamedTuple):
+    """A sum over all ranks' terms on its way, which is finished with those that are under way besides."""
+
+    executor: RankExecutor
+    run: _Run
+
+    def finish(self) -> None:
+        self.executor.finish_sums(self.run)
+
+    def stop(self) -> None:
+        """Nothing: what is under way ends with the group."""
 
 
 class RankExecutor(Executor):
@@ -50,6 +64,7 @@ class RankExecutor(Executor):
         refuse_more_ranks(program, group.world)
         self.group, self.plan, self.shared = group, make_plan(program, group.world), program
         super().__init__(part_of(program, self.plan, group.rank), data, scalars, seed, mode, device)
+        self.waiting: list[tuple[int, Sum]] = []
         self.given: list[torch.Tensor] | None = None  # digests of what this rank gives, where they are collected
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -80,29 +95,46 @@ class RankExecutor(Executor):
     def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
         """This rank's part of the state after a step; loss and verdict are the whole step's."""
         assert tap is None, "a rank has no whole outputs"
+        self.waiting = []
         result = super().step(step, state)
         wrong = ALL_FINITE if result.not_finite is None else self.program.origins[result.not_finite]
         told = torch.tensor([wrong], dtype=torch.int32)
         first = min(int(t[0]) for t in self.group.swap([told] * self.group.world, [1] * self.group.world))
         return StepResult(result.state, result.loss, None if first == ALL_FINITE else first)
 
-    def foreign(self, run: _Run, operator: Operator) -> torch.Tensor:
+    def foreign(self, run: _Run, index: int, operator: Operator) -> torch.Tensor:
         if isinstance(operator, Exchange):
             part = run.flat(operator.operand).contiguous().cpu()
             if self.given is not None:
                 self.given.append(digest(part))
             return exchanged(self.group, part, operator).to(self.device)
         if isinstance(operator, Summed):
-            sums = operator.operator
-            one = sums.variant is Variant.SUM
-            terms = Summands(run.rows(sums)) if one else Products(*run.factors(sums))
-            shape = (1, sums.batch * sums.m, 1) if one else (sums.batch, sums.m, sums.n)
-            return summed(self.group, terms, shape, operator.split, operator.length).to(self.device)
+            return self._summed(run, index, operator)
         assert isinstance(operator, Drawn), f"unknown operator {operator}"
         drawn = operator.operator
         if isinstance(drawn, Philox):
             return random_words(self.seed, run.step, operator.origin, drawn.elements, self.clock)
         return shuffle_indices(self.seed, run.step, drawn.elements, drawn.population, self.clock)
+
+    def _summed(self, run: _Run, index: int, operator: Summed) -> torch.Tensor:
+        sums = operator.operator
+        one = sums.variant is Variant.SUM
+        terms = Summands(run.rows(sums)) if one else Products(*run.factors(sums))
+        shape = (1, sums.batch * sums.m, 1) if one else (sums.batch, sums.m, sums.n)
+        result = Sum(self.group, terms, shape, operator.split, operator.length)
+        self.waiting.append((index, result))
+        if operator.split is None or run.looked_at or len(self.waiting) == MOST_PENDING:
+            self.finish_sums(run)
+        else:
+            run.pending[index] = Waiting(self, run)
+        return result.out.to(self.device)
+
+    def finish_sums(self, run: _Run) -> None:
+        """Write the outputs of the sums that are under way."""
+        waiting, self.waiting = self.waiting, []
+        finish(self.group, [result for _, result in waiting])
+        for index, result in waiting:
+            run.outputs[index] = result.out.to(self.device)
 
     # ---- computed twice ----
 

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -39,16 +39,28 @@ class TorchGroup:
         self.health.step, self.health.doing = step, doing
 
     def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        out = torch.empty(sum(sizes), dtype=torch.int32)
-        self.sent += sum(4 * p.numel() for q, p in enumerate(pieces) if q != self.rank)
-        with self.health.waiting():
-            try:
-                dist.all_to_all_single(
-                    out, torch.cat(list(pieces)), list(sizes), [p.numel() for p in pieces], self.group
-                )
-            except RuntimeError as error:
-                raise self.health.diagnose(error) from None
-        return list(out.split(list(sizes)))
+        return self.begin(pieces, sizes)()
+
+    def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
+        out, given = torch.empty(sum(sizes), dtype=torch.int32), torch.cat(list(pieces))
+        counts = [p.numel() for p in pieces]
+        self.sent += 4 * (given.numel() - counts[self.rank])
+        with self._watched():
+            work = dist.all_to_all_single(out, given, list(sizes), counts, self.group, async_op=True)
+
+        def arrive() -> list[torch.Tensor]:
+            with self.health.waiting(), self._watched():
+                work.wait()
+            return list(out.split(list(sizes)))
+
+        return arrive
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.health.diagnose(error) from None
 
 
 def is_shared() -> bool:

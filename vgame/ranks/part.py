@@ -26,7 +26,7 @@ from vgame.program.operators import (
     operand_refs,
 )
 from vgame.program.program import Labels, Program, Source
-from vgame.ranks.plan import Form, Node, Plan
+from vgame.ranks.plan import Form, Node, Plan, copied_from
 from vgame.ranks.split import Share, Split, from_part, from_whole, nested, part_sizes, place
 
 
@@ -206,6 +206,9 @@ class _Maker:
             return ref
         if held is None or (ref, None) in self.made:
             return self._slice(self._form(ref, elements, None), elements, form, self._is_integer(ref))
+        if form is None and (source := copied_from(self.program, ref)):
+            copy, whole = self.program.operators[ref.index], self._form(source.ref, source.elements, None)
+            return self._emit(replace(copy, accesses=(replace(source, ref=whole),)))
         if form is not None and not nested(held, form) and not nested(form, held):
             return self._slice(self._form(ref, elements, None), elements, form, self._is_integer(ref))
         integer, here = self._is_integer(ref), self._form(ref, elements, held)

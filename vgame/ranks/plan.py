@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from vgame.errors import VgameError
 from vgame.program.operators import (
+    Access,
     ArgMax,
     Contract,
     Copy,
@@ -35,6 +36,8 @@ from vgame.ranks.split import Split, follow, from_part, nested, part_sizes, plac
 #: A sum over the samples with fewer elements is sent to everybody at once: what is computed from it costs less than
 #: sending it later.
 FEW = 1024
+#: The same of sums of numbers, which are normed over the samples: all ranks need them at once.
+FEW_MEANS = 4096
 #: Multiply-adds from which on a product of operands that everybody has is shared.
 WORTH = 1 << 16
 
@@ -105,11 +108,17 @@ class _Planner:
             for (ref, elements, _), form in zip(operand_refs(operator), reads, strict=True):
                 if self._cost(ref, elements, form) and ref.cls is RefClass.STATE:
                     self.moved.add(ref.index)
-                self.known.add((ref, form))
+                self._note(ref, form)
             few = isinstance(operator, Contract) and operator.elements < FEW and split not in self._followed(operator)
             self.nodes.append(Node(index, split, reads, None if few else split, terms))
             if isinstance(operator, Gather) and operator.table.cls is RefClass.DATA:
                 self.hints[index] = self._samples(operator)
+
+    def _note(self, ref: Ref, form: Form) -> None:
+        """That a tensor has been brought into a form."""
+        self.known.add((ref, form))
+        if form is None and (source := copied_from(self.program, ref)):
+            self._note(source.ref, None)
 
     def form(self, ref: Ref) -> Form:
         """How a tensor is held where it is made."""
@@ -146,7 +155,8 @@ class _Planner:
             form = self.form(ref)
             at = form and place((elements // operator.k, operator.k), form)
             if at and at.axis == 1:
-                own = [s for s in _own(operator) if s.digit >= self.world and operator.elements >= FEW]
+                few = FEW_MEANS if operator.variant is Variant.SUM else FEW
+                own = [s for s in _own(operator) if s.digit >= self.world and operator.elements >= few]
                 found += [(split, Split(form.digit, at.low)) for split in own or [None]]
         return found
 
@@ -189,6 +199,8 @@ class _Planner:
         held = self.form(ref)
         if held is None or held == form or (ref, form) in self.known:
             return 0
+        if form is None and (source := copied_from(self.program, ref)):
+            return self._cost(source.ref, source.elements, None)
         return elements if form is None or not _direct(held, form) else elements // self.world
 
     def reads(self, operator: Operator, split: Form) -> tuple[Form, ...] | None:
@@ -201,6 +213,17 @@ class _Planner:
             held = [(a, self.form(a.ref)) for a in operator.accesses]
             return tuple(s if s and from_part(a, operator.sizes, split, s, split.digit) else None for a, s in held)
         return _reads(operator, split)
+
+
+def copied_from(program: Program, ref: Ref) -> Access | None:
+    """Of a copy that has more words than what it is made of (the patches of a convolution): that, which is exchanged in
+    its place where all ranks need the whole."""
+    operator = program.operators[ref.index] if ref.cls is RefClass.OPERATOR else None
+    if not isinstance(operator, Copy) or len(operator.accesses) > 1:
+        return None
+    access = operator.accesses[0]
+    fewer = access.ref.cls is RefClass.OPERATOR and access.elements < operator.elements
+    return access if fewer else None
 
 
 def _direct(held: Split, form: Split) -> bool:

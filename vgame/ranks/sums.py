@@ -7,7 +7,8 @@ sum rounds it, or asks all ranks for exact digits of theirs (docs/numerics-produ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -18,48 +19,96 @@ from vgame.ranks.split import Share, Split, place
 Tensor = torch.Tensor
 
 
-def summed(group: Group, terms: Terms, shape: tuple[int, int, int], split: Split | None, length: int) -> Tensor:
-    """RN32 of this rank's part (None: all) of sums of that shape, of `length` terms each."""
-    mine = terms.approximate()
-    cuts = [Cut(shape, split, Share(q, group.world)) for q in range(group.world)]
-    own, sizes = cuts[group.rank], [s.cpu() for s in mine.sizes]
-    depth = torch.tensor([mine.depth], dtype=torch.float64)
-    given = [torch.cat([depth, *cut.of(mine.sums.cpu(), sizes)]) for cut in cuts]
-    got = _swap(group, given, [given[group.rank].numel()] * group.world)
-    total, *sizes = (_added(column) for column in zip(*(own.pieces(g[1:]) for g in got), strict=True))
-    out, places, magnitudes = rounded(total, terms.factors(sizes), weight([int(g[0]) for g in got]))
-    flat = out.view(-1)
+#: So many sums may be on their way at a time; their operands wait with them.
+MOST_PENDING = 8
+
+
+class Sum:
+    """One operator's sums on their way. `out`: RN32 of this rank's part (None: all) of sums of that shape, of `length`
+    terms each; flat, written by `finish`."""
+
+    def __init__(
+        self, group: Group, terms: Terms, shape: tuple[int, int, int], split: Split | None, length: int
+    ) -> None:
+        self.group, self.terms, self.length, self.shared = group, terms, length, split is not None
+        cuts = [Cut(shape, split, Share(q, group.world)) for q in range(group.world)]
+        mine = terms.approximate()
+        self.cut, self.device, sizes = cuts[group.rank], mine.sums.device, [s.cpu() for s in mine.sizes]
+        self.out = torch.empty(math.prod(self.cut.part), dtype=torch.float32)
+        depth = torch.tensor([mine.depth], dtype=torch.float64)
+        given = [torch.cat([depth, *cut.of(mine.sums.cpu(), sizes)]) for cut in cuts]
+        self.arrive = _begin(group, given, [given[group.rank].numel()] * group.world)
+
+    def round(self) -> None:
+        """Decide what can be; the places that are left, and their magnitudes."""
+        got = self.arrive()
+        total, *sizes = (_added(column) for column in zip(*(self.cut.pieces(g[1:]) for g in got), strict=True))
+        out, self.places, self.magnitudes = rounded(
+            total, self.terms.factors(sizes), weight([int(g[0]) for g in got])
+        )
+        self.out.copy_(out.view(-1))
+
+    def digits(self, positions: Tensor, magnitudes: Tensor, every: bool) -> Tensor:
+        """This rank's, of sums at positions in all of them."""
+        levels = scales(magnitudes, self.length, every)
+        return self.terms.digits(positions.to(self.device), levels.to(self.device)).cpu().reshape(-1)
+
+    def settle(self, answers: Sequence[Tensor], every: bool) -> None:
+        """Decide places by all ranks' digits; others are left."""
+        levels = scales(self.magnitudes, self.length, every)
+        digits = _added([answer.view(len(levels) + 2, self.places.numel()) for answer in answers])
+        words, sure = certain(digits, levels, self.length)
+        self.out[self.places[sure]] = words[sure]
+        self.places, self.magnitudes = self.places[~sure], self.magnitudes[~sure]
+
+    def answer_words(self, every: bool) -> int:
+        """Numbers that a rank answers to this one."""
+        return (len(scales(self.magnitudes, self.length, every)) + 2) * self.places.numel()
+
+
+def finish(group: Group, sums: Sequence[Sum]) -> None:
+    """Write the outputs of sums that all ranks finish in the same order."""
+    for one in sums:
+        one.round()
+    asked = True
     for every in (False, True):
-        asked = _asked(group, own.positions(places), magnitudes)
-        if asked is None:
-            break
-        told = [terms.digits(p.to(mine.sums.device), scales(s, length, every).to(mine.sums.device)) for p, s in asked]
-        levels = scales(magnitudes, length, every)
-        size = (len(levels) + 2, places.numel())
-        answers = _swap(group, [t.cpu() for t in told], [size[0] * size[1]] * group.world)
-        digits = _added([answer.view(size) for answer in answers])
-        words, sure = certain(digits, levels, length)
-        flat[places[sure]] = words[sure]
-        places, magnitudes = places[~sure], magnitudes[~sure]
-    assert not places.numel(), "all digits decide every sum"
-    return flat
+        alike = [s for s in sums if not s.shared and s.places.numel()]  # all ranks see the same places open
+        answers = [s.digits(s.places, s.magnitudes, every) for s in alike]
+        for one, answer in zip(alike, answers, strict=True):
+            one.settle(_swap(group, [answer] * group.world, [answer.numel()] * group.world), every)
+        parted = [s for s in sums if s.shared and asked]
+        asked = bool(parted) and _ask(group, parted, every)
+    assert not any(s.places.numel() for s in sums), "all digits decide every sum"
 
 
-def _asked(group: Group, positions: Tensor, magnitudes: Tensor) -> list[tuple[Tensor, Tensor]] | None:
-    """What each rank asks for: positions in all of the sums, and their magnitudes; None where nobody asks."""
-    count = torch.tensor([positions.numel()], dtype=torch.float64)
-    counts = [int(c) for c in _swap(group, [count] * group.world, [1] * group.world)]
-    if not any(counts):
-        return None
-    given = torch.cat([positions.double(), magnitudes])
-    got = _swap(group, [given] * group.world, [2 * c for c in counts])
-    return [(g[:c].long(), g[c:]) for g, c in zip(got, counts, strict=True)]
+def _ask(group: Group, sums: Sequence[Sum], every: bool) -> bool:
+    """One round of questions and answers about all of these sums; whether any rank asked."""
+    counts = torch.tensor([s.places.numel() for s in sums], dtype=torch.float64)
+    asked = [c.long().tolist() for c in _swap(group, [counts] * group.world, [len(sums)] * group.world)]
+    if not any(map(any, asked)):
+        return False
+    given = torch.cat([x for s in sums for x in (s.cut.positions(s.places).double(), s.magnitudes)])
+    questions = _swap(group, [given] * group.world, [2 * sum(number) for number in asked])
+    answers = []
+    for numbers, question in zip(asked, questions, strict=True):
+        pieces = question.split([n for number in numbers for n in (number, number)])
+        pairs = zip(sums, pieces[::2], pieces[1::2], strict=True)
+        answers.append(torch.cat([s.digits(p.long(), m, every) for s, p, m in pairs]))
+    sizes = [s.answer_words(every) for s in sums]
+    got = [g.split(sizes) for g in _swap(group, answers, [sum(sizes)] * group.world)]
+    for n, one in enumerate(sums):
+        one.settle([g[n] for g in got], every)
+    return True
+
+
+def _begin(group: Group, pieces: Sequence[Tensor], sizes: Sequence[int]) -> Callable[[], list[Tensor]]:
+    """A swap of binary64 numbers that is waited for later."""
+    arrive = group.begin([p.reshape(-1).view(torch.int32) for p in pieces], [2 * s for s in sizes])
+    return lambda: [g.clone().view(torch.float64) for g in arrive()]
 
 
 def _swap(group: Group, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-    """Of binary64 numbers."""
-    words = [p.reshape(-1).view(torch.int32) for p in pieces]
-    return [g.clone().view(torch.float64) for g in group.swap(words, [2 * s for s in sizes])]
+    return _begin(group, pieces, sizes)()
 
 
 def _added(column: Sequence[Tensor]) -> Tensor:

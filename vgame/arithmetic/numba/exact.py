@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba.compiled import add, compile_loop, flat
@@ -259,3 +260,35 @@ def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: 
         _exact(given, shape, (*a, norms[0]), (*b, norms[1]), shared, in_line, ratio, error, target, to, first, last)
 
     share(given.size, a[2].size, run)
+
+
+@compile_loop
+def _digits(positions, shape, x, x_rows, x_columns, y, y_rows, y_columns, in_line, sigma, ratio, out, first, last):
+    """out [4, e]: _sweep's sums of the products at positions first..last-1; every batch has its own operands."""
+    rows, columns = shape
+    sums, memory = np.empty((4, LANES)), np.empty((2, LANES, TERMS + APART), np.float32)
+    left, right = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    places = np.empty((2, LANES), np.int64)
+    for start in range(first, last, LANES):
+        count = min(LANES, last - start)
+        for e in range(count):
+            u, n = positions[start + e] // columns, positions[start + e] % columns
+            left[e], right[e] = x_rows[u], y_rows[u // rows * columns + n]
+        scale = sigma[start : start + count]
+        _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, scale, ratio, sums, memory, places)
+        out[:, start : start + count] = sums[:, :count]
+
+
+def product_digits(positions: Tensor, shape: tuple[int, int], a: tuple, b: tuple, scales: Tensor) -> Tensor:
+    """(digit, second digit, rest, the rest's magnitudes) [4, sums] of the products at flat positions (int64) of
+    [B, M, N]; shape: (M, N). Twin: torch/exact.py, digits_of with two scales. a, b: as for exact_products, of B batches
+    each."""
+    out, sigma = np.zeros((4, positions.numel())), scales[0].numpy()
+    ratio = float(scales[1, 0] / scales[0, 0]) if positions.numel() else 1.0
+    in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
+
+    def run(first: int, last: int) -> None:
+        _digits(positions.numpy(), shape, *a, *b, in_line, sigma, ratio, out, first, last)
+
+    share(positions.numel(), a[2].size, run)
+    return torch.from_numpy(out)

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba import compiled
+from vgame.arithmetic.numba.exact import product_digits
 from vgame.arithmetic.numba.rounding_test import round_pass
 from vgame.arithmetic.torch.exact import Rows, all_levels, digits_of, scales_of, settled
 from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix
-from vgame.arithmetic.torch.products import Tile, part_of, shared_tiles
+from vgame.arithmetic.torch.products import Tile, part_of, places_of, shared_tiles
 from vgame.arithmetic.torch.rounding_test import SLACK, canonical_nan, weigh
 from vgame.arithmetic.torch.sums import partial_sums
 from vgame.arithmetic.workspace import widen
@@ -80,6 +81,8 @@ class Products:
 
     def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
         rows, columns = self.a.shape[1], self.b.shape[1]
+        if len(scales) == FIRST and compiled.in_use(positions.device):
+            return product_digits(positions, (rows, columns), places_of(self.a), places_of(self.b), scales)
         i, m, n = positions // (rows * columns), positions // columns % rows, positions % columns
 
         def products(e: Tensor, k: slice) -> Tensor:

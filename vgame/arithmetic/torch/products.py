@@ -281,7 +281,7 @@ class Tile:
     def _sum_compiled(self, rest: Tensor, error: float) -> None:
         """The exact tier in compiled loops; error: bound of a rounded sum, per sum of magnitudes."""
         bounds = self.norm_a * SLACK, self.norm_b
-        compiled_exact.exact_products(rest, _places(self.a), _places(self.b), bounds, error, self.out)
+        compiled_exact.exact_products(rest, places_of(self.a), places_of(self.b), bounds, error, self.out)
 
     def _all_exact(self) -> bool:
         """Whether the exactness test holds for every pair of rows at once, as it does for integers and other low-bit
@@ -329,7 +329,7 @@ class Tile:
         """Of the signs of the exact sums at a few positions less these words."""
         if not self.compiled:
             return self.sums_to_odd(flat) - words
-        sides = ((*_places(x), x.shape[0] == 1) for x in (self.a, self.b))
+        sides = ((*places_of(x), x.shape[0] == 1) for x in (self.a, self.b))
         rest, unsure = remainders(flat, words, tuple(self.out.shape[1:]), *sides)
         if bool(unsure.any()):
             rest[unsure] = self.sums_to_odd(flat[unsure]) - words[unsure]
@@ -355,7 +355,7 @@ class Tile:
                 self.out[i, m, n][at] = value.float().add_(0.0)
 
 
-def _places(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def places_of(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(memory, where the rows begin, where their terms lie from there) of an operand [B, R, K]."""
     if isinstance(x, IndexedMatrix):
         return x.memory.numpy(), x.rows.reshape(-1), x.columns
