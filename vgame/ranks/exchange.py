@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from vgame.ranks.part import Exchange
+from vgame.ranks.part import Exchange, Looked
 from vgame.ranks.split import Share, cells
 
 
@@ -71,3 +71,29 @@ def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tenso
     shapes = [shape(width, need) for width in widths]
     got = group.swap(pieces, [torch.Size(s).numel() for s in shapes])
     return torch.cat([g.view(s) for g, s in zip(got, shapes, strict=True)], mine).reshape(-1)
+
+
+def looked_up(
+    group: Group, index: torch.Tensor, table: torch.Tensor, fill: torch.Tensor, looked: Looked
+) -> torch.Tensor:
+    """Rows of a table of which each rank has a part: [indices, width]; `fill` where there is no such row. Who has a row
+    that another rank needs is asked for it; if none does, as mostly, all know it after one exchange."""
+    width, shares = looked.operator.width, _shares(group)
+    ends = torch.tensor([share.cut(looked.held.digit)[1] * looked.held.inner // width for share in shares])
+    begin = shares[group.rank].cut(looked.held.digit)[0] * looked.held.inner // width
+    rows, wanted = table.view(torch.int32).view(-1, width), index.long()
+    owner = torch.where((wanted >= 0) & (wanted < looked.rows), torch.searchsorted(ends, wanted, right=True), -1)
+    out = fill.view(torch.int32).expand(wanted.numel(), width).clone()
+    places = [(owner == rank).nonzero().squeeze(-1) for rank in range(group.world)]
+    out[places[group.rank]] = rows[wanted[places[group.rank]] - begin]
+    numbers = torch.tensor([0 if q == group.rank else p.numel() for q, p in enumerate(places)], dtype=torch.int32)
+    asked = torch.stack(group.swap([numbers] * group.world, [group.world] * group.world))  # [who asks, whom]
+    if bool(asked.any()):
+        mine = asked[:, group.rank].tolist()
+        questions = [wanted[p].int() if n else index.new_empty(0) for p, n in zip(places, numbers.tolist(), strict=True)]
+        came = group.swap(questions, mine)
+        answers = group.swap([rows[q.long() - begin].reshape(-1) for q in came], (numbers * width).tolist())
+        for place, number, answer in zip(places, numbers.tolist(), answers, strict=True):
+            if number:
+                out[place] = answer.view(-1, width)
+    return out.view(table.dtype)

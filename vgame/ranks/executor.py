@@ -12,14 +12,14 @@ from typing import NamedTuple
 import torch
 
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
-from vgame.arithmetic.torch.partial import Products, Summands
+from vgame.arithmetic.torch.partial import Nothing, Products, Summands, Terms
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap, _Run
 from vgame.program.operators import Operator, Philox, Ref, RefClass, Variant
 from vgame.program.program import Program
 from vgame.ranks.check import Shifted, check, digest
-from vgame.ranks.exchange import Group, exchanged
-from vgame.ranks.part import Drawn, Exchange, Part, Summed, part_of
+from vgame.ranks.exchange import Group, exchanged, looked_up
+from vgame.ranks.part import Drawn, Exchange, Looked, Part, Summed, part_of
 from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
 from vgame.ranks.split import Share
 from vgame.ranks.sums import MOST_PENDING, Sum, finish
@@ -110,6 +110,11 @@ class RankExecutor(Executor):
             return exchanged(self.group, part, operator).to(self.device)
         if isinstance(operator, Summed):
             return self._summed(run, index, operator)
+        if isinstance(operator, Looked):
+            gather = operator.operator
+            index, table = run.shaped(gather.index, (gather.count,)), run.flat(gather.table)
+            fill = self.immediate(gather.fill, gather.integer)
+            return looked_up(self.group, index.cpu(), table.cpu(), fill.cpu(), operator).to(self.device)
         assert isinstance(operator, Drawn), f"unknown operator {operator}"
         drawn = operator.operator
         if isinstance(drawn, Philox):
@@ -119,7 +124,10 @@ class RankExecutor(Executor):
     def _summed(self, run: _Run, index: int, operator: Summed) -> torch.Tensor:
         sums = operator.operator
         one = sums.variant is Variant.SUM
-        terms = Summands(run.rows(sums)) if one else Products(*run.factors(sums))
+        if operator.empty:
+            terms: Terms = Nothing()
+        else:
+            terms = Summands(run.rows(sums)) if one else Products(*run.factors(sums))
         shape = (1, sums.batch * sums.m, 1) if one else (sums.batch, sums.m, sums.n)
         result = Sum(self.group, terms, shape, operator.split, operator.length)
         self.waiting.append((index, result))

@@ -27,7 +27,7 @@ from vgame.program.operators import (
 )
 from vgame.program.program import Labels, Program, Source
 from vgame.ranks.plan import Form, Node, Plan, copied_from
-from vgame.ranks.split import Share, Split, from_part, from_whole, nested, part_sizes, place
+from vgame.ranks.split import Share, Slice, Split, from_part, from_whole, nested, part_sizes, place, same_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,31 @@ class Summed:
     split: Form
     length: int
     elements: int
+    empty: bool  # whether this rank has no terms
     integer = False
+
+    @property
+    def reads(self) -> tuple[tuple[Ref, int, bool | None], ...]:
+        """As vgame.program.operators.operand_refs."""
+        return operand_refs(self.operator)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Rows of a table of which each rank has some, `held` so; `operator` has this rank's indices, in the whole table of
+    `rows` rows, and its part of that. An operator of no program."""
+
+    operator: Gather
+    held: Split
+    rows: int
+
+    @property
+    def elements(self) -> int:
+        return self.operator.elements
+
+    @property
+    def integer(self) -> bool:
+        return self.operator.integer
 
     @property
     def reads(self) -> tuple[tuple[Ref, int, bool | None], ...]:
@@ -134,7 +158,9 @@ class _Maker:
 
     def _operator(self, node: Node) -> Ref:
         operator = self.program.operators[node.index]
-        if isinstance(operator, Map | Copy):
+        if isinstance(node.held, Slice):
+            made = self._sliced(operator, node.held)
+        elif isinstance(operator, Map | Copy):
             made = self._indexed(operator, node)
         else:
             reads = zip(operand_refs(operator), node.reads, strict=True)
@@ -142,7 +168,10 @@ class _Maker:
             made = self._summed(operator, node, refs) if node.terms else self._rows(operator, node, refs)
         ref, here = Ref(RefClass.OPERATOR, node.index), self._emit(made, node.index)
         self.made[ref, node.split] = here
-        if node.held != node.split:
+        if isinstance(node.held, Slice):
+            del self.made[ref, None]
+            self.made[ref, node.held] = here
+        elif node.held != node.split:
             self._form(ref, operator.elements, node.held)
         return here
 
@@ -176,19 +205,33 @@ class _Maker:
                 return replace(operator, batch=sizes[0], m=sizes[1], n=sizes[2], a=refs[0], b=b)
             case Gather(count=count, width=columns):
                 sizes = _fewer((count, columns), split, width)
+                if node.reads[1] and (split is None or place((count, columns), split).axis == 0):
+                    words = self.share.elements(node.reads[1], operator.rows * columns)
+                    here = replace(operator, count=sizes[0], rows=words // columns, index=refs[0], table=refs[1])
+                    return Looked(here, node.reads[1], operator.rows)
                 return replace(operator, count=sizes[0], width=sizes[1], index=refs[0], table=refs[1])
             case ReduceMax() | ArgMax():
                 per_row = operator.elements // operator.rows
                 return replace(operator, rows=_fewer((operator.rows, per_row), split, width)[0], operand=refs[0])
         return Drawn(operator, node.index)
 
+    def _sliced(self, operator: Operator, held: Slice) -> Operator:
+        """This rank's words of a slice; one that nobody reads, where there are none."""
+        assert isinstance(operator, Copy), "slices are copies"
+        access, (low, high) = operator.accesses[0], held.range(self.share)
+        here = self._form(access.ref, access.elements, held.base)
+        begin = self.share.cut(held.base.digit)[0] * held.base.inner
+        dim = Dim(self.share.elements(held.base, access.elements), low - begin if high > low else 0)
+        return Copy((max(high - low, 1),), (replace(access, ref=here, dims=(dim,)),), operator.integer)
+
     def _summed(self, operator: Operator, node: Node, refs: list[Ref]) -> Summed:
         """Sums over this rank's terms."""
         assert isinstance(operator, Contract) and node.terms, "only sums have terms"
         k = self.share.elements(node.terms, operator.k)
+        empty, k = k == 0, max(k, 1)
         b = refs[1] if len(refs) > 1 else operator.b
         elements = self.share.elements(node.split, operator.elements)
-        return Summed(replace(operator, k=k, a=refs[0], b=b), node.split, operator.k, elements)
+        return Summed(replace(operator, k=k, a=refs[0], b=b), node.split, operator.k, elements, empty)
 
     # ---- forms ----
 
@@ -204,6 +247,8 @@ class _Maker:
         held = self._held(ref)
         if held == form:
             return ref
+        if held and form and same_part(held, form, self.share.world):
+            return self._form(ref, elements, held)
         if held is None or (ref, None) in self.made:
             return self._slice(self._form(ref, elements, None), elements, form, self._is_integer(ref))
         if form is None and (source := copied_from(self.program, ref)):

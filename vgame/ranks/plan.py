@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from vgame.errors import VgameError
+from vgame.execute.layout import row_major
 from vgame.program.operators import (
+    BROADCAST,
     Access,
     ArgMax,
     Contract,
@@ -31,7 +34,7 @@ from vgame.program.operators import (
     operand_refs,
 )
 from vgame.program.program import Program
-from vgame.ranks.split import Split, follow, from_part, nested, part_sizes, place
+from vgame.ranks.split import Slice, Split, follow, from_part, nested, part_sizes, place, same_part
 
 #: A sum over the samples with fewer elements is sent to everybody at once: what is computed from it costs less than
 #: sending it later.
@@ -52,8 +55,8 @@ class Node:
     index: int
     split: Form
     reads: tuple[Form, ...]
-    held: Form
-    terms: Form = None
+    held: Form | Slice
+    terms: Split | Slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +69,22 @@ class Plan:
 
 
 def make_plan(program: Program, world: int) -> Plan:
-    """State tensors that are read and written in one and the same split stay split; found by trying, without fixing
-    those that did not."""
+    """State tensors that are read and written in one and the same split stay split, but no weights, which would cut
+    the layers; found by trying, without fixing those that did not."""
     kept: dict[int, Split] = {}
+    weights = {
+        ref.index
+        for operator in program.operators
+        if isinstance(operator, Contract | Gather | Copy)
+        for ref, _, _ in operand_refs(operator)
+        if ref.cls is RefClass.STATE
+    }
     planner = _Planner(program, world, kept)
     planner.run()
     kept = {
         t: form
         for t, s in enumerate(program.sources)
-        if (form := planner.form(s.ref)) and s.ref.cls is RefClass.OPERATOR
+        if (form := planner.form(s.ref)) and s.ref.cls is RefClass.OPERATOR and t not in weights
     }
     while True:
         planner = _Planner(program, world, kept)
@@ -100,8 +110,21 @@ class _Planner:
     known: set[tuple[Ref, Form]] = field(default_factory=set)  # forms that have been paid for
     moved: set[int] = field(default_factory=set)  # kept state tensors that were needed in another form
 
+    @cached_property
+    def readers(self) -> list[list[Operator]]:
+        """Of each operator's output."""
+        found: list[list[Operator]] = [[] for _ in self.program.operators]
+        for operator in self.program.operators:
+            for ref, _, _ in operand_refs(operator):
+                if ref.cls is RefClass.OPERATOR:
+                    found[ref.index].append(operator)
+        return found
+
     def run(self) -> None:
         for index, operator in enumerate(self.program.operators):
+            if piece := self._slice(index, operator):
+                self.nodes.append(Node(index, None, (piece.base,), piece))
+                continue
             split, terms = self._choose(operator)
             reads = (terms,) * len(operand_refs(operator)) if terms else self.reads(operator, split)
             assert reads is not None, f"operator {index} cannot be split as {split}"
@@ -123,7 +146,8 @@ class _Planner:
     def form(self, ref: Ref) -> Form:
         """How a tensor is held where it is made."""
         if ref.cls is RefClass.OPERATOR:
-            return self.nodes[ref.index].held
+            held = self.nodes[ref.index].held
+            return None if isinstance(held, Slice) else held
         return self.kept.get(ref.index) if ref.cls is RefClass.STATE else None
 
     def _samples(self, operator: Gather) -> Split:
@@ -132,6 +156,21 @@ class _Planner:
         wide = isinstance(rows, Map) and len(rows.sizes) > 1 and rows.sizes[0] > 1
         digit = rows.sizes[0] if wide else operator.count
         return Split(digit, operator.elements // digit)
+
+    def _read(self, access: Access, sizes: tuple[int, ...], split: Split) -> Form:
+        """The form in which a part of a map or a copy reads an operand: as it is held, where that will do, else in
+        another split, else whole."""
+        held = self.form(access.ref)
+        if held is None or from_part(access, sizes, split, held, split.digit):
+            return held
+        return None if (access.ref, None) in self.known else _wanted(access, sizes, split)
+
+    def _rows_held(self, operator: Gather) -> Form:
+        """How the table is held, where ranks have whole rows of it, one rank's after the other's."""
+        held = self.form(operator.table)
+        whole = operator.rows * operator.width
+        rows = held and held.digit * held.inner == whole and held.inner % operator.width == 0
+        return held if rows else None
 
     # ---- one operator ----
 
@@ -144,8 +183,27 @@ class _Planner:
         costs = [c for c in costs if c[0] is not None]
         return options[min(costs)[1]] if costs else (None, None)
 
-    def _by_terms(self, operator: Operator) -> list[tuple[Form, Split]]:
+    def _slice(self, index: int, operator: Operator) -> Slice | None:
+        """A piece of a tensor that is too long for one sum, where it is only added up."""
+        if not isinstance(operator, Copy) or len(operator.accesses) > 1 or len(operator.sizes) > 1:
+            return None
+        access, readers = operator.accesses[0], self.readers[index]
+        held = self.form(access.ref)
+        plain = access.targets == ((0, 1),) and access.dims[0].divisor == 1 and access.dims[0].offset >= 0
+        if held is None or not plain or held.digit * held.inner != access.dims[0].size:
+            return None
+        only_added = readers and all(
+            isinstance(op, Contract) and op.variant is Variant.SUM and op.k == operator.elements and not op.bfloat16
+            for op in readers
+        )
+        return Slice(held, access.dims[0].offset, access.dims[0].offset + operator.elements) if only_added else None
+
+    def _by_terms(self, operator: Operator) -> list[tuple[Form, Split | Slice]]:
         """(split of the output, of the terms) where ranks may add up the terms that they have."""
+        if isinstance(operator, Contract) and operator.a.cls is RefClass.OPERATOR:
+            held = self.nodes[operator.a.index].held
+            if isinstance(held, Slice):
+                return [(None, held)]
         if not isinstance(operator, Contract) or operator.variant is Variant.ONE_HOT or operator.bfloat16:
             return []
         if operator.batch > 1 and (operator.shared_a or operator.shared_b):
@@ -199,6 +257,8 @@ class _Planner:
         held = self.form(ref)
         if held is None or held == form or (ref, form) in self.known:
             return 0
+        if form is not None and same_part(held, form, self.world):
+            return 0
         if form is None and (source := copied_from(self.program, ref)):
             return self._cost(source.ref, source.elements, None)
         return elements if form is None or not _direct(held, form) else elements // self.world
@@ -207,12 +267,25 @@ class _Planner:
         """The form in which a part of the output needs each operand; None where there is no such part."""
         if split is None:
             return (None,) * len(operand_refs(operator))
+        if isinstance(operator, Gather) and (table := self._rows_held(operator)):
+            at = place((operator.count, operator.width), split)
+            return (Split(split.digit, at.low), table) if at and at.axis == 0 else None
         if isinstance(operator, Map | Copy):
             if part_sizes(operator.sizes, split, split.digit) is None:
                 return None
-            held = [(a, self.form(a.ref)) for a in operator.accesses]
-            return tuple(s if s and from_part(a, operator.sizes, split, s, split.digit) else None for a, s in held)
+            return tuple(self._read(a, operator.sizes, split) for a in operator.accesses)
         return _reads(operator, split)
+
+
+def _wanted(access: Access, sizes: tuple[int, ...], split: Split) -> Form:
+    """The split of an operand of which a part of the output reads the rank's part only; None where there is none."""
+    at = place(sizes, split)
+    target, c = access.targets[at.axis] if at else (BROADCAST, 0)
+    if target == BROADCAST or c <= 0:
+        return None
+    stride = row_major(tuple(d.size for d in access.dims))[target]
+    wanted = Split(split.digit, at.low * c * stride)
+    return wanted if from_part(access, sizes, split, wanted, split.digit) else None
 
 
 def copied_from(program: Program, ref: Ref) -> Access | None:

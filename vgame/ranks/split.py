@@ -44,9 +44,36 @@ class Share:
         low, high = self.cut(digit)
         return high - low
 
-    def elements(self, split: Split | None, elements: int) -> int:
+    def elements(self, split: Split | Slice | None, elements: int) -> int:
         """The words of a part; without a split, of the whole tensor."""
+        if isinstance(split, Slice):
+            low, high = split.range(self)
+            return high - low
         return elements if split is None else elements // split.digit * self.width(split.digit)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Words start..stop-1 of a tensor whose parts, split in `base`, follow each other: a rank holds those of its part,
+    perhaps none."""
+
+    base: Split
+    start: int
+    stop: int
+
+    def range(self, share: Share) -> tuple[int, int]:
+        """[low, high): what a rank holds, counted in the tensor."""
+        low, high = (d * self.base.inner for d in share.cut(self.base.digit))
+        first = max(self.start, low)
+        return first, max(first, min(self.stop, high))
+
+
+def same_part(first: Split, second: Split, world: int) -> bool:
+    """Whether every rank holds the same words in both splits."""
+    if first.digit * first.inner != second.digit * second.inner:
+        return False
+    cuts = ([Share(rank, world).cut(s.digit)[0] * s.inner for rank in range(world)] for s in (first, second))
+    return next(cuts) == next(cuts)
 
 
 @dataclass(frozen=True, slots=True)

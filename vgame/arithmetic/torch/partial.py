@@ -112,6 +112,19 @@ class Summands:
         return _digits(terms, positions, scales)
 
 
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No terms of a sum to which other ranks have some."""
+
+    def approximate(self) -> Approximate:
+        return Approximate(torch.zeros(1, 1, 1, dtype=torch.float64), (torch.zeros(1, 1, dtype=torch.float64),), 1)
+
+    factors = staticmethod(Summands.factors)
+
+    def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
+        return torch.zeros(len(scales) + 2, positions.numel(), dtype=torch.float64)
+
+
 def _rows(x: Matrix, chosen: Tensor, k: slice) -> Tensor:
     """Some terms of some of the B * R rows."""
     if isinstance(x, IndexedMatrix):
