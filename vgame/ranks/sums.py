@@ -104,7 +104,7 @@ def _ask(group: Group, sums: Sequence[Sum], every: bool) -> bool:
 def _begin(group: Group, pieces: Sequence[Tensor], sizes: Sequence[int]) -> Callable[[], list[Tensor]]:
     """A swap of binary64 numbers that is waited for later."""
     arrive = group.begin([p.reshape(-1).view(torch.int32) for p in pieces], [2 * s for s in sizes])
-    return lambda: [g.clone().view(torch.float64) for g in arrive()]
+    return lambda: [g.view(torch.float64) for g in arrive()]
 
 
 def _swap(group: Group, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
