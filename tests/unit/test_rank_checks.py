@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 from rank_groups import LocalGroup, single_root, together
 from test_rank_splits import prepared, rows_task, shared_state_root
 
+from vgame.arithmetic.torch.vendor import NATIVE, Vendor, using
 from vgame.execute.kernels import Correct
-from vgame.program.operators import Contract
+from vgame.program.operators import Contract, Variant
 from vgame.ranks.executor import RankExecutor
 from vgame.ranks.health import RankError
+from vgame.ranks.part import Summed, part_of
+from vgame.ranks.plan import make_plan
 
 
 class Broken(Correct):
@@ -34,12 +39,17 @@ def bundle():
     return prepared(rows_task(8))
 
 
-def errors(bundle, world: int, broken: int | None, times: int = 10**9) -> list[str]:
-    """What every rank says after two steps that are both computed twice; its state root, if nothing."""
+def errors(bundle, world: int, broken: int | None, times: int = 10**9, vendor: Vendor | None = None) -> list[str]:
+    """What every rank says after two steps that are both computed twice; its state root, if nothing. The broken one's
+    products are wrong, or its library is."""
 
     def work(group: LocalGroup) -> str:
+        with using(vendor) if vendor and group.rank == broken else nullcontext():
+            return steps(group)
+
+    def steps(group: LocalGroup) -> str:
         executor = RankExecutor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, "cpu", group)
-        if group.rank == broken:
+        if group.rank == broken and vendor is None:
             first = next(op for op in executor.program.operators if isinstance(op, Contract))
             executor.kernels = Broken((first.batch, first.m, first.n), times)
         state = executor.to_device(bundle.state)
@@ -70,3 +80,24 @@ def test_a_flipped_bit_is_named(bundle, world, broken):
 def test_a_fault_that_does_not_come_again_is_told(bundle):
     told = errors(bundle, 3, 1, times=1)
     assert "at step 1 a rank computed other bits once, and not again" in told[0]
+
+
+@pytest.mark.parametrize(("world", "broken"), [(2, 0), (2, 1), (3, 1), (4, 3)])
+def test_a_rank_that_adds_up_its_terms_wrongly_is_named(world, broken):
+    """Its error is the same in both plays, and so are the words; the sums of one part are compared, and the exact terms
+    say who is wrong."""
+    bundle = prepared(rows_task(240))
+
+    def part(rank: int) -> list:
+        return part_of(bundle.program, make_plan(bundle.program, world), rank).operators
+
+    last = [op.operator for op in part(broken) if isinstance(op, Summed) and op.operator.variant is Variant.DOT][-1]
+
+    def product(a, b, out):
+        NATIVE.product(a, b, out)
+        if tuple(out.shape[1:]) == (last.m, last.n) and a.shape[2] == last.k:
+            out[0, 0] += 1.0
+
+    told = errors(bundle, world, broken, vendor=replace(NATIVE, product=product))
+    assert re.match(f"rank {broken} computes other bits: step 1, operator .* whose terms it adds up wrongly", told[0]), told[0]
+    assert told[1:] == [f"{told[0]} (said)"] * (world - 1), "one sentence, said by one rank"

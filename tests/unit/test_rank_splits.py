@@ -20,10 +20,12 @@ from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import VgameError
 from vgame.program.lowering import builder
-from vgame.program.operators import Access, Contract, Copy, Dim, Map, Ref, RefClass
+from vgame.program.operators import Access, Contract, Copy, Dim, Gather, Map, Ref, RefClass, Variant
 from vgame.ranks.executor import RankExecutor
+from vgame.ranks.exchange import looked_up
+from vgame.ranks.part import Looked, Summed, part_of
 from vgame.ranks.plan import make_plan, shared_work
-from vgame.ranks.split import Share, Split, from_part, from_whole, part_sizes, place
+from vgame.ranks.split import Share, Slice, Split, from_part, from_whole, part_sizes, place
 from vgame.tasks import digits, shipped
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 30
@@ -90,7 +92,8 @@ class Rows(nn.Module):
 def rows_task(batch: int, **options) -> vgame.Task:
     torch.manual_seed(1)
     model = Rows()
-    data = {"x": torch.randn(60, 24), "y": torch.arange(60) % 12}
+    samples = max(60, batch)
+    data = {"x": torch.randn(samples, 24), "y": torch.arange(samples) % 12}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
     return vgame.Task(
         model, lambda m, b: nn.functional.cross_entropy(m(b["x"]), b["y"]), optimizer, data, batch, clip=0.1, **options
@@ -112,11 +115,40 @@ def test_sums_beyond_the_longest(monkeypatch):
     assert longest <= 7, "sums are made of pieces"
     for world in (2, 3, 8):
         assert shared_roots(bundle, 2, world) == [single_root(bundle, 2)] * world
+        pieces = [n for n in make_plan(bundle.program, world).nodes if isinstance(n.held, Slice)]
+        assert pieces, "pieces of gradients stay where they are, although shares do not end where pieces do"
+        part = part_of(bundle.program, make_plan(bundle.program, world), 0).operators
+        assert any(isinstance(op, Summed) and op.empty for op in part), "of some pieces a rank has nothing"
+
+
+def test_rows_are_looked_up_where_they_are(monkeypatch):
+    """The loss reads one word of each row: all indices lie with the rank that has the row, until they are turned
+    around."""
+    bundle = prepared(rows_task(10))
+    part = part_of(bundle.program, make_plan(bundle.program, 3), 0).operators
+    assert any(isinstance(op, Looked) for op in part)
+    index = torch.tensor([11, 0, 3, -1, 12, 7, 2, 5])
+
+    def work(group):
+        share = Share(group.rank, 3)
+        low, high = share.cut(6)
+        table = torch.arange(24.0)[low * 4 : high * 4]
+        gather = Gather(8, 2, (high - low) * 2, Ref(RefClass.OPERATOR, 0), Ref(RefClass.OPERATOR, 1), 0, False)
+        return looked_up(group, index.roll(group.rank), table, torch.tensor([-1.0]), Looked(gather, Split(6, 4), 12))
+
+    rows = torch.arange(24.0).view(12, 2)
+    expected = torch.where(((index >= 0) & (index < 12))[:, None], rows[index.clamp(0, 11)], -1.0)
+    for rank, found in enumerate(together(3, work)):
+        assert torch.equal(found, expected.roll(rank, 0))
 
 
 @pytest.mark.parametrize("kind", ["up", "midpoint", "reversed"])
-def test_a_library_that_errs_and_adds_in_another_order_on_every_rank(kind):
-    bundle = prepared(rows_task(10))
+@pytest.mark.parametrize("batch", [10, 240])
+def test_a_library_that_errs_and_adds_in_another_order_on_every_rank(kind, batch):
+    bundle = prepared(rows_task(batch))
+    part = part_of(bundle.program, make_plan(bundle.program, 3), 0).operators
+    products = [op for op in part if isinstance(op, Summed) and op.operator.variant is Variant.DOT]
+    assert bool(products) == (batch == 240), "of many samples, sums are exchanged; of few, their operands"
     root = single_root(bundle, 2)
 
     def with_other_sums(group):

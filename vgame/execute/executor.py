@@ -219,8 +219,7 @@ class _Run:
     def finished(self, index: int) -> torch.Tensor | Mirrored:
         """An operator's output, complete."""
         if index in self.pending:
-            self.pending[index].finish()
-            del self.pending[index]
+            self.pending.pop(index).finish()
         return self.outputs[index]
 
     def output(self, index: int) -> torch.Tensor:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from vgame.arithmetic.torch.partial import Approximate, parted
 from vgame.commit.tensor import to_words
 from vgame.execute.reference import Position, evaluate
 from vgame.program.operators import RefClass, operand_refs
 from vgame.ranks.exchange import Group
 from vgame.ranks.health import RankError
-from vgame.ranks.part import Drawn, Exchange
+from vgame.ranks.part import Drawn, Exchange, Looked, Summed
 
 if TYPE_CHECKING:
     from vgame.ranks.executor import RankExecutor
@@ -64,6 +65,14 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
     return torch.frombuffer(bytearray(hashlib.sha256(to_words(tensor).tobytes()).digest()), dtype=torch.int32)
 
 
+@dataclass(frozen=True)
+class Given:
+    """Of a step: digests of the words that a rank gave to others, and of its new state; the sums that it gave."""
+
+    words: list[torch.Tensor]
+    sums: list[Approximate]
+
+
 @dataclass
 class Traced:
     """What a step's operators gave: digests, and the outputs that are to be kept."""
@@ -80,25 +89,39 @@ class Traced:
 
 
 def check(
-    own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[torch.Tensor], given: list[torch.Tensor]
+    own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[torch.Tensor], given: Given
 ) -> None:
-    """`state`: before the step; `given`: digests of what this rank gave in it, and of its new state. `twice` plays the
-    next rank."""
+    """`state`: before the step; `given`: what this rank gave in it. `twice` plays the next rank.
+
+    Words must be equal. Sums are compared with the next rank's one by one: an error that one rank makes in every part
+    that it plays is the same in both totals.
+    """
     theirs = _from_next(own.group, state, [s.elements for s in twice.program.sources])
     there = [t.view(torch.float32) if not s.integer else t for t, s in zip(theirs, twice.program.sources, strict=True)]
     _, again = twice.recorded_step(step, there)
-    if max(_told(own.group, _first(own.group, given, again))) == SAME:
+    words = _first(own.group, given.words, again.words)
+    sums, _ = _first_sum(own.group, given.sums, again.sums)
+    if max(_told(own.group, max(words, sums))) == SAME:
         return
     mine, other = Traced(), Traced()
     own.traced(step, state, mine)
     twice.traced(step, there, other)
-    index = _first(own.group, mine.digests, other.digests)
+    word = _first(own.group, mine.digests, other.digests)
+    sums, position = _first_sum(own.group, *([s.mine for s in x.traced_sums.values()] for x in (own, twice)))
+    sum_at = list(own.traced_sums)[sums] if sums != SAME else SAME
+    index = min((at for at in (word, sum_at) if at != SAME), default=SAME)
     found = _told(own.group, index)
     if max(found) == SAME:
         raise _error(
             own.group, f"at step {step} a rank computed other bits once, and not again: a fault that comes and goes"
         )
     _, player = min((at, rank) for rank, at in enumerate(found) if at != SAME)  # a wrong word makes others wrong later
+    if found[player] in own.traced_sums:
+        giver = _wrong_giver(own, twice, found[player], _told(own.group, position)[player])
+        if giver != SAME:
+            name = own.operator_name(found[player])
+            sentence = f"rank {giver} computes other bits: step {step}, operator {name}, whose terms it adds up wrongly"
+            raise _error(own.group, sentence)
     raise _error(own.group, _name(own, twice, step, (state, there), player, found[player]))
 
 
@@ -162,12 +185,33 @@ def _name(
     return f"rank {(player + verdicts[player]) % group.world} computes other bits: {what}"
 
 
+def _first_sum(group: Group, mine: list[Approximate], again: list[Approximate]) -> tuple[int, int]:
+    """(the first of the next rank's sums with which this rank's play of its part does not agree, a position of it)."""
+    found, position = SAME, 0
+    for n, (own, played) in enumerate(zip(mine, again, strict=True)):
+        depth = torch.tensor([own.depth], dtype=torch.float64)
+        given = [x.reshape(-1).view(torch.int32) for x in (own.sums, *own.sizes, depth)]
+        like = (played.sums, *played.sizes, depth)
+        came = _from_next(group, given, [2 * x.numel() for x in like])
+        sums, *sizes, depth = (c.view(torch.float64).view(x.shape) for c, x in zip(came, like, strict=True))
+        differs = parted(Approximate(sums, tuple(sizes), int(depth)), played)
+        if differs is not None and found == SAME:
+            found, position = n, differs
+    return found, position
+
+
+def _wrong_giver(own: RankExecutor, twice: RankExecutor, index: int, position: int) -> int:
+    """The first rank that adds up other terms than it has, of one sum; SAME where none does."""
+    wrong = not all(x.traced_sums[index].is_right(position) for x in (own, twice))
+    return next((rank for rank, told in enumerate(_told(own.group, wrong)) if told), SAME)
+
+
 def _exact(
     executor: RankExecutor, step: int, state: Sequence[torch.Tensor], traced: Traced, index: int, element: int
 ) -> int | None:
     """The word, by the reference; None where it is nothing that is computed."""
     operator, origin = executor.program.operators[index], executor.program.origins[index]
-    if isinstance(operator, Exchange):
+    if isinstance(operator, Exchange | Summed | Looked):
         return None
     where = {
         RefClass.OPERATOR: traced.kept,

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
-from vgame.arithmetic.torch.partial import Nothing, Products, Summands, Terms
+from vgame.arithmetic.torch.partial import Approximate, Nothing, Products, Summands, Terms
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap, _Run
 from vgame.program.operators import Operator, Philox, Ref, RefClass, Variant
 from vgame.program.program import Program
-from vgame.ranks.check import Shifted, check, digest
+from vgame.ranks.check import Given, Shifted, check, digest
 from vgame.ranks.exchange import Group, exchanged, looked_up
 from vgame.ranks.part import Drawn, Exchange, Looked, Part, Summed, part_of
 from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
@@ -64,7 +64,9 @@ class RankExecutor(Executor):
         refuse_more_ranks(program, group.world)
         self.group, self.plan, self.shared = group, make_plan(program, group.world), program
         super().__init__(part_of(program, self.plan, group.rank), data, scalars, seed, mode, device)
-        self.waiting: list[tuple[int, Sum]] = []
+        self.waiting: dict[int, Sum] = {}  # sums under way, by operator
+        self.traced_sums: dict[int, Sum] = {}  # of a step that is looked at
+        self.given_sums: list[Approximate] = []  # what this rank added up, where that is collected
         self.given: list[torch.Tensor] | None = None  # digests of what this rank gives, where they are collected
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -95,7 +97,7 @@ class RankExecutor(Executor):
     def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
         """This rank's part of the state after a step; loss and verdict are the whole step's."""
         assert tap is None, "a rank has no whole outputs"
-        self.waiting = []
+        self.waiting = {}
         result = super().step(step, state)
         wrong = ALL_FINITE if result.not_finite is None else self.program.origins[result.not_finite]
         told = torch.tensor([wrong], dtype=torch.int32)
@@ -130,19 +132,25 @@ class RankExecutor(Executor):
             terms = Summands(run.rows(sums)) if one else Products(*run.factors(sums))
         shape = (1, sums.batch * sums.m, 1) if one else (sums.batch, sums.m, sums.n)
         result = Sum(self.group, terms, shape, operator.split, operator.length)
-        self.waiting.append((index, result))
-        if operator.split is None or run.looked_at or len(self.waiting) == MOST_PENDING:
+        if self.given is not None:
+            self.given_sums.append(result.mine)
+        if run.looked_at:
+            self.traced_sums[index] = result
+        if operator.split is None or run.looked_at:
+            finish(self.group, [result])
+            return result.out.to(self.device)
+        self.waiting[index], run.pending[index] = result, Waiting(self, run)
+        if len(self.waiting) == MOST_PENDING:
             self.finish_sums(run)
-        else:
-            run.pending[index] = Waiting(self, run)
         return result.out.to(self.device)
 
     def finish_sums(self, run: _Run) -> None:
-        """Write the outputs of the sums that are under way."""
-        waiting, self.waiting = self.waiting, []
-        finish(self.group, [result for _, result in waiting])
-        for index, result in waiting:
+        """Write the outputs of all sums that are under way: who reads the first of them soon reads the others."""
+        waiting, self.waiting = self.waiting, {}
+        finish(self.group, list(waiting.values()))
+        for index, result in waiting.items():
             run.outputs[index] = result.out.to(self.device)
+            run.pending.pop(index, None)
 
     # ---- computed twice ----
 
@@ -161,17 +169,18 @@ class RankExecutor(Executor):
         check(self, self.twice, step, state, given)
         return result
 
-    def recorded_step(self, step: int, state: Sequence[torch.Tensor]) -> tuple[StepResult, list[torch.Tensor]]:
-        """A step, and digests of what this rank gives in it and of its part of the new state."""
-        self.given = given = []
+    def recorded_step(self, step: int, state: Sequence[torch.Tensor]) -> tuple[StepResult, Given]:
+        """A step, and what this rank gives in it."""
+        self.given, self.given_sums = words, sums = [], []
         try:
             result = self.step(step, state)
         finally:
-            self.given = None
-        return result, [*given, *map(digest, result.state)]
+            self.given, self.given_sums = None, []
+        return result, Given([*words, *map(digest, result.state)], sums)
 
     def traced(self, step: int, state: Sequence[torch.Tensor], tap: Tap) -> None:
         """A step of whose part every output is looked at."""
+        self.traced_sums = {}
         super().step(step, state, tap)
 
     def operator_name(self, index: int) -> str:

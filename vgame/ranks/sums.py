@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from vgame.arithmetic.torch.partial import Terms, certain, rounded, scales, weight
+from vgame.arithmetic.torch.partial import Approximate, Terms, certain, factors, is_within, rounded, scales, weight
 from vgame.ranks.exchange import Group
 from vgame.ranks.split import Share, Split, place
 
@@ -31,20 +31,27 @@ class Sum:
         self, group: Group, terms: Terms, shape: tuple[int, int, int], split: Split | None, length: int
     ) -> None:
         self.group, self.terms, self.length, self.shared = group, terms, length, split is not None
-        cuts = [Cut(shape, split, Share(q, group.world)) for q in range(group.world)]
         mine = terms.approximate()
-        self.cut, self.device, sizes = cuts[group.rank], mine.sums.device, [s.cpu() for s in mine.sizes]
+        self.mine = Approximate(mine.sums.cpu(), tuple(s.cpu() for s in mine.sizes), mine.depth)
+        self.device = mine.sums.device
+        cuts = [Cut(shape, split, Share(q, group.world)) for q in range(group.world)]
+        self.cut = cuts[group.rank]
         self.out = torch.empty(math.prod(self.cut.part), dtype=torch.float32)
         depth = torch.tensor([mine.depth], dtype=torch.float64)
-        given = [torch.cat([depth, *cut.of(mine.sums.cpu(), sizes)]) for cut in cuts]
+        given = [torch.cat([depth, *cut.of(self.mine.sums, self.mine.sizes)]) for cut in cuts]
         self.arrive = _begin(group, given, [given[group.rank].numel()] * group.world)
+
+    def is_right(self, position: int) -> bool:
+        """Whether what this rank gave of the sum at a position in all of them may be so, by the exact terms."""
+        claim = float(self.mine.sums.reshape(-1)[position])
+        return is_within(claim, self.mine.depth, self.terms.exact(position))
 
     def round(self) -> None:
         """Decide what can be; the places that are left, and their magnitudes."""
         got = self.arrive()
         total, *sizes = (_added(column) for column in zip(*(self.cut.pieces(g[1:]) for g in got), strict=True))
         out, self.places, self.magnitudes = rounded(
-            total, self.terms.factors(sizes), weight([int(g[0]) for g in got])
+            total, factors(sizes), weight([int(g[0]) for g in got])
         )
         self.out.copy_(out.view(-1))
 

@@ -6,8 +6,10 @@ are added up over the ranks. Proofs: docs/numerics-products.md, section 12.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Protocol
 
@@ -39,17 +41,21 @@ class Approximate:
     depth: int
 
 
+def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """[B, M] and [B, N], whose products the sums' magnitudes do not exceed."""
+    return (sizes[0].sqrt(), sizes[1].sqrt()) if len(sizes) > 1 else (sizes[0], sizes[0].new_ones(1, 1))
+
+
 class Terms(Protocol):
     """A rank's terms of sums [B, M, N]."""
 
     def approximate(self) -> Approximate: ...
 
-    @staticmethod
-    def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """[B, M] and [B, N], whose products the sums' magnitudes do not exceed; from all ranks' sizes."""
-
     def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
         """Digits [levels + 1, sums] of the sums at flat positions (int64), and the magnitudes that the last one rounds."""
+
+    def exact(self, position: int) -> list[Fraction] | None:
+        """The terms of one sum; None where one of them is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,6 @@ class Products:
         each([partial(lambda *place: depths.append(fill(*place)), *place) for place in shared_tiles(sums, k)])
         return Approximate(sums, (norm_a.square_(), norm_b.square_()), max(depths))
 
-    @staticmethod
-    def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        return sizes[0].sqrt(), sizes[1].sqrt()
-
     def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
         rows, columns = self.a.shape[1], self.b.shape[1]
         if len(scales) == FIRST and compiled.in_use(positions.device):
@@ -90,6 +92,13 @@ class Products:
             return left.mul_(widen(_rows(self.b, i[e] * columns + n[e], k), "right"))
 
         return _digits(Rows(self.a.shape[2], products), positions, scales)
+
+    def exact(self, position: int) -> list[Fraction] | None:
+        rows, columns = self.a.shape[1], self.b.shape[1]
+        pair, every = divmod(position, columns), slice(None)
+        left = _rows(self.a, torch.tensor([pair[0]]), every)[0].tolist()
+        right = _rows(self.b, torch.tensor([pair[0] // rows * columns + pair[1]]), every)[0].tolist()
+        return _fractions(left, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +112,13 @@ class Summands:
         sums, magnitudes, depth = partial_sums(self.a)
         return Approximate(sums.view(1, -1, 1), (magnitudes.view(1, -1),), depth)
 
-    @staticmethod
-    def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        return sizes[0], sizes[0].new_ones(1, 1)
-
     def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
         terms = Rows(self.a.shape[2], lambda e, k: widen(_rows(self.a, positions[e], k), "left"))
         return _digits(terms, positions, scales)
+
+    def exact(self, position: int) -> list[Fraction] | None:
+        terms = _rows(self.a, torch.tensor([position]), slice(None))[0].tolist()
+        return _fractions(terms, [1.0] * len(terms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +128,40 @@ class Nothing:
     def approximate(self) -> Approximate:
         return Approximate(torch.zeros(1, 1, 1, dtype=torch.float64), (torch.zeros(1, 1, dtype=torch.float64),), 1)
 
-    factors = staticmethod(Summands.factors)
-
     def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
         return torch.zeros(len(scales) + 2, positions.numel(), dtype=torch.float64)
+
+    def exact(self, position: int) -> list[Fraction] | None:
+        return []
+
+
+def parted(first: Approximate, second: Approximate) -> int | None:
+    """The flat position of a sum of which two devices cannot both be right, who had the same terms; None: there is
+    none."""
+    errors = []
+    for one in (first, second):
+        left, right = (x.nan_to_num(nan=0.0, posinf=0.0) for x in factors(one.sizes))
+        errors.append((left * weigh(one.depth)).unsqueeze(2) * right.unsqueeze(1))
+    x, y = first.sums, second.sums
+    alike = ((x - y).abs() <= (errors[0] + errors[1]) * SLACK) | (x == y) | (x.isnan() & y.isnan())
+    for a, b in zip(first.sizes, second.sizes, strict=True):  # one word is enough: what follows from them is wrong
+        if not bool((((a - b).abs() <= b * 2.0**-20) | (a == b) | (a.isnan() & b.isnan())).all()):
+            return 0
+    wrong = alike.logical_not_().view(-1).nonzero()
+    return int(wrong[0]) if len(wrong) else None
+
+
+def is_within(claim: float, depth: int, terms: list[Fraction] | None) -> bool:
+    """Whether a sum may be claimed of these terms (Theorem 2); what is not finite says nothing."""
+    if terms is None or not math.isfinite(claim):
+        return terms is None
+    return abs(Fraction(claim) - sum(terms)) <= Fraction(weigh(depth)) * sum(map(abs, terms))
+
+
+def _fractions(left: list[float], right: list[float]) -> list[Fraction] | None:
+    if not all(map(math.isfinite, (*left, *right))):
+        return None
+    return [Fraction(x) * Fraction(y) for x, y in zip(left, right, strict=True)]
 
 
 def _rows(x: Matrix, chosen: Tensor, k: slice) -> Tensor:
