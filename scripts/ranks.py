@@ -3,6 +3,7 @@
     python scripts/ranks.py > docs/ranks.json        # bytes and words; ranks are threads of one process
     python scripts/ranks.py --times                  # seconds too; ranks are processes of one thread, over gloo
     python scripts/ranks.py JOB.toml BUNDLE ... --steps 20 --worlds 1 2  # these jobs
+    python scripts/ranks.py BUNDLE --plan --worlds 2 8 64  # bytes and rounds by the plan alone, nothing is run
 
 Times need a machine that does nothing else. Bytes are what a rank gives to others in a step; `plain` is what
 data-parallel training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
@@ -26,11 +27,13 @@ from vgame.commit.tensor import tensors_root
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.file import read_job_file
+from vgame.program.operators import Variant
 from vgame.ranks.exchange import Group
 from vgame.ranks.group import joined
 from vgame.ranks.lead import rank_executor
-from vgame.ranks.part import Exchange
-from vgame.ranks.plan import shared_work
+from vgame.ranks.part import Exchange, Looked, Summed, part_of
+from vgame.ranks.plan import make_plan, shared_work
+from vgame.ranks.split import Share
 from vgame.runs.prepare import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +61,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("jobs", nargs="*", type=Path)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--plan", action="store_true", help="what the plan says, without a step")
     parser.add_argument("--worlds", type=int, nargs="+", default=WORLDS, help="numbers of ranks; the first must be 1")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -80,11 +84,42 @@ def measured(job: Path, folder: Path, arguments: argparse.Namespace) -> list[dic
         bundle = folder / f"{job.stem}.bundle"
         prepare(read_job_file(job)).save(bundle)
     rows = []
+    if arguments.plan:
+        loaded = load_bundle(bundle)
+        return [{"job": job.stem, "ranks": world} | planned(loaded, world) for world in arguments.worlds if world > 1]
     for world in arguments.worlds:
         found = run(bundle, world, arguments)
         rows.append({"job": job.stem, "ranks": world} | row_of(found, rows[0] if rows else None, arguments.times))
         print(f"{job.stem}, {world}: {rows[-1]}", file=sys.stderr)
     return rows
+
+
+def planned(bundle: Bundle, world: int) -> dict:
+    """The model of docs/ranks.md: words that rank 0 gives, and rounds, by the plan."""
+    part = part_of(bundle.program, make_plan(bundle.program, world), 0)
+    words, rounds = world - 1, 1
+    for operator in part.operators:
+        sent, times = _given(operator, world)
+        words, rounds = words + sent, rounds + times
+    plain = 8 * (world - 1) * parameters(bundle) // world
+    return {"planned_bytes": 4 * words, "over_plain": round(4 * words / plain, 2), "rounds": rounds}
+
+
+def _given(operator: object, world: int) -> tuple[int, int]:
+    """(words, rounds) of one operator; open sums are not counted."""
+    match operator:
+        case Exchange(wanted=None):
+            return Share(0, world).elements(operator.given, operator.whole) * (world - 1), 1
+        case Exchange():
+            return Share(0, world).elements(operator.given, operator.whole) * (world - 1) // world, 1
+        case Looked():
+            return world * (world - 1), 1
+        case Summed(operator=sums, split=split):
+            rows = sums.batch * (sums.m + (0 if sums.variant is Variant.SUM else sums.n))
+            if split is None:
+                return 2 * (world - 1) * (1 + sums.elements + rows), 1
+            return 2 * (world - 1) * (1 + sums.elements // world + rows), 2
+    return 0, 0
 
 
 def row_of(found: list[dict], alone: dict | None, times: bool) -> dict:
@@ -96,6 +131,7 @@ def row_of(found: list[dict], alone: dict | None, times: bool) -> dict:
     row = {"root": first["root"], "work_shared": first["work_shared"], "exchanges": first["exchanges"], "bytes": sent}
     plain = 8 * (len(found) - 1) * first["parameters"] // len(found)
     row |= {"bytes_over_plain": round(sent / plain, 2) if plain else None}
+    row |= {key: first[key] for key in ("planned_bytes", "rounds") if key in first}
     row |= {"state_words": held, "state_over_one": round(held / (alone or {"state_words": held})["state_words"], 3)}
     if times:
         slowest = max(rank["seconds"] for rank in found)
@@ -109,7 +145,10 @@ def run(bundle: Path, world: int, arguments: argparse.Namespace) -> list[dict]:
     if not arguments.times:
         loaded = load_bundle(bundle)
         one = [alone(loaded, arguments.steps)]
-        return one if world == 1 else together(world, lambda group: shared(loaded, group, arguments.steps))
+        if world == 1:
+            return one
+        found = together(world, lambda group: shared(loaded, group, arguments.steps))
+        return [rank | planned(loaded, world) for rank in found]
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])

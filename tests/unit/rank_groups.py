@@ -33,7 +33,6 @@ class LocalGroup:
         assert [g.numel() for g in got] == list(sizes), "ranks differ in what they exchange"
         return got
 
-
     def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
         got = self.swap(pieces, sizes)
         return lambda: got

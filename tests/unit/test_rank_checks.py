@@ -99,5 +99,7 @@ def test_a_rank_that_adds_up_its_terms_wrongly_is_named(world, broken):
             out[0, 0] += 1.0
 
     told = errors(bundle, world, broken, vendor=replace(NATIVE, product=product))
-    assert re.match(f"rank {broken} computes other bits: step 1, operator .* whose terms it adds up wrongly", told[0]), told[0]
+    assert re.match(
+        f"rank {broken} computes other bits: step 1, operator .* whose terms it adds up wrongly", told[0]
+    ), told[0]
     assert told[1:] == [f"{told[0]} (said)"] * (world - 1), "one sentence, said by one rank"

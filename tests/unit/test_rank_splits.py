@@ -21,8 +21,8 @@ from vgame.commit.tensor import tensors_root
 from vgame.errors import VgameError
 from vgame.program.lowering import builder
 from vgame.program.operators import Access, Contract, Copy, Dim, Gather, Map, Ref, RefClass, Variant
-from vgame.ranks.executor import RankExecutor
 from vgame.ranks.exchange import looked_up
+from vgame.ranks.executor import RankExecutor
 from vgame.ranks.part import Looked, Summed, part_of
 from vgame.ranks.plan import make_plan, shared_work
 from vgame.ranks.split import Share, Slice, Split, from_part, from_whole, part_sizes, place

@@ -88,9 +88,7 @@ class Traced:
         return output
 
 
-def check(
-    own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[torch.Tensor], given: Given
-) -> None:
+def check(own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[torch.Tensor], given: Given) -> None:
     """`state`: before the step; `given`: what this rank gave in it. `twice` plays the next rank.
 
     Words must be equal. Sums are compared with the next rank's one by one: an error that one rank makes in every part

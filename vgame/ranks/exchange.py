@@ -90,7 +90,9 @@ def looked_up(
     asked = torch.stack(group.swap([numbers] * group.world, [group.world] * group.world))  # [who asks, whom]
     if bool(asked.any()):
         mine = asked[:, group.rank].tolist()
-        questions = [wanted[p].int() if n else index.new_empty(0) for p, n in zip(places, numbers.tolist(), strict=True)]
+        questions = [
+            wanted[p].int() if n else index.new_empty(0) for p, n in zip(places, numbers.tolist(), strict=True)
+        ]
         came = group.swap(questions, mine)
         answers = group.swap([rows[q.long() - begin].reshape(-1) for q in came], (numbers * width).tolist())
         for place, number, answer in zip(places, numbers.tolist(), answers, strict=True):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.arithmetic.torch.partial import Approximate, Nothing, Products, Summands, Terms
+from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap, _Run
 from vgame.program.operators import Operator, Philox, Ref, RefClass, Variant

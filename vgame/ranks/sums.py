@@ -50,9 +50,7 @@ class Sum:
         """Decide what can be; the places that are left, and their magnitudes."""
         got = self.arrive()
         total, *sizes = (_added(column) for column in zip(*(self.cut.pieces(g[1:]) for g in got), strict=True))
-        out, self.places, self.magnitudes = rounded(
-            total, factors(sizes), weight([int(g[0]) for g in got])
-        )
+        out, self.places, self.magnitudes = rounded(total, factors(sizes), weight([int(g[0]) for g in got]))
         self.out.copy_(out.view(-1))
 
     def digits(self, positions: Tensor, magnitudes: Tensor, every: bool) -> Tensor:

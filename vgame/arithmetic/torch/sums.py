@@ -21,7 +21,7 @@ from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums, exhaust
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix
 from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, enclose, hard_part, tally, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
