@@ -24,7 +24,8 @@ class Group(Protocol):
         """What this rank does now, for those who wait for it."""
 
     def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Give piece q to rank q; get from each rank its piece, of so many words. The own one may be the same tensor."""
+        """Give piece q to rank q; get from each rank its piece, of so many words. The own one may be the same
+        tensor."""
 
     def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
         """The same; what comes is waited for when the answer is called, once."""

@@ -51,8 +51,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """Sums of a program's operator whose terms lie with all ranks: `operator` is over this rank's terms, `length` counts
-    all of them. The output is this rank's part of the sums (None: all). An operator of no program."""
+    """Sums of a program's operator whose terms lie with all ranks: `operator` is over this rank's terms, `length`
+    counts all of them. The output is this rank's part of the sums (None: all). An operator of no program."""
 
     operator: Contract
     split: Form

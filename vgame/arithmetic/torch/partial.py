@@ -52,7 +52,7 @@ class Terms(Protocol):
     def approximate(self) -> Approximate: ...
 
     def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
-        """Digits [levels + 1, sums] of the sums at flat positions (int64), and the magnitudes that the last one rounds."""
+        """Digits [levels + 1, sums] of the sums at flat positions (int64); magnitudes of what the last one rounds."""
 
     def exact(self, position: int) -> list[Fraction] | None:
         """The terms of one sum; None where one of them is not finite."""

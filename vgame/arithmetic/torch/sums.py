@@ -103,8 +103,8 @@ def some_rows(rows: Matrix, chosen: Tensor) -> Tensor:
 
 
 def _runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
-    """(where compiled loops find the rows: memory, rows, runs, length of a run, step; None without them; the rows, [R, K]
-    if that is a tensor)."""
+    """(where compiled loops find the rows: memory, rows, runs, length of a run, step; None without them; the rows,
+    [R, K] if that is a tensor)."""
     by_loops = compiled.in_use(a.device) and vendor().total is NATIVE.total
     if isinstance(a, IndexedMatrix):
         run = compiled_operands.run_of(a.columns)
