@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hosts import LOCAL, Host
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,23 +22,32 @@ def free_port() -> int:
 
 class Ranks:
     """`vgame train` in `world` processes; `sources`: what each is given, the last one for all others. `line`: another
-    command."""
+    command. `hosts`: hosts.Host of each rank, the last one for all others."""
 
-    def __init__(self, world: int, sources: Sequence[Path], out: Path, *options: str, line: Sequence[str] = ()) -> None:
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    def __init__(
+        self,
+        world: int,
+        sources: Sequence[Path],
+        out: Path,
+        *options: str,
+        line: Sequence[str] = (),
+        hosts: Sequence[Host] = (LOCAL,),
+    ) -> None:
+        shared = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
         shared |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         self.processes = []
         for rank in range(world):
             source = sources[min(rank, len(sources) - 1)]
             train = ["-m", "vgame", "train", str(source), "--out", str(out), "--json", *options]
-            command = [sys.executable, *(line or train)]
+            host = hosts[min(rank, len(hosts) - 1)]
+            command = [*host.prefix, sys.executable, *(line or train)]
             self.processes.append(
                 subprocess.Popen(
                     command,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
-                    env=os.environ | shared | {"RANK": str(rank)},
+                    env=os.environ | shared | host.environment | {"RANK": str(rank)},
                 )
             )
 

@@ -10,9 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 
@@ -26,6 +24,7 @@ from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, is_identity, units_o
 from vgame.execute.kernels import MODES, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
 from vgame.execute.memory import refuse_too_large
+from vgame.execute.results import Launched, Pending, StepResult, Tap
 from vgame.execute.work import refuse_too_long
 from vgame.program.operators import (
     Access,
@@ -47,36 +46,6 @@ from vgame.system.threads import Later, Runner, each, ours
 
 #: So many products may wait at a time.
 MOST_PENDING = 4
-
-#: Sees every operator's output (flat); what it returns takes the output's place. None on the fast path.
-Tap = Callable[[int, torch.Tensor], torch.Tensor]
-
-
-class Pending(Protocol):
-    """Work on an output that is read later."""
-
-    def finish(self) -> None: ...
-    def stop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """State after a step, its loss, and the first output that must be finite and is not (an operator's index)."""
-
-    state: tuple[torch.Tensor, ...]
-    loss: torch.Tensor
-    not_finite: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A step whose kernels have been started: state, loss, the outputs that must be finite, and for each whether it
-    is."""
-
-    state: tuple[torch.Tensor, ...]
-    loss: torch.Tensor
-    checked: tuple[int, ...]
-    finite: torch.Tensor
 
 
 class Executor:

@@ -1,0 +1,39 @@
+"""What a step gives, and what is under way in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+#: Sees every operator's output (flat); what it returns takes the output's place. None on the fast path.
+Tap = Callable[[int, torch.Tensor], torch.Tensor]
+
+
+class Pending(Protocol):
+    """Work on an output that is read later."""
+
+    def finish(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """State after a step, its loss, and the first output that must be finite and is not (an operator's index)."""
+
+    state: tuple[torch.Tensor, ...]
+    loss: torch.Tensor
+    not_finite: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step whose kernels have been started: state, loss, the outputs that must be finite, and for each whether it
+    is."""
+
+    state: tuple[torch.Tensor, ...]
+    loss: torch.Tensor
+    checked: tuple[int, ...]
+    finite: torch.Tensor
