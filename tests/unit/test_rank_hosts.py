@@ -20,7 +20,6 @@ import vgame
 from vgame.job.file import read_job_file
 from vgame.runs.prepare import prepare
 
-
 pytestmark = pytest.mark.nightly
 
 
