@@ -74,6 +74,7 @@ def _shaped(host: Host) -> str:
         f"ip addr add {host.address}/24 dev {host.interface}",
         f"ip link set {host.interface} up",
         "ip link set lo up",
+        f"ip route add default dev {host.interface}",  # Ray asks for the address that leads to the world
     ):
         host.run(*command.split())
     for shape in SHAPES:

@@ -48,14 +48,14 @@ def test_one_root_over_a_slow_link_that_loses_packets(hosts, bundle, tmp_path):
 
 
 def test_a_host_that_is_gone_is_named(hosts, bundle, tmp_path):
-    ranks = Ranks(2, [bundle], tmp_path / "run", "--timeout", "4", hosts=hosts)
+    ranks = Ranks(2, [bundle], tmp_path / "run", "--timeout", "12", hosts=hosts)
     until(tmp_path / "run", 1, ranks)
     hosts[1].run("ip", "link", "set", hosts[1].interface, "down")
     ranks.processes[0].wait(60)
     ranks.processes[1].kill()
     codes, said = ranks.wait()
     assert codes[0] == 1 and "rank 1 (of 2, host " in said, said
-    assert "gives no sign of life for 4 s" in said or "died at step" in said, said
+    assert "gives no sign of life for 12 s" in said or "died at step" in said, said
     alone = vgame.train(bundle, tmp_path / "alone")
     assert vgame.train(bundle, tmp_path / "run").root == alone.root, "it goes on from what is committed"
 
@@ -75,15 +75,15 @@ def test_ray_on_two_hosts(hosts, bundle, tmp_path):
         _start(first, [sys.executable, "-m", "http.server", "8099", "--bind", first.address, "-d", str(tmp_path)]),
     ]
     try:
-        first.run(*environment, sys.executable, "-c", WAIT, address, "1", timeout=60)
+        first.run(*environment, sys.executable, "-c", WAIT, address, "1", timeout=120)
         joins = [f"--address={address}", f"--node-ip-address={second.address}"]
         started.append(_start(second, [*environment, *start, *joins]))
-        first.run(*environment, sys.executable, "-c", WAIT, address, "2", timeout=60)
+        first.run(*environment, sys.executable, "-c", WAIT, address, "2", timeout=120)
         before = second.sent()
         audit = [sys.executable, "-m", "vgame", "audit", f"http://{first.address}:8099/run", "--ray", address, "--json"]
-        found = first.run(*environment, *audit, check=False, timeout=120)
+        found = first.run(*environment, *audit, check=False, timeout=300)
         assert found.returncode == 0, found.stderr
-        assert json.loads(found.stdout)["match"] is True, found.stdout
+        assert json.loads(found.stdout.splitlines()[-1])["match"] is True, found.stdout
         assert second.sent() > before + 10**4, "the second host took part"
     finally:
         for process in started:
