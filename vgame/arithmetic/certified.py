@@ -11,12 +11,12 @@ Each step is torch passes on any device; on a CPU compiled loops (compiled.py), 
 place and give the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
 """
 
-from vgame.arithmetic.torch.convolutions import dot
+from vgame.arithmetic.torch.convolutions import dot, is_filtered
 from vgame.arithmetic.torch.maxima import argmax, reduce_max
 from vgame.arithmetic.torch.one_hot import narrow_one_hot_sum, one_hot_sum
-from vgame.arithmetic.torch.rounding_test import Counts, counting
+from vgame.arithmetic.torch.rounding_test import Counts, counting, is_at_worst
 from vgame.arithmetic.torch.sums import narrow_rows, sum_rows
-from vgame.arithmetic.torch.vendor import EmulatedBinary64, Vendor, reversed_order, using
+from vgame.arithmetic.torch.vendor import NATIVE, EmulatedBinary64, Vendor, reversed_order, using, vendor
 
 __all__ = [
     "Counts",
@@ -25,6 +25,8 @@ __all__ = [
     "argmax",
     "counting",
     "dot",
+    "is_filtered",
+    "is_native",
     "narrow_one_hot_sum",
     "narrow_rows",
     "one_hot_sum",
@@ -33,3 +35,8 @@ __all__ = [
     "sum_rows",
     "using",
 ]
+
+
+def is_native() -> bool:
+    """Whether sums are the library's own, in ordinary ways: nobody has replaced it, or measures the worst."""
+    return vendor() is NATIVE and not is_at_worst()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -79,18 +80,34 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
     return buffer[:size].view(shape)
 
 
-def wide_memory(x: Tensor, slot: str) -> Tensor:
+class Workspace:
+    """Scratch memory of its owner, for whom what it took stays where it is; slots are kept apart, takers of one are
+    not."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def scratch(self, slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """As `scratch`, on a CPU."""
+        size, key = math.prod(shape), f"{slot}/{dtype}"
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.numel() < size:
+            buffer = self._buffers[key] = torch.empty(1 << (size - 1).bit_length(), dtype=dtype, device=device)
+        return buffer[:size].view(shape)
+
+
+def wide_memory(x: Tensor, slot: str, take: Callable[..., Tensor] = scratch) -> Tensor:
     """Scratch memory for a binary64 copy of x [.., R, K], in x's own order; one row, or one for all, lies in order."""
     if x.shape[-2] > 1 and x.stride(-1) > max(1, x.stride(-2)):
-        return lines(slot, (*x.shape[:-2], x.shape[-1], x.shape[-2]), x.device).mT
-    return lines(slot, tuple(x.shape), x.device)
+        return lines(slot, (*x.shape[:-2], x.shape[-1], x.shape[-2]), x.device, take).mT
+    return lines(slot, tuple(x.shape), x.device, take)
 
 
-def lines(slot: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def lines(slot: str, shape: tuple[int, ...], device: torch.device, take: Callable[..., Tensor] = scratch) -> Tensor:
     """Binary64 scratch memory whose lines (the last dimension) do not all meet in the same sets of a cache."""
     length = shape[-1]
     apart = length + APART if device.type == "cpu" and length % FALLS_TOGETHER == 0 else length
-    return scratch(slot, (*shape[:-1], apart), torch.float64, device)[..., :length]
+    return take(slot, (*shape[:-1], apart), torch.float64, device)[..., :length]
 
 
 def widen(x: Tensor, slot: str) -> Tensor:

@@ -21,9 +21,10 @@ from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.arithmetic.workspace import copy_shared, keep_pages
 from vgame.commit.mapped import source_of
 from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, is_identity, units_of
-from vgame.execute.kernels import MODES, integer_max
+from vgame.execute.kernels import MODES, Correct, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
-from vgame.execute.memory import refuse_too_large
+from vgame.execute.memory import refuse_too_large, words_at_once
+from vgame.execute.planned import MOST, Planned
 from vgame.execute.results import Launched, Pending, StepResult, Tap
 from vgame.execute.work import refuse_too_long
 from vgame.program.operators import (
@@ -51,6 +52,8 @@ MOST_PENDING = 4
 class Executor:
     """One program on one device in one rounding mode."""
 
+    plans = True  # whether small steps are planned (vgame/execute/planned.py)
+
     def __init__(
         self,
         program: Program,
@@ -72,6 +75,7 @@ class Executor:
         #: The step in the device's memory, for kernels that a recorded step replays (vgame/execute/graph.py).
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._immediates: dict[tuple[int, bool], torch.Tensor] = {}
+        self._plan: Planned | bool | None = None
         self._plans: dict[tuple[bool, bool, bool], tuple[list[Unit], tuple[int, ...]]] = {}
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -92,6 +96,8 @@ class Executor:
             return self._launch(step, state, tap)
 
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
+        if tap is None and (planned := self._planned()):
+            return planned.launch(step, state, self._told if self.watch else None)
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
         units, checked = self._units(fuses, tap is not None)
@@ -133,19 +139,47 @@ class Executor:
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
         return self._plans[key]
 
+    def _planned(self) -> Planned | None:
+        """The step as a plan, where it is small and computed in the ordinary way."""
+        ordinary = self.plans and pointwise.in_use(self.device) and certified.is_native()
+        if not ordinary or type(self.kernels) is not Correct:
+            return None
+        if self._plan is None:
+            units, checked = self._units(True)
+            words = sum(s.elements for s in self.program.sources), words_at_once(units, self.program.operators, False)
+            self._plan = max(words) <= MOST and Planned(
+                self.program, units, checked, self.data, self.constants, self.scalars, self.seed, self._ordinary
+            )
+        return self._plan or None
+
+    def _ordinary(
+        self,
+        step: int,
+        state: Sequence[torch.Tensor],
+        scalars: torch.Tensor,
+        outputs: list[torch.Tensor | Mirrored | None],
+        index: int,
+    ) -> torch.Tensor:
+        """The words of one operator, from the outputs so far."""
+        run = _Run(self, step, state, (), defers=False, looked_at=False)
+        run.scalars, run.outputs = scalars, outputs
+        return run.flat_output(run.compute(index, self.program.operators[index]))
+
     def foreign(self, run: _Run, index: int, operator: Operator) -> torch.Tensor:
         """The output of an operator that is of no program (vgame/ranks)."""
         raise AssertionError(f"unknown operator {operator}")
 
     def _watched(self, run: _Run, unit: Unit) -> None:
-        """A chain's time is shared by its operators in equal parts."""
         start = time.perf_counter()
         run.compute_unit(unit)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        seconds = (time.perf_counter() - start) / len(unit.members)
+        self._told(unit, time.perf_counter() - start)
+
+    def _told(self, unit: Unit, seconds: float) -> None:
+        """A chain's time is shared by its operators in equal parts."""
         for index in unit.members:
-            self.watch(index, seconds)
+            self.watch(index, seconds / len(unit.members))
 
     def immediate(self, word: int, integer: bool) -> torch.Tensor:
         """A one-word tensor on the device (never a Python number: CUDA divides by those differently)."""

@@ -65,10 +65,12 @@ def look(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> Mirrored
     if found := plan(access, sizes):
         steps, offset, flipped = found
         return Mirrored(torch.as_strided(base, sizes, steps, base.storage_offset() + offset), flipped)
-    extent = math.prod(high - low + 1 for low, high in access.bounds(sizes))
-    if extent > WIDEST * (base.numel() + math.prod(sizes)):
+    padded = spread(base, access, sizes)
+    if padded is None:
         return Mirrored(gathered(base, access, sizes), ())
-    return _read_padded(base, access, sizes)
+    for target, source in padded[1]:
+        copy_shared(target, source)
+    return padded[0]
 
 
 def gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
@@ -81,22 +83,28 @@ def gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torc
     return torch.where(inside(access, sizes, base.device), words, signed(access.fill)).to(torch.int32).view(base.dtype)
 
 
-def _read_padded(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> Mirrored:
-    """Spread the operand over every coordinate that occurs, filled in between and around, then view that."""
+def spread(
+    base: torch.Tensor, access: Access, sizes: tuple[int, ...]
+) -> tuple[Mirrored, list[tuple[torch.Tensor, torch.Tensor]]] | None:
+    """(what the access sees, in memory of its own that is filled in between and around; (target, source) of what is to
+    be copied into it): the operand spread over every coordinate that occurs. None where that would be mostly gaps."""
     bounds = access.bounds(sizes)
     extents = [high - low + 1 for low, high in bounds]
-    spread = torch.empty(extents, dtype=torch.int32, device=base.device).fill_(signed(access.fill)).view(base.dtype)
+    if math.prod(extents) > WIDEST * (base.numel() + math.prod(sizes)):
+        return None
+    memory = torch.empty(extents, dtype=torch.int32, device=base.device).fill_(signed(access.fill)).view(base.dtype)
     source, target = [], []
     for dim, (low, high) in zip(access.dims, bounds, strict=True):
         first = max(0, -(-low // dim.divisor))
         last = min(dim.size - 1, high // dim.divisor)
         source.append(slice(first, last + 1))
         target.append(slice(first * dim.divisor - low, max(last, first - 1) * dim.divisor - low + 1, dim.divisor))
+    copies = []
     if all(s.stop > s.start for s in source):
-        copy_shared(spread[tuple(target)], base.view([d.size for d in access.dims])[tuple(source)])
-    strides = list(spread.stride())
+        copies.append((memory[tuple(target)], base.view([d.size for d in access.dims])[tuple(source)]))
+    strides = list(memory.stride())
     offset = sum((d.offset - low) * s for d, (low, _), s in zip(access.dims, bounds, strides, strict=True))
-    return strided(spread.reshape(-1), access, sizes, strides, offset)
+    return strided(memory.reshape(-1), access, sizes, strides, offset), copies
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Waiting(NamedTuple):
 class RankExecutor(Executor):
     """One rank of a group."""
 
+    plans = False  # sums of all ranks are under way while others go on
     program: Part
 
     def __init__(

@@ -251,9 +251,14 @@ class Later:
         self._offers = []
 
 
-def share(count: int, size: int, run: Callable[[int, int], Result], worth: int | None = None) -> list[Result]:
-    """[run(first, last), ...] over 0..count-1 in order; an item has `size` elements; `worth` (WORTH) are worth a
+def portions(count: int, size: int, worth: int | None = None) -> list[tuple[int, int]]:
+    """0..count-1 in parts (first, last) for the threads; an item has `size` elements; `worth` (WORTH) are worth a
     thread."""
     parts = max(1, min(threads(), count, count * size // (worth or WORTH)))
     edges = [count * i // parts for i in range(parts + 1)]
-    return each([partial(run, *edges[i : i + 2]) for i in range(parts)])
+    return [(edges[i], edges[i + 1]) for i in range(parts)]
+
+
+def share(count: int, size: int, run: Callable[[int, int], Result], worth: int | None = None) -> list[Result]:
+    """[run(first, last), ...] over 0..count-1 in order, in `portions`."""
+    return each([partial(run, *part) for part in portions(count, size, worth)])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba.pointwise import BLOCK, LOAD, MOST_DIMENSIONS, run_blocks
-from vgame.system.threads import share
+from vgame.system.threads import each, portions
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +33,23 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
     """The results, flat, of `elements` words each; whether the checked ones are finite.
 
     inputs: strided views of so many words on a CPU, read in row-major order.
-
-    SAFETY: the addresses stay good because whoever computes a part holds the tensors.
     """
     results = [torch.empty(elements, dtype=torch.int32 if integer else torch.float32) for integer in chain.results]
-    places, steps, words = [0] * chain.words.size, [0] * chain.words.size, chain.words.copy()
+    return results, bind(chain, elements, [x if is_in_lines(x) else x.contiguous() for x in inputs], results)()
+
+
+def bind(chain: Chain, elements: int, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> Callable[[], np.ndarray]:
+    """What computes the results from the inputs, whenever it is called, and tells whether the checked ones are finite.
+
+    inputs: as `is_in_lines` asks. SAFETY: the addresses stay good because the answer holds the tensors.
+    """
+    places, steps = [0] * chain.words.size, [0] * chain.words.size
     sources, layouts, loads = [], [], []
-    inputs = [x if x.is_contiguous() or _is_in_lines(x) else x.contiguous() for x in inputs]
     for slot, x in enumerate(inputs):
-        sizes, strides = joined(x)
         if x.is_contiguous():
             places[slot], steps[slot] = x.data_ptr(), 4
             continue
-        if not any(strides):
-            words[slot] = x.view(torch.int32)[(0,) * x.dim()].item() & 0xFFFFFFFF
-            continue
+        sizes, strides = joined(x)
         loads.append((LOAD, slot, chain.words.size + len(sources), len(sources), 0))
         sources.append(x.data_ptr())
         layouts.append([len(sizes), *sizes, *strides] + [0] * (2 * MOST_DIMENSIONS - 2 * len(sizes)))
@@ -55,21 +58,27 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
     code = np.concatenate([np.array(loads, np.int64), chain.code]) if loads else chain.code
     at, moves = (np.array(x + y, np.int64) for x, y in ((places, sources), (steps, [0] * len(sources))))
     layout = np.array(layouts, np.int64).reshape(-1, 1 + 2 * MOST_DIMENSIONS)
+    parts = portions(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4))
+    finite, held = np.empty((len(parts), chain.checked.size), np.bool_), (inputs, results)
 
-    def part(first: int, last: int, _held: tuple = (inputs, results)) -> np.ndarray:
-        memory, finite = np.empty((places.count(0), BLOCK), np.float32), np.ones(chain.checked.size, np.bool_)
-        run_blocks(
-            code, at, moves, words, layout, memory, chain.checked, finite, first * BLOCK, min(last * BLOCK, elements)
-        )
-        return finite
+    def part(number: int, first: int, last: int) -> Callable[[], None]:
+        memory = np.empty((places.count(0), BLOCK), np.float32)
+        words = first * BLOCK, min(last * BLOCK, elements)
+        return partial(run_blocks, code, at, moves, chain.words, layout, memory, chain.checked, finite[number], *words)
 
-    return results, np.all(share(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4), part), axis=0)
+    jobs = [part(number, *span) for number, span in enumerate(parts)]
+
+    def compute(_held: tuple = held) -> np.ndarray:
+        each(jobs)
+        return finite[0] if len(jobs) == 1 else np.all(finite, axis=0)
+
+    return compute
 
 
-def _is_in_lines(x: Tensor) -> bool:
-    """Whether `load` can read it."""
+def is_in_lines(x: Tensor) -> bool:
+    """Whether `load` can read it where it lies."""
     sizes, strides = joined(x)
-    return len(sizes) <= MOST_DIMENSIONS and strides[-1] <= 1
+    return x.is_contiguous() or (len(sizes) <= MOST_DIMENSIONS and strides[-1] <= 1)
 
 
 def joined(x: Tensor) -> tuple[list[int], list[int]]:

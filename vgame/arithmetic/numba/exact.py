@@ -4,6 +4,7 @@ further sweeps."""
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -247,19 +248,31 @@ def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: 
     a, b: (memory, where the Ba * M and Bb * N rows begin, where their terms lie from there); bounds: at least their
     norms, binary64 [Ba, M], [Bb, N]; error: bound of a rounded sum, per sum of magnitudes.
     """
-    target, given, to = flat(out), positions.numpy(), out.stride()[:2]
-    norms = [bound.reshape(-1).numpy() for bound in bounds]
-    shape, shared = tuple(out.shape[1:]), tuple(bound.shape[0] == 1 for bound in bounds)
-    ratio = 2.0 ** (1 + (a[2].size - 1).bit_length() - 53)
-    in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
-    if in_line == (True, False):  # rows that have to be collected come one after the other, and each once
-        batch, column = given // (shape[0] * shape[1]), given % shape[1]
-        given = given[np.lexsort((column, batch))]
+    run = ExactProducts(a, b, bounds, error, out)
+    given = run.in_order(positions.numpy())
+    share(given.size, a[2].size, partial(run, given))
 
-    def run(first: int, last: int) -> None:
-        _exact(given, shape, (*a, norms[0]), (*b, norms[1]), shared, in_line, ratio, error, target, to, first, last)
 
-    share(given.size, a[2].size, run)
+class ExactProducts:
+    """What does it for the positions first..last-1 of given ones, whenever it is called."""
+
+    def __init__(self, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
+        norms = [bound.reshape(-1).numpy() for bound in bounds]
+        self.shape, shared = tuple(out.shape[1:]), tuple(bound.shape[0] == 1 for bound in bounds)
+        self.in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
+        ratio = 2.0 ** (1 + (a[2].size - 1).bit_length() - 53)
+        self.target = flat(out)
+        self.rest = (*a, norms[0]), (*b, norms[1]), shared, self.in_line, ratio, error, self.target, out.stride()[:2]
+
+    def in_order(self, given: np.ndarray) -> np.ndarray:
+        """The positions; where rows have to be collected, they come one after the other, and each once."""
+        if self.in_line != (True, False):
+            return given
+        batch, column = given // (self.shape[0] * self.shape[1]), given % self.shape[1]
+        return given[np.lexsort((column, batch))]
+
+    def __call__(self, given: np.ndarray, first: int, last: int) -> None:
+        _exact(given, self.shape, *self.rest, first, last)
 
 
 @compile_loop

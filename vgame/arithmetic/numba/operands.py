@@ -6,6 +6,9 @@ Twins: the torch passes of torch/products.py, indexed_matrix.py and row_facts.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -95,15 +98,21 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
 
     facts: the rows' (non-zeros, quantum) so far, [B, R], which take in x; for contiguous rows only.
     """
+    run = bind_widen(x, out, squares, facts)
+    share(squares.numel(), x.shape[2], run)
+    return out
+
+
+def bind_widen(
+    x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] | None = None
+) -> Callable[[int, int], None]:
+    """What does it for the rows first..last-1 of B * R, whenever it is called."""
     by_rows, shape = out.stride(2) == 1, tuple(x.shape[1:])
     assert by_rows or facts is None, "facts of rows that are read in order"
     memory, apart = flat(out), out.stride(1 if by_rows else 2)
     source, strides, sums = flat(x), (batch_stride(x), x.stride(1), x.stride(2)), squares.view(-1).numpy()
     known = [fact.view(-1).numpy() for fact in facts] if facts else (_NO_COUNT, _NO_QUANTUM)
-    share(
-        sums.size, shape[1], lambda *part: _widen(source, strides, shape, memory, apart, by_rows, sums, *known, *part)
-    )
-    return out
+    return partial(_widen, source, strides, shape, memory, apart, by_rows, sums, *known)
 
 
 @compile_loop
@@ -166,22 +175,27 @@ def _widen_across(x, starts, run, columns, y, apart, squares, first, last):
 def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, slot: str, squares: Tensor) -> Tensor:
     """`widen` for a matrix that lies scattered (indexed_matrix.py), into scratch memory, in the order that reads longer
     runs."""
+    out, count, size, run = bind_widen_folded(memory, rows, columns, squares, partial(lines, slot))
+    share(count, size, run)
+    return out
+
+
+def bind_widen_folded(
+    memory: Tensor, rows: np.ndarray, columns: np.ndarray, squares: Tensor, lines_of: Callable[..., Tensor]
+) -> tuple[Tensor, int, int, Callable[[int, int], None]]:
+    """(the binary64 memory from `lines_of`, number of parts, words of each, what fills the parts first..last-1)."""
     x, table, sums, shape = memory.numpy(), rows.reshape(-1), squares.view(-1).numpy(), (*rows.shape, columns.size)
     run, across = run_of(columns), run_of(table) if len(rows) == 1 else 1
     if across > run and across >= LEAST_RUN:
-        out = lines(slot, (1, shape[2], shape[1]), memory.device).mT
-        to, starts = (flat(out), out.stride(2), sums), table[::across]
-        share(starts.size, across * shape[2], lambda *part: _widen_across(x, starts, across, columns, *to, *part))
-        return out
-    out = lines(slot, shape, memory.device)
+        out, starts = lines_of((1, shape[2], shape[1]), memory.device).mT, table[::across]
+        fill = partial(_widen_across, x, starts, across, columns, flat(out), out.stride(2), sums)
+        return out, starts.size, across * shape[2], fill
+    out = lines_of(shape, memory.device)
     to = flat(out), out.stride(1), sums
     if run >= LEAST_RUN:
-        starts = columns[::run]
-        share(table.size, shape[2], lambda *part: _widen_runs(x, table, starts, run, *to, *part))
-    else:
-        places = columns.view(np.uint64)  # not signed: no index counts from the end
-        share(table.size, shape[2], lambda *part: _widen_gathered(x, table, places, *to, *part))
-    return out
+        return out, table.size, shape[2], partial(_widen_runs, x, table, columns[::run], run, *to)
+    places = columns.view(np.uint64)  # not signed: no index counts from the end
+    return out, table.size, shape[2], partial(_widen_gathered, x, table, places, *to)
 
 
 @compile_loop

@@ -323,7 +323,7 @@ def _finite(x):
 
 @compile_loop
 def run_blocks(code, places, steps, words, layouts, memory, checked, finite, first, last):
-    """The instructions on words first..last-1, block by block; finite[i] &= whether every word of slot checked[i] is
+    """The instructions on words first..last-1, block by block; finite[i] = whether every word of slot checked[i] is
     finite.
 
     code: (function, slot of the result, three slots of operands) each. places: where the slots' words begin, 0 for a
@@ -332,6 +332,7 @@ def run_blocks(code, places, steps, words, layouts, memory, checked, finite, fir
     not after their last use).
     """
     at, block = places.copy(), 0
+    finite[:] = True
     for slot in range(places.size):
         if places[slot] == 0:
             constant = memory[block].view(np.uint32)

@@ -125,6 +125,34 @@ def round_pass(
 
 
 @compile_loop
+def first_look(squares, weight, slack, bounds, shape, shared, s, out, strides, found, limit, narrow):
+    """From the rows' sums of squares their norms, in place; then `_round` or `_round_narrow` of all rows: how many sums
+    are open, -1 where a norm is not finite.
+
+    squares: of a and of b; bounds: binary64, of a (slack * norm) and of every row of the result (weight * norm).
+    """
+    norm_a, norm_b = squares
+    bound_a, left = bounds
+    rows, columns = shape
+    size = 0.0
+    for i in range(norm_a.size):
+        norm_a[i] = np.sqrt(norm_a[i])
+        bound_a[i] = norm_a[i] * slack
+        size += norm_a[i]
+    for j in range(norm_b.size):
+        norm_b[j] = np.sqrt(norm_b[j])
+        size += norm_b[j]
+    if not size < np.inf:
+        return -1
+    for u in range(left.size):
+        left[u] = norm_a[u % rows if shared[0] else u] * weight
+    right_stride = 0 if shared[1] else columns
+    if narrow:
+        return _round_narrow(s, shape, left, norm_b, right_stride, out, strides, found, limit, 0, left.size)
+    return _round(s, shape, left, norm_b, right_stride, out, strides, found, limit, 0, left.size)
+
+
+@compile_loop
 def _look(given, keep, shape, s, facts_a, facts_b, shared, terms, unit, slack, out, strides, first, last):
     """The rounding test with the rows' facts at positions first..last-1: those still open come first in `keep`."""
     rows, columns = shape
@@ -232,7 +260,7 @@ def _collect(totals, magnitudes, leasts):
 
 
 @compile_loop
-def _sum_rows(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
+def sum_rows_between(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
     """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows.
 
     Short runs of rows that each begin where the one before ends are read at once, and their words kept apart until the
@@ -287,7 +315,7 @@ def sum_rows(source: tuple, block: int, weight: float, spread: float, out: Tenso
     arrays = out.numpy(), sums.numpy(), sizes.numpy(), found.numpy()
 
     def run_rows(first: int, last: int) -> Tensor:
-        number = _sum_rows(x, begins, starts, run, step, block, weight, spread, *arrays, first, last)
+        number = sum_rows_between(x, begins, starts, run, step, block, weight, spread, *arrays, first, last)
         return found[first : first + number]
 
     return torch.cat(share(rows, starts.size * run, run_rows)), sums, sizes

@@ -37,7 +37,7 @@ AT_A_TIME = 1 << 20
 @torch.no_grad()
 def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
     """As products.dot."""
-    if not _pays(a, b):
+    if not is_filtered(a, b):
         return products.dot(a, b, run, bfloat16)
     patches, rows = b.patches, a.shape[1]
     out = torch.empty(1, rows, b.shape[1], dtype=torch.float32)
@@ -50,8 +50,8 @@ def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each
     return out
 
 
-def _pays(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix) -> bool:
-    """Whether b's rows are patches, and many enough."""
+def is_filtered(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix) -> bool:
+    """Whether minimal filtering makes the sums: b's rows are patches, and many enough."""
     if not isinstance(b, IndexedMatrix) or b.patches is None or a.shape[0] != 1:
         return False
     rows, channels = a.shape[1], b.patches.channels

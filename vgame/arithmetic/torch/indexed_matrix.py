@@ -137,6 +137,15 @@ Matrix = Tensor | IndexedMatrix | PlacedMatrix
 
 def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Matrix:
     """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
+    found = in_place(source, shape, LEAST)
+    if found is not None:
+        return found
+    return (source.tensor() if isinstance(source, Mirrored) else source).reshape(shape)
+
+
+def in_place(source: Tensor | Mirrored, shape: tuple[int, int, int], least: int, least_run: int = 1) -> Matrix | None:
+    """`source` as a matrix that reads its memory: a view, or folded if it has `least` words and runs of so many; else
+    None."""
     mirrored = source if isinstance(source, Mirrored) else Mirrored(source, ())
     view = mirrored.view
     if not mirrored.backwards and _is_view(tuple(view.shape), view.stride(), shape):
@@ -144,14 +153,16 @@ def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Matrix:
     ends = _ends(tuple(view.shape), shape)
     by_kernels = gate.in_use(view.device)
     usable = by_kernels or (compiled.in_use(view.device) and vendor().norm is NATIVE.norm)
-    usable = usable and view.dtype == torch.float32
-    if ends is None or not usable or view.numel() < LEAST:
-        return mirrored.tensor().reshape(shape)
+    if ends is None or not usable or view.dtype != torch.float32 or view.numel() < least:
+        return None
     backwards = (d in mirrored.backwards for d in range(view.dim()))
     dims = tuple(zip(view.shape, view.stride(), backwards, strict=True))
     if by_kernels:
         return PlacedMatrix(compiled.flat_tensor(view), *_placed(dims, tuple(ends), view.device))
-    return IndexedMatrix(compiled.flat_tensor(view), *_tables(dims, tuple(ends)))
+    tables = _tables(dims, tuple(ends))
+    if least_run > 1 and compiled_operands.run_of(tables[1]) < least_run:
+        return None
+    return IndexedMatrix(compiled.flat_tensor(view), *tables)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -153,6 +153,10 @@ class Tile:
     def run(self) -> None:
         """Fill `out`."""
         self.add_blocks()
+        self.conclude()
+
+    def conclude(self) -> None:
+        """`out` from the sums and the rows' norms."""
         finite = bool(torch.isfinite(self.norm_a).all() & torch.isfinite(self.norm_b).all())
         if not finite:  # every sum of such a row is its own answer: bound 0
             self.early = False

@@ -88,6 +88,11 @@ def at_worst(part: float) -> Iterator[None]:
         _hard.reset(token)
 
 
+def is_at_worst() -> bool:
+    """Whether somebody measures that."""
+    return _hard.get() > 0.0
+
+
 def hard_part(count: int, device: torch.device) -> Tensor:
     """Which of `count` sums take the longest way (int32); mostly none."""
     part = _hard.get()

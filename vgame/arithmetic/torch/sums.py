@@ -74,7 +74,7 @@ def sum_rows(a: Matrix) -> Tensor:
         from vgame.arithmetic.triton import sums  # imported only where it runs
 
         return sums.sum_rows(a)
-    source, rows = _runs_of(a)
+    source, rows = runs_of(a)
     if source is not None:
         return _sum_compiled(source, a.shape, lambda r: some_rows(rows, r))
     out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
@@ -86,11 +86,11 @@ def sum_rows(a: Matrix) -> Tensor:
 def partial_sums(a: Matrix) -> tuple[Tensor, Tensor, int]:
     """(binary64 sums of the rows of `a` [.., K], sums of their magnitudes, t): each is within (1 + u)^(t - 1) - 1 of
     the latter, and so are they of theirs, relatively."""
-    source, rows = _runs_of(a)
+    source, rows = runs_of(a)
     if source is not None:
         unused = torch.empty(math.prod(a.shape[:-1]), dtype=torch.float32)
         _, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, 0.0, 0.0, unused)
-        return sums, magnitude, _depth(source[2].size, source[3])
+        return sums, magnitude, terms_of_a_sum(source[2].size, source[3])
     pieces = [_two_sums(rows[r]) for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1]))]
     block = block_length(rows.shape[1])
     sums, magnitude = (torch.cat(x) for x in zip(*pieces, strict=True))
@@ -102,7 +102,7 @@ def some_rows(rows: Matrix, chosen: Tensor) -> Tensor:
     return rows.some(chosen.numpy()) if isinstance(rows, IndexedMatrix) else rows[chosen]
 
 
-def _runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
+def runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
     """(where compiled loops find the rows: memory, rows, runs, length of a run, step; None without them; the rows,
     [R, K] if that is a tensor)."""
     by_loops = compiled.in_use(a.device) and vendor().total is NATIVE.total
@@ -129,9 +129,8 @@ def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tens
     """Twin of _sum_tile; rows_at: some rows of [R, K] as a tensor."""
     count, length = math.prod(shape[:-1]), shape[-1]
     out = torch.empty(count, dtype=torch.float32)
-    spread = 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
-    weight = weigh(_depth(source[2].size, source[3]))
-    rest, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, weight, spread, out)
+    weight = weigh(terms_of_a_sum(source[2].size, source[3]))
+    rest, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, weight, spread_of(length), out)
     exact, at_a_time = 0, max(1, TILE // length)
     hard = hard_part(count, rest.device)
     for some in (hard[r] for r in spans(hard.numel(), at_a_time)):
@@ -151,7 +150,12 @@ def _terms_of(rows: Tensor) -> Rows:
     return Rows(rows.shape[1], lambda e, k: widen(rows[:, k].index_select(0, e), "left"))
 
 
-def _depth(runs: int, run: int) -> int:
+def spread_of(length: int) -> float:
+    """Sums of magnitudes up to so many times the least magnitude of a row are exact; looked at in short rows."""
+    return 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
+
+
+def terms_of_a_sum(runs: int, run: int) -> int:
     """Theorem 2's t of the compiled loops: with runs of one word only side by side, else that or run by run, whichever
     is more."""
     beside = min(COMPILED_BLOCK, runs) + -(-runs // COMPILED_BLOCK) - 1 + run - 1

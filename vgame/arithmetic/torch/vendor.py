@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -55,13 +56,17 @@ class Vendor:
 def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Whitelisted: mm and bmm with beta = 0 into a buffer of their own; never addmm_ or baddbmm_ over K-blocks."""
     refuse_emulation(out)
+    bind_product(a, b, out)()
+
+
+def bind_product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
+    """The native product, whenever it is called."""
     batch = out.shape[0]
     if batch == 1:
-        torch.mm(a[0], b[0].mT, out=out[0])
-    elif b.shape[0] == 1 and a.is_contiguous() and out.is_contiguous():
-        torch.mm(a.flatten(0, 1), b[0].mT, out=out.flatten(0, 1))
-    else:
-        torch.bmm(a.expand(batch, -1, -1), b.mT.expand(batch, -1, -1), out=out)
+        return partial(torch.mm, a[0], b[0].mT, out=out[0])
+    if b.shape[0] == 1 and a.is_contiguous() and out.is_contiguous():
+        return partial(torch.mm, a.flatten(0, 1), b[0].mT, out=out.flatten(0, 1))
+    return partial(torch.bmm, a.expand(batch, -1, -1), b.mT.expand(batch, -1, -1), out=out)
 
 
 def _total(x: Tensor) -> Tensor:

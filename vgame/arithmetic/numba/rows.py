@@ -1,0 +1,103 @@
+"""Compiled loops over rows that add up nothing, or few terms: look-ups, maxima, sums that an index selects.
+
+Twins: vgame/execute/executor.py (gather), torch/maxima.py, torch/one_hot.py, which they replace where words keep their
+places. The arrays are flat and contiguous.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vgame.arithmetic.numba.compiled import compile_loop
+
+_ZERO, _NAN = np.float32(0.0), np.float32(np.nan)
+
+
+@compile_loop
+def gather(index, table, rows, width, fill, out):
+    """out[i, r] = table[index[i], r], or fill where index[i] is not a row of the table; words."""
+    for i in range(index.size):
+        target, row = out[i * width : (i + 1) * width], np.int64(index[i])
+        if 0 <= row < rows:
+            source = table[row * width : (row + 1) * width]
+            for k in range(target.size):
+                target[k] = source[k]
+        else:
+            for k in range(target.size):
+                target[k] = fill
+
+
+@compile_loop
+def largest(a, length, block, out):
+    """As maxima.reduce_max, of rows of `length` binary32 values."""
+    blocks = (length + block - 1) // block
+    for e in range(out.size):
+        row, first = e // blocks * length, e % blocks * block
+        words = a[row + first : row + min(first + block, length)]
+        best = words[0]
+        for k in range(1, words.size):
+            best = words[k] if (words[k] > best) | (words[k] != words[k]) else best
+        out[e] = best + _ZERO if best == best else _NAN
+
+
+@compile_loop
+def largest_integer(a, length, block, out):
+    """As kernels.integer_max, of int32."""
+    blocks = (length + block - 1) // block
+    for e in range(out.size):
+        row, first = e // blocks * length, e % blocks * block
+        words = a[row + first : row + min(first + block, length)]
+        best = words[0]
+        for k in range(1, words.size):
+            best = max(best, words[k])
+        out[e] = best
+
+
+@compile_loop
+def place_of_largest(a, length, out):
+    """As maxima.argmax, of rows of `length` binary32 values."""
+    for row in range(out.size):
+        words = a[row * length : (row + 1) * length]
+        best, place = words[0], 0
+        for k in range(1, words.size):
+            if words[k] > best or (words[k] != words[k] and best == best):
+                best, place = words[k], k
+        out[row] = place
+
+
+@compile_loop
+def select(index, b, shape, strides, unit, memory, counts, out):
+    """As one_hot.one_hot_sum; how many sums the rounding test leaves open, whose words say nothing.
+
+    shape: (batches, m, n, k); strides: of a batch of the index, and of b's three dimensions; unit: error of a sum per
+    term and sum of magnitudes; memory [2, m] binary64 and counts [m]: scratch.
+    """
+    (batches, m, n, length), still_open = shape, 0
+    sums, sizes = memory[0], memory[1]
+    for i in range(batches):
+        chosen = index[i * strides[0] : i * strides[0] + length]
+        for column in range(n):
+            sums[:], sizes[:], counts[:] = 0.0, 0.0, 0
+            at = i * strides[1] + column * strides[2]
+            for k in range(length):
+                j = np.int64(chosen[k])
+                if 0 <= j < m:
+                    value = np.float64(b[at + k * strides[3]])
+                    sums[j] += value
+                    sizes[j] += abs(value)
+                    counts[j] += 1
+            for j in range(m):
+                bound = counts[j] * unit * sizes[j] if counts[j] > 1 and sizes[j] < np.inf else 0.0
+                upper = np.float32(sums[j] + bound)
+                still_open += np.int64(np.float32(sums[j] - bound) < upper)
+                out[(i * m + j) * n + column] = upper + _ZERO if upper == upper else _NAN
+    return still_open
+
+
+@compile_loop
+def all_finite(words, found, place):
+    """found[place] = whether none of the binary32 words, int32, is infinite or NaN."""
+    special, wrong = np.int32(0x7F800000), np.int32(0)
+    for i in range(words.size):
+        wrong |= np.int32((words[i] & special) == special)
+    found[place] = wrong == 0

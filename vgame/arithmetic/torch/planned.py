@@ -1,0 +1,138 @@
+"""Products and sums that are made again and again in the same places: what depends on shapes alone is done once.
+
+In: operands and results whose memory stays, on a CPU, by the compiled loops. Out: callables without arguments, each of
+which writes the words of products.dot or sums.sum_rows there. The tests and bounds are the same; what the first
+rounding test leaves open too often goes on as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.numba import rounding_test as compiled_rounding
+from vgame.arithmetic.numba.exact import ExactProducts
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
+from vgame.arithmetic.torch.products import Tile, part_of, places_of, shared_tiles
+from vgame.arithmetic.torch.rounding_test import SLACK, tally, weigh
+from vgame.arithmetic.torch.sums import COMPILED_BLOCK, runs_of, spread_of, terms_of_a_sum
+from vgame.arithmetic.torch.vendor import bind_product
+from vgame.arithmetic.workspace import Workspace, lines, wide_memory
+from vgame.system.threads import each, portions
+
+Call = Callable[[], object]
+
+
+def plan_product(
+    a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, out: Tensor, bfloat16: bool, memory: Workspace
+) -> Call:
+    """As products.dot, into `out`, which may have fewer batches where both operands are shared."""
+    places = shared_tiles(out, a.shape[2])
+    jobs = [
+        PlannedTile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], bfloat16, number, memory).fill
+        for number, (i, m, n) in enumerate(places)
+    ]
+    return jobs[0] if len(jobs) == 1 else partial(each, jobs)
+
+
+class PlannedTile(Tile):
+    """A tile whose operands and result stay where they are. Tiles of different numbers may be filled at once."""
+
+    def __init__(
+        self,
+        a: Tensor | IndexedMatrix,
+        b: Tensor | IndexedMatrix,
+        out: Tensor,
+        bfloat16: bool,
+        number: int,
+        memory: Workspace,
+    ) -> None:
+        super().__init__(a, b, out, bfloat16)
+        self.take = lambda slot, *rest: memory.scratch(f"{number} {slot}", *rest)
+        shape, double = tuple(out.shape), torch.float64
+        self.sums = self.take("sums", shape, double, out.device)
+        self.norm_a, self.norm_b = (torch.zeros(x.shape[:2], dtype=double) for x in (a, b))
+        self.calls: list[Call] = [partial(n.numpy().fill, 0.0) for n in (self.norm_a, self.norm_b)]
+        for k in self.blocks:
+            factors = self._bind_widen(a, k, "a", self.norm_a), self._bind_widen(b, k, "b", self.norm_b)
+            product = self.take("product", shape, double, out.device) if k.start else self.sums
+            self.calls.append(bind_product(*factors, product))
+            if k.start:
+                self.calls.append(partial(self.sums.add_, product))
+        self._bind_look(shape)
+
+    def _bind_widen(self, x: Tensor | IndexedMatrix, k: slice, side: str, squares: Tensor) -> Tensor:
+        """Where an operand's block lies in binary64 when the calls so far have been made."""
+        if isinstance(x, IndexedMatrix):
+            x = x.block(k)
+            take = partial(lines, side, take=self.take)
+            wide, count, _, run = compiled_operands.bind_widen_folded(x.memory, x.rows, x.columns, squares, take)
+        else:
+            x = x[..., k]
+            wide, count = wide_memory(x, side, self.take), squares.numel()
+            run = compiled_operands.bind_widen(x, wide, squares)
+        self.calls.append(partial(run, 0, count))
+        return wide
+
+    def _bind_look(self, shape: tuple[int, ...]) -> None:
+        (batch, rows, columns), out = shape, self.out
+        assert columns == 1 or out.stride(2) == 1, "rows of a result are contiguous"
+        self.positions = self.take("found", (out.numel(),), torch.int32, out.device).numpy()
+        self.limit = batch * (rows + columns)
+        bound_a = torch.empty_like(self.norm_a)
+        places = [places_of(x) for x in (self.a, self.b)]
+        self.exact = ExactProducts(*places, (bound_a, self.norm_b), weigh(self.a.shape[2]), out)
+        shared = tuple(len(norm) == 1 for norm in (self.norm_a, self.norm_b))
+        bounds = bound_a.view(-1).numpy(), np.empty(batch * rows)
+        norms = tuple(norm.view(-1).numpy() for norm in (self.norm_a, self.norm_b))
+        given = norms, weigh(self.terms), SLACK, bounds, (rows, columns), shared, self.sums.view(-1).numpy()
+        rest = self.exact.target, out.stride()[:2], self.positions, self.limit, self.early
+        self.look: Callable[[], int] = partial(compiled_rounding.first_look, *given, *rest)
+
+    def fill(self) -> None:
+        """Fill `out`."""
+        for call in self.calls:
+            call()
+        found = self.look()
+        if 0 <= found <= self.limit:
+            if found:
+                self.exact(self.exact.in_order(self.positions[:found]), 0, found)
+            tally(self.out.numel(), 0, found)
+        else:
+            self._go_on()
+        if self.early:
+            self.narrow()
+
+    def _go_on(self) -> None:
+        """As every other tile does, with these sums."""
+        tile = Tile(self.a, self.b, self.out, self.early)
+        tile.sums, tile.norm_a, tile.norm_b = self.sums, self.norm_a, self.norm_b
+        tile.conclude()
+
+
+def plan_sum(a: Tensor | IndexedMatrix, out: Tensor) -> Call:
+    """As sums.sum_rows, of the rows of a [1, R, K] into out [R]; a folded one has long runs."""
+    source = runs_of(a)[0]
+    assert source is not None, "the compiled loops add up"
+    (x, begins, starts, run, step), (_, count, length) = source, a.shape
+    columns = (starts[:, None] + np.arange(run) * step).reshape(-1)
+    sums, sizes, found = np.empty(count), np.empty(count), np.empty(count, np.int64)
+    bounds = torch.from_numpy(sizes).view(1, -1), torch.full((1, 1), SLACK, dtype=torch.float64)
+    one = np.ones(1, np.float32), np.zeros(1, np.int64), np.zeros_like(columns)
+    exact = ExactProducts((x, begins, columns), one, bounds, weigh(length), out.view(1, -1, 1))
+    weight = weigh(terms_of_a_sum(starts.size, run))
+    rest = starts, run, step, COMPILED_BLOCK, weight, spread_of(length), out.numpy(), sums, sizes, found
+
+    def part(first: int, last: int) -> None:
+        number = compiled_rounding.sum_rows_between(x, begins, *rest, first, last)
+        if number:
+            exact(exact.in_order(found[first : first + number]), 0, number)
+        tally(last - first, 0, number)
+
+    jobs = [partial(part, *span) for span in portions(count, length)]
+    return jobs[0] if len(jobs) == 1 else partial(each, jobs)

@@ -1,0 +1,162 @@
+"""Where the values of a planned step lie: memory that is used again, views of it, and the copies that no view can say.
+
+In: operators' outputs one after the other, and what is read of them. Out: tensors whose memory stays, and the calls
+that fill it in every step. Twin: the values of vgame/execute/executor.py, which are made anew in every step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from vgame.arithmetic.torch.indexed_matrix import Matrix, Mirrored, in_place
+from vgame.execute.chains import is_identity
+from vgame.execute.layout import gathered, look, plan, spread
+from vgame.program.operators import Access, Ref, RefClass
+
+Value = torch.Tensor | Mirrored
+Call = Callable[[], object]
+
+
+class Memory:
+    """Words of a few sizes; what is given back is taken again."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
+        self._all: dict[int, torch.Tensor] = {}  # by storage
+        self._users: Counter[int] = Counter()
+
+    def take(self, words: int) -> torch.Tensor:
+        """int32, flat, uninitialised."""
+        quarter = 1 << max(words.bit_length() - 3, 0)
+        size = -(-words // quarter) * quarter
+        found = self._free[size].pop() if self._free[size] else torch.empty(size, dtype=torch.int32)
+        self._all[_storage(found)] = found
+        return found[:words]
+
+    def hold(self, value: torch.Tensor) -> None:
+        """One more reads this view; of other memory nothing is known."""
+        self._users[_storage(value)] += 1
+
+    def release(self, value: torch.Tensor) -> None:
+        """One reads it no more."""
+        place = _storage(value)
+        self._users[place] -= 1
+        if not self._users[place] and place in self._all:
+            found = self._all.pop(place)
+            self._free[found.numel()].append(found)
+
+
+def _storage(x: torch.Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+class Places:
+    """The values of a step, while it is planned. `calls`: what fills them, in order."""
+
+    def __init__(
+        self,
+        operators: int,
+        state: Sequence[torch.Tensor],
+        scalars: torch.Tensor,
+        constants: Sequence[torch.Tensor],
+        data: Sequence[torch.Tensor],
+    ) -> None:
+        self.values: list[Value | None] = [None] * operators
+        self.calls: list[Call] = []
+        self.memory = Memory()
+        self.scalars = scalars
+        self._others = {RefClass.STATE: state, RefClass.CONSTANT: constants, RefClass.DATA: data}
+
+    # ---- outputs ----
+
+    def place(self, elements: int, integer: bool) -> torch.Tensor:
+        """Flat memory for an output."""
+        words = self.memory.take(elements)
+        return words if integer else words.view(torch.float32)
+
+    def put(self, index: int, value: Value) -> None:
+        """The output of an operator."""
+        self.memory.hold(_view(value))
+        self.values[index] = value
+
+    def free(self, index: int) -> None:
+        """Nobody reads the output of an operator any more."""
+        value, self.values[index] = self.values[index], None
+        if value is not None:
+            self.memory.release(_view(value))
+
+    def copy(self, target: torch.Tensor, source: Value) -> None:
+        """target = source in every step; of one shape and type."""
+        view = _view(source)
+        to, words = (x.numpy().view(np.int32) for x in (target, view))
+        if isinstance(source, Mirrored):
+            words = words[tuple(slice(None, None, -1 if d in source.backwards else 1) for d in range(view.dim()))]
+        self.calls.append(partial(np.copyto, to, words))
+
+    def copied(self, source: Value) -> torch.Tensor:
+        """The words in row-major order, flat. What no output holds (`put`) is never given back."""
+        view = _view(source)
+        result = self.place(view.numel(), view.dtype == torch.int32)
+        self.copy(result.view(view.shape), source)
+        return result
+
+    # ---- operands ----
+
+    def flat(self, ref: Ref) -> torch.Tensor:
+        """A tensor as a flat row-major one."""
+        if ref.cls is RefClass.SCALAR:
+            return self.scalars[ref.index : ref.index + 1]
+        if ref.cls is not RefClass.OPERATOR:
+            return self._others[ref.cls][ref.index]
+        value = self.values[ref.index]
+        if isinstance(value, Mirrored) or not value.is_contiguous():
+            copy = self.copied(value)
+            self.free(ref.index)
+            self.put(ref.index, copy)
+            return copy
+        return value.reshape(-1)
+
+    def output(self, index: int) -> torch.Tensor:
+        """An operator's output as a tensor."""
+        value = self.values[index]
+        return self.flat(Ref(RefClass.OPERATOR, index)) if isinstance(value, Mirrored) else value
+
+    def words(self, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
+        """A view whose row-major order is the index space's."""
+        if access.ref.cls is RefClass.SCALAR:
+            return self.flat(access.ref).expand(math.prod(sizes))
+        if access.ref.cls is RefClass.OPERATOR and is_identity(access, sizes):
+            return self.output(access.ref.index)
+        found = self.seen(access, sizes)
+        return self.copied(found).view(sizes) if isinstance(found, Mirrored) else found
+
+    def seen(self, access: Access, sizes: tuple[int, ...]) -> Value:
+        """What an access sees; padding is written once, for its memory is nobody else's."""
+        base = self.flat(access.ref)
+        if plan(access, sizes):
+            found = look(base, access, sizes)
+        elif padded := spread(base, access, sizes):
+            found, copies = padded
+            for target, source in copies:
+                self.copy(target, source)
+        else:
+            found = Mirrored(torch.empty(sizes, dtype=base.dtype), ())
+            self.calls.append(lambda: found.view.copy_(gathered(base, access, sizes)))
+        return found if found.backwards else found.view
+
+    def matrix(self, ref: Ref, shape: tuple[int, int, int], least_run: int = 1) -> Matrix:
+        """Rows to be multiplied or added up: a view, folded where its runs are not shorter, else a copy."""
+        if ref.cls is not RefClass.OPERATOR:
+            return self.flat(ref).view(shape)
+        found = in_place(self.values[ref.index], shape, 0, least_run)
+        return self.flat(ref).view(shape) if found is None else found
+
+
+def _view(value: Value) -> torch.Tensor:
+    return value.view if isinstance(value, Mirrored) else value
