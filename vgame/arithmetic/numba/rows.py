@@ -16,6 +16,11 @@ _ZERO, _NAN = np.float32(0.0), np.float32(np.nan)
 @compile_loop
 def gather(index, table, rows, width, fill, out):
     """out[i, r] = table[index[i], r], or fill where index[i] is not a row of the table; words."""
+    if width == 1:
+        for i in range(index.size):
+            row = np.int64(index[i])
+            out[i] = table[row] if 0 <= row < rows else fill
+        return
     for i in range(index.size):
         target, row = out[i * width : (i + 1) * width], np.int64(index[i])
         if 0 <= row < rows:
@@ -31,37 +36,37 @@ def gather(index, table, rows, width, fill, out):
 def largest(a, length, block, out):
     """As maxima.reduce_max, of rows of `length` binary32 values."""
     blocks = (length + block - 1) // block
-    for e in range(out.size):
-        row, first = e // blocks * length, e % blocks * block
-        words = a[row + first : row + min(first + block, length)]
-        best = words[0]
-        for k in range(1, words.size):
-            best = words[k] if (words[k] > best) | (words[k] != words[k]) else best
-        out[e] = best + _ZERO if best == best else _NAN
+    for row in range(out.size // blocks):
+        for e in range(blocks):
+            first, last = row * length + e * block, row * length + min((e + 1) * block, length)
+            best = a[first]
+            for k in range(first + 1, last):
+                best = a[k] if (a[k] > best) | (a[k] != a[k]) else best
+            out[row * blocks + e] = best + _ZERO if best == best else _NAN
 
 
 @compile_loop
 def largest_integer(a, length, block, out):
     """As kernels.integer_max, of int32."""
     blocks = (length + block - 1) // block
-    for e in range(out.size):
-        row, first = e // blocks * length, e % blocks * block
-        words = a[row + first : row + min(first + block, length)]
-        best = words[0]
-        for k in range(1, words.size):
-            best = max(best, words[k])
-        out[e] = best
+    for row in range(out.size // blocks):
+        for e in range(blocks):
+            first, last = row * length + e * block, row * length + min((e + 1) * block, length)
+            best = a[first]
+            for k in range(first + 1, last):
+                best = max(best, a[k])
+            out[row * blocks + e] = best
 
 
 @compile_loop
 def place_of_largest(a, length, out):
     """As maxima.argmax, of rows of `length` binary32 values."""
     for row in range(out.size):
-        words = a[row * length : (row + 1) * length]
-        best, place = words[0], 0
-        for k in range(1, words.size):
-            if words[k] > best or (words[k] != words[k] and best == best):
-                best, place = words[k], k
+        best, place = a[row * length], 0
+        for k in range(1, length):
+            word = a[row * length + k]
+            greater = (word > best) | ((word != word) & (best == best))  # no branch, for maxima lie anywhere
+            best, place = word if greater else best, k if greater else place
         out[row] = place
 
 

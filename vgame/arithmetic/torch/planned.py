@@ -27,6 +27,10 @@ from vgame.system.threads import each, portions
 
 Call = Callable[[], object]
 
+#: Open sums per row and column of a product that the exact tier settles at once; a look at the rows' bits first costs
+#: about as much as one.
+LIMIT = 4
+
 
 def plan_product(
     a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, out: Tensor, bfloat16: bool, memory: Workspace
@@ -83,7 +87,7 @@ class PlannedTile(Tile):
         (batch, rows, columns), out = shape, self.out
         assert columns == 1 or out.stride(2) == 1, "rows of a result are contiguous"
         self.positions = self.take("found", (out.numel(),), torch.int32, out.device).numpy()
-        self.limit = batch * (rows + columns)
+        self.limit = LIMIT * batch * (rows + columns)
         bound_a = torch.empty_like(self.norm_a)
         places = [places_of(x) for x in (self.a, self.b)]
         self.exact = ExactProducts(*places, (bound_a, self.norm_b), weigh(self.a.shape[2]), out)
