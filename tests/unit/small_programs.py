@@ -7,7 +7,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -16,7 +16,7 @@ from vgame.commit.tensor import to_words
 from vgame.execute.executor import Executor
 from vgame.execute.reference import Position, evaluate
 from vgame.program.operators import Map, Operator, Ref, RefClass, immediate
-from vgame.program.program import Program
+from vgame.program.program import Program, Source
 
 ZERO_LOSS = Map(Function.ABS, (1,), (immediate(0),), False)
 
@@ -75,10 +75,24 @@ def referenced(operators: Sequence[Operator], world: World) -> list[list[int]]:
     return outputs
 
 
+def kept(operators: Sequence[Operator], world: World, *, plans: bool) -> list[list[int]]:
+    """The words of every operator's output, by two steps that nobody looks at: planned, or in the ordinary way."""
+    every, state = world.program(operators), tuple(world.state)
+    sources = [Source(Ref(RefClass.OPERATOR, i), op.elements, op.integer) for i, op in enumerate(operators)]
+    program = replace(every, sources=tuple(sources))
+    executor = Executor(program, world.data, world.scalars, world.seed)
+    executor.plans = plans
+    first, second = (executor.step(world.step, state).state for _ in range(2))
+    assert bool(executor._plan) is plans
+    assert [to_words(t).tolist() for t in first] == [to_words(t).tolist() for t in second]
+    return [to_words(t).tolist() for t in second]
+
+
 def check(operators: Sequence[Operator], world: World) -> list[list[int]]:
-    """Executor and reference agree on every bit of every output; the words."""
+    """Executor and reference agree on every bit of every output, whichever way a step is executed; the words."""
     words, wanted = executed(operators, world), referenced(operators, world)
-    for i, operator in enumerate(operators):
-        wrong = [(e, hex(a), hex(b)) for e, (a, b) in enumerate(zip(words[i], wanted[i], strict=True)) if a != b]
-        assert not wrong, f"operator {i} {operator}: (element, executor, reference) {wrong[:4]}"
+    for found in (words, kept(operators, world, plans=True), kept(operators, world, plans=False)):
+        for i, operator in enumerate(operators):
+            wrong = [(e, hex(a), hex(b)) for e, (a, b) in enumerate(zip(found[i], wanted[i], strict=True)) if a != b]
+            assert not wrong, f"operator {i} {operator}: (element, executor, reference) {wrong[:4]}"
     return words

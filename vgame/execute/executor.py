@@ -96,7 +96,7 @@ class Executor:
             return self._launch(step, state, tap)
 
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
-        if tap is None and (planned := self._planned()):
+        if tap is None and (planned := self._planned(state)):
             return planned.launch(step, state, self._told if self.watch else None)
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
@@ -139,16 +139,16 @@ class Executor:
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
         return self._plans[key]
 
-    def _planned(self) -> Planned | None:
+    def _planned(self, state: Sequence[torch.Tensor]) -> Planned | None:
         """The step as a plan, where it is small and computed in the ordinary way."""
         ordinary = self.plans and pointwise.in_use(self.device) and certified.is_native()
         if not ordinary or type(self.kernels) is not Correct:
             return None
         if self._plan is None:
             units, checked = self._units(True)
-            words = sum(s.elements for s in self.program.sources), words_at_once(units, self.program.operators, False)
+            words = sum(t.numel() for t in state), words_at_once(units, self.program.operators, False)
             self._plan = max(words) <= MOST and Planned(
-                self.program, units, checked, self.data, self.constants, self.scalars, self.seed, self._ordinary
+                self.program, units, checked, state, self.data, self.constants, self.scalars, self.seed, self._ordinary
             )
         return self._plan or None
 

@@ -53,13 +53,14 @@ Ordinary = Callable[[int, Sequence[torch.Tensor], torch.Tensor, list[Value | Non
 
 
 class Planned:
-    """The steps of one program over the same data."""
+    """The steps of one program over the same data, from states as this one."""
 
     def __init__(
         self,
         program: Program,
         units: Sequence[Unit],
         checked: tuple[int, ...],
+        state: Sequence[torch.Tensor],
         data: Sequence[torch.Tensor],
         constants: Sequence[torch.Tensor],
         scalars: torch.Tensor,
@@ -68,8 +69,7 @@ class Planned:
     ) -> None:
         self.program, self.seed, self.checked, self.ordinary = program, seed, checked, ordinary
         self.table, self.scalars = scalars, scalars[0].clone()
-        types = [torch.int32 if s.integer else torch.float32 for s in program.sources]
-        self.state = [torch.empty(s.elements, dtype=t) for s, t in zip(program.sources, types, strict=True)]
+        self.state = [torch.empty_like(tensor) for tensor in state]
         self.finite = np.ones(len(checked), np.bool_)
         self.step, self.memory, self._one_at_a_time = 0, Workspace(), Lock()
         self.places = Places(len(program.operators), self.state, self.scalars, constants, data)
@@ -87,7 +87,7 @@ class Planned:
         with self._one_at_a_time, torch.no_grad():
             self.step = step
             self.scalars.copy_(self.table[step - 1])
-            torch._foreach_copy_(self.state, list(state))
+            _copy_all(self.state, state)
             if watch:
                 self._watched(watch)
             else:
@@ -101,7 +101,7 @@ class Planned:
         made = [i for i, ref in enumerate(refs) if ref.cls in (RefClass.OPERATOR, RefClass.SCALAR)]
         new = [state[ref.index] if ref.cls is RefClass.STATE else self.results[i] for i, ref in enumerate(refs)]
         fresh = [torch.empty_like(self.results[i]) for i in made]
-        torch._foreach_copy_(fresh, [self.results[i] for i in made])
+        _copy_all(fresh, [self.results[i] for i in made])
         for i, tensor in zip(made, fresh, strict=True):
             new[i] = tensor
         return tuple(new)
@@ -275,7 +275,7 @@ class Planned:
         out = self.places.place(batches * m * operator.n, False).view(batches, m, operator.n)
         shape = batches, m, operator.n, operator.k
         strides = operator.k if len(chosen) > 1 else 0, batch_stride(b), b.stride(1), b.stride(2)
-        rest = weigh(2) / 2, np.empty((2, m)), np.empty(m, np.int64), out.view(-1).numpy()
+        rest = weigh(2) / 2, np.empty((3, m)), np.empty(m, np.int64), out.view(-1).numpy()
         loop = partial(rows.select, chosen.reshape(-1).numpy(), flat(b), shape, strides, *rest)
 
         def add_up() -> None:
@@ -285,3 +285,8 @@ class Planned:
         self.places.calls.append(add_up)
         self.places.put(index, out.expand(operator.batch, -1, -1))
         return True
+
+
+def _copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))

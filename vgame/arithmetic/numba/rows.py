@@ -75,24 +75,27 @@ def select(index, b, shape, strides, unit, memory, counts, out):
     """As one_hot.one_hot_sum; how many sums the rounding test leaves open, whose words say nothing.
 
     shape: (batches, m, n, k); strides: of a batch of the index, and of b's three dimensions; unit: error of a sum per
-    term and sum of magnitudes; memory [2, m] binary64 and counts [m]: scratch.
+    term and sum of magnitudes; memory [3, m] binary64 and counts [m]: scratch. Sums of few terms are mostly exact, and
+    then their bound is 0: what an addition leaves out is exact too (2Sum).
     """
     (batches, m, n, length), still_open = shape, 0
-    sums, sizes = memory[0], memory[1]
+    sums, sizes, lost = memory[0], memory[1], memory[2]
     for i in range(batches):
         chosen = index[i * strides[0] : i * strides[0] + length]
         for column in range(n):
-            sums[:], sizes[:], counts[:] = 0.0, 0.0, 0
+            sums[:], sizes[:], lost[:], counts[:] = 0.0, 0.0, 0.0, 0
             at = i * strides[1] + column * strides[2]
             for k in range(length):
                 j = np.int64(chosen[k])
                 if 0 <= j < m:
                     value = np.float64(b[at + k * strides[3]])
-                    sums[j] += value
+                    before, sums[j] = sums[j], sums[j] + value
+                    added = sums[j] - before
+                    lost[j] += abs((before - (sums[j] - added)) + (value - added))
                     sizes[j] += abs(value)
                     counts[j] += 1
             for j in range(m):
-                bound = counts[j] * unit * sizes[j] if counts[j] > 1 and sizes[j] < np.inf else 0.0
+                bound = counts[j] * unit * sizes[j] if lost[j] > 0.0 and sizes[j] < np.inf else 0.0
                 upper = np.float32(sums[j] + bound)
                 still_open += np.int64(np.float32(sums[j] - bound) < upper)
                 out[(i * m + j) * n + column] = upper + _ZERO if upper == upper else _NAN
