@@ -13,7 +13,8 @@ from vgame.arithmetic.functions import Function, arity
 from vgame.arithmetic.reference.philox import random_word, shuffle_index
 from vgame.commit.tensor import to_words
 from vgame.execute.chains import FAR, units_of
-from vgame.execute.executor import MOST_PENDING, Executor
+from vgame.execute.executor import Executor
+from vgame.execute.ordinary import MOST_PENDING
 from vgame.program.operators import (
     BROADCAST,
     Access,
@@ -209,10 +210,12 @@ def products_read_late() -> tuple[list[Operator], World]:
 
 
 def keeping_everything(operators: list[Operator], world: World) -> Executor:
-    """An executor whose state afterwards is every operator's output."""
+    """An executor whose state afterwards is every operator's output, in the ordinary way."""
     program = world.program(operators)
     sources = tuple(Source(Ref(RefClass.OPERATOR, i), op.elements) for i, op in enumerate(operators))
-    return Executor(Program(program.operators, sources, (), 0, 0, program.loss), (), world.scalars, 0)
+    executor = Executor(Program(program.operators, sources, (), 0, 0, program.loss), (), world.scalars, 0)
+    executor.plans = False
+    return executor
 
 
 def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
@@ -246,7 +249,7 @@ def test_an_error_leaves_no_product_behind(monkeypatch: pytest.MonkeyPatch, thre
     begun = []
     with monkeypatch.context() as broken:
         broken.setattr(Later, "__init__", lambda self, real=Later.__init__: (real(self), begun.append(self))[0])
-        broken.setattr("vgame.execute.executor.chains.run", lambda *_: 1 // 0)
+        broken.setattr("vgame.execute.ordinary.chains.run", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             executor.step(1, world.state)
     assert len(begun) == LATE and not any(work._offers for work in begun)

@@ -21,11 +21,12 @@ from vgame.arithmetic.torch.indexed_matrix import Mirrored, in_place
 from vgame.arithmetic.torch.planned import LIMIT, PlannedTile, plan_product, plan_sum
 from vgame.arithmetic.torch.rounding_test import weigh
 from vgame.arithmetic.workspace import Workspace
-from vgame.execute import executor as executors
 from vgame.execute.executor import Executor
+from vgame.execute.ordinary import Run
 from vgame.execute.places import Memory
 from vgame.execute.planned import Planned
 from vgame.job.bundle import Bundle
+from vgame.program.operators import RefClass
 from vgame.runs.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,7 +94,7 @@ def test_two_threads_step_one_executor(digits):
 def test_who_looks_or_replaces_the_library_has_the_ordinary_way(digits, monkeypatch):
     planned = executor_of(digits, plans=True)
     state, taken = planned.initial(digits.state), []
-    monkeypatch.setattr(executors._Run, "compute_unit", lambda self, unit: taken.append(unit) or 1 / 0)
+    monkeypatch.setattr(Run, "compute_unit", lambda self, unit: taken.append(unit) or 1 / 0)
     assert planned.step(1, state).not_finite is None and not taken
     with certified.reversed_order(), pytest.raises(ZeroDivisionError):
         planned.step(1, state)
@@ -121,7 +122,7 @@ def test_large_steps_are_not_planned(digits, monkeypatch):
 def test_a_program_whose_results_are_what_it_was_given(digits):
     """State that no operator makes, data and scalars as state."""
     sources = list(digits.program.sources)
-    sources[0] = replace(sources[0], ref=replace(sources[0].ref, cls=executors.RefClass.STATE, index=0))
+    sources[0] = replace(sources[0], ref=replace(sources[0].ref, cls=RefClass.STATE, index=0))
     bundle = replace(digits, program=replace(digits.program, sources=tuple(sources)))
     planned, ordinary = executor_of(bundle, plans=True), executor_of(bundle, plans=False)
     state = planned.initial(digits.state)

@@ -1,7 +1,7 @@
 """Where the values of a planned step lie: memory that is used again, views of it, and the copies that no view can say.
 
 In: operators' outputs one after the other, and what is read of them. Out: tensors whose memory stays, and the calls
-that fill it in every step. Twin: the values of vgame/execute/executor.py, which are made anew in every step.
+that fill it in every step. Twin: the values of vgame/execute/ordinary.py, which are made anew in every step.
 """
 
 from __future__ import annotations

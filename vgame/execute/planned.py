@@ -1,7 +1,7 @@
 """A step of small tensors, planned once: every word has its place, every call its arguments, and a step is the calls.
 
 In: an executor on a CPU, in mode `correct`. Out: the same steps, the same words. What depends on shapes alone (views,
-layouts, tiles, memory, order) is found when the plan is made. Twin: `_Run` in vgame/execute/executor.py, which also
+layouts, tiles, memory, order) is found when the plan is made. Twin: vgame/execute/ordinary.py, which also
 computes what no call here does. The same idea on a GPU: vgame/execute/graph.py.
 """
 
@@ -203,7 +203,8 @@ class Planned:
         philox.fill_shuffle(out, (self.step - 1) * out.size, population, *split_key(self.seed))
 
     def _map(self, index: int, operator: Map) -> bool:
-        if operator.function not in ELEMENTARY or operator.bfloat16:
+        fixed = operator.accesses[0].ref.cls is RefClass.IMMEDIATE
+        if operator.function not in ELEMENTARY or operator.bfloat16 or fixed:
             return False
         from vgame.arithmetic.numba.elementary import fill  # compiled only where it runs
 

@@ -1,4 +1,4 @@
-"""Any single output element, slowly and exactly, from the words that it reads. Twins: vgame/execute/executor.py,
+"""Any single output element, slowly and exactly, from the words that it reads. Twins: vgame/execute/ordinary.py,
 contracts/Referee.sol.
 
 In: an operator, an element, and `read(ref, first, count)`. Out: the word. Which words are read, and in which order, is

@@ -14,7 +14,8 @@ import torch
 from vgame.arithmetic.torch.partial import Approximate, Nothing, Products, Summands, Terms
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.errors import VgameError
-from vgame.execute.executor import Executor, StepResult, Tap, _Run
+from vgame.execute.executor import Executor, StepResult, Tap
+from vgame.execute.ordinary import Run
 from vgame.program.operators import Operator, Philox, Ref, RefClass, Variant
 from vgame.program.program import Program
 from vgame.ranks.check import Given, Shifted, check, digest
@@ -32,7 +33,7 @@ class Waiting(NamedTuple):
     """A sum over all ranks' terms on its way, which is finished with those that are under way besides."""
 
     executor: RankExecutor
-    run: _Run
+    run: Run
 
     def finish(self) -> None:
         self.executor.finish_sums(self.run)
@@ -105,7 +106,7 @@ class RankExecutor(Executor):
         first = min(int(t[0]) for t in self.group.swap([told] * self.group.world, [1] * self.group.world))
         return StepResult(result.state, result.loss, None if first == ALL_FINITE else first)
 
-    def foreign(self, run: _Run, index: int, operator: Operator) -> torch.Tensor:
+    def foreign(self, run: Run, index: int, operator: Operator) -> torch.Tensor:
         if isinstance(operator, Exchange):
             part = run.flat(operator.operand).contiguous().cpu()
             if self.given is not None:
@@ -124,7 +125,7 @@ class RankExecutor(Executor):
             return random_words(self.seed, run.step, operator.origin, drawn.elements, self.clock)
         return shuffle_indices(self.seed, run.step, drawn.elements, drawn.population, self.clock)
 
-    def _summed(self, run: _Run, index: int, operator: Summed) -> torch.Tensor:
+    def _summed(self, run: Run, index: int, operator: Summed) -> torch.Tensor:
         sums = operator.operator
         one = sums.variant is Variant.SUM
         if operator.empty:
@@ -145,7 +146,7 @@ class RankExecutor(Executor):
             self.finish_sums(run)
         return result.out.to(self.device)
 
-    def finish_sums(self, run: _Run) -> None:
+    def finish_sums(self, run: Run) -> None:
         """Write the outputs of all sums that are under way: who reads the first of them soon reads the others."""
         waiting, self.waiting = self.waiting, {}
         finish(self.group, list(waiting.values()))

@@ -103,7 +103,7 @@ def round_pass(
     narrow: RN8 in its place, of finite rows; what is open says nothing.
 
     s: binary64 [B, M, N], contiguous; left [B, M, 1] and right [1 or B, 1, N]: binary64. found: int32 [B * M * N].
-    Where the answer is None, some of `out` is not written. Twin: products._round_pass.
+    Where the answer is None, some of `out` is not written. Twin: enclose_products in torch/rounding_test.py.
     """
     batch, rows, columns = s.shape
     left = left.expand(batch, rows, 1).reshape(-1).numpy()

@@ -1,6 +1,6 @@
 """Compiled loops over rows that add up nothing, or few terms: look-ups, maxima, sums that an index selects.
 
-Twins: vgame/execute/executor.py (gather), torch/maxima.py, torch/one_hot.py, which they replace where words keep their
+Twins: vgame/execute/ordinary.py (gather), torch/maxima.py, torch/one_hot.py, which they replace where words keep their
 places. The arrays are flat and contiguous.
 """
 

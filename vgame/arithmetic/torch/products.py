@@ -24,7 +24,16 @@ from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
 from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
 from vgame.arithmetic.torch.narrow import narrow_sums
-from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, canonical_nan, enclose, hard_part, tally, weigh
+from vgame.arithmetic.torch.rounding_test import (
+    MAX_TERMS,
+    SLACK,
+    canonical_nan,
+    enclose,
+    enclose_products,
+    hard_part,
+    tally,
+    weigh,
+)
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
 from vgame.arithmetic.torch.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.torch.vendor import NATIVE, vendor
@@ -33,8 +42,6 @@ from vgame.system.threads import Runner, each, threads
 
 #: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
 BLOCK = 1024
-#: Elements whose maximum is looked at first when open ones are searched.
-GROUP = 64
 #: Elements of operands from which on a look at their first rows pays.
 LARGE = 1 << 20
 #: Tiles end at multiples of so many rows, where the runs of folded rows do.
@@ -266,7 +273,7 @@ class Tile:
         for i in spans(batch, max(1, step // rows)):
             left, right = batch_of(bound_a, i), batch_of(bound_b, i)
             for m in spans(rows, step):
-                still_open = _round_pass(self.sums[i, m], left[:, m], right, self.out[i, m])
+                still_open = enclose_products(self.sums[i, m], left[:, m], right, self.out[i, m])
                 found.append(still_open + (i.start * rows + m.start) * columns)
         return torch.cat(found)
 
@@ -380,25 +387,3 @@ def _slicing_pays(pairs: int, elements: int, k: int, still_open: int, gathering:
 def pick(x: Tensor, i: Tensor, r: Tensor) -> Tensor:
     """x[i, r], or x[0, r] if one batch serves all."""
     return x[0].index_select(0, r) if x.shape[0] == 1 else x[i, r]
-
-
-def _round_pass(s: Tensor, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """`enclose` with e = left * right, into `out`; flat positions (int64) still open. If addcmul fuses, SLACK covers
-    it."""
-    size = s.numel()
-    wide = scratch("wide", tuple(s.shape), torch.float64, s.device)
-    lower = scratch("lower", (-(-size // GROUP) * GROUP,), torch.float32, s.device)
-    lower[size:] = 0.0
-    gap = lower[:size].view(s.shape)
-    gap.copy_(torch.addcmul(s, left, right, value=-1, out=wide))
-    out.copy_(torch.addcmul(s, left, right, out=wide))
-    torch.sub(out, gap, out=gap)
-    out.add_(0.0)
-    return _positive(lower.view(-1, GROUP))
-
-
-def _positive(x: Tensor) -> Tensor:
-    """Flat positions (int64) of the elements of x [groups, GROUP] above 0, which are rare; NaN is not."""
-    group = (x.amax(-1) != 0).nonzero().squeeze(-1)
-    position = group.unsqueeze(1) * GROUP + torch.arange(GROUP, device=x.device)
-    return position[x[group] > 0]

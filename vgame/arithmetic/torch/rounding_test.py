@@ -17,10 +17,14 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.workspace import scratch
+
 #: Unit roundoff of binary64, rounding to nearest.
 UNIT = 2.0**-53
 #: Covers every rounding in the computation of a bound, for up to 2^31 terms.
 SLACK = 1 + 2.0**-19
+#: Elements whose maximum is looked at first when open ones are searched.
+GROUP = 64
 #: Longest sum for which SLACK is proved.
 MAX_TERMS = 1 << 31
 
@@ -113,6 +117,28 @@ def enclose(s: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     upper = (s + e).float()
     still_open = (s - e).float() < upper
     return canonical_nan(upper.add_(0.0)), still_open
+
+
+def enclose_products(s: Tensor, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """`enclose` with e = left * right, into `out`; flat positions (int64) still open. If addcmul fuses, SLACK covers
+    it."""
+    size = s.numel()
+    wide = scratch("wide", tuple(s.shape), torch.float64, s.device)
+    lower = scratch("lower", (-(-size // GROUP) * GROUP,), torch.float32, s.device)
+    lower[size:] = 0.0
+    gap = lower[:size].view(s.shape)
+    gap.copy_(torch.addcmul(s, left, right, value=-1, out=wide))
+    out.copy_(torch.addcmul(s, left, right, out=wide))
+    torch.sub(out, gap, out=gap)
+    out.add_(0.0)
+    return _positive(lower.view(-1, GROUP))
+
+
+def _positive(x: Tensor) -> Tensor:
+    """Flat positions (int64) of the elements of x [groups, GROUP] above 0, which are rare; NaN is not."""
+    group = (x.amax(-1) != 0).nonzero().squeeze(-1)
+    position = group.unsqueeze(1) * GROUP + torch.arange(GROUP, device=x.device)
+    return position[x[group] > 0]
 
 
 def canonical_nan(out: Tensor) -> Tensor:

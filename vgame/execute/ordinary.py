@@ -1,0 +1,272 @@
+"""One step of a program in the ordinary way: every operator's output is a new tensor.
+
+In: an executor, a step, a state. Out: the words of any operator or chain. Twin: vgame/execute/planned.py, for small
+steps, with memory that is used again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from vgame.arithmetic import certified, gate
+from vgame.arithmetic.numba import chains, pointwise
+from vgame.arithmetic.torch.indexed_matrix import LEAST, Matrix, Mirrored, fold
+from vgame.arithmetic.torch.philox import random_words, shuffle_indices
+from vgame.arithmetic.workspace import copy_shared
+from vgame.execute.chains import Unit, is_identity
+from vgame.execute.kernels import integer_max
+from vgame.execute.layout import Box, box, inside, look, read, signed
+from vgame.execute.results import Pending
+from vgame.program.operators import (
+    Access,
+    ArgMax,
+    Contract,
+    Copy,
+    Gather,
+    Map,
+    Operator,
+    Philox,
+    ReduceMax,
+    Ref,
+    RefClass,
+    Shuffle,
+    Variant,
+    operand_types,
+)
+from vgame.system.threads import Later, Runner, each
+
+if TYPE_CHECKING:
+    from vgame.execute.executor import Executor
+
+#: So many products may wait at a time.
+MOST_PENDING = 4
+
+
+class Run:
+    """The values of one step."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        step: int,
+        state: Sequence[torch.Tensor],
+        checked: tuple[int, ...],
+        defers: bool,
+        looked_at: bool,
+    ) -> None:
+        self.executor, self.step, self.state = executor, step, state
+        self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
+        self.defers = defers  # whether products may be finished later
+        self.looked_at = looked_at  # whether every output is, as soon as it is there
+        self.pending: dict[int, Pending] = {}  # what has to be finished before an output is read, oldest first
+        self.found: dict[int, bool] = {}  # outputs of chains that must be finite: whether they are
+        self.never_waits = gate.in_use(executor.device)
+        table, clock = executor.scalars, executor.clock
+        self.scalars = table.index_select(0, clock - 1)[0] if self.never_waits else table[step - 1]
+        self.mark_of = {index: mark for mark, index in enumerate(checked)}
+        #: Of outputs that are not finite, in the device's memory; written by kernels only.
+        self.marks = torch.zeros(len(checked), dtype=torch.int32, device=clock.device) if self.never_waits else None
+
+    @staticmethod
+    def flat_output(value: torch.Tensor | Mirrored) -> torch.Tensor:
+        return (value.tensor() if isinstance(value, Mirrored) else value).contiguous().reshape(-1)
+
+    def finished(self, index: int) -> torch.Tensor | Mirrored:
+        """An operator's output, complete."""
+        if index in self.pending:
+            self.pending.pop(index).finish()
+        return self.outputs[index]
+
+    def output(self, index: int) -> torch.Tensor:
+        """An operator's output as a tensor."""
+        value = self.finished(index)
+        if isinstance(value, Mirrored):
+            value = self.outputs[index] = value.tensor()
+        return value
+
+    def flat(self, ref: Ref) -> torch.Tensor:
+        """A tensor as a flat row-major one."""
+        match ref.cls:
+            case RefClass.OPERATOR:
+                value = self.output(ref.index)
+                if value.dim() != 1 or not value.is_contiguous():
+                    value = self.outputs[ref.index] = self.flat_output(value)
+                return value
+            case RefClass.STATE:
+                return self.state[ref.index]
+            case RefClass.CONSTANT:
+                return self.executor.constants[ref.index]
+            case RefClass.DATA:
+                return self.executor.data[ref.index]
+        return self.scalars[ref.index : ref.index + 1]
+
+    def shaped(self, ref: Ref, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor in a row-major shape; a strided output is viewed where it can be."""
+        if ref.cls is RefClass.OPERATOR:
+            return self.output(ref.index).reshape(shape)
+        return self.flat(ref).view(shape)
+
+    def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> Matrix:
+        """A tensor as rows to be multiplied or added up; large ones that no strides can say are read where they lie."""
+        if ref.cls is RefClass.OPERATOR and self.executor.kernels.folds:
+            return fold(self.finished(ref.index), shape)
+        return self.shaped(ref, shape)
+
+    def operand(self, access: Access, sizes: tuple[int, ...], integer: bool) -> torch.Tensor:
+        if access.ref.cls is RefClass.IMMEDIATE:
+            return self.executor.immediate(access.fill, integer).view((1,) * len(sizes))
+        if access.ref.cls is RefClass.SCALAR:
+            return self.flat(access.ref).view((1,) * len(sizes))
+        value = self.output(access.ref.index) if access.ref.cls is RefClass.OPERATOR else None
+        if value is not None and value.shape == sizes and is_identity(access, sizes):
+            return value
+        return read(self.flat(access.ref), access, sizes)
+
+    def compute_unit(self, unit: Unit) -> None:
+        """The outputs of an operator or of a chain."""
+        if unit.patient and self.defers:
+            self._begin(unit.index, unit.operator)
+            return
+        if unit.fused is None:
+            self.outputs[unit.index] = self.compute(unit.index, unit.operator)
+            return
+        fused, inputs = unit.fused, [self.words(access, sizes) for access, sizes in unit.fused.sources]
+        if self.never_waits:
+            from vgame.arithmetic.triton import pointwise as by_kernel  # imported only where it runs
+
+            first = self.mark_of[fused.checked[0]] if fused.checked else 0
+            results = by_kernel.run(fused.chain, fused.elements, inputs, self.marks, first)
+            self.found.update(dict.fromkeys(fused.checked, True))  # their marks say it
+        else:
+            results, finite = chains.run(fused.chain, fused.elements, inputs)
+            self.found.update(zip(fused.checked, finite.tolist(), strict=True))
+        for index, result in zip(fused.results, results, strict=True):
+            self.outputs[index] = result
+
+    def are_finite(self, checked: tuple[int, ...]) -> torch.Tensor:
+        """Whether every word of each of these outputs is finite; where a chain made it, that is known."""
+        if self.never_waits:
+            from vgame.arithmetic.triton import pointwise as by_kernel  # imported only where it runs
+
+            for index in checked:
+                if index not in self.found:
+                    by_kernel.look(self.flat(Ref(RefClass.OPERATOR, index)), self.marks, self.mark_of[index])
+            return self.marks == 0
+        known = (self.found.get(index) for index in checked)
+        return torch.stack(
+            [
+                pointwise.all_finite(self.output(i)) if k is None else torch.tensor(k)
+                for i, k in zip(checked, known, strict=True)
+            ]
+        )
+
+    def words(self, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
+        """An operand of a chain: a view whose row-major order is the index space's."""
+        if access.ref.cls is RefClass.SCALAR:
+            return self.flat(access.ref).expand(math.prod(sizes))
+        if access.ref.cls is RefClass.OPERATOR and is_identity(access, sizes):
+            return self.output(access.ref.index)
+        return read(self.flat(access.ref), access, sizes)
+
+    def compute(self, index: int, operator: Operator) -> torch.Tensor | Mirrored:
+        """The operator's output, row-major in some shape (perhaps a strided view)."""
+        kernels = self.executor.kernels
+        match operator:
+            case Map():
+                return self._map(operator)
+            case Copy():
+                return self._copy(operator)
+            case Contract(variant=Variant.DOT):
+                return self._product(operator, partial(each, patient=True))
+            case Contract(variant=Variant.SUM):
+                sums = kernels.sum_rows(self.rows(operator), bfloat16=operator.bfloat16)
+                return sums.view(-1, operator.m).expand(operator.batch, -1)
+            case Contract():
+                index_shape = (1 if operator.shared_a else operator.batch, operator.k)
+                shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
+                indices, values = self.shaped(operator.a, index_shape), self.shaped(operator.b, shape_b)
+                sums = kernels.one_hot_sum(indices, values, operator.m, bfloat16=operator.bfloat16)
+                return sums.expand(operator.batch, -1, -1)
+            case Gather():
+                return self._gather(operator)
+            case ReduceMax():
+                return self._reduce_max(operator)
+            case ArgMax():
+                return certified.argmax(self.shaped(operator.operand, (operator.rows, operator.length)))
+            case Philox():
+                return random_words(self.executor.seed, self.step, index, operator.elements, self.executor.clock)
+            case Shuffle():
+                return shuffle_indices(
+                    self.executor.seed, self.step, operator.elements, operator.population, self.executor.clock
+                )
+        return self.executor.foreign(self, index, operator)
+
+    def factors(self, operator: Contract) -> tuple[Matrix, Matrix]:
+        """The operands of a product."""
+        shape_a = (1 if operator.shared_a else operator.batch, operator.m, operator.k)
+        shape_b = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
+        return self.matrix(operator.a, shape_a), self.matrix(operator.b, shape_b)
+
+    def rows(self, operator: Contract) -> Matrix:
+        """The operand of a sum."""
+        return self.matrix(operator.a, (1, (1 if operator.shared_a else operator.batch) * operator.m, operator.k))
+
+    def _product(self, operator: Contract, run: Runner) -> torch.Tensor:
+        a, b = self.factors(operator)
+        out = self.executor.kernels.dot(a, b, run, bfloat16=operator.bfloat16)
+        return out.expand(operator.batch, -1, -1)  # both may be shared
+
+    def _begin(self, index: int, operator: Contract) -> None:
+        """A product that waits for threads with nothing to do; its operands wait with it, so only a few may."""
+        while len(products := [i for i, work in self.pending.items() if isinstance(work, Later)]) >= MOST_PENDING:
+            self.finished(products[0])
+        self.pending[index] = work = Later()
+        self.outputs[index] = self._product(operator, work.start)
+
+    def _map(self, operator: Map) -> torch.Tensor:
+        types = operand_types(operator)
+        operands = [self.operand(a, operator.sizes, t) for a, t in zip(operator.accesses, types, strict=True)]
+        out = self.executor.kernels.map(operator.function, *operands, bfloat16=operator.bfloat16)
+        return out.expand(operator.sizes)
+
+    def _copy(self, operator: Copy) -> torch.Tensor | Mirrored:
+        *front, behind = operator.accesses
+        plain = not front and behind.ref.cls not in (RefClass.IMMEDIATE, RefClass.SCALAR)
+        if plain and operator.elements >= LEAST and any(coefficient < 0 for _, coefficient in behind.targets):
+            return look(self.flat(behind.ref), behind, operator.sizes)
+        boxes = [box(access, operator.sizes) for access in operator.accesses] if front else []
+        if boxes and all(boxes):
+            return self._joined(operator, boxes)
+        result = self.operand(behind, operator.sizes, operator.integer).expand(operator.sizes)
+        for access in reversed(front):
+            mask = inside(access, operator.sizes, self.executor.device)
+            result = torch.where(mask, self.operand(access, operator.sizes, operator.integer), result)
+        return result
+
+    def _joined(self, operator: Copy, boxes: list[Box]) -> torch.Tensor:
+        """A copy whose accesses each fill a box: the last one first, the first one over all others."""
+        result = torch.empty(operator.sizes, dtype=torch.int32, device=self.executor.device)
+        result.fill_(signed(operator.accesses[-1].fill))
+        for access, filled in zip(reversed(operator.accesses), reversed(boxes), strict=True):
+            fixed = access.ref.cls is RefClass.IMMEDIATE
+            base = self.executor.immediate(access.fill, True) if fixed else self.flat(access.ref).view(torch.int32)
+            copy_shared(result[filled.slices], filled.of(base))
+        return result if operator.integer else result.view(torch.float32)
+
+    def _gather(self, operator: Gather) -> torch.Tensor:
+        index = self.shaped(operator.index, (operator.count,)).to(torch.int64)
+        table = self.flat(operator.table).view(operator.rows, operator.width)
+        valid = (index >= 0) & (index < operator.rows)
+        rows = table.index_select(0, torch.where(valid, index, 0))
+        if not self.never_waits and bool(valid.all()):
+            return rows
+        return torch.where(valid[:, None], rows, self.executor.immediate(operator.fill, operator.integer))
+
+    def _reduce_max(self, operator: ReduceMax) -> torch.Tensor:
+        rows = self.shaped(operator.operand, (operator.rows, operator.length))
+        return (integer_max if operator.integer else certified.reduce_max)(rows, operator.block)
