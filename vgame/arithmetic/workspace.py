@@ -81,18 +81,17 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 
 
 class Workspace:
-    """Scratch memory of its owner, for whom what it took stays where it is; slots are kept apart, takers of one are
-    not."""
+    """Scratch memory of its owner, for whom what was taken stays where it is: of a slot always the same memory."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
 
     def scratch(self, slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """As `scratch`, on a CPU."""
+        """As `scratch`, on a CPU. Pages that nobody touches are only promised."""
         size, key = math.prod(shape), f"{slot}/{dtype}"
         buffer = self._buffers.get(key)
         if buffer is None or buffer.numel() < size:
-            buffer = self._buffers[key] = torch.empty(1 << (size - 1).bit_length(), dtype=dtype, device=device)
+            buffer = self._buffers[key] = torch.empty(max(size, PRODUCTS["cpu"]), dtype=dtype, device=device)
         return buffer[:size].view(shape)
 
 

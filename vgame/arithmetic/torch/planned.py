@@ -30,13 +30,15 @@ Call = Callable[[], object]
 #: Open sums per row and column of a product that the exact tier settles at once; a look at the rows' bits first costs
 #: about as much as one.
 LIMIT = 4
+#: Elements of a planned product's tile, and of its operands' blocks: they stay in the second cache.
+TILE = 1 << 18
 
 
 def plan_product(
     a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, out: Tensor, bfloat16: bool, memory: Workspace
 ) -> Call:
     """As products.dot, into `out`, which may have fewer batches where both operands are shared."""
-    places = shared_tiles(out, a.shape[2])
+    places = shared_tiles(out, a.shape[2], TILE)
     jobs = [
         PlannedTile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], bfloat16, number, memory).fill
         for number, (i, m, n) in enumerate(places)

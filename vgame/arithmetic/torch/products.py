@@ -102,10 +102,10 @@ def _dot_by_kernels(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Ten
     return out
 
 
-def shared_tiles(out: Tensor, k: int) -> list[Place]:
+def shared_tiles(out: Tensor, k: int, limit: int = 0) -> list[Place]:
     """The tiles of a product `out` of K terms; on a CPU as many for each thread as for any other."""
     sharers = threads() if out.device.type == "cpu" else 1
-    return tiles(*out.shape, k, product_size(out.device), max(1, min(sharers, out.numel() * k // WORTH)))
+    return tiles(*out.shape, k, limit or product_size(out.device), max(1, min(sharers, out.numel() * k // WORTH)))
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
