@@ -109,6 +109,7 @@ class Soak:
         self.bundle = prepare(job.model_copy(update={"steps": 60, "interval": 10, "terms": terms}))
         save_bundle(self.bundle, folder / "bundle")
         self.lives: dict[str, Life] = {}
+        self.accounts = [self.client.address]
         self.jobs: dict[bytes, str] = {}  # what each must become
         self.finished: dict[bytes, float] = {}
         self.outages = 0
@@ -116,6 +117,7 @@ class Soak:
     def add(self, name: str, *command: str, mortal: bool = True, keyed: bool = True) -> Life:
         wallet = Wallet(self.chain)
         if keyed:
+            self.accounts.append(wallet.address)
             self.chain.fund(wallet.address, 50 * ETHER)
         arguments = [command[0], "--rpc", self.url, "--game", self.game.address, *command[1:]]
         life = Life(name, arguments, wallet.key if keyed else None, self.folder / "logs", mortal)
@@ -196,10 +198,8 @@ class Soak:
     def report(self, now: float) -> dict:
         phases = {job.hex()[:8]: (self.game.job(job).phase.name, wanted) for job, wanted in self.jobs.items()}
         memory = {name: _growth(life.memory) for name, life in self.lives.items() if _growth(life.memory)}
-        clients = self.game.credits(self.client.address)
-        wallets = {e.args["account"] for e in self.game.events("Withdrawn")}
         held, burnt = self.chain.balance(self.game.address), self.game.burnt()
-        owed = clients + sum(self.game.credits(a) for a in wallets)
+        owed = sum(self.game.credits(account) for account in self.accounts)
         right = [got == wanted for got, wanted in phases.values()]
         return {
             "command": " ".join(["python", *sys.argv]), "hours": round(now / HOUR, 1), "jobs": len(phases),
