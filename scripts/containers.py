@@ -123,7 +123,8 @@ def play(compose: list[str], folder: Path) -> dict:
 
 def logs(compose: list[str], folder: Path) -> str:
     """What trainer, auditor and watch said."""
-    done = subprocess.run([*compose, "logs", "trainer", "auditor", "watch"], cwd=folder, capture_output=True, text=True, check=False)
+    command = [*compose, "logs", "trainer", "auditor", "watch"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
 
