@@ -128,9 +128,14 @@ def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 
 
 
 def _fair(extent: int, count: int, aligned: int) -> int:
-    """The size of `count` equal pieces of `extent`, rounded up to a multiple of `aligned` if it is more than that."""
+    """The size of `count` equal pieces of `extent`, rounded up to a multiple of `aligned`, or of less where that would
+    make the last one much smaller."""
     size = -(-extent // count)
-    return -(-size // aligned) * aligned if size > aligned else size
+    while size <= aligned or -(-size // aligned) * aligned > size + size // 8:
+        if aligned == 1:
+            break
+        aligned = -(-aligned // 2)
+    return -(-size // aligned) * aligned
 
 
 def _block_length(k: int) -> int:
