@@ -111,6 +111,14 @@ class ContractError(VgameError):
         super().__init__(f"the contract refused: {name}" + (f"({told})" if told else ""))
 
 
+class LostRace(ContractError):
+    """A transaction reverted in its block though the call would pass before and after it: look again."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__("reverted", (call,))
+        self.args = (f"{call} reverted in its block and would not now: another transaction was in between; look again",)
+
+
 class Abstain(VgameError):
     """An agent's own data is not enough to act safely, so it does nothing and says so."""
 

@@ -15,7 +15,7 @@ from vgame.chain.connection import artifact, checksum_address, quantity
 from vgame.chain.events import Events
 from vgame.chain.game import Game
 from vgame.chain.records import Event, JobSpec
-from vgame.errors import ChainError, ContractError, EndpointError
+from vgame.errors import ChainError, EndpointError, LostRace
 
 NAME = "AccuracyEscrow"
 SOURCES = 2**24  # an entry of a layout below this is the number of a state tensor of the training
@@ -119,7 +119,7 @@ class EscrowContract:
         receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
         if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
             self.game._decoded(lambda: function.call(call))
-            raise ContractError("reverted", (name,))
+            raise LostRace(name)
         return receipt
 
     def open(self, terms: BonusTerms, evaluation: JobSpec, layout: list[bytes], amount: int, nonce: int) -> bytes:

@@ -36,10 +36,13 @@ from vgame.chain.records import (
 )
 from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
-from vgame.errors import ChainError, ContractError, EndpointError
+from vgame.errors import ChainError, ContractError, EndpointError, LostRace
 
 PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
 PARTS = ("VerificationGame", "Settlement", "Delivery", "Referee", "Pointwise", "Logged")
+RACE_GAS = (
+    50_000  # more than was estimated, where a dispute begins before the move is in a block: Turns._await marks both
+)
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
 
 
@@ -137,10 +140,10 @@ class Game:
         self._check_funds(name, value)
         gas = self._decoded(lambda: quantity(function.estimate_gas(tx)))
         data = bytes.fromhex(function._encode_transaction_data()[2:])
-        receipt = self.wallet.send(self.address, data, value, gas)
+        receipt = self.wallet.send(self.address, data, value, gas + RACE_GAS)
         if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
             self._decoded(lambda: function.call(tx))
-            raise ContractError("reverted", (name,))
+            raise LostRace(name)
         if not any(self._visible(name, args) for _ in range(LOOKS)):
             raise EndpointError(
                 f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or "

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.local_run import LocalRun, hello
+from vgame.agents.retry import Retry
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG, CheatingTrainer, FalseAccuser
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
+from vgame.errors import LostRace
 from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import load_bundle
@@ -51,21 +53,29 @@ def _cheat(seat: AgentConfig, game: Game, kind: str, job: bytes, name: str, step
     players: list[Callable[[], bool]] = [trainer.step]
     if attack.forced:
         players.append(FalseAccuser(game, job, computation.history, step_wanted=step).step)
-    while game.job(job).phase is Phase.CLAIMED:
-        if not sum(player() for player in players):
-            time.sleep(seat.poll)
+    _play(seat, reporter, players, lambda: game.job(job).phase is Phase.CLAIMED)
     reporter.emit("played", f"{name}: over", attack=name, job=job.hex())
 
 
 def _accuse(seat: AgentConfig, game: Game, kind: str, job: bytes, how: str, reporter: Reporter) -> None:
     computation = LocalRun(seat, kind, reporter)
     accuser = FalseAccuser(game, job, computation.history, idle=how == "idle")
-    accuser.step()
+    _play(seat, reporter, [accuser.step], lambda: not accuser.accused)
     reporter.emit("accused", f"accuses the trainer ({how})", how=how, job=job.hex())
-    while how != "idle" and game.job(job).open and game.job(job).phase is Phase.CLAIMED:
-        if not accuser.step():
-            time.sleep(seat.poll)
+    if how != "idle":
+        _play(seat, reporter, [accuser.step], lambda: game.job(job).open and game.job(job).phase is Phase.CLAIMED)
     reporter.emit("played", f"accusation {how}: over", how=how, job=job.hex())
+
+
+def _play(
+    seat: AgentConfig, reporter: Reporter, players: Sequence[Callable[[], bool]], going: Callable[[], object]
+) -> None:
+    """Moves, as long as the job goes on; one that lost a race is made again if it is still due."""
+    retry = Retry(reporter, seat.poll, bears=LostRace)
+    while going():
+        with retry:
+            if not sum(player() for player in players):
+                time.sleep(seat.poll)
 
 
 def run_roots(bundle_folder: Path, modes: Sequence[str], device: str, reporter: Reporter) -> None:

@@ -1,0 +1,54 @@
+"""A move that was estimated before somebody else's and is executed after it."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from frauds import SETUP, SUM, word_lie
+from scene import Play, deployed, embedded_chain
+
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.records import Level
+from vgame.chain.wallet import Wallet
+from vgame.dispute.auditor import Auditor
+from vgame.errors import LostRace
+
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+
+def challenged_meanwhile(play: Play, auditor: Auditor) -> None:
+    """The move that the auditor is about to send, while another one challenges."""
+    rival, send = play.auditor(None, FalseAccuser, idle=True), Wallet.send
+
+    def late(wallet: Wallet, *args, **options):
+        if wallet is auditor.game.wallet:
+            rival.step()
+        return send(wallet, *args, **options)
+
+    with patch.object(Wallet, "send", late):
+        auditor.step()
+
+
+def test_a_dispute_that_begins_meanwhile_makes_a_move_dearer() -> None:
+    """The second dispute has each later move mark what it waits for (Turns._await): more gas than was estimated."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        auditor = play.auditor()
+        assert play.run_until("selectElement", auditor, play.trainer)
+        challenged_meanwhile(play, auditor)
+        assert play.dispute().level is Level.ELEMENT and play.job.disputes == 2
+
+
+def test_a_move_that_lost_a_race_says_so() -> None:
+    """It reverted in its block, and would not now: whoever sent it looks again."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        auditor = play.auditor()
+        call = play.run_until("selectElement", auditor, play.trainer)
+        send = Wallet.send
+        starved = patch.object(Wallet, "send", lambda wallet, to, data, value, gas: send(wallet, to, data, value, 0))
+        with starved, pytest.raises(LostRace, match="selectElement"):
+            call.send(auditor.game)
+        auditor.step()
+        assert play.dispute().level is Level.ELEMENT
