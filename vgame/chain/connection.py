@@ -93,6 +93,7 @@ class Chain:
         self.url, self.poll = without_secrets(url), poll
         self._secret = url
         self.web3 = Web3(provider(url))
+        self.web3.middleware_onion.remove("validation")  # it asks for the chain's number before every call
         self.checks: list[Callable[[], object]] = [self._check_id]
         self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
         if chain_id is not None and chain_id != self.chain_id:

@@ -16,9 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from eth.constants import GAS_CALLSTIPEND
+from eth.estimators.gas import binary_gas_search_1000_tolerance
+from eth.vm.spoof import SpoofTransaction
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_tester.backends.pyevm.main import get_default_account_keys
-from eth_tester.exceptions import BlockNotFound, TransactionFailed, TransactionNotFound
+from eth_tester.exceptions import BlockNotFound, TransactionFailed
 from hexbytes import HexBytes
 
 from vgame.chain.connection import LOOPBACK
@@ -26,12 +29,61 @@ from vgame.errors import ChainError
 
 GAS_LIMIT = 60_000_000
 CLIENT = "vgame-embedded/1 (eth-tester, py-evm)"
+#: Whose answers are always the same, or change nothing.
+TIMELESS = frozenset(
+    {
+        "eth_accounts",
+        "eth_chainId",
+        "eth_gasPrice",
+        "eth_getTransactionByHash",
+        "eth_getTransactionReceipt",
+        "eth_maxPriorityFeePerGas",
+        "net_version",
+        "web3_clientVersion",
+    }
+)
+#: Whose answers stand until something is mined, or time is moved.
+READS = frozenset(
+    {
+        "eth_blockNumber",
+        "eth_call",
+        "eth_estimateGas",
+        "eth_getBalance",
+        "eth_getBlockByNumber",
+        "eth_getCode",
+        "eth_getLogs",
+        "eth_getTransactionCount",
+    }
+)
 
 
 def start_tester() -> EthereumTester:
     """A fresh chain with ten rich accounts."""
     genesis = PyEVMBackend.generate_genesis_params(overrides={"gas_limit": GAS_LIMIT})
-    return EthereumTester(PyEVMBackend(genesis_parameters=genesis))
+    backend = PyEVMBackend(genesis_parameters=genesis)
+    backend.chain.gas_estimator = enough_gas
+    return EthereumTester(backend)
+
+
+def enough_gas(state: Any, transaction: Any) -> int:
+    """A limit with which the transaction passes: what it used, and what its calls have to leave behind (EIP-150). Else
+    py-evm's own search, with a dozen executions."""
+    trial = _trial(state, transaction, state.gas_limit)
+    if trial.is_error:
+        raise trial.error
+    limit = (state.gas_limit - trial.get_gas_remaining()) * 64 // 63 + GAS_CALLSTIPEND
+    if limit < state.gas_limit and not _trial(state, transaction, limit).is_error:
+        return limit
+    return binary_gas_search_1000_tolerance(state, transaction)
+
+
+def _trial(state: Any, transaction: Any, gas: int) -> Any:
+    """What a transaction does with so much gas; the state is left as it was."""
+    point = state.snapshot()
+    try:
+        return state.apply_transaction(SpoofTransaction(transaction, gas=gas, gas_price=0))
+    finally:
+        state.revert(point)
 
 
 class RpcError(Exception):
@@ -49,6 +101,9 @@ class Node:
         self.tester = tester
         self.lock = threading.Lock()
         self._logs: dict[int, list[Any]] = {}
+        self._transactions: dict[str, Any] = {}
+        self._receipts: dict[str, Any] = {}
+        self._read: dict[str, dict[str, Any]] = {}
         self.methods: dict[str, Callable[..., Any]] = {
             "web3_clientVersion": lambda: CLIENT,
             "net_version": lambda: str(self.tester.backend.chain.chain_id),
@@ -66,8 +121,8 @@ class Node:
             "eth_getLogs": self.logs,
             "eth_call": lambda tx, block="latest": self.tester.call(self._transaction(tx), "pending"),
             "eth_estimateGas": lambda tx, block="latest": self.tester.estimate_gas(self._transaction(tx)),
-            "eth_sendTransaction": lambda tx: self.tester.send_transaction(self._transaction(tx)),
-            "eth_sendRawTransaction": self.tester.send_raw_transaction,
+            "eth_sendTransaction": lambda tx: self.sent(self.tester.send_transaction(self._transaction(tx))),
+            "eth_sendRawTransaction": lambda raw: self.sent(self.tester.send_raw_transaction(raw)),
             "evm_increaseTime": self.increase_time,
             "evm_mine": lambda *_: self.tester.mine_block(),
             "evm_snapshot": self.tester.take_snapshot,
@@ -76,19 +131,27 @@ class Node:
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request object to one response object."""
-        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.get("id")}
+        name, params = request["method"], request.get("params") or []
+        with self.lock:
+            if name not in READS:
+                if name not in TIMELESS:
+                    self._read.clear()
+                answer = self._answer(name, params)
+            elif (answer := self._read.get(key := json.dumps([name, params]))) is None:
+                answer = self._read[key] = self._answer(name, params)
+        return {"jsonrpc": "2.0", "id": request.get("id")} | answer
+
+    def _answer(self, name: str, params: list[Any]) -> dict[str, Any]:
         try:
-            method = self.methods.get(request["method"])
-            if method is None:
-                raise RpcError(-32601, f"the method {request['method']} does not exist")
-            with self.lock:
-                return reply | {"result": encode(method(*request.get("params") or []))}
+            if name not in self.methods:
+                raise RpcError(-32601, f"the method {name} does not exist")
+            return {"result": encode(self.methods[name](*params))}
         except RpcError as error:
-            return reply | {"error": error.body}
+            return {"error": error.body}
         except TransactionFailed as error:
-            return reply | {"error": revert_error(error).body}
+            return {"error": revert_error(error).body}
         except Exception as error:
-            return reply | {"error": {"code": -32000, "message": f"{type(error).__name__}: {error}"}}
+            return {"error": {"code": -32000, "message": f"{type(error).__name__}: {error}"}}
 
     def _transaction(self, tx: dict[str, Any]) -> dict[str, Any]:
         renamed = {
@@ -117,19 +180,20 @@ class Node:
             block = dict(block, transactions=[_rename(dict(t), TRANSACTION) for t in block["transactions"]])
         return _rename(dict(block), BLOCK)
 
+    def sent(self, digest: str) -> str:
+        """A transaction and its receipt are remembered while they are in the last block, where they are found at
+        once: the library looks through all blocks."""
+        self._transactions[digest] = _rename(dict(self.tester.get_transaction_by_hash(digest)), TRANSACTION)
+        receipt = dict(self.tester.get_transaction_receipt(digest))
+        receipt["logs"] = [_rename(dict(log), LOG) for log in receipt["logs"]]
+        self._receipts[digest] = _rename(receipt, RECEIPT)
+        return digest
+
     def transaction(self, digest: str) -> Any:
-        try:
-            return _rename(dict(self.tester.get_transaction_by_hash(digest)), TRANSACTION)
-        except TransactionNotFound:
-            return None
+        return self._transactions.get(digest)
 
     def receipt(self, digest: str) -> Any:
-        try:
-            receipt = dict(self.tester.get_transaction_receipt(digest))
-        except TransactionNotFound:
-            return None
-        receipt["logs"] = [_rename(dict(log), LOG) for log in receipt["logs"]]
-        return _rename(receipt, RECEIPT)
+        return self._receipts.get(digest)
 
     def logs(self, query: dict[str, Any]) -> Any:
         latest = self.tester.get_block_by_number("latest")["number"]
@@ -147,8 +211,12 @@ class Node:
         return self._logs[number]
 
     def revert(self, number: Any) -> bool:
-        self._logs.clear()
         self.tester.revert_to_snapshot(_number(number))
+        self._logs.clear()
+        latest = self.tester.get_block_by_number("latest")["number"]
+        for kept in (self._transactions, self._receipts):
+            for digest in [d for d, found in kept.items() if found["blockNumber"] > latest]:
+                del kept[digest]
         return True
 
     def keep_time(self) -> None:

@@ -1,0 +1,72 @@
+"""The embedded chain does its work once: an answer stands until something changes, gas is found by two trials."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from eth.vm.forks.prague.state import PragueState
+
+from vgame.chain.embedded import Node, start_tester
+
+#: Keeps count in slot 0, and gives it: sload(0) + 1, stored and returned.
+COUNTER = bytes.fromhex("6000546001018060005560005260206000f3")
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node(start_tester())
+
+
+def ask(node: Node, method: str, *params: object) -> object:
+    return node.handle({"id": 1, "method": method, "params": list(params)})["result"]
+
+
+def counter(node: Node) -> str:
+    """A contract that adds one to what it keeps, and returns it."""
+    size = len(COUNTER)
+    init = bytes.fromhex(f"60{size:02x}600c60003960{size:02x}6000f3") + COUNTER
+    sent = ask(node, "eth_sendTransaction", {"data": "0x" + init.hex()})
+    return ask(node, "eth_getTransactionReceipt", sent)["contractAddress"]
+
+
+def executions(node: Node, *request: object) -> int:
+    with patch.object(
+        PragueState, "apply_transaction", autospec=True, side_effect=PragueState.apply_transaction
+    ) as run:
+        ask(node, *request)
+    return run.call_count
+
+
+def test_an_answer_stands_until_something_is_mined(node: Node) -> None:
+    call = ("eth_call", {"to": counter(node)}, "latest")
+    assert int(ask(node, *call), 16) == 1
+    assert executions(node, *call) == 0
+    ask(node, "eth_sendTransaction", call[1])
+    assert int(ask(node, *call), 16) == 2
+
+
+def test_an_answer_stands_until_time_is_moved(node: Node) -> None:
+    clock = ("eth_getBlockByNumber", "latest", False)
+    before = int(ask(node, *clock)["timestamp"], 16)
+    ask(node, "evm_increaseTime", 1000)
+    ask(node, "evm_mine")
+    assert int(ask(node, *clock)["timestamp"], 16) >= before + 1000
+
+
+def test_gas_is_found_by_two_trials_and_is_enough(node: Node) -> None:
+    request = {"to": counter(node)}
+    assert executions(node, "eth_estimateGas", request) == 2
+    gas = int(ask(node, "eth_estimateGas", request), 16)
+    receipt = ask(node, "eth_getTransactionReceipt", ask(node, "eth_sendTransaction", request | {"gas": hex(gas)}))
+    used = int(receipt["gasUsed"], 16)
+    assert receipt["status"] == "0x1" and used <= gas < 1.1 * used
+
+
+def test_a_transaction_is_gone_with_its_block(node: Node) -> None:
+    point = ask(node, "evm_snapshot")
+    sent = ask(node, "eth_sendTransaction", {"to": counter(node)})
+    assert ask(node, "eth_getTransactionReceipt", sent)["transactionHash"] == sent
+    assert ask(node, "eth_getTransactionByHash", sent)["hash"] == sent
+    ask(node, "evm_revert", point)
+    assert ask(node, "eth_getTransactionReceipt", sent) is None is ask(node, "eth_getTransactionByHash", sent)
