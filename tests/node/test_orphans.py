@@ -14,8 +14,8 @@ from vgame.errors import ChainError
 DEMO = """
 import sys, time
 from pathlib import Path
-from vgame.demo.processes import start_embedded_chain
-print(start_embedded_chain(Path(sys.argv[1]))[1], flush=True)
+from vgame.demo.processes import EmbeddedChain
+print(EmbeddedChain(Path(sys.argv[1])).url(), flush=True)
 time.sleep(600)
 """
 

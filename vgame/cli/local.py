@@ -23,6 +23,7 @@ def demo(
     job: Annotated[Path | None, typer.Option(help="another job file instead of the digits")] = None,
 ) -> None:
     """Play the whole story: an honest claim becomes final, every cheat is convicted."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # of it and its roles, which share the cores; read when libraries are loaded
     from vgame.demo import Wishes, run_demo
 
     raise typer.Exit(run_demo(json, Wishes(attack, quick, rpc, job), report))

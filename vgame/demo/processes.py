@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import vgame
 from vgame.errors import PARENT_VARIABLE, VgameError
@@ -33,27 +33,50 @@ def keyless() -> dict[str, str]:
     return kept | tied() | {"PYTHONPATH": path}
 
 
+class Process(Protocol):
+    """What a role's process is asked for."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> object: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+#: (arguments of the command, environment, [stdin, stdout, stderr]) -> its process
+Start = Callable[[Sequence[str], Mapping[str, str], Sequence[int]], Process]
+
+
+def spawn(arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> Process:
+    """A `vgame` command in a new interpreter."""
+    stdin, stdout, stderr = files
+    return subprocess.Popen([*COMMAND, *arguments], stdin=stdin, stdout=stdout, stderr=stderr, env=environment)
+
+
 class Role:
     """A `vgame` command in its own process; its JSON lines arrive as events."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path, key: bytes | None, listener: Listener) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], log: Path, key: bytes | None, listener: Listener, start: Start = spawn
+    ) -> None:
         self.name, self.log, self.listener = name, log, listener
         environment = keyless() | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if key:
             environment["VGAME_KEY"] = key.hex()
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._stderr = open(log, "wb")  # noqa: SIM115 - closed in stop()
-        self.process = subprocess.Popen(
-            [*COMMAND, *arguments, "--json"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=environment,
-        )  # fmt: skip
+        (stdin, orders), (events, stdout) = os.pipe(), os.pipe()
+        self._orders, self._lines = open(orders, "wb", buffering=0), open(events, "rb")  # noqa: SIM115 - in stop()
+        with open(log, "wb") as stderr:
+            self.process = start([*arguments, "--json"], environment, [stdin, stdout, stderr.fileno()])
+        os.close(stdin)
+        os.close(stdout)
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self.seen: list[dict[str, Any]] = []
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._lines:
             try:
                 event = json.loads(line)
             except ValueError:
@@ -65,9 +88,7 @@ class Role:
 
     def order(self, **fields: Any) -> None:
         """One line of JSON to the role's stdin."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(fields).encode() + b"\n")
-        self.process.stdin.flush()
+        self._orders.write(json.dumps(fields).encode() + b"\n")
 
     def wait(
         self, event: str, timeout: float = 600, idle: Callable[[], None] | None = None, **wanted: Any
@@ -93,7 +114,7 @@ class Role:
     def last_words(self) -> str:
         """What it wrote on stderr at the end."""
         text = self.log.read_text(errors="replace").strip()
-        return text.splitlines()[-1] if text else f"exit code {self.process.wait()}, no message; see {self.log}"
+        return text.splitlines()[-1] if text else "it was ended from outside, without a word"
 
     def stop(self) -> None:
         """End the process."""
@@ -102,22 +123,29 @@ class Role:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()
-        self._stderr.close()
+        self._orders.close()
 
 
-def start_embedded_chain(log: Path) -> tuple[subprocess.Popen, str]:
-    """The embedded chain in its own process, and its URL."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "wb") as stderr:
-        process = subprocess.Popen(
-            [*COMMAND, "chain", "--still"],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            stdin=subprocess.DEVNULL,
-            env=keyless(),
-        )
-    assert process.stdout is not None
-    url = process.stdout.readline().decode().strip()
-    if not url.startswith("http"):
-        raise VgameError(f"the embedded chain did not start; see {log}")
-    return process, url
+class EmbeddedChain:
+    """The embedded chain in a process of its own, which begins while its URL is not needed yet."""
+
+    def __init__(self, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        with open(log, "wb") as stderr:
+            self.process = subprocess.Popen(
+                [*COMMAND, "chain", "--still"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=keyless(),
+            )  # fmt: skip
+
+    def url(self) -> str:
+        """Where it is served; waits until it is."""
+        assert self.process.stdout is not None
+        url = self.process.stdout.readline().decode().strip()
+        if not url.startswith("http"):
+            raise VgameError(f"the embedded chain did not start; see {self.log}")
+        return url
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()

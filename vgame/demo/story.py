@@ -28,8 +28,9 @@ from vgame.demo.cheats import LOGGED, Cheats
 from vgame.demo.comparison import Comparison
 from vgame.demo.deliveries import Deliveries
 from vgame.demo.dossier import investigate, paid_in
+from vgame.demo.nursery import Nursery
 from vgame.demo.page import StoryPage
-from vgame.demo.processes import Role, start_embedded_chain
+from vgame.demo.processes import EmbeddedChain, Role, Start, spawn
 from vgame.demo.result import DEVICE_A, DEVICE_B, Result
 from vgame.demo.screen import Screen
 from vgame.errors import ContractError, VgameError
@@ -123,7 +124,9 @@ class Story:
         self.folder, self.screen, self.stack, self.wishes = folder, screen, stack, wishes
         self.begin = time.monotonic()
         self.result = Result()
-        self.url = wishes.rpc or self._embedded()
+        chain = None if wishes.rpc else self._embedded()
+        self.start_role = self._nursery()
+        self.url = chain.url() if chain else wishes.rpc
         self.chain = connect(self.url)
         self.can_travel = self.chain.advance(1)
         self.extra = () if self.can_travel else ("--any-terms",)  # nobody wants to wait for clocks that are safe
@@ -139,11 +142,18 @@ class Story:
         self.page.programs.add(self.bundle)
         self.nonce = 0
 
-    def _embedded(self) -> str:
-        process, url = start_embedded_chain(self.folder / "logs" / "chain.log")
-        self.stack.callback(process.wait)
-        self.stack.callback(process.terminate)
-        return url
+    def _embedded(self) -> EmbeddedChain:
+        chain = EmbeddedChain(self.folder / "logs" / "chain.log")
+        self.stack.callback(chain.stop)
+        return chain
+
+    def _nursery(self) -> Start:
+        """How roles are started: at once, where the system can."""
+        if not hasattr(os, "pidfd_open"):
+            return spawn
+        nursery = Nursery()
+        self.stack.callback(nursery.stop)
+        return nursery.start
 
     def _fund(self) -> None:
         """From the node's unlocked account, or from the key in VGAME_KEY."""
@@ -217,7 +227,8 @@ class Story:
             self.screen.event(event)
             self.page.hear(event)
 
-        role = Role(name, arguments, self.folder / "logs" / f"{name.replace(' ', '-')}.log", key, hear)
+        log = self.folder / "logs" / f"{name.replace(' ', '-')}.log"
+        role = Role(name, arguments, log, key, hear, self.start_role)
         self.stack.callback(role.stop)
         return role
 

@@ -1,0 +1,159 @@
+"""A process that has loaded what roles need and becomes each of them by a fork: they begin at once, and share its
+memory.
+
+It is forked while this process has one thread and has computed nothing, so a role still becomes any device: what the
+vendor's libraries read from the environment they read at their first product.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import NoReturn
+
+from vgame.errors import PARENT_VARIABLE
+
+MODULE = "vgame.cli"
+LONGEST = 2**16  # bytes of an order
+
+
+class Forked:
+    """A process that the nursery has forked, as far as `subprocess.Popen` has to be replaced; its exit code is not
+    known."""
+
+    def __init__(self, pid: int, handle: int) -> None:
+        self.pid, self._handle = pid, handle
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Until it has ended."""
+        if not select.select([self._handle], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(MODULE, timeout or 0)
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+        return 0 if select.select([self._handle], [], [], 0)[0] else None
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, which: signal.Signals) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._handle, which)
+
+
+class Nursery:
+    """Made before there are threads."""
+
+    def __init__(self) -> None:
+        _load()
+        self._lock = Lock()
+        self._line, theirs = socket.socketpair()
+        sys.stdout.flush(), sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._line.close()
+            _never_return(theirs)
+        theirs.close()
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> Forked:
+        """`vgame ARGUMENTS` with an environment, and with `files` as its stdin, stdout and stderr."""
+        order = json.dumps([list(arguments), dict(environment)]).encode()
+        assert len(order) <= LONGEST
+        with self._lock:
+            socket.send_fds(self._line, [order], files)
+            pid, handles, _, _ = socket.recv_fds(self._line, 16, 1)
+        return Forked(int(pid), handles[0])
+
+    def stop(self) -> None:
+        """No more roles; those that are left end with it."""
+        self._line.close()
+        os.waitpid(self.pid, 0)
+
+
+def _load() -> None:
+    """What a role imports, in whichever command."""
+    import vgame.agents.auditor_service
+    import vgame.agents.roles
+    import vgame.attacks.computation
+    import vgame.attacks.tampered_log
+    import vgame.demo.drills
+    import vgame.runs.logged_history
+    import vgame.runs.logged_store
+    import vgame.runs.training  # noqa: F401
+
+
+def _compile() -> None:
+    """Loops of a usual program that numba keeps on no disk. They ask no library for anything."""
+    import numpy as np
+
+    from vgame.arithmetic.functions import Function
+    from vgame.arithmetic.numba.elementary import evaluate
+    from vgame.arithmetic.numba.philox import fill_shuffle
+
+    fill_shuffle(np.empty(1, np.int32), 0, 2, 0, 0)
+    for function in (Function.EXP, Function.LOG):
+        evaluate(function, np.zeros(1, np.float32))
+
+
+def _never_return(line: socket.socket) -> NoReturn:
+    """Nothing of what the parent would do afterwards is done here, whatever happens."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _compile()
+        _serve(line)
+    finally:
+        os._exit(0)
+
+
+def _serve(line: socket.socket) -> None:
+    """Fork a role for each order, until nobody is left to give any."""
+    while True:
+        order, files, _, _ = socket.recv_fds(line, LONGEST, 3)
+        if not order:
+            return
+        if (pid := os.fork()) == 0:
+            line.close()
+            _become(*json.loads(order), files)
+        handle = os.pidfd_open(pid)
+        socket.send_fds(line, [str(pid).encode()], [handle])
+        for file in (handle, *files):
+            os.close(file)
+        with suppress(ChildProcessError):  # none is left
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _become(arguments: list[str], environment: dict[str, str], files: list[int]) -> NoReturn:
+    """The command line, as `python -m` would run it."""
+    code: object = 1
+    try:
+        for place, file in enumerate(files):
+            os.dup2(file, place)
+            os.close(file)
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - to the end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(environment | {PARENT_VARIABLE: str(os.getppid())})
+        sys.argv = [MODULE, *arguments]
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
