@@ -10,7 +10,7 @@ from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import matches
-from vgame.agents.retry import Deferred, Retry
+from vgame.agents.retry import QUIET, Deferred, Retry
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
@@ -37,7 +37,7 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
         while not (once and watch.finished):
             with retry:
                 if not watch.round():
-                    time.sleep(seat.poll)
+                    game.chain.pause(QUIET * seat.poll)
 
 
 @dataclass(frozen=True)

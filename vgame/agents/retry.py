@@ -13,6 +13,7 @@ from vgame.errors import Abstain, Over, TooDear, VgameError
 from vgame.system.progress import Reporter
 
 T = TypeVar("T")
+QUIET = 5  # polls between two rounds of a role while no block comes: what it looks at has not changed
 
 
 class Retry:

@@ -5,7 +5,6 @@ Everything a role decides follows from the chain and its store; a role that was 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,18 +12,13 @@ from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.delivery import delivered_folder, seller_of
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import find_order
-from vgame.agents.retry import Retry
+from vgame.agents.retry import QUIET, Retry
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, STANDING, JobSpec, Phase
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.execute.devices import use_device
 from vgame.system.progress import Reporter
-
-# ---- computing ----
-
-
-# ---- the roles ----
 
 
 def run_trainer(seat: AgentConfig, job: bytes, reporter: Reporter, any_terms: bool = False) -> Phase:
@@ -106,7 +100,7 @@ def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: floa
                 reporter.emit("ended", f"the job ended: {name}{_withdrawn(paid)}", phase=name, withdrawn=paid)
                 return phase
             if not acted:
-                time.sleep(poll)
+                trainer.game.chain.pause(poll if looks else QUIET * poll)
 
 
 def _withdrawn(wei: int) -> str:

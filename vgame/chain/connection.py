@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -34,6 +35,7 @@ from vgame.errors import ChainError, EndpointError, VgameError
 MOST_CALLS = 1000
 sys.setrecursionlimit(MOST_CALLS)
 
+BEAT = 0.05  # seconds between two looks for a new block
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 TOO_MANY = 429  # the status of a reply to requests that come too fast
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
@@ -86,6 +88,7 @@ def quantity(value: Any) -> int:
 class Chain:
     """A connection to one chain, checked when it is made and after every outage."""
 
+    _newest = -1  # block, at the last pause
     lost = False  # an answer was: who answers next may be somebody else
     tell: Callable[[str], None] = staticmethod(lambda _: None)  # what a person should know while a call takes long
 
@@ -160,6 +163,17 @@ class Chain:
     def now(self) -> int:
         """Timestamp of the newest block."""
         return self.ask(lambda: quantity(self.web3.eth.get_block("latest")["timestamp"]))
+
+    def pause(self, seconds: float) -> None:
+        """Until there is a block that was not there at the last pause, or so many seconds: what a round of duties sees
+        changes with blocks."""
+        end, beat = time.monotonic() + seconds, min(seconds, BEAT)
+        while True:
+            newest = self.ask(lambda: quantity(self.web3.eth.block_number))
+            if newest != self._newest or time.monotonic() >= end:
+                self._newest = newest
+                return
+            time.sleep(beat)
 
     def balance(self, address: str) -> int:
         return self.ask(lambda: quantity(self.web3.eth.get_balance(Web3.to_checksum_address(address))))

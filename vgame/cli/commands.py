@@ -83,17 +83,17 @@ def adversary(
 @app.command(hidden=True)
 def roots(
     bundle: Annotated[Path, typer.Argument()],
-    mode: Annotated[list[Mode], typer.Option(help="may be repeated")],
+    mode: Annotated[Mode, typer.Option()],
     device: DeviceName = "default",
     json: Json = False,
 ) -> None:
-    """State roots of every step in any rounding modes."""
+    """State roots of every step in any rounding mode."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
     from vgame.demo.drills import run_roots
 
-    run_roots(bundle, [m.value for m in mode], device, Reporter(json, "roots"))
+    run_roots(bundle, mode.value, device, Reporter(json, "roots"))
 
 
 def _end_with(parent: int) -> None:

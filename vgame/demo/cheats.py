@@ -1,4 +1,4 @@
-"""The cheats of the story: two are played at a time, each an order, a claim, a dispute, a verdict, the money."""
+"""The cheats of the story: some are played at a time, each an order, a claim, a dispute, a verdict, the money."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.chain.records import Level, Phase, Status, Turn
-from vgame.demo.comparison import Comparison
 from vgame.demo.dossier import Dossier, investigate
 from vgame.demo.processes import Role
 from vgame.demo.result import DEVICE_A, DEVICE_B
+from vgame.demo.stage import CHEATS, LOGGED
 from vgame.errors import ContractError
 from vgame.watch.money import CONTRACT, balances, flows
 
 if TYPE_CHECKING:
     from vgame.demo.story import Story
 
-LOGGED = "bundle-logged"  # of the job in mode `logged`
 # what they are in the end
-ROLES = {"other cheat": "cheat", "cheat with a log": "cheat", "auditor of the log": "auditor"}
+ROLES = dict.fromkeys((*CHEATS, "cheat with a log"), "cheat") | {"auditor of the log": "auditor"}
 
 
 @dataclass
@@ -44,29 +43,33 @@ class Cheats:
     def __init__(self, story: Story) -> None:
         self.story = story
 
-    def attacks(self, names: list[str], cheats: dict[str, Role], comparison: Comparison | None) -> None:
-        """Two at a time, each an order, a claim, a dispute, a verdict, the money; meanwhile the comparison is computed.
+    def attacks(self, names: list[str], cheats: dict[str, Role]) -> None:
+        """As many at a time as there are cheats, each an order, a claim, a dispute, a verdict, the money.
 
-        The clock of the chain moves only between two pairs, and where all but one are decided: it runs for everybody.
+        The clock of the chain moves only between two rounds, and where all but one are decided: it runs for everybody.
         """
-        if TAMPERED_LOG.name in names:
-            names, cheats = list(names), dict(cheats) | {TAMPERED_LOG.name: self._cheat_with_a_log()}
+        names, logged = list(names), self._log_players() if TAMPERED_LOG.name in names else []
         while names:
-            pair = [names.pop(0) for _ in range(min(len(names), max(len(cheats) - (TAMPERED_LOG.name in cheats), 1)))]
-            free = iter(role for name, role in cheats.items() if name != TAMPERED_LOG.name)
-            playing = [self._begin(name, cheats[name] if name == TAMPERED_LOG.name else next(free)) for name in pair]
-            for attack in playing:
-                self._await(attack, playing)
-            for attack in playing:
-                self._judge(attack)
-            self._collect([attack.job for attack in playing])
-            for attack in playing:
-                attack.dossier.money = self._nets(attack.job)
-                self.story.result.attacks.append(attack.dossier)
-            if comparison and comparison.ready:
-                comparison = comparison.tell()
-        if comparison:
-            comparison.tell()
+            count = max(len(cheats), 1)
+            self._round([names.pop(0) for _ in range(min(len(names), count))], [*cheats.values()], logged)
+        for who in ("auditor", "auditor of the log"):
+            address = self.story.wallets[who].address
+            self.story.until(lambda a=address: not self.story.game.credits(a), f"the withdrawal of the {who}", 60)
+        for role in logged:
+            role.stop()
+
+    def _round(self, names: list[str], cheats: list[Role], logged: list[Role]) -> None:
+        """Attacks that are played at the same time."""
+        free = iter(cheats)
+        playing = [self._begin(name, logged[0] if name == TAMPERED_LOG.name else next(free)) for name in names]
+        for attack in playing:
+            self._await(attack, playing)
+        for attack in playing:
+            self._judge(attack)
+        self._collect([attack.job for attack in playing])
+        for attack in playing:
+            attack.dossier.money = self._nets(attack.job)
+            self.story.result.attacks.append(attack.dossier)
 
     def _begin(self, name: str, cheat: Role) -> Played:
         title = self._title(name)
@@ -86,18 +89,19 @@ class Cheats:
     def _title(name: str) -> str:
         return f"{name}: {(ATTACKS.get(name) or TAMPERED_LOG).title}"
 
-    def _cheat_with_a_log(self) -> Role:
-        """A small job in mode `logged`: the auditor follows the cheat's own log, which permits no such values."""
+    def _log_players(self) -> list[Role]:
+        """Cheat and auditor of a small job in mode `logged`: the auditor follows the cheat's own log, which permits no
+        such values."""
         self.logged = self.story.prepare_logged()
         log = self.story.folder / "cheat-logged" / self.logged.identity.hex()[:16]
         cheat = self.story.role(
             "cheat with a log", "adversary", "cheat-logged", "cheat with a log", DEVICE_A, bundle=LOGGED
         )
         options = ("--log", str(log), *self.story.extra)
-        self.story.role(
+        auditor = self.story.role(
             "auditor of the log", "auditor", "auditor-logged", "auditor of the log", DEVICE_B, *options, bundle=LOGGED
         )
-        return cheat
+        return [cheat, auditor]
 
     def _step_of(self, name: str) -> int:
         """Every attack strikes at a step of its own, in the last quarter of the run."""

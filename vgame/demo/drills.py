@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.local_run import LocalRun, hello
-from vgame.agents.retry import Retry
+from vgame.agents.retry import QUIET, Retry
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG, CheatingTrainer, FalseAccuser
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
@@ -53,40 +52,45 @@ def _cheat(seat: AgentConfig, game: Game, kind: str, job: bytes, name: str, step
     players: list[Callable[[], bool]] = [trainer.step]
     if attack.forced:
         players.append(FalseAccuser(game, job, computation.history, step_wanted=step).step)
-    _play(seat, reporter, players, lambda: game.job(job).phase is Phase.CLAIMED)
+    _play(seat, game, reporter, players, lambda: game.job(job).phase is Phase.CLAIMED)
     reporter.emit("played", f"{name}: over", attack=name, job=job.hex())
 
 
 def _accuse(seat: AgentConfig, game: Game, kind: str, job: bytes, how: str, reporter: Reporter) -> None:
     computation = LocalRun(seat, kind, reporter)
     accuser = FalseAccuser(game, job, computation.history, idle=how == "idle")
-    _play(seat, reporter, [accuser.step], lambda: not accuser.accused)
+    _play(seat, game, reporter, [accuser.step], lambda: not accuser.accused)
     reporter.emit("accused", f"accuses the trainer ({how})", how=how, job=job.hex())
     if how != "idle":
-        _play(seat, reporter, [accuser.step], lambda: game.job(job).open and game.job(job).phase is Phase.CLAIMED)
+        _play(seat, game, reporter, [accuser.step], lambda: game.job(job).open and game.job(job).phase is Phase.CLAIMED)
     reporter.emit("played", f"accusation {how}: over", how=how, job=job.hex())
 
 
 def _play(
-    seat: AgentConfig, reporter: Reporter, players: Sequence[Callable[[], bool]], going: Callable[[], object]
+    seat: AgentConfig,
+    game: Game,
+    reporter: Reporter,
+    players: Sequence[Callable[[], bool]],
+    going: Callable[[], object],
 ) -> None:
     """Moves, as long as the job goes on; one that lost a race is made again if it is still due."""
     retry = Retry(reporter, seat.poll, bears=LostRace)
     while going():
         with retry:
             if not sum(player() for player in players):
-                time.sleep(seat.poll)
+                game.chain.pause(QUIET * seat.poll)
 
 
-def run_roots(bundle_folder: Path, modes: Sequence[str], device: str, reporter: Reporter) -> None:
-    """State root after every step in any rounding modes, to see where two devices part."""
+def run_roots(bundle_folder: Path, mode: str, device: str, reporter: Reporter) -> None:
+    """State root after every step in any rounding mode, an interval at a time, to see where two devices part."""
     with use_device(device) as kind:
         bundle = load_bundle(bundle_folder)
-        for mode in modes:
-            executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode, kind)
-            state, roots = executor.initial(bundle.state), []
-            for step in range(1, bundle.steps + 1):
-                state = executor.step(step, state).state
-                roots.append(tensors_root(Kind.STATE, state).hex())
-                reporter.progress(f"training in mode {mode}", step, bundle.steps)
-            reporter.emit("roots", mode=mode, device=device, roots=roots)
+        executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode, kind)
+        state, roots = executor.initial(bundle.state), []
+        for step in range(1, bundle.steps + 1):
+            state = executor.step(step, state).state
+            roots.append(tensors_root(Kind.STATE, state).hex())
+            reporter.progress(f"training in mode {mode}", step, bundle.steps)
+            if step % bundle.interval == 0 or step == bundle.steps:
+                reporter.emit("roots", mode=mode, device=device, roots=roots)
+                roots = []

@@ -13,63 +13,23 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
-from vgame.chain.connection import connect
-from vgame.chain.game import Game
 from vgame.chain.records import Event, Status
-from vgame.chain.wallet import Wallet, deploy_game
 from vgame.demo.bonuses import Bonuses
-from vgame.demo.cheats import LOGGED, Cheats
+from vgame.demo.cheats import Cheats
 from vgame.demo.comparison import Comparison
 from vgame.demo.deliveries import Deliveries
 from vgame.demo.dossier import investigate, paid_in
-from vgame.demo.nursery import Nursery
-from vgame.demo.page import StoryPage
-from vgame.demo.processes import EmbeddedChain, Role, Start, spawn
+from vgame.demo.processes import Role
 from vgame.demo.result import DEVICE_A, DEVICE_B, Result
 from vgame.demo.screen import Screen
+from vgame.demo.stage import CHEATS, Stage, Wishes
 from vgame.errors import ContractError, VgameError
 
-DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
 T = TypeVar("T")
-
-ETHER = 10**18
-FUNDS = {
-    "client": 200,
-    "trainer": 20,
-    "auditor": 20,
-    "cheat": 100,
-    "other cheat": 100,
-    "accuser": 20,
-    "cheat with a log": 20,
-    "auditor of the log": 20,
-    "auditor of the number": 20,
-}
-CHEATS = ("cheat", "other cheat")  # that play at the same time
-QUICK = ("flipped-bit",), 60  # attacks and steps of the short version
-WITHOUT_TIME_TRAVEL = {
-    "challenge_window": 60, "reward_window": 20, "trainer_budget": 40, "auditor_budget": 40, "slot": 1,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What is to be played, and where."""
-
-    attack: str | None = None  # this one only
-    quick: bool = False  # a short honest run and one cheat
-    rpc: str | None = None
-    job_file: Path | None = None
-
-    @property
-    def attacks(self) -> list[str]:
-        known = [*ATTACKS, TAMPERED_LOG.name]
-        return [self.attack] if self.attack else list(QUICK[0]) if self.quick else known
 
 
 def run_demo(json_output: bool, wishes: Wishes, report: Path) -> int:
@@ -117,150 +77,8 @@ def as_expected(result: Result) -> bool:
     return honest and convicted and dismissed and exchanged and result.conserved
 
 
-class Story:
-    """The stage: chain, accounts, bundle, processes."""
-
-    def __init__(self, folder: Path, screen: Screen, stack: ExitStack, wishes: Wishes) -> None:
-        self.folder, self.screen, self.stack, self.wishes = folder, screen, stack, wishes
-        self.begin = time.monotonic()
-        self.result = Result()
-        chain = None if wishes.rpc else self._embedded()
-        self.start_role = self._nursery()
-        self.url = chain.url() if chain else wishes.rpc
-        self.chain = connect(self.url)
-        self.can_travel = self.chain.advance(1)
-        self.extra = () if self.can_travel else ("--any-terms",)  # nobody wants to wait for clocks that are safe
-        self.wallets = {name: Wallet(self.chain) for name in FUNDS}
-        self.names = {wallet.address: name for name, wallet in self.wallets.items()}
-        self._fund()
-        self.game = self._deploy()
-        self.page = StoryPage(self.url, self.game.address, self.names)
-        self.stack.callback(self.page.stop)
-        self.screen.say(f"watch it: {self.page.url}")
-        self.job_file = wishes.job_file or DIGITS
-        self.bundle = self._prepare(self.job_file)
-        self.page.programs.add(self.bundle)
-        self.nonce = 0
-
-    def _embedded(self) -> EmbeddedChain:
-        chain = EmbeddedChain(self.folder / "logs" / "chain.log")
-        self.stack.callback(chain.stop)
-        return chain
-
-    def _nursery(self) -> Start:
-        """How roles are started: at once, where the system can."""
-        if not hasattr(os, "pidfd_open"):
-            return spawn
-        nursery = Nursery()
-        self.stack.callback(nursery.stop)
-        return nursery.start
-
-    def _fund(self) -> None:
-        """From the node's unlocked account, or from the key in VGAME_KEY."""
-        scale = ETHER if self.can_travel else ETHER // 100
-        if key := os.environ.get("VGAME_KEY"):
-            bank = Wallet(self.chain, key)
-            for name, ether in FUNDS.items():
-                bank.send(self.wallets[name].address, b"", ether * scale)
-            return
-        for name, ether in FUNDS.items():
-            self.chain.fund(self.wallets[name].address, ether * scale)
-
-    def _deploy(self) -> Game:
-        address = deploy_game(self.wallets["client"])
-        self.screen.say(f"chain {self.chain.chain_id} at {self.url}, game at {address}")
-        return Game(self.chain, address, self.wallets["client"])
-
-    def _prepare(self, job_file: Path):
-        from vgame.job.bundle import save_bundle
-        from vgame.job.file import read_job_file
-        from vgame.runs.prepare import prepare
-
-        job = self._with_clocks(read_job_file(job_file))
-        if self.wishes.quick:
-            job = job.model_copy(update={"steps": min(job.steps, QUICK[1])})
-        bundle = prepare(job)
-        save_bundle(bundle, self.folder / "bundle")
-        self.result.job = bundle.rendering() | {"operators": len(bundle.program.operators), "model": job.model}
-        self.screen.say(
-            f"program captured: {len(bundle.program.operators)} operators, {len(bundle.program.sources)} state "
-            f"tensors, root {bundle.program.root.hex()[:16]}"
-        )
-        return bundle
-
-    def prepare_logged(self):
-        """A small job in mode `logged`."""
-        from vgame.job.bundle import save_bundle
-        from vgame.job.file import LogTerms, read_job_file
-        from vgame.runs.prepare import prepare
-
-        job = self._with_clocks(read_job_file(DIGITS))
-        small = {"steps": 4, "interval": 2, "mode": "logged", "log": LogTerms(thresholds="proven")}
-        bundle = prepare(job.model_copy(update=small | {"args": job.args | {"batch": 16}}))
-        save_bundle(bundle, self.folder / LOGGED)
-        self.page.programs.add(bundle)
-        return bundle
-
-    def _with_clocks(self, job):
-        """The job, with short clocks where time cannot be moved."""
-        if self.can_travel:
-            return job
-        return job.model_copy(update={"terms": job.terms.model_copy(update=WITHOUT_TIME_TRAVEL)})
-
-    # ---- helpers ----
-
-    def role(
-        self, name: str, command: str, store: str, wallet: str | None, device: str, *extra: str, bundle: str = "bundle"
-    ) -> Role:
-        """Start a role of the game on a device."""
-        arguments = [
-            command, "--rpc", self.url, "--game", self.game.address, "--bundle", str(self.folder / bundle),
-            "--store", str(self.folder / store), "--device", device, *extra,
-        ]  # fmt: skip
-        key = self.wallets[wallet].key if wallet else None
-        return self.start(name, arguments, key)
-
-    def start(self, name: str, arguments: list[str], key: bytes | None = None) -> Role:
-        """A process that ends with the story; what it says is shown on the screen and on the page."""
-
-        def hear(event: dict[str, Any]) -> None:
-            self.screen.event(event)
-            self.page.hear(event)
-
-        log = self.folder / "logs" / f"{name.replace(' ', '-')}.log"
-        role = Role(name, arguments, log, key, hear, self.start_role)
-        self.stack.callback(role.stop)
-        return role
-
-    def post(self, title: str, bundle=None) -> bytes:
-        """The client orders the job once more, or another one."""
-        from vgame.agents.client import post_job
-
-        self.nonce += 1
-        job = post_job(self.game, bundle or self.bundle, self.nonce)
-        self.page.titles[job.hex()] = title
-        return job
-
-    def travel(self, seconds: int) -> None:
-        """Let time pass."""
-        if seconds <= 0:
-            return
-        if self.can_travel:
-            self.chain.advance(seconds)
-        else:
-            time.sleep(seconds)
-
-    def until(self, condition: Callable[[], bool], what: str, timeout: float = 300) -> None:
-        """Poll the chain."""
-        end = time.monotonic() + timeout
-        while not condition():
-            if time.monotonic() > end:
-                raise VgameError(
-                    f"{what} did not happen within {timeout:.0f} seconds; logs are in {self.folder / 'logs'}"
-                )
-            time.sleep(0.1)
-
-    # ---- scenes ----
+class Story(Stage):
+    """The scenes."""
 
     def play(self) -> Result:
         """All scenes, or those that are wished for."""
@@ -268,7 +86,7 @@ class Story:
         if attacks != [TAMPERED_LOG.name]:
             self.main_job(attacks)
         else:
-            Cheats(self).attacks([TAMPERED_LOG.name], {}, None)
+            Cheats(self).attacks([TAMPERED_LOG.name], {})
         self._settle_accounts()
         self.result.seconds = time.monotonic() - self.begin
         return self.result
@@ -276,28 +94,29 @@ class Story:
     def main_job(self, attacks: list[str]) -> None:
         """The scenes over the main job. Processes are started before they are needed, where a core would be idle."""
         auditor = self.role("auditor", "auditor", "auditor", "auditor", DEVICE_B)
-        cheats: dict[str, Role] = {}
         if self.wishes.attack:
-            cheats |= self._cheats(1)
+            cheats = self._cheats(1)
             auditor.wait("computed")
-            Cheats(self).attacks(attacks, cheats, None)
-            return
-        job, trainer = self.honest()
-        if self.wishes.quick:
-            cheats |= self._cheats(1)
+        else:
+            job, trainer = self.honest()
+            if not self.wishes.quick:
+                self.accuse(self.role("accuser", "adversary", "accuser", "accuser", DEVICE_A), job)
             self.audited(auditor, trainer, job)
+            cheats = self._cheats(min(len(attacks), len(CHEATS)))
             self.settle(trainer, job)
-            Cheats(self).attacks(attacks, cheats, None)
-            return
-        accuser = self.role("accuser", "adversary", "accuser", "accuser", DEVICE_A)
-        cheats |= self._cheats(2)
-        self.accuse(accuser, job)
-        self.audited(auditor, trainer, job)
-        self.settle(trainer, job)
-        Cheats(self).attacks(attacks, cheats, Comparison(self, (DEVICE_A, DEVICE_B)))
+        Cheats(self).attacks(attacks, cheats)
+        for role in (auditor, *cheats.values()):
+            role.stop()
+        if not (self.wishes.attack or self.wishes.quick):
+            self._epilogue()
+
+    def _epilogue(self) -> None:
+        """Scenes of one process: beside them is room for the comparison."""
+        comparison = Comparison(self, (DEVICE_A, DEVICE_B))
         if self.can_travel:
             Deliveries(self).play()
             Bonuses(self).play()
+        comparison.tell()
 
     def _cheats(self, count: int) -> dict[str, Role]:
         return {name: self.role(name, "adversary", name, name, DEVICE_A) for name in CHEATS[:count]}
