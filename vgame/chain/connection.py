@@ -27,7 +27,7 @@ from web3.exceptions import (
     Web3RPCError,
 )
 
-from vgame.chain.http import provider, without_secrets
+from vgame.chain.http import LOOPBACK, provider, without_secrets
 from vgame.errors import ChainError, EndpointError, VgameError
 
 #: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over
@@ -44,7 +44,6 @@ FINALITY = 900  # seconds, where a node does not say which block is final
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class RefusedError(ChainError):

@@ -53,6 +53,7 @@ class Game:
         self.chain, self.wallet = chain, wallet
         self.address = checksum_address(address)
         self.contract = chain.web3.eth.contract(address=self.address, abi=full_abi())
+        self._alone: dict[str, Any] = {}
         self._events = Events(chain, self.address, self._decode_log)
         self._check_code()
         chain.checks.append(self._check_code)
@@ -107,8 +108,15 @@ class Game:
 
     # ---- calls ----
 
+    def _function(self, name: str, args: tuple[Any, ...]) -> Any:
+        """A function with its arguments; of an interface of its own, for web3 reads all of it at every call."""
+        if name not in self._alone:
+            own = [e for e in full_abi() if e["type"] == "function" and e["name"] == name]
+            self._alone[name] = self.chain.web3.eth.contract(address=self.address, abi=own)
+        return getattr(self._alone[name].functions, name)(*args)
+
     def _call(self, name: str, *args: Any) -> Any:
-        function = getattr(self.contract.functions, name)(*args)
+        function = self._function(name, args)
         return self._decoded(lambda: function.call())
 
     def _record(self, make: Callable[[Any], Any], name: str, *args: Any) -> Any:
@@ -135,7 +143,7 @@ class Game:
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         """A transaction; a call that would revert is not sent and raises ContractError."""
         assert self.wallet is not None, "a read-only Game cannot send"
-        function = getattr(self.contract.functions, name)(*args)
+        function = self._function(name, args)
         tx = {"from": self.wallet.address, "value": value}
         self._check_funds(name, value)
         gas = self._decoded(lambda: quantity(function.estimate_gas(tx)))
@@ -172,7 +180,7 @@ class Game:
                 return any(self.dispute(args[0], n).status is not Status.OPEN for n in args[1])
             case "proveKnowledge":
                 return 0 < self.verdict(args[0]).best <= args[1] + 1
-        function = getattr(self.contract.functions, name)(*args)
+        function = self._function(name, args)
         try:
             self._decoded(lambda: function.call({"from": self.wallet.address}))
         except ContractError:

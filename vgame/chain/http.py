@@ -6,6 +6,7 @@ import io
 import json
 import socket
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from http.client import HTTPResponse
 from typing import Any
@@ -18,6 +19,9 @@ from web3 import HTTPProvider
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
 REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 MOST_REPLY = 2**25  # bytes of a reply, header and all
@@ -139,5 +143,8 @@ def careful_session() -> requests.Session:
 def provider(url: str) -> HTTPProvider:
     """What was not answered in time is not asked again at once."""
     session = careful_session()
+    with suppress(ValueError):  # what is wrong with it is said at the first question
+        # proxies are looked for at each call, and none leads to this machine
+        session.trust_env = urlsplit(url).hostname not in LOOPBACK
     again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
     return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)

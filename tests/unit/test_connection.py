@@ -1,4 +1,4 @@
-"""A role that has nothing to do looks again when there is a block, or after a while."""
+"""A connection to a node on this machine: when a role with nothing to do looks again, and that no proxy is asked."""
 
 from __future__ import annotations
 
@@ -41,3 +41,8 @@ def test_a_block_that_came_during_the_round_ends_it_at_once(chain: Chain) -> Non
 
 def test_without_a_block_it_ends_in_time(chain: Chain) -> None:
     assert 0.3 <= paused(chain, 0.3) < 30
+
+
+def test_no_proxy_leads_to_this_machine(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert Chain(chain.url).chain_id == chain.chain_id
