@@ -200,14 +200,15 @@ class Node:
         first, last = (_block(query.get(k, "latest")) for k in ("fromBlock", "toBlock"))
         first = latest if isinstance(first, str) else first
         last = latest if isinstance(last, str) else min(last, latest)
-        topics, address = query.get("topics") or [], query.get("address")
-        return [log for n in range(first, last + 1) for log in self.block_logs(n) if _matches(log, address, topics)]
+        wanted = [_lower(query.get("address")), *map(_lower, query.get("topics") or [])]
+        return [log for n in range(first, last + 1) for log, found in self.block_logs(n) if _matches(found, wanted)]
 
-    def block_logs(self, number: int) -> list[Any]:
-        """All logs of a block, read once."""
+    def block_logs(self, number: int) -> list[tuple[Any, list[str]]]:
+        """All logs of a block, each with its address and topics in small letters; read once."""
         if number not in self._logs:
             digests = self.tester.get_block_by_number(number)["transactions"]
-            self._logs[number] = [log for digest in digests for log in self.receipt(digest)["logs"]]
+            logs = [encode(log) for digest in digests for log in self.receipt(digest)["logs"]]
+            self._logs[number] = [(log, [t.lower() for t in (log["address"], *log["topics"])]) for log in logs]
         return self._logs[number]
 
     def revert(self, number: Any) -> bool:
@@ -282,22 +283,13 @@ def _block(value: Any) -> Any:
     return _number(value) if isinstance(value, str) and value.startswith("0x") else value
 
 
-def _matches(log: dict[str, Any], address: Any, topics: list[Any]) -> bool:
-    if address is not None:
-        wanted = [address] if isinstance(address, str) else address
-        if str(log["address"]).lower() not in [a.lower() for a in wanted]:
-            return False
-    for i, topic in enumerate(topics):
-        accepted = topic if isinstance(topic, list) else [topic]
-        if topic is not None and (
-            i >= len(log["topics"]) or _hex(log["topics"][i]) not in [t.lower() for t in accepted]
-        ):
-            return False
-    return True
+def _lower(wanted: str | list[str] | None) -> set[str] | None:
+    """What is accepted, in small letters; None: everything."""
+    return None if wanted is None else {one.lower() for one in ([wanted] if isinstance(wanted, str) else wanted)}
 
 
-def _hex(value: Any) -> str:
-    return value.lower() if isinstance(value, str) else "0x" + bytes(value).hex()
+def _matches(found: list[str], wanted: list[set[str] | None]) -> bool:
+    return len(found) >= len(wanted) and all(w is None or f in w for f, w in zip(found, wanted, strict=False))
 
 
 def encode(value: Any) -> Any:
