@@ -19,10 +19,14 @@ from vgame.errors import ChainError
 ANVIL = Path(__file__).resolve().parents[2] / "node_modules" / ".bin" / "anvil"
 
 
+def is_installed() -> bool:
+    return ANVIL.exists() and shutil.which("node") is not None
+
+
 @contextmanager
 def anvil() -> Iterator[Chain]:
     """A fresh anvil under the rules that the contracts are compiled for, stopped at the end."""
-    if not ANVIL.exists() or shutil.which("node") is None:
+    if not is_installed():
         message = "anvil is missing: install node, then run `npm install`"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
     with socket.socket() as free:

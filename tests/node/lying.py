@@ -50,10 +50,10 @@ class Table:
 
 
 @contextmanager
-def table(scene: Scene, claim: Any = None) -> Iterator[Table]:
-    """A claim that is posted, a proxy that is honest as yet."""
+def table(scene: Scene, claim: Any = None, play: Play | None = None) -> Iterator[Table]:
+    """A claim that is posted (or the play that is given), a proxy that is honest as yet."""
     with served(LyingProxy, scene.chain.url) as (proxy, url):
-        yield Table(scene.claimed(SETUP, claim), proxy, Chain(url))
+        yield Table(play or scene.claimed(SETUP, claim), proxy, Chain(url))
 
 
 def refuses(t: Table, player: Player, lie: Any, error: type[Exception], words: str) -> None:

@@ -65,17 +65,17 @@ class Hand:
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
 
 
-def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_path: Path) -> None:
+def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
-    client, trainer, auditor = (Hand(real_scene, tmp_path) for _ in range(3))
-    rpc = ("--rpc", real_scene.chain.url, "--json")
+    client, trainer, auditor = (Hand(some_scene, tmp_path) for _ in range(3))
+    rpc = ("--rpc", some_scene.chain.url, "--json")
     client.run("prepare", "job.toml", "--out", "bundle", "--json")
     deployed, _ = client.run("deploy", *rpc, "--registry", "games.json")
     at = (*rpc, "--game", "games.json")
-    held = json.loads((tmp_path / "games.json").read_text())[str(real_scene.chain.chain_id)]
+    held = json.loads((tmp_path / "games.json").read_text())[str(some_scene.chain.chain_id)]
     assert held["game"] == deployed[-1]["game"] and len(held["parts"]) == 6
     for part in held["parts"].values():
-        assert Web3.keccak(real_scene.chain.web3.eth.get_code(part["address"])).hex() == part["code"]
+        assert Web3.keccak(some_scene.chain.web3.eth.get_code(part["address"])).hex() == part["code"]
 
     _, complaint = client.run("job", "post", "job.toml", *at, rc=1)
     assert "vgame prepare job.toml" in complaint
@@ -87,14 +87,14 @@ def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_pat
     common = ("--bundle", "bundle", "--any-terms")
     training = trainer.start("trainer", *at, *common, "--store", "trainer", "--job", job)
     auditing = auditor.start("auditor", *at, *common, "--store", "auditor", "--device", "compatible", "--once")
-    game = Game(real_scene.chain, deployed[-1]["game"])
+    game = Game(some_scene.chain, deployed[-1]["game"])
     try:
         assert wait_until(lambda: game.job(bytes.fromhex(job)).phase is Phase.CLAIMED, 240)
         told, _ = client.run("status", *at, "--job", job, "--account", client.wallet.address)
         assert told[-1]["jobs"][0]["phase"] == "claimed" and told[-1]["account"]["credits"] == 0
         watched, _ = trainer.run("monitor", *at, "--account", trainer.wallet.address, "--once")
         assert [w["event"] for w in watched] == ["calm"]
-        real_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
+        some_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
         assert (training.wait(120), auditing.wait(120)) == (0, 0)
     finally:
         for process in (training, auditing):
@@ -108,7 +108,7 @@ def test_an_order_from_the_command_line_to_the_reward(real_scene: Scene, tmp_pat
     again, _ = client.run("job", "post", "bundle", *at, "--nonce", "1")
     _, complaint = client.run("job", "close", again[-1]["job"], *at, rc=1)
     assert "is created and cannot be ended yet" in complaint
-    real_scene.chain.advance(game.job(bytes.fromhex(again[-1]["job"])).spec.accept_window + 1)
+    some_scene.chain.advance(game.job(bytes.fromhex(again[-1]["job"])).spec.accept_window + 1)
     closed, _ = client.run("job", "close", again[-1]["job"], *at)
     assert (closed[-1]["phase"], closed[-1]["withdrawn"]) == ("expired", ETHER)
     _, complaint = client.run("status", *at, "--job", "07" * 32, rc=1)
@@ -166,9 +166,9 @@ def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(node: Scene, t
 
 
 @pytest.mark.parametrize("text", ["no hex", "12"])
-def test_what_is_no_job_is_told_before_anything_is_asked(real_scene: Scene, tmp_path: Path, text: str) -> None:
-    hand = Hand(real_scene, tmp_path)
+def test_what_is_no_job_is_told_before_anything_is_asked(some_scene: Scene, tmp_path: Path, text: str) -> None:
+    hand = Hand(some_scene, tmp_path)
     _, complaint = hand.run(
-        "status", "--rpc", real_scene.chain.url, "--game", Wallet(real_scene.chain).address, "--job", text, rc=1
+        "status", "--rpc", some_scene.chain.url, "--game", Wallet(some_scene.chain).address, "--job", text, rc=1
     )
     assert "64 hex digits" in complaint

@@ -67,16 +67,15 @@ def provider(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
         yield provider
 
 
-@pytest.fixture
-def born(provider: Provider) -> int:
+@pytest.fixture(scope="module")
+def born(real_scene: Scene) -> int:
     """The block of the game's deployment, by the definition; two jobs and many blocks later."""
-    chain = provider.scene.chain
-    codes = (bytes(chain.web3.eth.get_code(provider.scene.address, n)) for n in range(10**6))
+    codes = (bytes(real_scene.chain.web3.eth.get_code(real_scene.address, n)) for n in range(10**6))
     block = next(n for n, code in enumerate(codes) if code)
     assert block > 2  # the parts come first
-    provider.scene.post(SETUP)
-    pass_blocks(provider.scene)
-    provider.scene.post(SETUP)
+    real_scene.post(SETUP)
+    pass_blocks(real_scene)
+    real_scene.post(SETUP)
     return block
 
 

@@ -115,9 +115,9 @@ def test_an_honest_trainer_survives_reorganisations(node: Scene) -> None:
 
 
 @pytest.mark.parametrize("part", ["body", "header", "continue"])
-def test_a_reply_that_drips_is_no_answer(real_scene: Scene, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+def test_a_reply_that_drips_is_no_answer(some_scene: Scene, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Also line by line of its header, or of headers that never end: there is one time for all of it."""
-    with served(DrippingProxy, real_scene.chain.url, begin=part) as (handler, url):
+    with served(DrippingProxy, some_scene.chain.url, begin=part) as (handler, url):
         chain = Chain(url)
         monkeypatch.setattr(http_module, "REPLY_TIMEOUT", 1)
         handler.pause, begin = 0.3, time.monotonic()
@@ -129,9 +129,9 @@ def test_a_reply_that_drips_is_no_answer(real_scene: Scene, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("part", ["body", "chunk", "header", "compressed"])
-def test_a_reply_without_an_end_is_no_answer(real_scene: Scene, part: str) -> None:
+def test_a_reply_without_an_end_is_no_answer(some_scene: Scene, part: str) -> None:
     """It cannot fill the memory, compressed neither."""
-    with served(HugeProxy, real_scene.chain.url, packed=gzip.compress(bytes(2**28))) as (handler, url):
+    with served(HugeProxy, some_scene.chain.url, packed=gzip.compress(bytes(2**28))) as (handler, url):
         chain = Chain(url)
         handler.begin = part
         tracemalloc.start()
@@ -145,8 +145,8 @@ def test_a_reply_without_an_end_is_no_answer(real_scene: Scene, part: str) -> No
         assert chain.now() > 0
 
 
-def test_a_redirection_is_not_followed(real_scene: Scene) -> None:
-    with served(RedirectingProxy, real_scene.chain.url) as (handler, url):
+def test_a_redirection_is_not_followed(some_scene: Scene) -> None:
+    with served(RedirectingProxy, some_scene.chain.url) as (handler, url):
         with pytest.raises(ChainError, match=r"redirects to /\d+; if you trust that, give it as the endpoint"):
             Chain(url)
         assert handler.asked == 1

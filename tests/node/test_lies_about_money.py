@@ -10,7 +10,7 @@ import pytest
 from frauds import SETUP
 from lying import LIE, SPEC, Truth, chain_one, table
 from proxy import DeepProxy, Request, served
-from scene import Scene, embedded_chain
+from scene import Play, Scene, embedded_chain
 
 import vgame.chain.wallet as wallet_module
 from vgame.chain.connection import FEE_VARIABLE, GWEI, USUAL_TIP
@@ -19,6 +19,12 @@ from vgame.chain.wallet import FEE_MULTIPLE
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError, VgameError
+
+
+@pytest.fixture(scope="module")
+def cheat(real_scene: Scene) -> Play:
+    """A false claim; each test has an auditor of its own, who is lied to."""
+    return real_scene.claimed(SETUP, LIE)
 
 
 def test_another_chain_after_an_outage(node: Scene) -> None:
@@ -62,8 +68,7 @@ def fee_lie(base: int | None = None, tip: int | None = None) -> Any:
 
 
 def test_a_tip_that_an_endpoint_names_is_paid_up_to_the_usual_one(real_scene: Scene) -> None:
-    with table(real_scene) as t:
-        t.play = real_scene.post(SETUP)
+    with table(real_scene, play=real_scene.post(SETUP)) as t:
         trainer = t.seat(Trainer)
         before = real_scene.chain.balance(trainer.address)
         t.proxy.lie = staticmethod(fee_lie(tip=3 * 10**14))
@@ -73,8 +78,7 @@ def test_a_tip_that_an_endpoint_names_is_paid_up_to_the_usual_one(real_scene: Sc
 
 
 def test_a_base_fee_above_what_the_user_pays(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    with table(real_scene) as t:
-        t.play = real_scene.post(SETUP)
+    with table(real_scene, play=real_scene.post(SETUP)) as t:
         trainer = t.seat(Trainer)
         t.proxy.lie = staticmethod(fee_lie(base=300 * GWEI, tip=10**20))
         wallet, offers = trainer.game.wallet, []
@@ -132,9 +136,9 @@ def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
         ("eth_getTransactionReceipt", {"transactionHash": "0x"}),
     ],
 )
-def test_an_answer_that_is_nonsense_is_one_sentence(real_scene: Scene, method: str, nonsense: Any) -> None:
+def test_an_answer_that_is_nonsense_is_one_sentence(cheat: Play, method: str, nonsense: Any) -> None:
     """Agents wait for a VgameError to pass; any other error ends them."""
-    with table(real_scene, LIE) as t:
+    with table(cheat.scene, play=cheat) as t:
         auditor = t.seat(Auditor)
 
         def lie(asked: Request, truth: Truth) -> Request:
@@ -167,8 +171,8 @@ def test_lists_in_lists_do_not_end_the_process() -> None:
 
 
 @pytest.mark.parametrize("data", ["zz", {"a": 1}, 5, "0x" + "11" * 36, "0x", None, "0xdeadbeef"])
-def test_a_revert_that_is_nonsense(real_scene: Scene, data: Any) -> None:
-    with table(real_scene, LIE) as t:
+def test_a_revert_that_is_nonsense(cheat: Play, data: Any) -> None:
+    with table(cheat.scene, play=cheat) as t:
         game = t.seat(Auditor).game
 
         def lie(asked: Request, truth: Truth) -> Request:
@@ -182,8 +186,8 @@ def test_a_revert_that_is_nonsense(real_scene: Scene, data: Any) -> None:
             game.check_machine()
 
 
-def test_a_phase_that_there_is_not(real_scene: Scene) -> None:
-    with table(real_scene, LIE) as t:
+def test_a_phase_that_there_is_not(cheat: Play) -> None:
+    with table(cheat.scene, play=cheat) as t:
         game = t.seat(Auditor).game
 
         def lie(asked: Request, truth: Truth) -> Request:

@@ -25,8 +25,8 @@ def ask(url: str, **headers: str) -> tuple[int, str]:
         return error.code, ""
 
 
-def test_the_page_is_served_until_it_is_interrupted(real_scene: Scene, tmp_path: Path) -> None:
-    game = Game(real_scene.chain, deploy_game(real_scene.wallet()))
+def test_the_page_is_served_until_it_is_interrupted(some_scene: Scene, tmp_path: Path) -> None:
+    game = Game(some_scene.chain, deploy_game(some_scene.wallet()))
     record(tmp_path / "games.json", game)
     command = [sys.executable, "-m", "vgame.cli", "watch", "--rpc", game.chain.url, "--game", "games.json", "--json"]
 
@@ -54,8 +54,8 @@ def test_the_page_is_served_until_it_is_interrupted(real_scene: Scene, tmp_path:
     assert (process.returncode, complaint) == (1, "vgame: interrupted; start the same command again to go on\n")
 
 
-def test_where_there_is_no_game_it_says_so(real_scene: Scene, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "vgame.cli", "watch", "--rpc", real_scene.chain.url, "--game", "0x" + "11" * 20]
+def test_where_there_is_no_game_it_says_so(some_scene: Scene, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vgame.cli", "watch", "--rpc", some_scene.chain.url, "--game", "0x" + "11" * 20]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.startswith("vgame: the code at 0x1111")
     assert done.stderr.count("\n") == 1

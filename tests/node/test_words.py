@@ -9,7 +9,7 @@ import pytest
 from frauds import SETUP, SUM, state_lie, word_lie
 from lying import Table, Truth, chain_one, refuses, selector, table, topic
 from proxy import Request
-from scene import Scene
+from scene import Play, Scene
 from test_watch import watch
 
 from vgame.agents.auditor_service import AuditorService, Limits
@@ -88,8 +88,7 @@ def test_a_job_that_was_said_to_have_ended_is_looked_at_again(
 
 @pytest.mark.parametrize("phase", [Phase.CONVICTED, Phase.EXPIRED])
 def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase) -> None:
-    with table(node) as t:
-        t.play = node.post(SETUP)
+    with table(node, play=node.post(SETUP)) as t:
         trainer = t.seat(Trainer)
         trainer.accept()
         trainer.step()
@@ -120,6 +119,12 @@ def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: p
         monkeypatch.setenv(CHAIN_VARIABLE, "one")
         with pytest.raises(ChainError, match="the number of a chain is expected"):
             connect(near)
+
+
+@pytest.fixture(scope="module")
+def honest(node: Scene) -> Play:
+    """An honest claim, of which nobody is to be made doubt."""
+    return node.claimed(SETUP)
 
 
 def more_events(t: Table, name: str, where: int, root: str) -> Any:
@@ -156,9 +161,9 @@ def more_events(t: Table, name: str, where: int, root: str) -> Any:
         *(("TracePosted", 6), ("SegmentPosted", 2)),
     ],
 )
-def test_a_fabricated_event_is_left_out(node: Scene, name: str, where: int) -> None:
+def test_a_fabricated_event_is_left_out(honest: Play, name: str, where: int) -> None:
     """It is said where it cannot be true; no bond is staked against it, and the auditor plays on and wins meanwhile."""
-    with table(node) as t:
+    with table(honest.scene, play=honest) as t:
         auditor = t.seat(Auditor)
         lie = more_events(t, name, where, "0x" + "ab" * 32)
         if where in (2, 6):  # the view could lag, so this may be true
@@ -183,9 +188,9 @@ def test_a_fabricated_event_does_not_stop_a_dispute(node: Scene) -> None:
 
 
 @pytest.mark.parametrize(("word", "value"), [(2, 2**24 - 1), (3, 2**32 - 1), (3, 2), (4, 2**32 - 1), (4, 1)])
-def test_a_claim_of_another_shape_is_not_believed(node: Scene, word: int, value: int) -> None:
+def test_a_claim_of_another_shape_is_not_believed(honest: Play, word: int, value: int) -> None:
     """Trees are made in the claim's shape: with 2^32 checkpoints they would fill the memory."""
-    with table(node) as t:
+    with table(honest.scene, play=honest) as t:
         auditor = t.seat(Auditor)
 
         def lie(asked: Request, truth: Truth) -> Request:
@@ -199,8 +204,8 @@ def test_a_claim_of_another_shape_is_not_believed(node: Scene, word: int, value:
         assert not auditor.step()
 
 
-def test_a_newest_block_that_was_made_up_is_not_asked_for_without_end(node: Scene) -> None:
-    with table(node) as t:
+def test_a_newest_block_that_was_made_up_is_not_asked_for_without_end(honest: Play) -> None:
+    with table(honest.scene, play=honest) as t:
         auditor = t.seat(Auditor)
 
         def lie(asked: Request, truth: Truth) -> Request:

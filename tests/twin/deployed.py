@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,13 +98,18 @@ class Contract:
     def decode_error(self, data: bytes) -> Reverted:
         """The custom error of any compiled contract whose selector `data` starts with."""
         from eth_abi import decode
+
+        if entry := self._errors.get(data[:4]):
+            return Reverted(entry["name"], decode([i["type"] for i in entry["inputs"]], data[4:]))
+        return Reverted("0x" + data.hex(), ())
+
+    @cached_property
+    def _errors(self) -> dict[bytes, dict]:
+        """By selector."""
         from eth_utils.abi import function_abi_to_4byte_selector as selector
 
-        for artifact in self.artifacts.values():
-            for entry in artifact["abi"]:
-                if entry["type"] == "error" and selector(entry) == data[:4]:
-                    return Reverted(entry["name"], decode([i["type"] for i in entry["inputs"]], data[4:]))
-        return Reverted("0x" + data.hex(), ())
+        entries = (entry for artifact in self.artifacts.values() for entry in artifact["abi"])
+        return {selector(entry): entry for entry in entries if entry["type"] == "error"}
 
 
 def cache_of(path: Path) -> Path:

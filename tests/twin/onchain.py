@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
+import numpy as np
 from deployed import Contract, Reverted
 from eth_abi import decode, encode
 
@@ -68,9 +69,18 @@ class StepOnChain:
     def state_root(self) -> bytes:
         return Tree(Kind.STATE, self.history.state(self.step - 1)).root
 
+    @cached_property
+    def _words(self) -> dict[int, np.ndarray]:
+        return {}
+
+    def words(self, operator: int) -> np.ndarray:
+        """What the fast executor computed."""
+        if operator not in self._words:
+            self._words[operator] = to_words(self.history.outputs(self.step, [operator])[operator])
+        return self._words[operator]
+
     def claimed(self, operator: int, element: int) -> int:
-        """The word that the fast executor computed."""
-        return int(to_words(self.history.outputs(self.step, [operator])[operator])[element])
+        return int(self.words(operator)[element])
 
     def context(self, operator: int, element: int, trace: Tree | None = None) -> tuple:
         """struct Context."""
@@ -78,8 +88,18 @@ class StepOnChain:
         roots = (b.program.root, b.data_root, b.scalar_root, (trace or self.trace).root, self.state_root)
         return (*roots, b.seed, self.step, b.steps, operator, element, *self.log)
 
+    @cached_property
+    def _proofs(self) -> dict[tuple[int, int, int | None, bytes], bytes]:
+        return {}
+
     def proof(self, operator: int, element: int, block: int | None = None, trace: Tree | None = None) -> bytes:
-        tree = trace or self.trace
+        """Made once."""
+        key = operator, element, block, (trace or self.trace).root
+        if key not in self._proofs:
+            self._proofs[key] = self._prove(operator, element, block, trace or self.trace)
+        return self._proofs[key]
+
+    def _prove(self, operator: int, element: int, block: int | None, tree: Tree) -> bytes:
         return self.history.prove(self.step, operator, element, block, lambda o: tree.path(0, o)).proof
 
     def blocks(self, operator: int) -> int:
@@ -106,8 +126,7 @@ class StepOnChain:
 
     def forged(self, operator: int, element: int, bit: int) -> Tree:
         """The trace of a trainer that claims the element with one bit flipped."""
-        output = self.history.outputs(self.step, [operator])[operator]
-        words = to_words(output).copy()
+        words = self.words(operator).copy()
         words[element] ^= 1 << bit
         leaves = list(self.trace.levels[0])
         leaves[operator] = tensor_root(from_words(words, integer=True))
