@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from importlib.metadata import version
 from itertools import count
 
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 from vgame.errors import VgameError
 from vgame.ranks.health import BEAT, TIMEOUT, Health, RankError, Terminated, signals
+from vgame.ranks.near import Near
 
 #: Longer than any wait: who hangs is found by its signs of life (health.py), not by the library.
 FOREVER = timedelta(days=7)
@@ -42,11 +44,31 @@ class TorchGroup:
         return self.begin(pieces, sizes)()
 
     def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
+        """Ranks of this host share memory, others the network."""
+        others, near = self._others(), self.near
+        self.sent += sum(4 * pieces[q].numel() for q in others)
+        near.give({q: pieces[q] for q in others if q in near.gives and pieces[q].numel()})
+        coming = {q: near.expect(q, sizes[q]) for q in others if q in near.gets and sizes[q]}
+        empty = torch.empty(0, dtype=torch.int32)
+        far = self._begin(
+            [empty if q in near.gives else piece for q, piece in enumerate(pieces)],
+            [0 if q in coming else size for q, size in enumerate(sizes)],
+        )
+
+        def arrive() -> list[torch.Tensor]:
+            got = far()
+            with self.health.waiting(), self._watched():
+                for q, take in coming.items():
+                    got[q] = take()
+            return got
+
+        return arrive
+
+    def _begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
         """From rank to rank, straight out of the pieces and into the results; nothing is sent for an empty piece."""
         got = [torch.empty(size, dtype=torch.int32) for size in sizes]
         got[self.rank] = pieces[self.rank]
-        others = [(self.rank + n) % self.world for n in range(1, self.world)]
-        self.sent += sum(4 * pieces[q].numel() for q in others)
+        others = self._others()
         with self._watched():
             works = [dist.irecv(got[q], group=self.group, group_src=q) for q in others if sizes[q]]
             given = [(pieces[q].contiguous(), q) for q in others if pieces[q].numel()]
@@ -61,11 +83,24 @@ class TorchGroup:
 
         return arrive
 
+    def _others(self) -> list[int]:
+        return [(self.rank + n) % self.world for n in range(1, self.world)]
+
+    @cached_property
+    def near(self) -> Near:
+        """Made in the first exchange of all ranks."""
+
+        def tell(numbers: Sequence[int]) -> list[list[int]]:
+            words = torch.tensor(numbers, dtype=torch.int32)
+            return [t.tolist() for t in self._begin([words] * self.world, [words.numel()] * self.world)()]
+
+        return Near(self.rank, self.world, tell)
+
     @contextmanager
     def _watched(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise self.health.diagnose(error) from None
 
 

@@ -1,0 +1,162 @@
+"""Ranks of one host give each other pieces through memory that both see: no copy at the receiver, and no network.
+
+In: pieces for other ranks. Out: at these, views of the same words. A block belongs to the rank that writes it; it is
+written again once all who were given it hold no view any more. Memory has no name, so nothing is left of it when the
+processes end, however they do.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from mmap import mmap
+
+import numpy as np
+import torch
+
+#: Words before a block's own: how often each rank has given it back.
+HEAD = 1024
+#: Of a rank's letters to another one, so many may be unread: many more than exchanges that are under way.
+LETTERS = 256
+#: Seconds of waiting without a rest; between two looks after that; between two looks whether the other one lives.
+EAGER, REST, LOOK = 0.002, 0.0001, 0.2
+
+NUMBER, TAKEN, BLOCK, LETTER = range(4)  # words of a letter: which it is, which was taken last, the block; their number
+
+Tell = Callable[[Sequence[int]], list[list[int]]]  # one rank's numbers to all; all ranks' numbers
+
+
+class Gone(RuntimeError):
+    """Another rank's process has ended."""
+
+
+@dataclass
+class Block:
+    """Shared memory: a head, then words."""
+
+    file: int
+    words: np.ndarray
+    given: Counter[int] = field(default_factory=Counter)  # how often it was given to each rank
+
+    @property
+    def free(self) -> bool:
+        return all(self.words[rank] == count for rank, count in self.given.items())
+
+
+class Near:
+    """What a rank shares with those of its host: `gives`, who can read its memory; `gets`, whose memory it can read."""
+
+    def __init__(self, rank: int, world: int, tell: Tell) -> None:
+        """All ranks meet here, by `tell`."""
+        self.rank, self.world = rank, world
+        self.blocks, self.seen = list[Block](), dict[tuple[int, int], np.ndarray]()
+        self.sent, self.expected = Counter[int](), Counter[int]()
+        namespace, file, token = _host(), -1, [secrets.randbits(31) for _ in range(4)]
+        if namespace and world < HEAD:
+            self.mail = self._new(world * LETTERS * LETTER)
+            self.blocks.clear()  # it is no block
+            file, self.mail.words[: len(token)] = self.mail.file, token
+        self.told = tell([os.getpid(), namespace, file, *token])
+        reads = [q != rank and there == namespace and self._reads(q) for q, (_, there, *_) in enumerate(self.told)]
+        self.gets = {q for q in range(world) if reads[q]}
+        self.gives = {q for q, theirs in enumerate(tell(reads)) if theirs[rank]}
+
+    def _reads(self, rank: int) -> bool:
+        """Whether another rank's letters can be read here."""
+        file, *token = self.told[rank][2:]
+        try:
+            return file >= 0 and self._memory(rank, file)[: len(token)].tolist() == token
+        except (OSError, ValueError):
+            return False
+
+    def _memory(self, rank: int, file: int) -> np.ndarray:
+        """Memory of another rank."""
+        if (rank, file) not in self.seen:
+            there = os.open(self._path(rank, file), os.O_RDWR)
+            try:
+                self.seen[rank, file] = np.frombuffer(mmap(there, 0), np.int32)
+            finally:
+                os.close(there)
+        return self.seen[rank, file]
+
+    def _path(self, rank: int, file: int) -> str:
+        return f"/proc/{self.told[rank][0]}/fd/{file}"
+
+    def _new(self, words: int) -> Block:
+        file = os.memfd_create("vgame")
+        os.ftruncate(file, 4 * (HEAD + (1 << max(10, (words - 1).bit_length()))))
+        self.blocks.append(Block(file, np.frombuffer(mmap(file, 0), np.int32)))
+        return self.blocks[-1]
+
+    def _letter(self, words: np.ndarray, to: int, number: int) -> np.ndarray:
+        """A letter in a rank's memory."""
+        at = HEAD + (to * LETTERS + number % LETTERS) * LETTER
+        return words[at : at + LETTER]
+
+    # ---- pieces ----
+
+    def give(self, pieces: dict[int, torch.Tensor]) -> None:
+        """Each rank its piece; one for several ranks is written once."""
+        written: dict[int, Block] = {}
+        for q, piece in pieces.items():
+            written[id(piece)] = block = written.get(id(piece)) or self._write(piece)
+            block.given[q] += 1
+            self.sent[q] += 1
+            letter = self._letter(self.mail.words, q, self.sent[q])
+            self._until(q, lambda letter=letter: letter[NUMBER] == letter[TAKEN])
+            letter[BLOCK] = block.file
+            letter[NUMBER] = self.sent[q]  # last: this processor's stores are seen in their order
+
+    def _write(self, piece: torch.Tensor) -> Block:
+        fitting = [b for b in self.blocks if len(b.words) >= HEAD + piece.numel() and b.free]
+        block = min(fitting, key=lambda b: len(b.words)) if fitting else self._new(piece.numel())
+        torch.from_numpy(block.words[HEAD : HEAD + piece.numel()]).copy_(piece)
+        return block
+
+    def expect(self, rank: int, words: int) -> Callable[[], torch.Tensor]:
+        """The next piece of another rank, which the answer waits for; given back when nobody holds it any more."""
+        self.expected[rank] += 1
+        number, mail = self.expected[rank], self._memory(rank, self.told[rank][2])
+        letter = self._letter(mail, self.rank, number)
+
+        def take() -> torch.Tensor:
+            self._until(rank, lambda: letter[NUMBER] == number)
+            memory = self._memory(rank, int(letter[BLOCK]))
+            letter[TAKEN] = number
+            seen = memory[HEAD : HEAD + words]
+            weakref.finalize(seen, _give_back, memory, self.rank).atexit = False
+            return torch.from_numpy(seen)
+
+        return take
+
+    def _until(self, rank: int, done: Callable[[], bool]) -> None:
+        """Gone if the other rank ends before it is done."""
+        start = look = time.monotonic()
+        while not done():
+            now = time.monotonic()
+            if now - start < EAGER:
+                os.sched_yield()
+                continue
+            time.sleep(REST)
+            if now - look > LOOK:
+                look = now
+                if not os.path.exists(self._path(rank, self.told[rank][2])) and not done():
+                    raise Gone(f"the process of rank {rank} has ended")
+
+
+def _give_back(memory: np.ndarray, rank: int) -> None:
+    memory[rank] += 1
+
+
+def _host() -> int:
+    """What ranks have alike that may share memory: a host, and its network; 0 where nobody may. Stores must be seen in
+    their order, as x86 has it."""
+    if hasattr(os, "memfd_create") and platform.machine() in ("x86_64", "AMD64"):
+        return os.stat("/proc/self/ns/net").st_ino % 2**31
+    return 0
