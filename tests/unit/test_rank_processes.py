@@ -101,6 +101,11 @@ def test_a_run_of_another_job_is_left_alone(bundles, tmp_path):
 IN_A_GROUP = """
 import sys
 import torch, torch.distributed as dist, vgame
+from vgame.ranks import near
+if sys.argv[2] == "network":
+    near._host = lambda: 0
+give, given = near.Near.give, []
+near.Near.give = lambda self, pieces: given.append(len(pieces)) or give(self, pieces)
 dist.init_process_group("gloo")
 seen = []
 tell = [lambda step, model, losses: seen.append((step, len(losses), sorted(model.state_dict())[0]))]
@@ -116,13 +121,15 @@ total = torch.tensor([dist.get_rank() + 1])
 dist.all_reduce(total)  # the user's group is as it was
 assert run.root == again.root and total == 3
 assert seen == ([(2, 2, "bias"), (4, 2, "bias")] if dist.get_rank() == 0 else []), seen
+assert max(given) == (0 if sys.argv[2] == "network" else 1)
 print(run.root)
 """
 
 
-def test_vgame_train_in_a_process_group(tmp_path):
+@pytest.mark.parametrize("by", ["memory", "network"])
+def test_vgame_train_in_a_process_group(tmp_path, by):
     (tmp_path / "script.py").write_text(IN_A_GROUP)
-    ranks = Ranks(2, [tmp_path], tmp_path, line=[str(tmp_path / "script.py"), str(tmp_path / "run")])
+    ranks = Ranks(2, [tmp_path], tmp_path, line=[str(tmp_path / "script.py"), str(tmp_path / "run"), by])
     roots = [p.communicate(timeout=120) for p in ranks.processes]
     assert [p.returncode for p in ranks.processes] == [0, 0], roots
     assert {out.strip() for out, _ in roots} == {vgame.Run.open(tmp_path / "run").root}

@@ -1,4 +1,4 @@
-"""The processes that execute a step together: torch.distributed, by gloo.
+"""The processes that execute a step together: torch.distributed, and memory that those of one host share.
 
 In: a process group of the user's, or what torchrun says in the environment. Out: `TorchGroup`; and whether all ranks
 hold the same.
@@ -24,6 +24,9 @@ from vgame.errors import VgameError
 from vgame.ranks.health import BEAT, TIMEOUT, Health, RankError, Terminated, signals
 from vgame.ranks.near import Near
 
+#: The library that carries pieces from host to host; only this module knows it. Pieces are flat int32 tensors in the
+#: CPU's memory: NCCL would want them on the GPU, where RankExecutor would leave them.
+BACKEND = "gloo"
 #: Longer than any wait: who hangs is found by its signs of life (health.py), not by the library.
 FOREVER = timedelta(days=7)
 
@@ -124,7 +127,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
     ours = not dist.is_initialized()
     if ours:
         try:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+            dist.init_process_group(BACKEND, timeout=timedelta(seconds=timeout))
         except (RuntimeError, ValueError) as error:
             text = " ".join(str(error).split())[:200]
             raise VgameError(
@@ -133,7 +136,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
                 "address"
             ) from None
     health = _health(timeout)
-    group = TorchGroup(dist.new_group(backend="gloo", timeout=FOREVER), health)
+    group = TorchGroup(dist.new_group(backend=BACKEND, timeout=FOREVER), health)
     health.start()
     try:
         with signals():

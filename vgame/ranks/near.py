@@ -26,6 +26,8 @@ HEAD = 1024
 LETTERS = 256
 #: Seconds of waiting without a rest; between two looks after that; between two looks whether the other one lives.
 EAGER, REST, LOOK = 0.002, 0.0001, 0.2
+#: Seconds after which nobody waits any more for the last words of a rank that has ended as it should.
+LEAVING = 1.0
 
 NUMBER, TAKEN, BLOCK, LETTER = range(4)  # words of a letter: which it is, which was taken last, the block; their number
 
@@ -136,7 +138,7 @@ class Near:
         return take
 
     def _until(self, rank: int, done: Callable[[], bool]) -> None:
-        """Gone if the other rank ends before it is done."""
+        """Gone if the other rank has ended, or one that it may wait for."""
         start = look = time.monotonic()
         while not done():
             now = time.monotonic()
@@ -145,9 +147,12 @@ class Near:
                 continue
             time.sleep(REST)
             if now - look > LOOK:
-                look = now
-                if not os.path.exists(self._path(rank, self.told[rank][2])) and not done():
-                    raise Gone(f"the process of rank {rank} has ended")
+                look, ended = now, [q for q in self.gets if self._has_ended(q)]
+                if (rank in ended or (ended and now - start > LEAVING)) and not done():
+                    raise Gone(f"the process of rank {rank if rank in ended else ended[0]} has ended")
+
+    def _has_ended(self, rank: int) -> bool:
+        return not os.path.exists(self._path(rank, self.told[rank][2]))
 
 
 def _give_back(memory: np.ndarray, rank: int) -> None:

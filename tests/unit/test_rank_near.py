@@ -1,0 +1,128 @@
+"""Pieces through memory that ranks of one host share: the right words, as long as somebody looks at them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from vgame.ranks import near
+from vgame.ranks.near import LETTERS, Gone, Near
+
+pytestmark = pytest.mark.skipif(not near._host(), reason="ranks share memory on Linux and x86 only")
+
+
+def meet(world: int) -> list[Near]:
+    """Ranks of this process."""
+    box: dict[int, list[int]] = {}
+    barrier, ranks = threading.Barrier(world), [None] * world
+
+    def run(rank: int) -> None:
+        def tell(numbers):
+            box[rank] = [*numbers]
+            barrier.wait(10)
+            told = [box[q] for q in range(world)]
+            barrier.wait(10)
+            return told
+
+        ranks[rank] = Near(rank, world, tell)
+
+    together(*(lambda rank=rank: run(rank) for rank in range(world)))
+    return ranks
+
+
+def together(*works: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+
+def test_words_arrive_in_any_order_of_looking():
+    first, second = meet(2)
+    assert first.gives == first.gets == {1} and second.gives == second.gets == {0}
+    pieces = [torch.arange(n, dtype=torch.int32) * 3 + n for n in (1, 5000, 70000)]
+    takes = [second.expect(0, p.numel()) for p in pieces]
+    for piece in pieces:
+        first.give({1: piece})
+    for take, piece in reversed([*zip(takes, pieces, strict=True)]):
+        assert torch.equal(take(), piece)
+
+
+def test_a_block_is_written_again_only_when_nobody_looks_at_it():
+    first, second = meet(2)
+
+    def passed(number: int) -> torch.Tensor:
+        take = second.expect(0, 100)
+        first.give({1: torch.full((100,), number, dtype=torch.int32)})
+        return take()
+
+    held = passed(1).view(10, 10)[3:]  # a view of a view
+    assert passed(2).eq(2).all() and held.eq(1).all() and len(first.blocks) == 2
+    for number in range(3, 50):
+        assert passed(number).eq(number).all() and held.eq(1).all()
+    assert len(first.blocks) == 2, "blocks are used again"
+    del held
+    several = [passed(50), passed(51)]
+    assert len(first.blocks) == 2 and [int(t[0]) for t in several] == [50, 51]
+
+
+def test_one_piece_for_several_ranks_is_written_once():
+    first, second, third = meet(3)
+    piece = torch.arange(9, dtype=torch.int32)
+    takes = [rank.expect(0, 9) for rank in (second, third)]
+    first.give({1: piece, 2: piece})
+    views = [take() for take in takes]
+    assert len(first.blocks) == 1 and all(torch.equal(view, piece) for view in views)
+    del views[0]
+    assert not first.blocks[0].free, "the third looks at it"
+    views.clear()
+    assert first.blocks[0].free
+
+
+def test_who_gives_more_than_is_taken_waits():
+    first, second = meet(2)
+    got = []
+
+    def give() -> None:
+        for number in range(2 * LETTERS):
+            first.give({1: torch.tensor([number], dtype=torch.int32)})
+
+    def take() -> None:
+        time.sleep(0.3)
+        assert first.sent[1] == LETTERS + 1
+        got.extend(int(second.expect(0, 1)()) for _ in range(2 * LETTERS))
+
+    together(give, take)
+    assert got == list(range(2 * LETTERS))
+
+
+@pytest.fixture
+def ended() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_process_that_has_ended_is_not_waited_for(ended):
+    second = meet(3)[1]
+    second.told[0][0] = ended
+    for waits_for in (0, 2):  # who may wait for the one that has ended
+        with pytest.raises(Gone, match="rank 0 has ended"):
+            second.expect(waits_for, 1)()
+
+
+def test_ranks_of_other_hosts_share_nothing(monkeypatch, ended):
+    hosts = iter([1, 2])
+    monkeypatch.setattr(near, "_host", lambda: next(hosts))
+    assert all(not rank.gives and not rank.gets for rank in meet(2)), "another network"
+    monkeypatch.setattr(near, "_host", lambda: 1)
+    monkeypatch.setattr(near.os, "getpid", lambda: ended)
+    assert all(not rank.gives and not rank.gets for rank in meet(2)), "processes that are not seen here"
