@@ -40,7 +40,7 @@ from vgame.runs.locate import Difference, find_difference
 from vgame.runs.metrics import Metrics
 from vgame.runs.own_process import run_apart
 from vgame.runs.parallel_audit import Workers
-from vgame.runs.shared import train_shared
+from vgame.runs.shared import BY_RANKS, audit_shared, train_shared
 from vgame.runs.source import is_url
 from vgame.runs.start import start_of, state_after
 from vgame.runs.store import Divergence, Store
@@ -325,11 +325,11 @@ def audit(
     `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a file
     of what they found equal, with which an audit that was stopped goes on; `timeout`: seconds without a new step after
     which a worker is replaced; `ray`: the address of a Ray cluster that executes the parts instead (`local` starts
-    one).
+    one). In a process group of several, all ranks call this and share every step; each gets the result.
     """
     place, segment = _place(run, mirrors), None if segments is None else f"{segments[0]}..{segments[1]}"
     with _Listener(progress, cancel) as listener:
-        if _apart(device):
+        if _apart(device) and not is_shared():
             options: list[object] = ["--device", device, "--seed", seed, "--workers", workers, "--timeout", timeout]
             given = {"--record": record, "--ray": ray, "--segment": segment, "--sample": sample, "--bundle": order}
             options += [*chain(*((name, value) for name, value in given.items() if value is not None))]
@@ -338,7 +338,12 @@ def audit(
             names = ("match", "complete", "differs", "theirs", "mine", "step")
             return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
         kept, crew = Path(order) if order else None, Workers(workers, Path(record) if record else None, timeout, ray)
-        done = audit_run(place, device, segment, sample, seed, listener, kept, crew)
+        if is_shared():
+            if not crew.plain:
+                raise VgameError(f"{BY_RANKS}; leave workers, record and ray out")
+            done = audit_shared(place, device, segment, sample, seed, listener, kept)
+        else:
+            done = audit_run(place, device, segment, sample, seed, listener, kept, crew)
     found = done.finding
     match, checked = found.differs is None, tuple(found.checked)
     return AuditResult(match, done.store.done, checked, found.differs, found.theirs, found.mine, found.step)

@@ -29,6 +29,7 @@ from vgame.runs.store import Store
 from vgame.system.progress import Reporter
 
 if TYPE_CHECKING:
+    from vgame.ranks.lead import Leader
     from vgame.runs.history import History
 
 
@@ -36,6 +37,7 @@ class LocalRun:
     """One bundle on one device: its store and its history; in mode `logged` also the log that an auditor follows."""
 
     published: PublishedLog | None = None
+    leader: Leader | None = None  # of several ranks that train together
 
     def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
         self.reporter, self.retry = reporter, Retry(reporter, seat.poll, bears=VgameError)
@@ -114,7 +116,7 @@ class LocalRun:
             self.reporter.progress("training", step, bundle.steps, f"loss {loss:.4f}")
 
         self.retry.hurry = hurry
-        train(self.store, self.stepper, progress, self.retry.insist)
+        train(self.store, self.leader or self.stepper, progress, self.retry.insist)
         stop, root = self.store.divergence, self.store.roots[-1].hex() if self.store.roots else ""
         seconds = time.monotonic() - begin
         fields = {"root": root, "step": self.store.step, "stop": asdict(stop) if stop else None, "seconds": seconds}

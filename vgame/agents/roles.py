@@ -6,7 +6,7 @@ Everything a role decides follows from the chain and its store; a role that was 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.delivery import delivered_folder, seller_of
@@ -18,18 +18,31 @@ from vgame.chain.records import ENDED, STANDING, JobSpec, Phase
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.execute.devices import use_device
+from vgame.job.bundle import load_bundle
+from vgame.ranks.group import is_shared, joined
+from vgame.runs.shared import led
 from vgame.system.progress import Reporter
 
 
 def run_trainer(seat: AgentConfig, job: bytes, reporter: Reporter, any_terms: bool = False) -> Phase:
     """Accept a job, train it, claim, defend, finalize, withdraw; the phase in which it ended."""
-    game = open_game(seat, reporter)
-    with use_device(seat.device) as kind:
+    with use_device(seat.device) as kind, ExitStack() as ranks:
+        group = ranks.enter_context(joined()) if is_shared() else None
+        game = open_game(seat, reporter)
         hello(reporter, "trainer", seat.device)
         computation = LocalRun(seat, kind, reporter)
+        if group:  # all ranks share the steps of the training; disputes are this one's
+            computation.leader = ranks.enter_context(led(group, computation.bundle, kind))
         trainer = trainer_of(game, job, computation, any_terms)
+        ranks.close()
         with executed_ahead(trainer, computation, seat):
             return play(trainer, computation, reporter, seat.poll)
+
+
+def follow_trainer(seat: AgentConfig) -> None:
+    """Share the steps of the trainer's run, which rank 0 is, until it is computed. No chain is asked."""
+    with use_device(seat.device) as kind, joined() as group, led(group, load_bundle(seat.bundle), kind):
+        pass
 
 
 def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = False) -> Trainer:

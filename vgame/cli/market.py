@@ -156,9 +156,13 @@ def trainer(
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
     seat = seat_of(rpc, game, bundle, store, device, chain_id, workers=workers)
-    reporter = heard("delegate" if delegate else "trainer", metrics, log_json, json)
-    from vgame.agents.roles import run_delegate, run_trainer
+    from vgame.agents.roles import follow_trainer, run_delegate, run_trainer
     from vgame.chain.records import Phase
+    from vgame.ranks.group import own_rank
+
+    if own_rank() and not delegate:
+        return follow_trainer(seat)
+    reporter = heard("delegate" if delegate else "trainer", metrics, log_json, json)
 
     identity = job_id(job)
     phase = run_delegate(seat, identity, reporter) if delegate else run_trainer(seat, identity, reporter, any_terms)

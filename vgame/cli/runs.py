@@ -19,7 +19,7 @@ from vgame.runs.locate import Difference, find_difference
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import TensorBoard
 from vgame.runs.parallel_audit import Workers, chance
-from vgame.runs.shared import train_shared
+from vgame.runs.shared import BY_RANKS, audit_shared, train_shared
 from vgame.runs.store import Store
 from vgame.runs.trace import trace_step
 from vgame.system.progress import NULL_PROGRESS, Reporter
@@ -73,8 +73,16 @@ def audit_offline(
     order: Path | None = None, workers: Workers = ALONE,
 ) -> bool:  # fmt: skip
     """Audit and say what came out; True if all match."""
-    audit = audit_run(run, device, segment, sample, seed, reporter, order, workers)
+    if is_shared():
+        if not workers.plain:
+            raise VgameError(f"{BY_RANKS}; leave --workers, --ray and --record out")
+        heard = NULL_PROGRESS if own_rank() else reporter
+        audit = audit_shared(run, device, segment, sample, seed, heard, order)
+    else:
+        audit = audit_run(run, device, segment, sample, seed, reporter, order, workers)
     reporter.close()
+    if own_rank():
+        return audit.finding.differs is None
     store, finding = audit.store, audit.finding
     if isinstance(store, LoggedStore) and not finding.kept and workers.plain:
         tell_log(store, audit.executor, reporter)

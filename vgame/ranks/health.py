@@ -158,6 +158,7 @@ class Health:
             if silent:
                 dead = min(silent, key=lambda r: self.changed[r])
                 first = min(set(range(self.world)) - set(silent))
+                self._wait_for_others(silent)
                 return RankError(advice(f"{self.name(dead)} died at step {self.step}"), said=self.rank != first)
             time.sleep(BEAT / 5)
         if isinstance(error, Terminated):
@@ -168,6 +169,12 @@ class Health:
             )
         text = " ".join(str(error).split())[:200]
         return RankError(advice(f"the connection to the other ranks broke at step {self.step} ({text})"))
+
+    def _wait_for_others(self, silent: list[int]) -> None:
+        """Rank 0 may hold what the ranks tell each other: it goes when the others have found out, too."""
+        until = time.monotonic() + LOOK
+        while self.rank == 0 and time.monotonic() < until and set(self._others()).difference(silent):
+            time.sleep(BEAT / 5)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -62,6 +62,7 @@ class Leader:
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Shared:
         """Every rank gets its part."""
+        state = state.whole if isinstance(state, Shared) else state
         self._order(LOAD, 0)
         parts = give_out(self.group, self.executor, state)
         self.idle = True

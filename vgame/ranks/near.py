@@ -24,8 +24,8 @@ import torch
 HEAD = 1024
 #: Of a rank's letters to another one, so many may be unread: many more than exchanges that are under way.
 LETTERS = 256
-#: Seconds of waiting without a rest; between two looks after that; between two looks whether the other one lives.
-EAGER, REST, LOOK = 0.002, 0.0001, 0.2
+#: Seconds of waiting without a rest; the shortest and the longest rest; between two looks whether the other one lives.
+EAGER, REST, LONGEST, LOOK = 0.002, 0.0001, 0.02, 0.2
 #: Seconds after which nobody waits any more for the last words of a rank that has ended as it should.
 LEAVING = 1.0
 
@@ -145,7 +145,7 @@ class Near:
             if now - start < EAGER:
                 os.sched_yield()
                 continue
-            time.sleep(REST)
+            time.sleep(min(max(REST, (now - start) / 50), LONGEST))
             if now - look > LOOK:
                 look, ended = now, [q for q in self.gets if self._has_ended(q)]
                 if (rank in ended or (ended and now - start > LEAVING)) and not done():

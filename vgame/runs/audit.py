@@ -49,12 +49,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A run, the checkpoints that were chosen (none: the whole run), and what came out of re-executing them."""
+    """A run, the checkpoints that were chosen (none: the whole run), and what came out of re-executing them.
+    `executor`: None where several ranks did."""
 
     store: Store
     chosen: list[int]
     finding: Finding
-    executor: Executor
+    executor: Executor | None
 
 
 def audit_run(
@@ -69,24 +70,34 @@ def audit_run(
 ) -> Audit:
     """Re-execute a run, in a folder or behind URLs, whole or in part, and compare every checkpoint and loss. `order`:
     the bundle that it must be a run of."""
-    name = run if isinstance(run, Path) else ", ".join(run)
     with use_device(device) as kind:
-        store = open_run(run) if isinstance(run, Path) else open_published(run)
-        if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
-            raise StoreError(f"{name} is not a run of the order in {order}: other {', '.join(parts)}")
-        if not store.roots and store.divergence is None:
-            raise StoreError(f"{name} has no checkpoint yet; nothing can be audited")
+        store = audited(run, order)
         executor = executor_of(store.bundle, kind)
         if isinstance(store, LoggedStore):
             store.follow(executor)
         chosen = chosen_checkpoints(store, segment, sample, seed)
         if workers.plain:
-            finding = audit_kept(store, chosen)
-            if finding is None:
-                finding = (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
+            finding = audit_alone(store, executor, chosen, listener)
         else:
             finding = audit_by_workers(store, executor, device, chosen, workers, listener)
     return Audit(store, chosen, finding, executor)
+
+
+def audited(run: Path | Sequence[str], order: Path | None) -> Store:
+    """The store of a run that has something to audit."""
+    name = run if isinstance(run, Path) else ", ".join(run)
+    store = open_run(run) if isinstance(run, Path) else open_published(run)
+    if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
+        raise StoreError(f"{name} is not a run of the order in {order}: other {', '.join(parts)}")
+    if not store.roots and store.divergence is None:
+        raise StoreError(f"{name} has no checkpoint yet; nothing can be audited")
+    return store
+
+
+def audit_alone(store: Store, executor: Executor, chosen: list[int], listener: NullProgress) -> Finding:
+    """The whole run or chosen checkpoints, after the files of the states that it keeps."""
+    found = audit_kept(store, chosen)
+    return found or (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
 
 
 def chosen_checkpoints(store: Store, segment: str | None, sample: float | None, seed: int) -> list[int]:

@@ -1,12 +1,16 @@
-"""Training by several ranks (docs/ranks.md): rank 0 keeps the run, all of them execute its steps.
+"""Training and auditing by several ranks (docs/ranks.md): rank 0 drives the run, all of them execute its steps.
 
-In: what `train_run` is given, in every process. Out: the store, on rank 0; None on the others, which have nothing to
-write.
+In: what `train_run` or `audit_run` is given, in every process. Out: the store, on rank 0; None on the others, which
+have nothing to write. What an audit found, on all.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from vgame.errors import JobFileError
@@ -14,9 +18,10 @@ from vgame.execute.devices import use_device
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.file import read_job_file
 from vgame.ranks.executor import RankExecutor
-from vgame.ranks.group import compare, joined, library
+from vgame.ranks.group import TorchGroup, compare, joined, library
 from vgame.ranks.health import TIMEOUT, RankError
 from vgame.ranks.lead import Leader, follow, rank_executor
+from vgame.runs.audit import Audit, Finding, audit_alone, audited, chosen_checkpoints
 from vgame.runs.folder import store_of
 from vgame.runs.local import _progress, prepare_run
 from vgame.runs.metrics import Meter, Metrics
@@ -24,6 +29,9 @@ from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, train
 from vgame.system.progress import NULL_PROGRESS, NullProgress
+
+#: What is said where somebody asks for processes besides the ranks.
+BY_RANKS = "several ranks were started, and they execute the audit"
 
 
 def train_shared(
@@ -44,13 +52,51 @@ def train_shared(
     with joined(timeout) as group, use_device(device) as kind:
         listener.stage("reads the job, and compares it with the other ranks'")
         bundle = _bundle(source, capturing)
-        compare(group, facts(bundle))
-        executor = rank_executor(bundle, kind, group)
-        if group.rank == 0:
+        with led(group, bundle, kind, check) as leader:
+            if leader is None:
+                return None
             told = Meter(metrics).committing(committed) if metrics else committed
-            return _lead(bundle, run, keep, Leader(bundle, kind, executor, check), listener, told)
-        _follow(bundle, executor)
-        return None
+            return _lead(bundle, run, keep, leader, listener, told)
+
+
+@contextmanager
+def led(group: TorchGroup, bundle: Bundle, kind: str, check: float = 0.0) -> Iterator[Leader | None]:
+    """What rank 0 drives a run by; the others follow until it ends, and get None."""
+    compare(group, facts(bundle))
+    executor = rank_executor(bundle, kind, group)
+    if group.rank:
+        _follow(executor)
+        yield None
+        return
+    leader, failed = Leader(bundle, kind, executor, check), True
+    try:
+        yield leader
+        failed = False
+    finally:
+        leader.end(failed)
+
+
+def audit_shared(
+    run: Path | Sequence[str],
+    device: str,
+    segment: str | None,
+    sample: float | None,
+    seed: int,
+    listener: NullProgress = NULL_PROGRESS,
+    order: Path | None = None,
+    timeout: float = TIMEOUT,
+) -> Audit:
+    """As `audit_run`, by all ranks that were started, each of which can read the run; the same on each."""
+    with joined(timeout) as group, use_device(device) as kind:
+        store = audited(run, order)
+        with led(group, store.bundle, kind) as leader:
+            if leader is not None:
+                chosen = chosen_checkpoints(store, segment, sample, seed)
+                finding = audit_alone(store, leader, chosen, listener)
+                told = [chosen, asdict(finding) | {"checked": [*finding.checked]}]
+                group.health.store.set("found", json.dumps(told))
+        chosen, found = json.loads(group.health.store.get("found"))
+        return Audit(store, chosen, Finding(**found), None)
 
 
 def _bundle(source: Path | Bundle, capturing: NullProgress) -> Bundle:
@@ -70,20 +116,15 @@ def facts(bundle: Bundle) -> dict[str, str]:
 def _lead(
     bundle: Bundle, run: Path, keep: int, leader: Leader, listener: NullProgress, committed: Committed | None
 ) -> Store:
-    failed = True
+    prepare_run(bundle, run)
+    store = store_of(run, bundle, keep)
     try:
-        prepare_run(bundle, run)
-        store = store_of(run, bundle, keep)
-        try:
-            train(store, leader, _progress(bundle, listener), committed=committed)
-            failed = False
-            return store
-        finally:
-            store.release()
+        train(store, leader, _progress(bundle, listener), committed=committed)
+        return store
     finally:
-        leader.end(failed)
+        store.release()
 
 
-def _follow(bundle: Bundle, executor: RankExecutor) -> None:
+def _follow(executor: RankExecutor) -> None:
     if not follow(executor):
         raise RankError("rank 0 has failed; it says why", said=True)
