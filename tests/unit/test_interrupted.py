@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,18 +81,29 @@ def whole(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return last["root"]
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(bundle: Path, whole: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    killed_after(bundle, run, 2)
-    killed_after(bundle, run, 5)
+@pytest.fixture(scope="module")
+def begun(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed after three checkpoints or more."""
+    run = tmp_path_factory.mktemp("begun") / "run"
+    killed_after(bundle, run, 3)
+    assert committed(run) < STEPS // INTERVAL
+    return run
+
+
+@pytest.fixture
+def run(begun: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(begun, tmp_path / "run")
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(bundle: Path, whole: str, run: Path) -> None:
+    killed_after(bundle, run, committed(run) + 1)
     assert committed(run) < STEPS // INTERVAL
     code, last, _ = finish(start(bundle, run))
     assert (code, last["root"]) == (0, whole)
 
 
-def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path, whole: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    killed_after(bundle, run, 2)
+def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path, whole: str, run: Path) -> None:
     (left,) = {path.parent for path in run.rglob("*.safetensors") if path.parent.name == "states"}
     for name in (
         "states/.0000000004.safetensors.a1b2c3d4.half",
@@ -112,13 +124,10 @@ def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path
         late.lock()
 
 
-def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: str, tmp_path: Path) -> None:
+def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: str, run: Path) -> None:
     """A root of a state that is not kept: nothing else would tell."""
-    run = tmp_path / "run"
-    for checkpoints in (3, STEPS // INTERVAL):
-        if checkpoints == 3:
-            killed_after(bundle, run, 3)
-        else:
+    for ended in (False, True):
+        if ended:
             assert finish(start(bundle, run))[0] == 0
         (path,) = run.rglob("roots.bin")
         roots = path.read_bytes()
@@ -141,9 +150,7 @@ def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: 
     assert code == 1 and err.count("\n") == 1 and "is damaged: its root is" in err
 
 
-def test_a_full_disk_is_one_sentence_and_loses_nothing(bundle: Path, whole: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    killed_after(bundle, run, 2)
+def test_a_full_disk_is_one_sentence_and_loses_nothing(bundle: Path, whole: str, run: Path) -> None:
     (state, *_) = sorted(run.rglob("states/*.safetensors"))
     before = committed(run)
     code, _, err = finish(start(bundle, run, file_size=state.stat().st_size // 2))
