@@ -54,7 +54,7 @@ class Cheats:
             self._round([names.pop(0) for _ in range(min(len(names), count))], [*cheats.values()], logged)
         for who in ("auditor", "auditor of the log"):
             address = self.story.wallets[who].address
-            self.story.until(lambda a=address: not self.story.game.credits(a), f"the withdrawal of the {who}", 60)
+            self.story.until(lambda a=address: not self.story.game.credits(a), f"the withdrawal of the {who}")
         for role in logged:
             role.stop()
 
@@ -149,9 +149,7 @@ class Cheats:
             verdict = self.story.game.verdict(job)
             entered = self.story.game.dispute(job, verdict.dispute).entry is Level.RUN
             if verdict.cause != "timeout" and entered and verdict.step > state.spec.interval:
-                self.story.until(
-                    lambda j=job: self.story.game.verdict(j).best != 0, "the auditor's proof of knowledge", 60
-                )
+                self.story.until(lambda j=job: self.story.game.verdict(j).best != 0, "the auditor's proof of knowledge")
                 paid.append(job)
         return paid
 
@@ -160,12 +158,12 @@ class Cheats:
         convicted = [job for job in jobs if self.story.game.job(job).phase is Phase.CONVICTED]
         paid = self._know(convicted)
         for job in convicted:
-            self.story.until(lambda j=job: self.story.game.job(j).open == 0 or self._others_open(j), "refunds", 60)
+            self.story.until(lambda j=job: self.story.game.job(j).open == 0 or self._others_open(j), "refunds")
         ends = [self.story.game.job(job).since + self.story.game.job(job).spec.reward_window + 1 for job in convicted]
         self.story.travel(max(ends, default=0) - self.story.chain.now())
         for job in convicted:
             if job in paid:
-                self.story.until(lambda j=job: self.story.game.verdict(j).paid, "the auditor's reward", 60)
+                self.story.until(lambda j=job: self.story.game.verdict(j).paid, "the auditor's reward")
             elif not self.story.game.verdict(job).paid:  # what nobody has earned is burnt as soon as anybody says so
                 self.story.game.send("payReward", job)
 
