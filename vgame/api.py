@@ -33,14 +33,14 @@ from vgame.job.weights import pack_weights, write_weights
 from vgame.program.schedule import Schedule
 from vgame.ranks.group import is_shared, own_rank
 from vgame.runs import prepare as preparing
-from vgame.runs.audit import audit_run, run_root
+from vgame.runs.audit import run_root
 from vgame.runs.folder import open_run
 from vgame.runs.local import prepare_run, train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.metrics import Metrics
 from vgame.runs.own_process import run_apart
 from vgame.runs.parallel_audit import Workers
-from vgame.runs.shared import BY_RANKS, audit_shared, train_shared
+from vgame.runs.shared import audit_by_all, train_shared
 from vgame.runs.source import is_url
 from vgame.runs.start import start_of, state_after
 from vgame.runs.store import Divergence, Store
@@ -338,12 +338,7 @@ def audit(
             names = ("match", "complete", "differs", "theirs", "mine", "step")
             return AuditResult(checked=tuple(event["checked"]), **{name: event[name] for name in names})
         kept, crew = Path(order) if order else None, Workers(workers, Path(record) if record else None, timeout, ray)
-        if is_shared():
-            if not crew.plain:
-                raise VgameError(f"{BY_RANKS}; leave workers, record and ray out")
-            done = audit_shared(place, device, segment, sample, seed, listener, kept)
-        else:
-            done = audit_run(place, device, segment, sample, seed, listener, kept, crew)
+        done = audit_by_all(place, device, segment, sample, seed, listener, kept, crew)
     found = done.finding
     match, checked = found.differs is None, tuple(found.checked)
     return AuditResult(match, done.store.done, checked, found.differs, found.theirs, found.mine, found.step)

@@ -51,7 +51,7 @@ def test_a_loss_that_is_not_the_runs_is_seen_by_all(run, tmp_path):
 
 def test_workers_besides_ranks_are_refused(run):
     codes, lines, complaints = audited(run, "--workers", "2")
-    assert codes == [1, 1] and not lines and "leave --workers, --ray and --record out" in complaints
+    assert codes == [1, 1] and not lines and "leave --workers, --ray, --record out" in complaints
 
 
 IN_A_GROUP = """

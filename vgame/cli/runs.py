@@ -13,13 +13,13 @@ from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.sums import PROVEN
 from vgame.ranks.group import is_shared, own_rank
 from vgame.ranks.health import TIMEOUT as RANK_TIMEOUT
-from vgame.runs.audit import ALONE, Finding, audit_run, run_root
+from vgame.runs.audit import ALONE, Finding, run_root
 from vgame.runs.local import train_run
 from vgame.runs.locate import Difference, find_difference
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import TensorBoard
 from vgame.runs.parallel_audit import Workers, chance
-from vgame.runs.shared import BY_RANKS, audit_shared, train_shared
+from vgame.runs.shared import audit_by_all, train_shared
 from vgame.runs.store import Store
 from vgame.runs.trace import trace_step
 from vgame.system.progress import NULL_PROGRESS, Reporter
@@ -73,13 +73,8 @@ def audit_offline(
     order: Path | None = None, workers: Workers = ALONE,
 ) -> bool:  # fmt: skip
     """Audit and say what came out; True if all match."""
-    if is_shared():
-        if not workers.plain:
-            raise VgameError(f"{BY_RANKS}; leave --workers, --ray and --record out")
-        heard = NULL_PROGRESS if own_rank() else reporter
-        audit = audit_shared(run, device, segment, sample, seed, heard, order)
-    else:
-        audit = audit_run(run, device, segment, sample, seed, reporter, order, workers)
+    heard = NULL_PROGRESS if own_rank() else reporter
+    audit = audit_by_all(run, device, segment, sample, seed, heard, order, workers)
     reporter.close()
     if own_rank():
         return audit.finding.differs is None

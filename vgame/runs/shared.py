@@ -13,25 +13,23 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from vgame.errors import JobFileError
+from vgame.errors import JobFileError, VgameError
 from vgame.execute.devices import use_device
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.file import read_job_file
 from vgame.ranks.executor import RankExecutor
-from vgame.ranks.group import TorchGroup, compare, joined, library
+from vgame.ranks.group import TorchGroup, compare, is_shared, joined, library
 from vgame.ranks.health import TIMEOUT, RankError
 from vgame.ranks.lead import Leader, follow, rank_executor
-from vgame.runs.audit import Audit, Finding, audit_alone, audited, chosen_checkpoints
+from vgame.runs.audit import ALONE, Audit, Finding, audit_alone, audit_run, audited, chosen_checkpoints
 from vgame.runs.folder import store_of
 from vgame.runs.local import _progress, prepare_run
 from vgame.runs.metrics import Meter, Metrics
+from vgame.runs.parallel_audit import Workers
 from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, train
 from vgame.system.progress import NULL_PROGRESS, NullProgress
-
-#: What is said where somebody asks for processes besides the ranks.
-BY_RANKS = "several ranks were started, and they execute the audit"
 
 
 def train_shared(
@@ -74,6 +72,24 @@ def led(group: TorchGroup, bundle: Bundle, kind: str, check: float = 0.0) -> Ite
         failed = False
     finally:
         leader.end(failed)
+
+
+def audit_by_all(
+    run: Path | Sequence[str],
+    device: str,
+    segment: str | None,
+    sample: float | None,
+    seed: int,
+    listener: NullProgress = NULL_PROGRESS,
+    order: Path | None = None,
+    workers: Workers = ALONE,
+) -> Audit:
+    """`audit_run`, or `audit_shared` where several ranks were started."""
+    if not is_shared():
+        return audit_run(run, device, segment, sample, seed, listener, order, workers)
+    if not workers.plain:
+        raise VgameError("several ranks were started, and they execute the audit; leave --workers, --ray, --record out")
+    return audit_shared(run, device, segment, sample, seed, listener, order)
 
 
 def audit_shared(
