@@ -272,6 +272,9 @@ class RevmChain(Chain):
         self.web3 = Web3(InProcess(node))
         self.chain_id = CHAIN_ID
 
+    def pause(self, seconds: float) -> None:
+        """Nobody else mines."""
+
     def now(self) -> int:
         return self.node.now
 

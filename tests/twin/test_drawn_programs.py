@@ -19,7 +19,7 @@ from vgame.arithmetic import workspace
 from vgame.arithmetic.torch import convolutions, products
 from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.commit.tensor import to_words
-from vgame.execute import chains, executor, layout
+from vgame.execute import chains, layout, ordinary
 from vgame.execute.executor import Executor
 from vgame.program.file import decode_program, encode_program
 
@@ -34,7 +34,7 @@ def referee() -> Contract:
 @pytest.fixture
 def every_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     """Small tensors go the ways of large ones, by two threads; how often some of these ways were taken."""
-    for module in (folded, executor):
+    for module in (folded, ordinary):
         monkeypatch.setattr(module, "LEAST", 0)
     for name in ("FILTERS", "CHANNELS", "PIXELS"):
         monkeypatch.setattr(convolutions, name, 1)
@@ -46,7 +46,7 @@ def every_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     for sizes in (workspace.PRODUCTS, workspace.SUMS, workspace.GATHER):
         monkeypatch.setitem(sizes, "cpu", 256)
     ways: Counter = Counter()
-    for place, name in ((convolutions, "round_pass"), (executor, "fold"), (layout, "gathered")):
+    for place, name in ((convolutions, "round_pass"), (ordinary, "fold"), (layout, "gathered")):
         monkeypatch.setattr(place, name, counted(getattr(place, name), ways))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -72,11 +72,13 @@ def test_every_way_gives_the_same_words(every_way: Counter, referee: Contract, t
         history, random = drawn(seed, tmp_path / str(seed)), Random(seed)
         program, bundle = history.program, history.bundle
         assert decode_program(encode_program(program), "it").root == program.root
-        fast, states = Executor(program, bundle.data, bundle.scalars, bundle.seed), [bundle.state]
+        fast, planned = (Executor(program, bundle.data, bundle.scalars, bundle.seed) for _ in range(2))
+        fast.plans, states = False, [bundle.state]
         for step in range(1, STEP + 1):
             single = history.stepper.step(step, history.state_tensors(step - 1), lambda _, value: value)
             result = fast.step(step, states[-1])
             assert words(result.state) == words(single.state), (seed, step)
+            assert words(planned.step(step, states[-1]).state) == words(single.state), (seed, step)
             assert result.not_finite == single.not_finite, (seed, step)
             states.append(result.state)
         assert words(states[2]) == words(history.state_tensors(2)), f"seed {seed}: a later step has changed a state"

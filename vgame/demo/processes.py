@@ -18,6 +18,7 @@ from vgame.errors import PARENT_VARIABLE, VgameError
 
 COMMAND = (sys.executable, "-P", "-m", "vgame.cli")  # -P: no code of the working folder
 SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")
+INTERRUPT = 0.5  # seconds within which the same signal reaches all processes
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -104,6 +105,7 @@ class Role:
                 continue
             self.seen.append(found)
             if found["event"] == "exit":
+                time.sleep(INTERRUPT)  # Ctrl-C reaches every process, and this one says it
                 raise VgameError(f"the {self.name} process stopped: {self.last_words()}")
             if found["event"] == event and all(found.get(k) == v for k, v in wanted.items()):
                 return found
