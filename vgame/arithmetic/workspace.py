@@ -87,11 +87,11 @@ class Workspace:
         self._buffers: dict[str, Tensor] = {}
 
     def scratch(self, slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """As `scratch`, on a CPU. Pages that nobody touches are only promised."""
+        """As `scratch`, on a CPU."""
         size, key = math.prod(shape), f"{slot}/{dtype}"
         buffer = self._buffers.get(key)
         if buffer is None or buffer.numel() < size:
-            buffer = self._buffers[key] = torch.empty(max(size, PRODUCTS["cpu"]), dtype=dtype, device=device)
+            buffer = self._buffers[key] = torch.empty(size, dtype=dtype, device=device)
         return buffer[:size].view(shape)
 
 
