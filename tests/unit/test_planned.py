@@ -13,9 +13,11 @@ from dataclasses import replace
 import pytest
 import torch
 from certified_data import FAMILIES, dot_words, draw, one_hot_words, sum_words, words
+from small_programs import World, executed
 from test_jobs import ROOT, SHIPPED, USER, job
 
 from vgame.arithmetic import certified
+from vgame.arithmetic.functions import Function
 from vgame.arithmetic.numba import rows
 from vgame.arithmetic.torch.indexed_matrix import Mirrored, in_place
 from vgame.arithmetic.torch.planned import LIMIT, PlannedTile, plan_product, plan_sum
@@ -26,7 +28,8 @@ from vgame.execute.ordinary import Run
 from vgame.execute.places import Memory
 from vgame.execute.planned import Planned
 from vgame.job.bundle import Bundle
-from vgame.program.operators import RefClass
+from vgame.program.operators import Access, Copy, Dim, Map, Ref, RefClass, identity_access
+from vgame.program.program import Source
 from vgame.runs.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -141,6 +144,24 @@ def test_memory_is_used_again():
     memory.release(first[:10])
     assert memory.take(97).data_ptr() == first.data_ptr()  # of one size with it
     assert memory.take(100).data_ptr() not in (first.data_ptr(), second.data_ptr())
+
+
+def test_memory_that_a_unit_still_reads_is_not_written_by_it():
+    """A chain reads a strided output as it lies and, by a copy of it, in another order; its result is as large."""
+    words_of, sizes = 1200, (6, 5, 40)
+    permuted = lambda ref: Access(ref, (Dim(5), Dim(6), Dim(40)), ((1, 1), (0, 1), (2, 1)))  # noqa: E731
+    in_place_ = lambda ref: Access(ref, (Dim(words_of),), ((0, 200), (0, 40), (0, 1)))  # noqa: E731
+    state, first, second = Ref(RefClass.STATE), Ref(RefClass.OPERATOR, 0), Ref(RefClass.OPERATOR, 1)
+    operators = [
+        Map(Function.NEG, (words_of,), (identity_access(state, words_of),), False),
+        Copy(sizes, (permuted(first),), False),
+        Map(Function.SUB, sizes, (in_place_(second), permuted(second)), False),
+    ]
+    world = World(state=[draw("normal", words_of)])
+    program = replace(world.program(operators), sources=(Source(Ref(RefClass.OPERATOR, 2), words_of),))
+    executor = Executor(program, (), world.scalars, world.seed)
+    found = executor.step(1, world.state).state[0]
+    assert isinstance(executor._plan, Planned) and words(found) == executed(operators, world)[2]
 
 
 # ---- products and sums whose data change in place ----

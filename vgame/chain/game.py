@@ -40,9 +40,7 @@ from vgame.errors import ChainError, ContractError, EndpointError, LostRace
 
 PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
 PARTS = ("VerificationGame", "Settlement", "Delivery", "Referee", "Pointwise", "Logged")
-RACE_GAS = (
-    50_000  # more than was estimated, where a dispute begins before the move is in a block: Turns._await marks both
-)
+RACE_GAS = 50_000  # more than was estimated: a dispute that begins before the move's block is marked by it, too
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
 
 

@@ -69,6 +69,7 @@ class Places:
     ) -> None:
         self.values: list[Value | None] = [None] * operators
         self.calls: list[Call] = []
+        self._leaving: list[torch.Tensor] = []
         self.memory = Memory()
         self.scalars = scalars
         self._others = {RefClass.STATE: state, RefClass.CONSTANT: constants, RefClass.DATA: data}
@@ -86,10 +87,16 @@ class Places:
         self.values[index] = value
 
     def free(self, index: int) -> None:
-        """Nobody reads the output of an operator any more."""
+        """Nobody reads the output of an operator after this unit."""
         value, self.values[index] = self.values[index], None
         if value is not None:
-            self.memory.release(_view(value))
+            self._leaving.append(_view(value))
+
+    def end_unit(self) -> None:
+        """SAFETY: not before, for what a unit reads may be let go while its results are not placed yet."""
+        for view in self._leaving:
+            self.memory.release(view)
+        self._leaving.clear()
 
     def copy(self, target: torch.Tensor, source: Value) -> None:
         """target = source in every step; of one shape and type."""

@@ -123,10 +123,11 @@ class Planned:
             self._chain(unit.fused)
         elif not self._operator(unit.index, unit.operator):
             self._ordinarily(unit.index, unit.operator)
-        for index in (unit.index,) if unit.fused is None else ():
-            self._mark(index)
+        if unit.fused is None:
+            self._mark(unit.index)
         for index in unit.free:
             self.places.free(index)
+        self.places.end_unit()
         return len(self.places.calls)
 
     def _mark(self, index: int) -> None:
@@ -269,9 +270,9 @@ class Planned:
     def _select(self, index: int, operator: Contract) -> bool:
         if operator.bfloat16:
             return False
-        shape = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
+        terms = (1 if operator.shared_b else operator.batch, operator.n, operator.k)
         chosen = self.places.flat(operator.a).view(-1, operator.k)
-        b = self.places.matrix(operator.b, shape, operator.k + 1)  # runs are at most K: nothing is folded
+        b = self.places.matrix(operator.b, terms, operator.k + 1)  # runs are at most K: nothing is folded
         batches, m = operator.distinct, operator.m
         out = self.places.place(batches * m * operator.n, False).view(batches, m, operator.n)
         shape = batches, m, operator.n, operator.k
