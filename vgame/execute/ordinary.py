@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
@@ -19,7 +19,7 @@ from vgame.arithmetic.torch.indexed_matrix import LEAST, Matrix, Mirrored, fold
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.arithmetic.workspace import copy_shared
 from vgame.execute.chains import Unit, is_identity
-from vgame.execute.kernels import integer_max
+from vgame.execute.kernels import Kernels, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
 from vgame.execute.results import Pending
 from vgame.program.operators import (
@@ -38,13 +38,27 @@ from vgame.program.operators import (
     Variant,
     operand_types,
 )
+from vgame.program.program import Program
 from vgame.system.threads import Later, Runner, each
-
-if TYPE_CHECKING:
-    from vgame.execute.executor import Executor
 
 #: So many products may wait at a time.
 MOST_PENDING = 4
+
+
+class Owner(Protocol):
+    """What a step is of: vgame/execute/executor.py, or a rank's part of it."""
+
+    program: Program
+    data: Sequence[torch.Tensor]
+    constants: Sequence[torch.Tensor]
+    scalars: torch.Tensor
+    seed: int
+    device: torch.device
+    kernels: Kernels
+    clock: torch.Tensor
+
+    def immediate(self, word: int, integer: bool) -> torch.Tensor: ...
+    def foreign(self, run: Run, index: int, operator: Operator) -> torch.Tensor: ...
 
 
 class Run:
@@ -52,7 +66,7 @@ class Run:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: Owner,
         step: int,
         state: Sequence[torch.Tensor],
         checked: tuple[int, ...],
