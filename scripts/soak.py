@@ -75,12 +75,23 @@ class Life:
     mortal: bool = True
     role: Any = None
     kills: int = 0
+    ended: int = 0  # times that it ended by itself with an error, as where its endpoint was away when it began
+    orders: dict[str, Any] = field(default_factory=dict)
     heard: list[dict] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
 
     def start(self) -> None:
-        log = self.log / f"{self.name}-{self.kills}.log"
+        log = self.log / f"{self.name}-{self.kills}-{self.ended}.log"
         self.role, self.memory = Role(self.name, self.arguments, log, self.key, self.heard.append), []
+        if self.orders:
+            self.role.order(**self.orders)
+
+    def revive(self) -> None:
+        """As deploy/vgame@.service does: what has failed is started again."""
+        if self.role.process.poll() not in (None, 0):
+            self.role.stop()
+            self.ended += 1
+            self.start()
 
     def kill(self) -> None:
         self.role.process.kill()
@@ -141,7 +152,8 @@ class Soak:
             shutil.copytree(done, mine / run)
             life = self.add(name, "adversary", *self.store(name), mortal=False)
             attack = CHEATS[number // CHEATS_EVERY % len(CHEATS)]
-            life.role.order(attack=attack, job=job.hex(), step=50)
+            life.orders = {"attack": attack, "job": job.hex(), "step": 50}
+            life.role.order(**life.orders)
         else:
             self.add(name, "trainer", "--job", job.hex(), *self.store(name), "--any-terms")
 
@@ -187,6 +199,7 @@ class Soak:
     def look(self, now: float, posted: int) -> bool:
         """Whether all jobs that are posted have ended; memory of everybody."""
         for life in self.lives.values():
+            life.revive()
             life.sample(now)
         for job in self.jobs:
             if job not in self.finished and self.game.job(job).phase in ENDED:
@@ -204,7 +217,8 @@ class Soak:
         return {
             "command": " ".join(["python", *sys.argv]), "hours": round(now / HOUR, 1), "jobs": len(phases),
             "as they must end": sum(right), "kills": sum(life.kills for life in self.lives.values()),
-            "outages": self.outages, "held in excess (wei)": held - burnt - owed, "memory": memory, "phases": phases,
+            "outages": self.outages, "started again": sum(life.ended for life in self.lives.values()),
+            "held in excess (wei)": held - burnt - owed, "memory": memory, "phases": phases,
         }  # fmt: skip
 
 

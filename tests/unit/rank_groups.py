@@ -8,11 +8,14 @@ from contextvars import copy_context
 
 import torch
 
-from vgame.commit.merkle import Kind
-from vgame.commit.tensor import tensors_root
+from vgame.commit.merkle import Kind, fold, tree_height
+from vgame.commit.tensor import tensor_roots, tensors_root
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
+from vgame.program.operators import Ref, RefClass
+from vgame.ranks.exchange import exchanged
 from vgame.ranks.executor import RankExecutor
+from vgame.ranks.part import Exchange
 
 
 class LocalGroup:
@@ -79,6 +82,23 @@ def shared_roots(
         state = executor.to_device(bundle.state)
         for step in range(1, steps + 1):
             state = executor.step(step, state).state
-        return tensors_root(Kind.STATE, executor.whole(state)).hex()
+        return state_root(executor, state)
 
     return together(world, work)
+
+
+def state_root(executor: RankExecutor, state: Sequence[torch.Tensor]) -> str:
+    """As this rank finds it from the whole state; rank 0 is told it by all ranks, each of which hashes a part."""
+    own, told = tensor_roots(whole(executor, state)), executor.roots(state)
+    roots = own if executor.group.rank else told
+    return fold(Kind.STATE, roots, tree_height(len(roots))).hex()
+
+
+def whole(executor: RankExecutor, state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The state that all ranks together hold, on each of them."""
+    tensors = []
+    for t, (part, form) in enumerate(zip(state, executor.plan.state, strict=True)):
+        words = executor.shared.sources[t].elements
+        exchange = Exchange(Ref(RefClass.STATE, t), form, None, words, words, False, t)
+        tensors.append(part if form is None else exchanged(executor.group, part, exchange))
+    return tensors

@@ -215,7 +215,7 @@ def test_tensors_come_back_by_place_and_by_the_names_of_earlier_versions(tmp_pat
     path = tmp_path / "file"
     shaped = {"b": TENSORS[1].reshape(1, 1), "a": TENSORS[0]}
     for data in (
-        pack_tensors(LABELS, TENSORS),
+        b"".join(pack_tensors(LABELS, TENSORS)),
         save(shaped),
         spoken(BOTH, b"".join(t.numpy().tobytes() for t in TENSORS)),
     ):
@@ -252,7 +252,7 @@ def test_a_file_of_tensors_that_says_something_else(content: bytes, told: str, t
 def test_what_becomes_of_a_file_after_it_was_read_does_not_matter(tmp_path: Path) -> None:
     """It was mapped: other bits after they had been hashed, and a signal where the file had become shorter."""
     path = tmp_path / "file"
-    path.write_bytes(pack_tensors(LABELS, TENSORS))
+    path.write_bytes(b"".join(pack_tensors(LABELS, TENSORS)))
     read = read_tensors(path, LABELS)
     with open(path, "r+b") as file:
         file.seek(-12, 2)

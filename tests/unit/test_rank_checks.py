@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rank_groups import LocalGroup, single_root, together
-from test_rank_splits import prepared, rows_task, shared_state_root
+from rank_groups import LocalGroup, single_root, state_root, together
+from test_rank_splits import prepared, rows_task
 
 from vgame.arithmetic.torch.vendor import NATIVE, Vendor, using
 from vgame.execute.kernels import Correct
@@ -58,7 +58,7 @@ def errors(bundle, world: int, broken: int | None, times: int = 10**9, vendor: V
                 state = executor.checked_step(step, state).state
         except RankError as error:
             return f"{error}{' (said)' if error.said else ''}"
-        return shared_state_root(executor, state)
+        return state_root(executor, state)
 
     return together(world, work)
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_groups import shared_roots, single_root, together
+from rank_groups import shared_roots, single_root, state_root, together
 from torch import nn
 
 import vgame
 from vgame.arithmetic import certified
 from vgame.arithmetic.torch.perturbed import perturbed_products
-from vgame.commit.merkle import Kind
-from vgame.commit.tensor import tensors_root
 from vgame.errors import VgameError
 from vgame.program.lowering import builder
 from vgame.program.operators import Access, Contract, Copy, Dim, Gather, Map, Ref, RefClass, Variant
@@ -158,13 +156,9 @@ def test_a_library_that_errs_and_adds_in_another_order_on_every_rank(kind, batch
             state = executor.to_device(bundle.state)
             for step in (1, 2):
                 state = executor.step(step, state).state
-            return shared_state_root(executor, state)
+            return state_root(executor, state)
 
     assert together(3, with_other_sums) == [root] * 3
-
-
-def shared_state_root(executor, state) -> str:
-    return tensors_root(Kind.STATE, executor.whole(state)).hex()
 
 
 def test_a_rank_that_errs_is_seen():

@@ -6,7 +6,8 @@ NaN is canonicalised here and nowhere else: no operator sees a NaN's payload, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -84,7 +85,24 @@ def _hash(tensors: Sequence[torch.Tensor]) -> None:
         _roots[tensor] = tensor._version, root
 
 
-def tensors_root(kind: Kind, tensors: Sequence[torch.Tensor]) -> bytes:
+@runtime_checkable
+class Rooted(Protocol):
+    """Tensors that are not at hand, and their roots."""
+
+    @property
+    def roots(self) -> Sequence[bytes]: ...
+
+
+def tensor_roots(tensors: Iterable[torch.Tensor]) -> Sequence[bytes]:
+    """The root of each tensor. Of tensors that come one after the other, one at a time is held."""
+    if isinstance(tensors, Rooted):
+        return tensors.roots
+    if isinstance(tensors, Sequence):
+        _hash(tensors)
+    return [tensor_root(t) for t in tensors]
+
+
+def tensors_root(kind: Kind, tensors: Iterable[torch.Tensor]) -> bytes:
     """Root of a tree whose leaves are the roots of these tensors (STATE, DATA)."""
-    _hash(tensors)
-    return fold(kind, [_roots[t][1] for t in tensors], tree_height(len(tensors)))
+    roots = tensor_roots(tensors)
+    return fold(kind, roots, tree_height(len(roots)))

@@ -8,14 +8,14 @@ they are read too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 
 from vgame.errors import BundleError
 from vgame.program.program import TensorLabel
@@ -29,10 +29,22 @@ def keys(labels: Sequence[TensorLabel]) -> list[str]:
     return [f"{i:04d} {label.name}" for i, label in enumerate(labels)]
 
 
-def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> bytes:
-    """The content of a file."""
-    shaped = (t.detach().cpu().reshape(l.shape).contiguous() for l, t in zip(labels, tensors, strict=True))
-    return save(dict(zip(keys(labels), shaped, strict=True)))
+def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> Iterator[bytes | memoryview]:
+    """The content of a file as `safetensors` writes it, piece by piece: one tensor at a time is asked for."""
+    called, at, header = keys(labels), 0, dict[str, Any]()
+    places = sorted(range(len(labels)), key=lambda i: (labels[i].integer, called[i].encode()))
+    for i in places:
+        end = at + 4 * prod(labels[i].shape)
+        kind = TYPES[torch.int32 if labels[i].integer else torch.float32]
+        header[called[i]] = {"dtype": kind, "shape": labels[i].shape, "data_offsets": (at, end)}
+        at = end
+    said = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    said += b" " * (-len(said) % 8)
+    yield len(said).to_bytes(8, "little") + said
+    for i in places:
+        words = tensors[i].detach().cpu().contiguous().reshape(-1)
+        assert TYPES[words.dtype] == header[called[i]]["dtype"] and words.numel() == prod(labels[i].shape)
+        yield words.numpy().view(np.uint8).data
 
 
 def most_bytes(labels: Sequence[TensorLabel]) -> int:
@@ -46,9 +58,14 @@ def _most_header(labels: Sequence[TensorLabel]) -> int:
 
 def read_tensors(path: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tensor, ...]:
     """The tensors of a file in the order of their labels, flat; BundleError unless it holds them and nothing else."""
+    return tuple(each_tensor(path, labels))
+
+
+def each_tensor(path: Path, labels: Sequence[TensorLabel]) -> Iterator[torch.Tensor]:
+    """The same, one after the other."""
     try:
         with open_file(path) as file:
-            return tuple(_read(file, labels))
+            yield from _read(file, labels)
     except OSError as error:
         raise BundleError(f"{path} cannot be read as a safetensors file: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -57,7 +74,7 @@ def read_tensors(path: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tenso
         raise BundleError(f"{path}: {error}") from None
 
 
-def _read(file: IO[bytes], labels: Sequence[TensorLabel]) -> list[torch.Tensor]:
+def _read(file: IO[bytes], labels: Sequence[TensorLabel]) -> Iterator[torch.Tensor]:
     header, start = _header(file, labels)
     names = [label.name for label in labels]
     called = names if set(header) == set(names) and names else keys(labels)
@@ -65,7 +82,8 @@ def _read(file: IO[bytes], labels: Sequence[TensorLabel]) -> list[torch.Tensor]:
     if header:
         raise BundleError(f"it holds {next(iter(header))[:200]!r}, which is no tensor of the job")
     _check_places(places, file.seek(0, 2) - start)
-    return [_tensor(file, start + first, label) for (first, _), label in zip(places, labels, strict=True)]
+    for (first, _), label in zip(places, labels, strict=True):
+        yield _tensor(file, start + first, label)
 
 
 def _header(file: IO[bytes], labels: Sequence[TensorLabel]) -> tuple[dict[str, Any], int]:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from vgame.ranks.part import Exchange, Looked
-from vgame.ranks.split import Share, cells
+from vgame.ranks.split import Share, Split, cells
 
 
 class Group(Protocol):
@@ -38,6 +38,14 @@ def exchanged(group: Group, part: torch.Tensor, exchange: Exchange) -> torch.Ten
     return make(group, words, exchange).view(part.dtype)
 
 
+def gathered(group: Group, part: torch.Tensor, split: Split, whole: int) -> torch.Tensor | None:
+    """A tensor of `whole` words on rank 0; None on the others."""
+    words, nothing, shares = part.view(torch.int32), torch.empty(0, dtype=torch.int32), _shares(group)
+    sizes = [0 if group.rank else share.elements(split, whole) for share in shares]
+    got = group.swap([words] + [nothing] * (group.world - 1), sizes)
+    return None if group.rank else _along(split, whole, got, shares).view(part.dtype)
+
+
 def _shares(group: Group) -> list[Share]:
     return [Share(rank, group.world) for rank in range(group.world)]
 
@@ -46,9 +54,12 @@ def _whole(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tenso
     """All parts, joined along the digit."""
     split, shares = exchange.given, _shares(group)
     sizes = [share.elements(split, exchange.whole) for share in shares]
-    got = group.swap([words] * group.world, sizes)
-    shapes = (split.shape(exchange.whole, share.width(split.digit)) for share in shares)
-    return torch.cat([g.view(shape) for g, shape in zip(got, shapes, strict=True)], 1).reshape(-1)
+    return _along(split, exchange.whole, group.swap([words] * group.world, sizes), shares)
+
+
+def _along(split: Split, whole: int, parts: Sequence[torch.Tensor], shares: Sequence[Share]) -> torch.Tensor:
+    shapes = (split.shape(whole, share.width(split.digit)) for share in shares)
+    return torch.cat([p.view(shape) for p, shape in zip(parts, shapes, strict=True)], 1).reshape(-1)
 
 
 def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tensor:

@@ -16,12 +16,13 @@ from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.ordinary import Run
-from vgame.program.operators import Operator, Philox, Ref, RefClass, Variant
+from vgame.program.operators import Operator, Philox, Variant
 from vgame.program.program import Program
 from vgame.ranks.check import Given, Shifted, check, digest
-from vgame.ranks.exchange import Group, exchanged, looked_up
+from vgame.ranks.exchange import Group, exchanged, gathered, looked_up
 from vgame.ranks.part import Drawn, Exchange, Looked, Part, Summed, part_of
 from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
+from vgame.ranks.roots import shared_roots
 from vgame.ranks.split import Share
 from vgame.ranks.sums import MOST_PENDING, Sum, finish
 
@@ -84,17 +85,15 @@ class RankExecutor(Executor):
         low, high = share.cut(form.digit)
         return tensor.reshape(form.shape(tensor.numel(), form.digit))[:, low:high].reshape(-1).clone()
 
-    def whole(self, state: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The state that all ranks together hold."""
-        return tuple(self._joined(t, tensor) for t, tensor in enumerate(state))
+    def gathered(self, index: int, part: torch.Tensor) -> torch.Tensor | None:
+        """A tensor of the state that all ranks together hold, on rank 0; None on the others."""
+        form = self.plan.state[index]
+        return part if form is None else gathered(self.group, part.cpu(), form, self.shared.sources[index].elements)
 
-    def _joined(self, index: int, part: torch.Tensor) -> torch.Tensor:
-        form, source = self.plan.state[index], self.shared.sources[index]
-        if form is None:
-            return part
-        words = source.elements
-        exchange = Exchange(Ref(RefClass.STATE, index), form, None, words, words, source.integer, index)
-        return exchanged(self.group, part.cpu(), exchange).to(self.device)
+    def roots(self, state: Sequence[torch.Tensor]) -> list[bytes]:
+        """The root of each tensor of that state, on rank 0; nothing on the others."""
+        held = [(form, source.elements) for form, source in zip(self.plan.state, self.shared.sources, strict=True)]
+        return shared_roots(self.group, state, held)
 
     def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
         """This rank's part of the state after a step; loss and verdict are the whole step's."""

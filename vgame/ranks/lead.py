@@ -20,8 +20,8 @@ from vgame.ranks.exchange import Group
 from vgame.ranks.executor import RankExecutor
 from vgame.ranks.split import Share
 
-END, LOAD, STEP, WHOLE, FAILED = range(5)
-WORDS = 4  # of an order: what, step, the version of the state that it is about, whether the step is computed twice
+END, LOAD, STEP, GATHER, ROOTS, FAILED = range(6)
+WORDS = 4  # of an order: what, step or tensor, the version of the state that it is about, whether it is computed twice
 
 
 def rank_executor(bundle: Bundle, kind: str, group: Group) -> RankExecutor:
@@ -29,21 +29,24 @@ def rank_executor(bundle: Bundle, kind: str, group: Group) -> RankExecutor:
 
 
 class Shared(Sequence[torch.Tensor]):
-    """A state that the ranks hold together; looked at, it is collected."""
+    """A state that the ranks hold together; a tensor that is looked at is collected, and not kept."""
 
     def __init__(self, leader: Leader, version: int, parts: Sequence[torch.Tensor]) -> None:
         self.leader, self.version, self.parts = leader, version, parts
 
     @cached_property
-    def whole(self) -> tuple[torch.Tensor, ...]:
-        return self.leader.collect(self)
+    def roots(self) -> list[bytes]:
+        """Of the tensors; every rank hashes its share."""
+        return self.leader.roots(self)
 
     @overload
     def __getitem__(self, index: int) -> torch.Tensor: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[torch.Tensor]: ...
     def __getitem__(self, index: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
-        return self.whole[index]
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self.leader.collect(self, range(len(self))[index])
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -62,7 +65,7 @@ class Leader:
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Shared:
         """Every rank gets its part."""
-        state = state.whole if isinstance(state, Shared) else state
+        state = tuple(state)  # before the others wait for their parts
         self._order(LOAD, 0)
         parts = give_out(self.group, self.executor, state)
         self.idle = True
@@ -73,7 +76,7 @@ class Leader:
         if tap is not None:
             bundle = self.bundle
             alone = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, self.kind)
-            return alone.step(step, alone.to_device(state.whole), tap)
+            return alone.step(step, alone.to_device(tuple(state)), tap)
         twice = self.dice.random() < self.check
         self._order(STEP, step, state.version, twice)
         result = (self.executor.checked_step if twice else self.executor.step)(step, state.parts)
@@ -81,11 +84,21 @@ class Leader:
         self.idle = True
         return StepResult(Shared(self, self.version, result.state), result.loss, result.not_finite)
 
-    def collect(self, state: Shared) -> tuple[torch.Tensor, ...]:
-        self._order(WHOLE, 0, state.version)
-        whole = self.executor.whole(state.parts)
+    def collect(self, state: Shared, tensor: int) -> torch.Tensor:
+        """A tensor of a state: the newest one, or the one before it."""
+        if self.executor.plan.state[tensor] is None:
+            return state.parts[tensor]
+        self._order(GATHER, tensor, state.version)
+        whole = self.executor.gathered(tensor, state.parts[tensor])
+        assert whole is not None, "rank 0 gathers"
         self.idle = True
         return whole
+
+    def roots(self, state: Shared) -> list[bytes]:
+        self._order(ROOTS, 0, state.version)
+        roots = self.executor.roots(state.parts)
+        self.idle = True
+        return roots
 
     def end(self, failed: bool = False) -> None:
         """Let the others go. Within a step they can be told nothing; their health will tell them."""
@@ -110,8 +123,11 @@ def follow(executor: RankExecutor) -> bool:
         what, step, about, twice = (int(w) for w in _ordered(group))
         if what in (END, FAILED):
             return what == END
-        if what == WHOLE:
-            executor.whole(states[about])
+        if what == GATHER:
+            executor.gathered(step, states[about][step])
+            continue
+        if what == ROOTS:
+            executor.roots(states[about])
             continue
         version += 1
         if what == STEP:

@@ -35,7 +35,7 @@ from vgame.commit.tensor import tensors_root
 from vgame.errors import BundleError, StoreError
 from vgame.job.bundle import Bundle
 from vgame.program.program import TensorLabel
-from vgame.program.tensor_file import pack_tensors, read_tensors
+from vgame.program.tensor_file import each_tensor, pack_tensors, read_tensors
 from vgame.system.files import no_link, parse_json, private, read_file, remove_halves, truncate, write_atomic
 
 VERSION = 1  # of a run folder: run.json
@@ -315,7 +315,7 @@ class Store:
         from it."""
         path, labels, root = self._path(step), self.bundle.program.labels.state, tensors_root(Kind.STATE, state)
         write_atomic(path, pack_tensors(labels, state))
-        if (kept := tensors_root(Kind.STATE, read_tensors(path, labels))) != root:
+        if (kept := tensors_root(Kind.STATE, each_tensor(path, labels))) != root:
             raise StoreError(
                 f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing "
                 "is committed, see to the disk and resume"

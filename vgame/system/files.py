@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -27,9 +28,9 @@ def _umask() -> int:
 MODE = 0o666 & ~_umask()  # of files that are made; at the import, while there is one thread
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     """Write to a temporary file beside the target, flush it to the disk, then rename. The file is locked as long as its
-    writer lives."""
+    writer lives. Pieces are written as they come."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(HALF, f".{path.name}.", path.parent)
@@ -38,7 +39,7 @@ def write_atomic(path: Path, data: bytes) -> None:
                 with suppress(OSError):  # some file systems have no locks: what is left there stays
                     fcntl.flock(file, fcntl.LOCK_EX)
                 os.fchmod(descriptor, MODE)
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(descriptor)
                 os.replace(temporary, path)

@@ -1,0 +1,102 @@
+"""Every rank hashes its share of the state: blocks of leaves, which are subtrees of the tensors' trees.
+
+In: the parts of all ranks. Out: on rank 0, the root of each tensor. A share is a range of whole blocks, so of a tensor
+that is split along its rows a rank hashes what it holds, but for what lies at its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from vgame.commit.merkle import Kind, fold
+from vgame.commit.tensor import tensor_roots
+from vgame.commit.words import LEAF_WORDS, tensor_height
+from vgame.ranks.exchange import Group
+from vgame.ranks.plan import Form
+from vgame.ranks.split import Share, Split
+
+#: Height of a block, and its words: some of them for each rank in a layer's weights.
+HEIGHT = 10
+BLOCK = LEAF_WORDS << HEIGHT
+ROOT_WORDS = 8
+
+
+def shared_roots(group: Group, parts: Sequence[torch.Tensor], state: Sequence[tuple[Form, int]]) -> list[bytes]:
+    """The roots of tensors of which this rank has `parts`, on rank 0; nothing on the others. `state`: how each is
+    held, and its words."""
+    mine = [r for part, (form, words) in zip(parts, state, strict=True) for r in _roots(group, part, form, words)]
+    shares = [Share(q, group.world) for q in range(group.world)]
+    blocks = [[_most(words, share) for share in shares] for _, words in state]
+    said = torch.frombuffer(bytearray(b"".join(mine) or b"\0" * 4), dtype=torch.int32)[: ROOT_WORDS * len(mine)]
+    came = [ROOT_WORDS * sum(b[q] for b in blocks) if group.rank == 0 else 0 for q in range(group.world)]
+    nothing = torch.empty(0, dtype=torch.int32)
+    got = group.swap([said] + [nothing] * (group.world - 1), came)
+    if group.rank:
+        return []
+    told = [iter(words.view(-1, ROOT_WORDS)) for words in got]
+    roots = []
+    for (_, words), numbers in zip(state, blocks, strict=True):
+        nodes = [next(told[q]).numpy().tobytes() for q, number in enumerate(numbers) for _ in range(number)]
+        height = tensor_height(words)
+        roots.append(fold(Kind.TENSOR, nodes, max(0, height - HEIGHT), min(height, HEIGHT)))
+    return roots
+
+
+def _most(words: int, share: Share) -> int:
+    """The blocks that a rank hashes."""
+    return share.width(-(-words // BLOCK))
+
+
+def _roots(group: Group, part: torch.Tensor, form: Form, words: int) -> list[bytes]:
+    """Of this rank's blocks."""
+    blocks = _range(group, part, form, words).split(BLOCK)
+    nodes, height = list(tensor_roots(blocks)) if blocks[0].numel() else [], min(tensor_height(words), HEIGHT)
+    if nodes:  # the last one may be lower
+        below = tensor_height(blocks[-1].numel())
+        nodes[-1] = fold(Kind.TENSOR, [nodes[-1]], height - below, below)
+    return nodes
+
+
+def _range(group: Group, part: torch.Tensor, form: Form, words: int) -> torch.Tensor:
+    """The words of this rank's blocks, which follow each other."""
+    ranges = []
+    for q in range(group.world):
+        low, high = Share(q, group.world).cut(-(-words // BLOCK))
+        ranges.append((min(BLOCK * low, words), min(BLOCK * high, words)))
+    mine = ranges[group.rank]
+    if form is None:
+        return part[slice(*mine)]
+    shares = [Share(q, group.world) for q in range(group.world)]
+    if words == form.digit * form.inner:  # parts follow each other
+        held = [tuple(d * form.inner for d in share.cut(form.digit)) for share in shares]
+        low = held[group.rank][0]
+        given = [_common(held[group.rank], theirs) for theirs in ranges]
+        pieces = [part[a - low : b - low] for a, b in given]
+        got = group.swap(_words(pieces), [b - a for a, b in (_common(h, mine) for h in held)])
+        return torch.cat(got).view(part.dtype)
+    rows = [_rows(form, theirs) for theirs in ranges]
+    own = part.view(form.shape(words, shares[group.rank].width(form.digit)))
+    first, end = rows[group.rank]
+    shapes = [(end - first, share.width(form.digit), form.inner) for share in shares]
+    got = group.swap(_words([own[a:b].reshape(-1) for a, b in rows]), [torch.Size(s).numel() for s in shapes])
+    joined = torch.cat([g.view(s) for g, s in zip(got, shapes, strict=True)], 1).view(-1)
+    begin = first * form.digit * form.inner
+    return joined[mine[0] - begin : mine[1] - begin].view(part.dtype)
+
+
+def _words(pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [piece.cpu().view(torch.int32) for piece in pieces]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> tuple[int, int]:
+    low = max(one[0], other[0])
+    return low, max(low, min(one[1], other[1]))
+
+
+def _rows(form: Split, words: tuple[int, int]) -> tuple[int, int]:
+    """Of the outer rows, those that hold these words."""
+    row = form.digit * form.inner
+    first = words[0] // row
+    return first, max(first, -(-words[1] // row)) if words[1] > words[0] else first
