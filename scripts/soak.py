@@ -1,7 +1,7 @@
 """A day of a market in fast time: jobs, cheats, auditors that run through, kills, outages. Is the money right, is
 memory flat? JSON on stdout.
 
-    python scripts/soak.py > docs/soak.json                  # 24 simulated hours, 100 times as fast: about 15 minutes
+    python scripts/soak.py --speed 60 > docs/soak.json       # 24 simulated hours in about 25 minutes
     python scripts/soak.py --hours 2 --jobs 4 --speed 60     # a short one
 
 All roles are processes of the command line, on anvil, behind an endpoint that is away now and then. The chain's clock

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from chains import wait_until
 from scene import ETHER, Scene
@@ -46,16 +47,10 @@ class Hand:
             "VGAME_KEY": self.wallet.key.hex(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)
         }  # fmt: skip
 
-    def start(self, *command: str, disk: int = resource.RLIM_INFINITY) -> subprocess.Popen[str]:
-        """`disk`: no file may become larger, as on a disk that is full."""
-
-        def limit() -> None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (disk, resource.RLIM_INFINITY))
-
-        return subprocess.Popen(
+    def start(self, *command: str, file_size: int | None = None) -> subprocess.Popen[str]:
+        return forked.Popen(
             [sys.executable, "-m", "vgame.cli", *command], cwd=self.folder, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limit,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, file_size=file_size,
         )  # fmt: skip
 
     def run(self, *command: str, rc: int = 0) -> tuple[list[dict[str, Any]], str]:
@@ -152,7 +147,7 @@ def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(node: Scene, t
     job = client.run("job", "post", "bundle", *at)[0][-1]["job"]
     game = Game(node.chain, at[-1])
     training = trainer.start(
-        "trainer", *at, "--bundle", "bundle", "--any-terms", "--store", "store", "--job", job, disk=10_000
+        "trainer", *at, "--bundle", "bundle", "--any-terms", "--store", "store", "--job", job, file_size=10_000
     )
     try:
         problem = next(json.loads(line) for line in training.stdout if '"problem"' in line)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from proxy import DeadlyProxy, served
@@ -37,7 +38,7 @@ class Mortal:
 
     def start(self) -> None:
         environment = os.environ | {"VGAME_KEY": self.wallet.key.hex()}
-        self.process = subprocess.Popen(self.command, env=environment, stdout=subprocess.PIPE, text=True)
+        self.process = forked.Popen(self.command, env=environment, stdout=subprocess.PIPE, text=True)
         self.death = None
 
     def watch(self) -> None:

@@ -15,6 +15,12 @@ from vgame.chain.game import Game
 from vgame.chain.records import Phase
 
 
+def given(process: int) -> int:
+    """Blocks of memory that a process shares with other ranks; one of them is for letters."""
+    files = Path(f"/proc/{process}/fd").iterdir()
+    return sum("memfd:vgame" in str(file.readlink()) for file in files)
+
+
 def test_two_ranks_accept_train_claim_and_are_paid(real_scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     client, trainer = (Hand(real_scene, tmp_path) for _ in range(2))
@@ -35,6 +41,7 @@ def test_two_ranks_accept_train_claim_and_are_paid(real_scene: Scene, tmp_path: 
         real_scene.chain, json.loads((tmp_path / "games.json").read_text())[str(real_scene.chain.chain_id)]["game"]
     )
     try:
+        assert wait_until(lambda: given(ranks[1].pid) > 1, 240), "it gives the other rank what it computes"
         assert wait_until(lambda: game.job(bytes.fromhex(job)).phase is Phase.CLAIMED, 240), ranks[0].poll()
         assert ranks[1].wait(60) == 0, "it leaves when the run is there"
         real_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)

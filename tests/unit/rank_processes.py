@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import forked
 from hosts import LOCAL, Host
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +42,9 @@ class Ranks:
             train = ["-m", "vgame", "train", str(source), "--out", str(out), "--json", *options]
             host = hosts[min(rank, len(hosts) - 1)]
             command = [*host.prefix, sys.executable, *(line or train)]
+            start = subprocess.Popen if host.prefix else forked.Popen
             self.processes.append(
-                subprocess.Popen(
+                start(
                     command,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import forked
 import pytest
 from audited_runs import bundle
 
@@ -14,6 +15,12 @@ from vgame.runs.ahead import Ahead
 from vgame.runs.folder import executor_of, open_run
 from vgame.runs.history import History
 from vgame.runs.worker import WorkerProcess
+
+
+@pytest.fixture(autouse=True)
+def workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin at once."""
+    monkeypatch.setattr("vgame.runs.worker.subprocess", forked)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,8 @@ def test_swapped_names_and_tensors_too_many_are_refused(run: Path) -> None:
 def test_nothing_is_committed_that_cannot_be_read_back(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The roots would be right, and the trainer could not answer for them."""
 
-    def damaged(path: Path, data: bytes) -> None:
+    def damaged(path: Path, data: bytes | Iterable[bytes]) -> None:
+        data = data if isinstance(data, bytes) else b"".join(data)
         whole(path, data[:-1] + bytes([data[-1] ^ 1]) if path.suffix == ".safetensors" else data)
 
     whole, roots = vgame.runs.store.write_atomic, (begun / "roots.bin").read_bytes()

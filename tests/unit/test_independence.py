@@ -3,25 +3,22 @@ model."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import pytest
-from test_jobs import ROOT, SHIPPED, USER, job
+from test_jobs import SHIPPED, USER, prepared
 
 from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.executor import Executor
-from vgame.job.bundle import Bundle
-from vgame.runs.prepare import prepare
+from vgame.job.bundle import Bundle, load_bundle
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
-    sys.path.insert(0, str(ROOT / "tests/user"))
-    folder = tmp_path_factory.mktemp("jobs")
-    return {name: prepare(job(name, folder, 5)) for name in (*SHIPPED, *USER)}
+def bundles(jobs: Path) -> dict[str, Bundle]:
+    return {name: load_bundle(prepared(name, jobs)) for name in (*SHIPPED, *USER)}
 
 
 def roots(bundle: Bundle, library: AbstractContextManager, steps: int) -> list[bytes]:

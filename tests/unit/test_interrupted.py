@@ -4,7 +4,6 @@ the same bits."""
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 from vgame.errors import StoreError
@@ -40,14 +40,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(bundle: Path, run: Path, file_size: int | None = None) -> subprocess.Popen:
     """`file_size`: no file may become larger, as on a disk that is full."""
-
-    def limit() -> None:
-        if file_size is not None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
-
     command = [sys.executable, "-B", "-m", "vgame.cli", "train", str(bundle), "--out", str(run), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return forked.Popen(command, text=True, file_size=file_size, **pipes)
 
 
 def finish(process: subprocess.Popen) -> tuple[int, dict, str]:

@@ -3,6 +3,7 @@ shipped small models and three modules of a user (tests/user)."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from vgame.system.progress import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("digits", "small_resnet", "small_gpt", "small_llama", "small_lstm", "gpt2")
+STEPS = 5  # of a short run, each with a checkpoint
 # transformers' GPT-2, smaller
 TINY = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": 256, "length": 12}
 USER = {
@@ -55,13 +57,23 @@ for run in sys.argv[1:]:
 """
 
 
-def trained(names: tuple[str, ...], folder: Path, steps: int) -> dict[str, Path]:
+def prepared(name: str, folder: Path, steps: int = STEPS) -> Path:
+    """The folder of a job's bundle, made once, whichever process needs it first."""
+    if str(ROOT / "tests/user") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tests/user"))
+    made = folder / f"{name}-bundle"
+    with open(folder / f"{name}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (made / "spec.json").exists():
+            save_bundle(prepare(job(name, folder, steps)), made)
+    return made
+
+
+def trained(bundles: dict[str, Path], folder: Path) -> dict[str, Path]:
     """Runs on the device "default", one folder each."""
-    runs = {}
-    for name in names:
-        save_bundle(prepare(job(name, folder, steps)), folder / f"{name}-bundle")
-        runs[name] = folder / name
-        train_offline(folder / f"{name}-bundle", runs[name], "default", 1, Reporter(json_lines=True))
+    runs = {name: folder / name for name in bundles}
+    for name, bundle in bundles.items():
+        train_offline(bundle, runs[name], "default", 1, Reporter(json_lines=True))
     return runs
 
 
@@ -74,10 +86,9 @@ def audited(runs: dict[str, Path]) -> dict[str, bool]:
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], dict[str, bool]]:
+def short(jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], dict[str, bool]]:
     """Every job, some steps."""
-    sys.path.insert(0, str(ROOT / "tests/user"))
-    runs = trained((*SHIPPED, *USER), tmp_path_factory.mktemp("jobs"), 3)
+    runs = trained({name: prepared(name, jobs) for name in (*SHIPPED, *USER)}, tmp_path_factory.mktemp("runs"))
     return runs, audited(runs)
 
 
@@ -86,7 +97,7 @@ def test_a_job_is_trained_on_one_device_and_audited_on_another(name: str, short)
     runs, matches = short
     assert matches[name]
     store = Store(runs[name], load_bundle(runs[name] / "job"))
-    assert store.done and len(set(store.roots)) == 3 and np.isfinite(store.losses()).all()
+    assert store.done and len(set(store.roots)) == STEPS and np.isfinite(store.losses()).all()
 
 
 def test_an_audit_tells_a_run_that_is_not_the_jobs(short) -> None:
@@ -104,7 +115,7 @@ def test_an_audit_tells_a_run_that_is_not_the_jobs(short) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_300_steps_of_the_small_models_on_two_devices(tmp_path: Path) -> None:
-    runs = trained(SHIPPED[1:5], tmp_path, 300)
+    runs = trained({name: prepared(name, tmp_path, 300) for name in SHIPPED[1:5]}, tmp_path)
     assert audited(runs) == dict.fromkeys(SHIPPED[1:5], True)
     for name, run in runs.items():
         losses = Store(run, load_bundle(run / "job")).losses()

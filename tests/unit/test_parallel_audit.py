@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+import forked
 import pytest
 from audited_runs import bundle, cheat
 from logged_runs import job, trained_on
@@ -24,6 +25,12 @@ from vgame.runs.folder import open_run
 from vgame.runs.parallel_audit import chance, parts_of
 from vgame.runs.prepare import prepare
 from vgame.runs.worker import WorkerProcess as _Worker
+
+
+@pytest.fixture(autouse=True)
+def workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin at once."""
+    monkeypatch.setattr("vgame.runs.worker.subprocess", forked)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ place.
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from certified_data import FAMILIES, dot_words, draw, one_hot_words, sum_words, words
 from small_programs import World, executed
-from test_jobs import ROOT, SHIPPED, USER, job
+from test_jobs import SHIPPED, USER, prepared
 
 from vgame.arithmetic import certified
 from vgame.arithmetic.functions import Function
@@ -27,10 +26,9 @@ from vgame.execute.executor import Executor
 from vgame.execute.ordinary import Run
 from vgame.execute.places import Memory
 from vgame.execute.planned import Planned
-from vgame.job.bundle import Bundle
+from vgame.job.bundle import Bundle, load_bundle
 from vgame.program.operators import Access, Copy, Dim, Map, Ref, RefClass, identity_access
 from vgame.program.program import Source
-from vgame.runs.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,16 +40,15 @@ def executor_of(bundle: Bundle, *, plans: bool) -> Executor:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Bundle:
-    return prepare(job("digits", ROOT, 6))
+def digits(jobs) -> Bundle:
+    return load_bundle(prepared("digits", jobs))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", [*SHIPPED, *USER])
-def test_jobs_give_the_words_of_the_ordinary_way(name, threads, tmp_path, threads_come_back):
-    sys.path.insert(0, str(ROOT / "tests/user"))
+def test_jobs_give_the_words_of_the_ordinary_way(name, threads, jobs, threads_come_back):
     torch.set_num_threads(threads)
-    bundle = prepare(job(name, tmp_path, 4))
+    bundle = load_bundle(prepared(name, jobs))
     planned, ordinary = executor_of(bundle, plans=True), executor_of(bundle, plans=False)
     state = planned.initial(bundle.state)
     for step in range(1, 4):

@@ -56,9 +56,9 @@ def kill_through(bundle: Path, run: Path, worlds: tuple[int, ...], seed: int) ->
     vgame.train(bundle, run)
 
 
-def test_begun_with_three_killed_gone_on_with_two_killed_ended_with_one(bundles, tmp_path):
+def test_begun_with_four_killed_gone_on_with_two_killed_ended_with_one(bundles, tmp_path):
     alone = vgame.train(bundles["long"], tmp_path / "alone")
-    kill_through(bundles["long"], tmp_path / "run", (3, 2), seed=5)
+    kill_through(bundles["long"], tmp_path / "run", (4, 2), seed=5)
     again = vgame.Run.open(tmp_path / "run")
     assert again.done and again.root == alone.root
     assert again.losses.tobytes() == alone.losses.tobytes()
@@ -88,6 +88,26 @@ def test_ranks_with_other_bundles_start_nothing(bundles, tmp_path):
     codes, said = Ranks(2, [bundles["short"], bundles["long"]], tmp_path / "run").wait()
     assert codes == [1, 1] and not (tmp_path / "run").exists()
     assert said.count("vgame: ") == 1 and "rank 1 has another bundle" in said, said
+
+
+OTHER_TORCH = """
+import os, sys
+import torch, vgame
+if os.environ["RANK"] == "1":
+    torch.__version__ = "1.0.0"
+try:
+    vgame.train(sys.argv[1], sys.argv[2])
+except vgame.VgameError as error:
+    sys.exit(f"vgame: {error}")
+"""
+
+
+def test_ranks_with_other_libraries_start_nothing(bundles, tmp_path):
+    (tmp_path / "script.py").write_text(OTHER_TORCH)
+    line = [str(tmp_path / "script.py"), str(bundles["short"]), str(tmp_path / "run")]
+    codes, said = Ranks(2, [tmp_path], tmp_path / "run", line=line).wait()
+    assert codes == [1, 1] and not (tmp_path / "run").exists()
+    assert "rank 1 has another torch (1.0.0) than rank 0" in said and "nothing is started, give all the same" in said
 
 
 def test_a_run_of_another_job_is_left_alone(bundles, tmp_path):

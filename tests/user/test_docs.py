@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,9 +20,7 @@ def test_the_python_blocks_run(page: str, tmp_path: Path) -> None:
     assert blocks
     (tmp_path / "page.py").write_text("\n".join(blocks))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = forked.run([sys.executable, "page.py"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "MATCH" in done.stdout or "True" in done.stdout
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 import torch.nn.functional as F
@@ -146,7 +146,8 @@ def test_the_command(tmp_path: Path) -> None:
 
     def vgame_(*words: object) -> str:
         command = [sys.executable, "-m", "vgame.cli", *map(str, words), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+        done = forked.run(command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()[-1]
 
     vgame_("train", job, "--out", tmp_path / "run")

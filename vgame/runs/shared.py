@@ -15,18 +15,16 @@ from pathlib import Path
 
 from vgame.errors import JobFileError, VgameError
 from vgame.execute.devices import use_device
-from vgame.job.bundle import Bundle, load_bundle
-from vgame.job.file import read_job_file
+from vgame.job.bundle import Bundle
 from vgame.ranks.executor import RankExecutor
 from vgame.ranks.group import TorchGroup, compare, is_shared, joined, library
 from vgame.ranks.health import TIMEOUT, RankError
 from vgame.ranks.lead import Leader, follow, rank_executor
 from vgame.runs.audit import ALONE, Audit, Finding, audit_alone, audit_run, audited, chosen_checkpoints
 from vgame.runs.folder import store_of
-from vgame.runs.local import _progress, prepare_run
+from vgame.runs.local import _progress, bundle_of, prepare_run
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.parallel_audit import Workers
-from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, train
 from vgame.system.progress import NULL_PROGRESS, NullProgress
@@ -120,7 +118,7 @@ def _bundle(source: Path | Bundle, capturing: NullProgress) -> Bundle:
         return source
     if not source.exists():
         raise JobFileError(f"{source} is not there; a job file (TOML) or the folder of a bundle is expected")
-    return load_bundle(source) if source.is_dir() else prepare(read_job_file(source), capturing)
+    return bundle_of(source, capturing)
 
 
 def facts(bundle: Bundle) -> dict[str, str]:
