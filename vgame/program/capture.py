@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -235,7 +236,12 @@ def core_graph(function: Callable, inputs: list[torch.Tensor]) -> torch.fx.Graph
 
 
 def _table() -> dict[Any, Callable]:
-    """Decompositions of what has no handler."""
+    """Decompositions of what has no handler; found again where a library has registered operators since."""
+    return _table_of(len(torch._C._dispatch_get_all_op_names()))
+
+
+@cache
+def _table_of(operators: int) -> dict[Any, Callable]:
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
     return table | {aten.as_strided.default: _as_strided}
 
