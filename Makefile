@@ -30,7 +30,7 @@ demo: $(READY) ## the whole story on the embedded chain
 	@$(BIN)/vgame demo
 
 test: $(READY) $(NODE_READY) ## all tests that need no GPU
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not nightly and not gpu and not browser"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly and not gpu and not browser"
 
 nightly: $(READY) $(NODE_READY) ## the long tests too
 	@$(BIN)/python -m pytest -m "not gpu and not browser" --timeout=7200

@@ -1,1 +1,12 @@
 """All tests can import what is beside this file: pytest puts its folder on the path."""
+
+from __future__ import annotations
+
+import forked
+import pytest
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another device's process begins at once; it is that device (tests/node/test_nursery.py)."""
+    monkeypatch.setattr("vgame.runs.own_process.subprocess", forked)

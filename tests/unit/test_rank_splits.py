@@ -54,11 +54,12 @@ def bundle_of(tmp_path_factory):
     return cache(lambda name: SHIPPED[name](tmp_path_factory.mktemp("text")))
 
 
+@pytest.mark.parametrize("worlds", [(2, 8), pytest.param((3, 4, 5, 7), marks=pytest.mark.nightly)], ids=str)
 @pytest.mark.parametrize("name", SHIPPED)
-def test_any_number_of_ranks_gives_the_root(name, bundle_of):
+def test_any_number_of_ranks_gives_the_root(name, worlds, bundle_of):
     bundle = bundle_of(name)
     root = single_root(bundle, 2)
-    for world in (2, 4, 8):  # of batches of 9 and 10: unequal shares
+    for world in worlds:  # of batches of 9 and 10: unequal shares
         assert shared_roots(bundle, 2, world) == [root] * world, f"{world} ranks"
 
 

@@ -23,7 +23,9 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'vgam
 from vgame.runs import ray_workers  # noqa: E402
 
 SERVES = """
-import logging, sys, ray
+import logging, os, sys
+os.environ["RAY_worker_niceness"] = "0"  # other tests compute beside it
+import ray
 ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
 print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()

@@ -77,6 +77,7 @@ def trained(ordered: vgame.Task, folder: Path) -> vgame.Run:
     return vgame.train(vgame.prepare(vgame.Job(ordered, steps=STEPS, interval=10, seed=0)), folder)
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_the_second_loss_sees_the_first_ones_step(tmp_path: Path, clip: float | None) -> None:
     ordered = task(clip=clip)

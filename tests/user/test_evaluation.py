@@ -57,6 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> vgame.Run:
     return vgame.train(vgame.prepare(job), tmp_path_factory.mktemp("runs") / "run")
 
 
+@pytest.mark.usefixtures("apart")
 def test_the_numbers_are_torchs_on_the_trained_weights(run: vgame.Run, tmp_path: Path) -> None:
     ordered = task()
     found = vgame.evaluate(run, ordered, tmp_path / "evaluation")

@@ -70,6 +70,7 @@ def test_a_tokenizer_and_its_recipe_make_the_same_rows_elsewhere(tmp_path: Path,
     assert first == second and first["texts"][0]["name"] == "one.txt"
 
 
+@pytest.mark.usefixtures("apart")
 def test_the_bundle_carries_the_recipe(tmp_path: Path, tokenizer) -> None:
     rows = vgame.packed(text(tmp_path / "one.txt", 400), tokenizer, length=8)
     model = nn.Sequential(nn.Embedding(tokenizer.get_vocab_size(), 4), nn.Linear(4, tokenizer.get_vocab_size()))
