@@ -42,11 +42,13 @@ docs: $(READY) ## the site, in build/site; a broken link or prose above 100 colu
 	@$(BIN)/python scripts/commands.py --check && $(BIN)/python scripts/costs.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-lint: $(READY) $(NODE_READY) ## style, imports that go one way, types of the public face
+lint: $(READY) $(NODE_READY) ## style, imports that go one way, types of the public face, container files
 	@$(BIN)/ruff check vgame tests scripts && $(BIN)/ruff format --check vgame tests scripts
 	@test ! -x $(PRETTIER) || $(PRETTIER) --check --log-level warn $(SOLIDITY)
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/mypy
+	@$(BIN)/hadolint deploy/Dockerfile
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose.yaml
 
 fmt: $(READY) $(NODE_READY) ## format
 	@$(BIN)/python scripts/reflow.py $(PAGES)

@@ -5,7 +5,8 @@
                                                   # Python 3.11 and pip in its place
 
 anvil comes from the npm packages, in an image made here. Exit code 0: the trainer's claim became final in its
-container, the auditor's root was the same, page and health endpoints answered. 3: there is no container engine.
+container, the auditor's root was the same, page and health endpoints answered. 3: there is no container engine, or it
+has no base image.
 """
 
 from __future__ import annotations
@@ -138,6 +139,9 @@ def main() -> int:
         print("no container engine with compose answers: the container files are only linted", file=sys.stderr)
         return NO_ENGINE
     name, compose = found
+    if not arguments.base and subprocess.run([name, "pull", "--quiet", BASE], stdout=sys.stderr).returncode:
+        print(f"{BASE} cannot be pulled here: the container files are only linted", file=sys.stderr)
+        return NO_ENGINE
     with tempfile.TemporaryDirectory(prefix="vgame-containers-") as folder:
         place = Path(folder)
         build(name, arguments.base, place, arguments.build_option)

@@ -1,0 +1,49 @@
+"""What deploy/ starts are commands that there are. `make lint` checks the files themselves, scripts/containers.py runs
+them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from vgame.cli import app
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+VALUES = {"GAME": "0x" + "11" * 20, "JOB": "22" * 32}
+
+
+def commands() -> dict[str, str]:
+    """Words after `vgame`: of each service, and of the unit's example."""
+    yaml = pytest.importorskip("yaml")
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    found = {name: service["command"] for name, service in services.items() if service["image"] == "vgame"}
+    (found["unit"],) = re.findall(r"^#   ARGUMENTS=(.*)$", (DEPLOY / "vgame@.service").read_text(), re.MULTILINE)
+    return {name: re.sub(r"\$\{(\w+)\}", lambda m: VALUES[m[1]], text) for name, text in found.items()}
+
+
+def test_every_role_has_a_service() -> None:
+    assert set(commands()) == {"trainer", "auditor", "watch", "unit"}
+
+
+@pytest.mark.parametrize("name", ["trainer", "auditor", "watch", "unit"])
+def test_a_service_gives_its_command_what_it_takes(name: str) -> None:
+    words = shlex.split(commands()[name].replace("0x...", VALUES["GAME"]).replace("https://...", "https://example.org"))
+    group = typer.main.get_command(app)
+    context = group.commands[words[0]].make_context(words[0], words[1:])  # an error where an option is not there
+    assert context.params["rpc"] and context.params["game"] == VALUES["GAME"]
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed: the unit is not verified")
+    text = (DEPLOY / "vgame@.service").read_text()
+    (tmp_path / "vgame@.service").write_text(text.replace("/usr/local/bin/vgame", sys.executable))
+    said = subprocess.run(["systemd-analyze", "verify", tmp_path / "vgame@.service"], capture_output=True, text=True)
+    assert (said.returncode, said.stderr) == (0, "")
