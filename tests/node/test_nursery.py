@@ -23,6 +23,11 @@ for start in (nursery.start, spawn):
         role = Role("roots", words, folder / "log", None, lambda event: None, start)
         found.append(role.wait("roots")["roots"])
         role.stop()
+words = ["roots", str(folder / "bundle"), "--mode", "fp32", "--device", "default"]
+start = lambda words, environment, files: nursery.start(words, environment | {"LONG": "x" * 200_000}, files)
+role = Role("roots", words, folder / "log", None, lambda event: None, start)
+assert role.wait("roots")["roots"] == found[0]
+role.stop()
 nursery.stop()
 print(json.dumps(found))
 """

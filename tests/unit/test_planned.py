@@ -22,6 +22,7 @@ from vgame.arithmetic.torch.indexed_matrix import Mirrored, in_place
 from vgame.arithmetic.torch.planned import LIMIT, PlannedTile, plan_product, plan_sum
 from vgame.arithmetic.torch.rounding_test import weigh
 from vgame.arithmetic.workspace import Workspace
+from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.execute.ordinary import Run
 from vgame.execute.places import Memory
@@ -270,3 +271,50 @@ def test_sums_that_an_index_selects(family, shared):
     wanted = torch.tensor(one_hot_words(index, b, 5))
     wrong = int((torch.tensor(words(out)) != wanted).sum())
     assert wrong <= found and (found == 0 or family in ("any bits", "wide", "edges", "cancelling"))
+
+
+def test_after_an_interrupt_another_plan_is_made(digits, monkeypatch):
+    """Who helped with the interrupted step may still write into the memory of the first plan."""
+    executor = executor_of(digits, plans=True)
+    state = executor.initial(digits.state)
+    wanted = [words(t) for t in executor.step(1, state).state]
+    first, calls = executor._plan, list(executor._plan.calls)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    first.calls[5] = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        executor.step(1, state)
+    first.calls[5] = calls[5]
+    assert [words(t) for t in executor.step(1, state).state] == wanted
+    assert executor._plan is not first and first.launch(1, state) is None
+
+
+def test_a_step_that_makes_many_words_is_not_planned():
+    """Few of them live at once."""
+    half, operators = 1 << 19, []
+    for index in range(40):
+        before = Ref(RefClass.STATE, 0) if index == 0 else Ref(RefClass.OPERATOR, index - 1)
+        operators.append(Map(Function.NEG, (half,), (identity_access(before, half),), False))
+    world = World(state=[torch.randn(half)])
+    sources = (Source(Ref(RefClass.OPERATOR, 39), half, False),)
+    executor = Executor(replace(world.program(operators), sources=sources), (), world.scalars, 1)
+    assert words(executor.step(1, world.state).state[0]) == words(world.state[0])
+    assert executor._plan is False
+
+
+def test_a_plan_of_inference_mode_serves_outside(digits):
+    executor = executor_of(digits, plans=True)
+    state = executor.initial(digits.state)
+    with torch.inference_mode():
+        inside = [words(t) for t in executor.step(1, state).state]
+    assert [words(t) for t in executor.step(1, state).state] == inside
+
+
+@pytest.mark.parametrize("plans", [True, False])
+def test_a_state_that_is_not_flat_is_refused(digits, plans):
+    state = [t.clone() for t in digits.state]
+    state[0] = torch.stack([state[0], state[0]], 1)[:, 0]
+    with pytest.raises(VgameError, match="words one after the other are expected"):
+        executor_of(digits, plans=plans).step(1, state)

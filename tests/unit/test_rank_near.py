@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import subprocess
 import sys
 import threading
@@ -126,3 +128,55 @@ def test_ranks_of_other_hosts_share_nothing(monkeypatch, ended):
     monkeypatch.setattr(near, "_host", lambda: 1)
     monkeypatch.setattr(near.os, "getpid", lambda: ended)
     assert all(not rank.gives and not rank.gets for rank in meet(2)), "processes that are not seen here"
+
+
+def test_a_piece_for_two_is_not_written_over_between_their_letters():
+    """The first of them gives it back before the second one's letter is written."""
+
+    class Slow(dict):
+        def items(self):
+            for number, item in enumerate(super().items()):
+                if number == 1 and second.told:
+                    second.expect(0, 8)()
+                yield item
+
+    first, second, third, fourth = meet(4)
+    one, other = (torch.full((8,), n, dtype=torch.int32) for n in (1, 2))
+    first.give({1: one})
+    second.expect(0, 8)()
+    takes = {3: fourth.expect(0, 8), 2: third.expect(0, 8)}
+    first.give({1: one, 2: other, 3: one})
+    second.expect(0, 8)()
+    assert takes[3]().tolist() == [1] * 8 and takes[2]().tolist() == [2] * 8
+
+
+def test_counts_go_round():
+    first, second = meet(2)
+    first.sent[1] = second.expected[0] = near.MOST - 2
+    for n in range(6):
+        take = second.expect(0, 5)
+        first.give({1: torch.full((5,), n, dtype=torch.int32)})
+        assert take().tolist() == [n] * 5
+    assert len(first.blocks) == 1, "a block that was given back is written again"
+
+
+def test_closed_memory_leaves_no_file_and_what_was_taken_can_be_read():
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    first, second = meet(2)
+    take = second.expect(0, 5)
+    first.give({1: torch.arange(5, dtype=torch.int32)})
+    words = take()
+    first.close(), second.close()
+    assert words.tolist() == [0, 1, 2, 3, 4]
+    del first, second, take, words
+    gc.collect()  # a mapping keeps its file
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_no_memory_can_be_had_the_network_carries_all(monkeypatch):
+    def refused(words):
+        raise OSError(27, "File too large")
+
+    monkeypatch.setattr(near, "_memory", refused)
+    assert all(not rank.gives and not rank.gets for rank in meet(2))

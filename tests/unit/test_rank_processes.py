@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from job_files import write
 from rank_processes import ROOT, Ranks, free_port
+from test_rank_runs import wide
 
 import vgame
 from vgame.job.file import read_job_file
@@ -88,6 +89,33 @@ def test_ranks_with_other_bundles_start_nothing(bundles, tmp_path):
     codes, said = Ranks(2, [bundles["short"], bundles["long"]], tmp_path / "run").wait()
     assert codes == [1, 1] and not (tmp_path / "run").exists()
     assert said.count("vgame: ") == 1 and "rank 1 has another bundle" in said, said
+
+
+STOPS = """
+import os, signal, sys
+import vgame.ranks.lead as lead
+from vgame.cli import main
+given, how = lead.given, sys.argv.pop()
+def stopped(group, executor):
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), getattr(signal, how))
+    return given(group, executor)
+lead.given = stopped
+main()
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("SIGSTOP", "gives no sign of life for 5 s"), ("SIGKILL", "died at step 0")])
+def test_a_rank_that_takes_nothing_of_the_first_state_is_named(tmp_path, how, said):
+    """There are more tensors than a rank has letters for another one."""
+    wide().save(tmp_path / "job")
+    (tmp_path / "script.py").write_text(STOPS)
+    words = ["train", str(tmp_path / "job"), "--out", str(tmp_path / "run"), "--timeout", "5", how]
+    ranks = Ranks(2, [tmp_path], tmp_path, line=[str(tmp_path / "script.py"), *words])
+    assert ranks.processes[0].wait(60) == 1
+    ranks.processes[1].kill()
+    _, complaint = ranks.wait()
+    assert "rank 1 (of 2, host " in complaint and said in complaint and "Traceback" not in complaint, complaint
 
 
 OTHER_TORCH = """

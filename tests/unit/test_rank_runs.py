@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rank_groups import LocalGroup, together
 from test_rank_splits import prepared, rows_task
+from torch import nn
 
 import vgame
 from vgame.job.bundle import Bundle
@@ -69,6 +71,50 @@ def test_a_run_is_resumed_by_another_number_of_ranks_and_its_last_state_made_aga
         state.unlink()
     again = run(bundle, tmp_path / "run", 2)  # nothing is kept: executed again from the initial state
     assert again.nearest(2) == 2 and again.load_state(2)
+
+
+def wide() -> Bundle:
+    """Slots that two ranks hold in parts, and more tensors than a mailbox has letters."""
+    torch.manual_seed(2)
+    model = nn.Sequential(*[nn.Linear(40, 40) for _ in range(70)])
+    data = {"x": torch.randn(12, 40)}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    task = vgame.Task(model, lambda m, b: m(b["x"]).square().mean(), optimizer, data, batch=4)
+    return vgame.prepare(vgame.Job(task, steps=4, interval=2, seed=3, schedule=vgame.Constant(lr="0.1")))
+
+
+def test_slots_in_parts_are_gathered_and_looked_at_in_time_only(tmp_path):
+    bundle, kept = wide(), []
+    alone = train(store_of(tmp_path / "alone", bundle), executor_of(bundle, "cpu"))
+
+    def work(group: LocalGroup) -> list[str] | bool:
+        executor = rank_executor(bundle, "cpu", group)
+        assert any(executor.plan.state), "something is split"
+        if group.rank:
+            return follow(executor)
+        leader, store = Leader(bundle, "cpu", executor), store_of(tmp_path / "run", bundle)
+        complaints = []
+
+        def look(late) -> None:
+            with pytest.raises(vgame.VgameError, match="looked at too late") as told:
+                list(late)
+            complaints.append(str(told.value))
+
+        def committed(store, state, losses) -> None:
+            kept.append(state)
+            assert [t.numel() for t in state[:3]] == [s.elements for s in bundle.program.sources[:3]]
+            if len(kept) == 2:
+                look(kept[0])
+
+        train(store, leader, committed=committed)
+        store.release()
+        leader.end()
+        look(kept[1])
+        return complaints
+
+    complaints, followed = together(2, work)
+    assert len(complaints) == 2 and followed is True
+    assert store_of(tmp_path / "run", bundle).roots == alone.roots
 
 
 @pytest.mark.parametrize("world", [2, 4])

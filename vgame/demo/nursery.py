@@ -21,10 +21,9 @@ from contextlib import suppress
 from threading import Lock
 from typing import NoReturn
 
-from vgame.errors import PARENT_VARIABLE
+from vgame.errors import PARENT_VARIABLE, VgameError
 
 MODULE = "vgame.cli"
-LONGEST = 2**16  # bytes of an order
 
 
 class Forked:
@@ -49,6 +48,9 @@ class Forked:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
+    def __del__(self) -> None:
+        os.close(self._handle)
+
     def _signal(self, which: signal.Signals) -> None:
         if self.poll() is None:
             signal.pidfd_send_signal(self._handle, which)
@@ -70,11 +72,17 @@ class Nursery:
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> Forked:
         """`vgame ARGUMENTS` with an environment, and with `files` as its stdin, stdout and stderr."""
-        order = json.dumps([list(arguments), dict(environment)]).encode()
-        assert len(order) <= LONGEST
-        with self._lock:
-            socket.send_fds(self._line, [order], files)
-            pid, handles, _, _ = socket.recv_fds(self._line, 16, 1)
+        order = os.memfd_create("order")  # of any length, which a socket's message is not
+        with open(order, "wb") as file, self._lock:
+            file.write(json.dumps([list(arguments), dict(environment)]).encode())
+            file.flush()
+            try:
+                socket.send_fds(self._line, [b"!"], [*files, order])
+                pid, handles, _, _ = socket.recv_fds(self._line, 16, 1)
+            except OSError as error:
+                raise VgameError(f"the process that starts the roles has ended ({error.strerror})") from None
+        if not handles:
+            raise VgameError("the process that starts the roles has ended")
         return Forked(int(pid), handles[0])
 
     def stop(self) -> None:
@@ -122,12 +130,12 @@ def _never_return(line: socket.socket) -> NoReturn:
 def _serve(line: socket.socket) -> None:
     """Fork a role for each order, until nobody is left to give any."""
     while True:
-        order, files, _, _ = socket.recv_fds(line, LONGEST, 3)
-        if not order:
+        called, files, _, _ = socket.recv_fds(line, 1, 4)
+        if not called:
             return
         if (pid := os.fork()) == 0:
             line.close()
-            _become(*json.loads(order), files)
+            _become(files)
         handle = os.pidfd_open(pid)
         socket.send_fds(line, [str(pid).encode()], [handle])
         for file in (handle, *files):
@@ -137,10 +145,13 @@ def _serve(line: socket.socket) -> None:
                 pass
 
 
-def _become(arguments: list[str], environment: dict[str, str], files: list[int]) -> NoReturn:
+def _become(files: list[int]) -> NoReturn:
     """The command line, as `python -m` would run it."""
     code: object = 1
     try:
+        with open(files.pop(), "rb") as order:
+            order.seek(0)
+            arguments, environment = json.load(order)
         for place, file in enumerate(files):
             os.dup2(file, place)
             os.close(file)

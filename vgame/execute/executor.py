@@ -17,12 +17,13 @@ from vgame.arithmetic.numba import pointwise
 from vgame.arithmetic.torch.indexed_matrix import Mirrored
 from vgame.arithmetic.workspace import keep_pages
 from vgame.commit.mapped import source_of
+from vgame.errors import VgameError
 from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, units_of
 from vgame.execute.kernels import MODES, Correct
 from vgame.execute.layout import signed
 from vgame.execute.memory import refuse_too_large, words_at_once
 from vgame.execute.ordinary import Run
-from vgame.execute.planned import MOST, Planned
+from vgame.execute.planned import MOST, MOST_MADE, Planned
 from vgame.execute.results import Launched, StepResult, Tap
 from vgame.execute.work import refuse_too_long
 from vgame.program.operators import (
@@ -80,8 +81,11 @@ class Executor:
             return self._launch(step, state, tap)
 
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
-        if tap is None and (planned := self._planned(state)):
-            return planned.launch(step, state, self._told if self.watch else None)
+        self._refuse_other(state)
+        while tap is None and (planned := self._planned(state)):
+            if launched := planned.launch(step, state, self._told if self.watch else None):
+                return launched
+            self._plan = None
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
         units, checked = self._units(fuses, tap is not None)
@@ -130,11 +134,23 @@ class Executor:
             return None
         if self._plan is None:
             units, checked = self._units(True)
-            words = sum(t.numel() for t in state), words_at_once(units, self.program.operators, False)
-            self._plan = max(words) <= MOST and Planned(
-                self.program, units, checked, state, self.data, self.constants, self.scalars, self.seed, self._ordinary
-            )
+            operators = self.program.operators
+            words = sum(t.numel() for t in state), words_at_once(units, operators, False)
+            small = max(words) <= MOST and sum(operator.elements for operator in operators) <= MOST_MADE
+            given = state, self.data, self.constants, self.scalars, self.seed
+            with torch.inference_mode(False):
+                self._plan = small and Planned(self.program, units, checked, *given, self._ordinary)
         return self._plan or None
+
+    @staticmethod
+    def _refuse_other(state: Sequence[torch.Tensor]) -> None:
+        """VgameError unless the tensors are flat: loops read words where they stand."""
+        for tensor in state:
+            if tensor.dim() != 1 or not tensor.is_contiguous():
+                raise VgameError(
+                    f"a state tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is given; words one "
+                    "after the other are expected: tensor.contiguous().reshape(-1)"
+                )
 
     def _ordinary(
         self,

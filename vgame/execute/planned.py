@@ -48,6 +48,9 @@ from vgame.system.threads import each, portions
 #: Words of state, and words that live at once in a step, up to which it is planned: beyond, Python's share is small.
 MOST = 1 << 23
 
+#: Words of all outputs of a step, up to which it is planned: a plan holds up to 28 bytes for each.
+MOST_MADE = 1 << 24
+
 #: Computes an operator in the step's ordinary way: (step, state, scalars, outputs, its index) -> flat words.
 Ordinary = Callable[[int, Sequence[torch.Tensor], torch.Tensor, list[Value | None], int], torch.Tensor]
 
@@ -72,6 +75,7 @@ class Planned:
         self.state = [torch.empty_like(tensor) for tensor in state]
         self.finite = np.ones(len(checked), np.bool_)
         self.step, self.memory, self._one_at_a_time = 0, Workspace(), Lock()
+        self.spoilt = False  # a step was interrupted: who helped may still write into this memory
         self.places = Places(len(program.operators), self.state, self.scalars, constants, data)
         self.marks = {index: mark for mark, index in enumerate(checked)}
         self.ends = [self._plan(unit) for unit in units]
@@ -82,18 +86,29 @@ class Planned:
 
     def launch(
         self, step: int, state: Sequence[torch.Tensor], watch: Callable[[Unit, float], None] | None = None
+    ) -> Launched | None:
+        """The step's state, loss and verdict, in memory of their own; None where the plan can be used no more."""
+        with self._one_at_a_time, torch.inference_mode(False), torch.no_grad():
+            if self.spoilt:
+                return None
+            try:
+                return self._launch(step, state, watch)
+            except BaseException:
+                self.spoilt = True
+                raise
+
+    def _launch(
+        self, step: int, state: Sequence[torch.Tensor], watch: Callable[[Unit, float], None] | None
     ) -> Launched:
-        """The step's state, loss and verdict, in memory of their own."""
-        with self._one_at_a_time, torch.no_grad():
-            self.step = step
-            self.scalars.copy_(self.table[step - 1])
-            _copy_all(self.state, state)
-            if watch:
-                self._watched(watch)
-            else:
-                for call in self.calls:
-                    call()
-            return Launched(self._new(state), self.loss.clone(), self.checked, torch.from_numpy(self.finite.copy()))
+        self.step = step
+        self.scalars.copy_(self.table[step - 1])
+        _copy_all(self.state, state)
+        if watch:
+            self._watched(watch)
+        else:
+            for call in self.calls:
+                call()
+        return Launched(self._new(state), self.loss.clone(), self.checked, torch.from_numpy(self.finite.copy()))
 
     def _new(self, state: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """What no operator makes is the tensor that it was."""

@@ -48,9 +48,11 @@ class TorchGroup:
 
     def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
         """Ranks of this host share memory, others the network."""
-        others, near = self._others(), self.near
+        others = self._others()
         self.sent += sum(4 * pieces[q].numel() for q in others)
-        near.give({q: pieces[q] for q in others if q in near.gives and pieces[q].numel()})
+        with self.health.waiting(), self._watched():  # for those who have not read what they were given before
+            near = self.near
+            near.give({q: pieces[q] for q in others if q in near.gives and pieces[q].numel()})
         coming = {q: near.expect(q, sizes[q]) for q in others if q in near.gets and sizes[q]}
         empty = torch.empty(0, dtype=torch.int32)
         far = self._begin(
@@ -85,6 +87,12 @@ class TorchGroup:
             return got
 
         return arrive
+
+    def close(self) -> None:
+        """Nothing is given any more; what was given can still be read."""
+        if "near" in self.__dict__:
+            self.near.close()
+        dist.destroy_process_group(self.group)
 
     def _others(self) -> list[int]:
         return [(self.rank + n) % self.world for n in range(1, self.world)]
@@ -142,6 +150,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
         with signals():
             yield group
         health.stop()
+        group.close()
     except Terminated as error:
         raise health.diagnose(error) from None
     except RankError:

@@ -14,6 +14,7 @@ from typing import overload
 
 import torch
 
+from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.job.bundle import Bundle
 from vgame.ranks.exchange import Group
@@ -58,7 +59,7 @@ class Leader:
     def __init__(self, bundle: Bundle, kind: str, executor: RankExecutor, check: float = 0.0) -> None:
         self.bundle, self.kind, self.executor, self.group = bundle, kind, executor, executor.group
         self.check, self.dice = check, random.SystemRandom()  # no rank knows before which steps will be checked
-        self.version, self.idle = 0, True
+        self.version, self.idle, self.ended = 0, True, False
 
     def initial(self, state: Sequence[torch.Tensor]) -> Shared:
         return self.to_device(state)
@@ -88,6 +89,7 @@ class Leader:
         """A tensor of a state: the newest one, or the one before it."""
         if self.executor.plan.state[tensor] is None:
             return state.parts[tensor]
+        self._look_at(state)
         self._order(GATHER, tensor, state.version)
         whole = self.executor.gathered(tensor, state.parts[tensor])
         assert whole is not None, "rank 0 gathers"
@@ -95,15 +97,25 @@ class Leader:
         return whole
 
     def roots(self, state: Shared) -> list[bytes]:
+        self._look_at(state)
         self._order(ROOTS, 0, state.version)
         roots = self.executor.roots(state.parts)
         self.idle = True
         return roots
 
+    def _look_at(self, state: Shared) -> None:
+        """The others keep the newest state and the one before it, until they are let go."""
+        if self.ended or self.version - state.version > 1:
+            raise VgameError(
+                f"state {state.version} of the ranks is looked at too late: copy what you need of it before the end of "
+                "the next step"
+            )
+
     def end(self, failed: bool = False) -> None:
         """Let the others go. Within a step they can be told nothing; their health will tell them."""
         if self.idle:
             self._order(FAILED if failed else END, 0)
+        self.ended = True
 
     def _order(self, what: int, step: int, version: int = 0, twice: bool = False) -> None:
         self.idle = False
@@ -145,21 +157,25 @@ def _ordered(group: Group) -> torch.Tensor:
 
 
 def give_out(group: Group, executor: RankExecutor, state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Each rank its part of each tensor of a whole state, which rank 0 has."""
+    """Each rank its part of each tensor of a whole state, which rank 0 has; the next one when all have the last one."""
     mine = []
     for tensor, form in zip(state, executor.plan.state, strict=True):
-        parts = [executor.part_of(tensor.cpu(), form, Share(q, group.world)) for q in range(group.world)]
-        sizes = [parts[0].numel()] + [0] * (group.world - 1)
-        group.swap([p.view(torch.int32) for p in parts], sizes)
-        mine.append(parts[0].to(executor.device))
+        shares = [Share(q, group.world) for q in range(group.world)]
+        if form is None:
+            words = [tensor.cpu().reshape(-1).view(torch.int32)] * group.world
+        else:
+            words = [executor.part_of(tensor.cpu(), form, share).view(torch.int32) for share in shares]
+        group.swap(words, [words[0].numel()] + [1] * (group.world - 1))
+        mine.append(words[0].view(tensor.dtype).to(executor.device))
     return mine
 
 
 def given(group: Group, executor: RankExecutor) -> list[torch.Tensor]:
     """This rank's part of the state that rank 0 gives out."""
-    nothing, mine = torch.empty(0, dtype=torch.int32), []
+    ready, nothing, mine = torch.ones(1, dtype=torch.int32), torch.empty(0, dtype=torch.int32), []
     for source in executor.program.sources:
-        words = group.swap([nothing] * group.world, [source.elements] + [0] * (group.world - 1))[0]
+        pieces = [ready] + [nothing] * (group.world - 1)
+        words = group.swap(pieces, [source.elements] + [0] * (group.world - 1))[0]
         part = words.clone() if source.integer else words.clone().view(torch.float32)
         mine.append(part.to(executor.device))
     return mine

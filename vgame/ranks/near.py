@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from mmap import mmap
 
@@ -28,6 +29,9 @@ LETTERS = 256
 EAGER, REST, LONGEST, LOOK = 0.002, 0.0001, 0.02, 0.2
 #: Seconds after which nobody waits any more for the last words of a rank that has ended as it should.
 LEAVING = 1.0
+
+#: Counts go round: letters, and blocks that were given back.
+MOST = 2**31 - 1
 
 NUMBER, TAKEN, BLOCK, LETTER = range(4)  # words of a letter: which it is, which was taken last, the block; their number
 
@@ -48,7 +52,7 @@ class Block:
 
     @property
     def free(self) -> bool:
-        return all(self.words[rank] == count for rank, count in self.given.items())
+        return all(self.words[rank] == count & MOST for rank, count in self.given.items())
 
 
 class Near:
@@ -61,9 +65,9 @@ class Near:
         self.sent, self.expected = Counter[int](), Counter[int]()
         namespace, file, token = _host(), -1, [secrets.randbits(31) for _ in range(4)]
         if namespace and world < HEAD:
-            self.mail = self._new(world * LETTERS * LETTER)
-            self.blocks.clear()  # it is no block
-            file, self.mail.words[: len(token)] = self.mail.file, token
+            with suppress(OSError):  # no memory to share: the network carries all
+                self.mail = _memory(world * LETTERS * LETTER)
+                file, self.mail.words[: len(token)] = self.mail.file, token
         self.told = tell([os.getpid(), namespace, file, *token])
         reads = [q != rank and there == namespace and self._reads(q) for q, (_, there, *_) in enumerate(self.told)]
         self.gets = {q for q in range(world) if reads[q]}
@@ -90,12 +94,6 @@ class Near:
     def _path(self, rank: int, file: int) -> str:
         return f"/proc/{self.told[rank][0]}/fd/{file}"
 
-    def _new(self, words: int) -> Block:
-        file = os.memfd_create("vgame")
-        os.ftruncate(file, 4 * (HEAD + (1 << max(10, (words - 1).bit_length()))))
-        self.blocks.append(Block(file, np.frombuffer(mmap(file, 0), np.int32)))
-        return self.blocks[-1]
-
     def _letter(self, words: np.ndarray, to: int, number: int) -> np.ndarray:
         """A letter in a rank's memory."""
         at = HEAD + (to * LETTERS + number % LETTERS) * LETTER
@@ -106,26 +104,31 @@ class Near:
     def give(self, pieces: dict[int, torch.Tensor]) -> None:
         """Each rank its piece; one for several ranks is written once."""
         written: dict[int, Block] = {}
-        for q, piece in pieces.items():
+        for q, piece in pieces.items():  # all are counted before the first can be given back
             written[id(piece)] = block = written.get(id(piece)) or self._write(piece)
             block.given[q] += 1
+        for q, piece in pieces.items():
             self.sent[q] += 1
             letter = self._letter(self.mail.words, q, self.sent[q])
             self._until(q, lambda letter=letter: letter[NUMBER] == letter[TAKEN])
-            letter[BLOCK] = block.file
-            letter[NUMBER] = self.sent[q]  # last: this processor's stores are seen in their order
+            letter[BLOCK] = written[id(piece)].file
+            letter[NUMBER] = self.sent[q] & MOST  # last: this processor's stores are seen in their order
 
     def _write(self, piece: torch.Tensor) -> Block:
         fitting = [b for b in self.blocks if len(b.words) >= HEAD + piece.numel() and b.free]
-        block = min(fitting, key=lambda b: len(b.words)) if fitting else self._new(piece.numel())
+        if fitting:
+            block = min(fitting, key=lambda b: len(b.words))
+        else:
+            block = _memory(piece.numel())
+            self.blocks.append(block)
         torch.from_numpy(block.words[HEAD : HEAD + piece.numel()]).copy_(piece)
         return block
 
     def expect(self, rank: int, words: int) -> Callable[[], torch.Tensor]:
         """The next piece of another rank, which the answer waits for; given back when nobody holds it any more."""
         self.expected[rank] += 1
-        number, mail = self.expected[rank], self._memory(rank, self.told[rank][2])
-        letter = self._letter(mail, self.rank, number)
+        mail = self._memory(rank, self.told[rank][2])
+        letter, number = self._letter(mail, self.rank, self.expected[rank]), self.expected[rank] & MOST
 
         def take() -> torch.Tensor:
             self._until(rank, lambda: letter[NUMBER] == number)
@@ -136,6 +139,20 @@ class Near:
             return torch.from_numpy(seen)
 
         return take
+
+    def close(self) -> None:
+        """Memory ends with those who look at it, once all letters are read; it is left to the process's end where
+        somebody does not read them."""
+        letters = [self._letter(self.mail.words, q, self.sent[q]) for q in self.gives if self.sent[q]]
+        end = time.monotonic() + LEAVING
+        while any(letter[NUMBER] != letter[TAKEN] for letter in letters):
+            if time.monotonic() > end:
+                return
+            time.sleep(REST)
+        for block in (*self.blocks, *([self.mail] if hasattr(self, "mail") else [])):
+            os.close(block.file)
+        self.blocks.clear()
+        self.seen.clear()
 
     def _until(self, rank: int, done: Callable[[], bool]) -> None:
         """Gone if the other rank has ended, or one that it may wait for."""
@@ -155,8 +172,19 @@ class Near:
         return not os.path.exists(self._path(rank, self.told[rank][2]))
 
 
+def _memory(words: int) -> Block:
+    """Memory of this process for at least so many words. OSError where there is none."""
+    file = os.memfd_create("vgame")
+    try:
+        os.ftruncate(file, 4 * (HEAD + (1 << max(10, (words - 1).bit_length()))))
+        return Block(file, np.frombuffer(mmap(file, 0), np.int32))
+    except BaseException:
+        os.close(file)
+        raise
+
+
 def _give_back(memory: np.ndarray, rank: int) -> None:
-    memory[rank] += 1
+    memory[rank] = (int(memory[rank]) + 1) & MOST
 
 
 def _host() -> int:

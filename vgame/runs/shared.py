@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -64,12 +64,14 @@ def led(group: TorchGroup, bundle: Bundle, kind: str, check: float = 0.0) -> Ite
         _follow(executor)
         yield None
         return
-    leader, failed = Leader(bundle, kind, executor, check), True
+    leader = Leader(bundle, kind, executor, check)
     try:
         yield leader
-        failed = False
-    finally:
-        leader.end(failed)
+    except BaseException:
+        with suppress(RankError):  # what has failed is said, not that the others cannot be told
+            leader.end(failed=True)
+        raise
+    leader.end()
 
 
 def audit_by_all(

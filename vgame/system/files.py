@@ -39,7 +39,7 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None
                 with suppress(OSError):  # some file systems have no locks: what is left there stays
                     fcntl.flock(file, fcntl.LOCK_EX)
                 os.fchmod(descriptor, MODE)
-                file.writelines([data] if isinstance(data, bytes) else data)
+                file.writelines([data] if isinstance(data, bytes | bytearray | memoryview) else data)
                 file.flush()
                 os.fsync(descriptor)
                 os.replace(temporary, path)
@@ -47,7 +47,7 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise VgameError(f"{path} cannot be written: {error.strerror}; nothing was changed") from None
+        raise VgameError(f"{path} cannot be written: {error.strerror or error}; nothing was changed") from None
 
 
 def truncate(path: Path, size: int) -> None:

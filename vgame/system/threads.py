@@ -12,11 +12,11 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, partial
-from threading import Lock
+from queue import SimpleQueue
+from threading import Lock, Thread
 from types import ModuleType
 from typing import TypeVar
 
@@ -70,9 +70,24 @@ def ours() -> Iterator[None]:
         _sharing.reset(token)
 
 
+class _Helpers:
+    """Threads that help whenever they are called. A call cannot be interrupted half done, as one of a
+    ThreadPoolExecutor can: Ctrl-C would leave its locks held."""
+
+    def __init__(self, count: int) -> None:
+        self.calls: SimpleQueue[None] = SimpleQueue()
+        for number in range(count):
+            Thread(target=self._work, name=f"vgame_{number}", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self.calls.get()
+            _help()
+
+
 @cache
-def _helpers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="vgame")
+def _helpers(count: int) -> _Helpers:
+    return _Helpers(count)
 
 
 @contextmanager
@@ -139,11 +154,11 @@ _patient: deque[_Offer] = deque()
 
 
 def _offer(to: deque[_Offer], runs: Sequence[Callable[[], object]]) -> list[_Offer]:
-    offers, pool = [_Offer(run) for run in runs], _helpers(threads() - 1)
+    offers, helpers = [_Offer(run) for run in runs], _helpers(threads() - 1)
     to.extend(offers)
     try:
         for _ in offers:
-            pool.submit(_help)
+            helpers.calls.put(None)
     except BaseException:
         _withdraw(offers)
         raise
