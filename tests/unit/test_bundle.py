@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,16 @@ def test_tensors_come_back_by_place_and_by_the_names_of_earlier_versions(tmp_pat
     ):
         path.write_bytes(data)
         assert all(torch.equal(x, y) for x, y in zip(read_tensors(path, LABELS), TENSORS, strict=True))
+
+
+def test_a_file_is_the_librarys_byte_for_byte() -> None:
+    names = ['"quoted"\\', "b\x00\x1f\x7f\n\t", "é", "\u2028 \ufeff", "\U0001f600", "", "a.b"]
+    labels = [TensorLabel(n, ((), (0, 3), (2, 3))[i % 3], integer=i % 2 == 1) for i, n in enumerate(names)]
+    words = [torch.arange(prod(label.shape), dtype=torch.int32) for label in labels]
+    tensors = [w if label.integer else w.view(torch.float32) for w, label in zip(words, labels, strict=True)]
+    shaped = {key: t.reshape(l.shape) for key, t, l in zip(keys(labels), tensors, labels, strict=True)}
+    assert b"".join(pack_tensors(labels, tensors)) == save(shaped)
+    assert b"".join(pack_tensors([], [])) == save({})
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_sums_that_an_index_selects(family, shared):
     assert wrong <= found and (found == 0 or family in ("any bits", "wide", "edges", "cancelling"))
 
 
-def test_after_an_interrupt_another_plan_is_made(digits, monkeypatch):
+def test_after_an_interrupt_another_plan_is_made(digits):
     """Who helped with the interrupted step may still write into the memory of the first plan."""
     executor = executor_of(digits, plans=True)
     state = executor.initial(digits.state)

@@ -147,7 +147,7 @@ def test_a_run_of_another_job_is_left_alone(bundles, tmp_path):
 
 
 IN_A_GROUP = """
-import sys
+import gc, os, sys, time
 import torch, torch.distributed as dist, vgame
 from vgame.ranks import near
 if sys.argv[2] == "network":
@@ -165,6 +165,14 @@ task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data
 bundle = vgame.prepare(vgame.Job(task, steps=4, interval=2, seed=7))
 run = vgame.train(bundle, sys.argv[1], callbacks=tell, model=model)
 again = vgame.train(bundle, sys.argv[1])  # a run that has ended
+files = len(os.listdir("/proc/self/fd"))
+for _ in range(2):
+    again = vgame.train(bundle, sys.argv[1])
+end = time.monotonic() + 10
+gc.collect()
+while len(os.listdir("/proc/self/fd")) > files:  # the library closes its own later
+    assert time.monotonic() < end, "files are kept"
+    time.sleep(0.1)
 total = torch.tensor([dist.get_rank() + 1])
 dist.all_reduce(total)  # the user's group is as it was
 assert run.root == again.root and total == 3

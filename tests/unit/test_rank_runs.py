@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from torch import nn
 
 import vgame
 from vgame.job.bundle import Bundle
-from vgame.ranks.lead import Leader, follow, rank_executor
+from vgame.ranks.executor import RankExecutor
+from vgame.ranks.lead import Leader, follow, give_out, rank_executor
+from vgame.ranks.split import Split
 from vgame.runs.folder import executor_of, store_of
 from vgame.runs.store import Store
 from vgame.runs.training import train
@@ -115,6 +118,16 @@ def test_slots_in_parts_are_gathered_and_looked_at_in_time_only(tmp_path):
     complaints, followed = together(2, work)
     assert len(complaints) == 2 and followed is True
     assert store_of(tmp_path / "run", bundle).roots == alone.roots
+
+
+def test_a_whole_tensor_is_one_piece_for_all():
+    """So it is written once, whoever reads it."""
+    seen = []
+    group = SimpleNamespace(rank=0, world=4, swap=lambda pieces, sizes: seen.append(len({id(p) for p in pieces})))
+    plan = SimpleNamespace(state=(None, Split(4, 2)))
+    executor = SimpleNamespace(plan=plan, device="cpu", part_of=RankExecutor.part_of)
+    mine = give_out(group, executor, [torch.arange(8.0), torch.arange(8.0)])
+    assert seen == [1, 4] and [t.tolist() for t in mine] == [[*range(8)], [0, 1]]
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -31,6 +31,7 @@ def keys(labels: Sequence[TensorLabel]) -> list[str]:
 
 def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> Iterator[bytes | memoryview]:
     """The content of a file as `safetensors` writes it, piece by piece: one tensor at a time is asked for."""
+    assert len(labels) == len(tensors)
     called, at, header = keys(labels), 0, dict[str, Any]()
     places = sorted(range(len(labels)), key=lambda i: (labels[i].integer, called[i].encode()))
     for i in places:

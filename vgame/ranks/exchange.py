@@ -40,19 +40,20 @@ def exchanged(group: Group, part: torch.Tensor, exchange: Exchange) -> torch.Ten
 
 def gathered(group: Group, part: torch.Tensor, split: Split, whole: int) -> torch.Tensor | None:
     """A tensor of `whole` words on rank 0; None on the others."""
-    words, nothing, shares = part.view(torch.int32), torch.empty(0, dtype=torch.int32), _shares(group)
+    words, nothing, shares = part.view(torch.int32), torch.empty(0, dtype=torch.int32), shares_of(group)
     sizes = [0 if group.rank else share.elements(split, whole) for share in shares]
     got = group.swap([words] + [nothing] * (group.world - 1), sizes)
     return None if group.rank else _along(split, whole, got, shares).view(part.dtype)
 
 
-def _shares(group: Group) -> list[Share]:
+def shares_of(group: Group) -> list[Share]:
+    """Of all ranks."""
     return [Share(rank, group.world) for rank in range(group.world)]
 
 
 def _whole(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     """All parts, joined along the digit."""
-    split, shares = exchange.given, _shares(group)
+    split, shares = exchange.given, shares_of(group)
     sizes = [share.elements(split, exchange.whole) for share in shares]
     return _along(split, exchange.whole, group.swap([words] * group.world, sizes), shares)
 
@@ -64,7 +65,7 @@ def _along(split: Split, whole: int, parts: Sequence[torch.Tensor], shares: Sequ
 
 def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     """Of what each rank has by one digit, what this one needs by the other."""
-    given, wanted, shares = exchange.given, exchange.wanted, _shares(group)
+    given, wanted, shares = exchange.given, exchange.wanted, shares_of(group)
     whole = cells(exchange.whole, given, wanted)
     mine, theirs = (1, 3) if whole[1] == given.digit and given.inner > wanted.inner else (3, 1)
 
@@ -90,7 +91,7 @@ def looked_up(
 ) -> torch.Tensor:
     """Rows of a table of which each rank has a part: [indices, width]; `fill` where there is no such row. Who has a row
     that another rank needs is asked for it; if none does, as mostly, all know it after one exchange."""
-    width, shares = looked.operator.width, _shares(group)
+    width, shares = looked.operator.width, shares_of(group)
     ends = torch.tensor([share.cut(looked.held.digit)[1] * looked.held.inner // width for share in shares])
     begin = shares[group.rank].cut(looked.held.digit)[0] * looked.held.inner // width
     rows, wanted = table.view(torch.int32).view(-1, width), index.long()

@@ -17,9 +17,8 @@ import torch
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.job.bundle import Bundle
-from vgame.ranks.exchange import Group
+from vgame.ranks.exchange import Group, shares_of
 from vgame.ranks.executor import RankExecutor
-from vgame.ranks.split import Share
 
 END, LOAD, STEP, GATHER, ROOTS, FAILED = range(6)
 WORDS = 4  # of an order: what, step or tensor, the version of the state that it is about, whether it is computed twice
@@ -160,11 +159,10 @@ def give_out(group: Group, executor: RankExecutor, state: Sequence[torch.Tensor]
     """Each rank its part of each tensor of a whole state, which rank 0 has; the next one when all have the last one."""
     mine = []
     for tensor, form in zip(state, executor.plan.state, strict=True):
-        shares = [Share(q, group.world) for q in range(group.world)]
         if form is None:
             words = [tensor.cpu().reshape(-1).view(torch.int32)] * group.world
         else:
-            words = [executor.part_of(tensor.cpu(), form, share).view(torch.int32) for share in shares]
+            words = [executor.part_of(tensor.cpu(), form, share).view(torch.int32) for share in shares_of(group)]
         group.swap(words, [words[0].numel()] + [1] * (group.world - 1))
         mine.append(words[0].view(tensor.dtype).to(executor.device))
     return mine

@@ -63,10 +63,11 @@ class Near:
         self.rank, self.world = rank, world
         self.blocks, self.seen = list[Block](), dict[tuple[int, int], np.ndarray]()
         self.sent, self.expected = Counter[int](), Counter[int]()
+        self.mail: Block | None = None
         namespace, file, token = _host(), -1, [secrets.randbits(31) for _ in range(4)]
         if namespace and world < HEAD:
             with suppress(OSError):  # no memory to share: the network carries all
-                self.mail = _memory(world * LETTERS * LETTER)
+                self.mail = _new_block(world * LETTERS * LETTER)
                 file, self.mail.words[: len(token)] = self.mail.file, token
         self.told = tell([os.getpid(), namespace, file, *token])
         reads = [q != rank and there == namespace and self._reads(q) for q, (_, there, *_) in enumerate(self.told)]
@@ -119,7 +120,7 @@ class Near:
         if fitting:
             block = min(fitting, key=lambda b: len(b.words))
         else:
-            block = _memory(piece.numel())
+            block = _new_block(piece.numel())
             self.blocks.append(block)
         torch.from_numpy(block.words[HEAD : HEAD + piece.numel()]).copy_(piece)
         return block
@@ -149,7 +150,7 @@ class Near:
             if time.monotonic() > end:
                 return
             time.sleep(REST)
-        for block in (*self.blocks, *([self.mail] if hasattr(self, "mail") else [])):
+        for block in (*self.blocks, *filter(None, [self.mail])):
             os.close(block.file)
         self.blocks.clear()
         self.seen.clear()
@@ -172,7 +173,7 @@ class Near:
         return not os.path.exists(self._path(rank, self.told[rank][2]))
 
 
-def _memory(words: int) -> Block:
+def _new_block(words: int) -> Block:
     """Memory of this process for at least so many words. OSError where there is none."""
     file = os.memfd_create("vgame")
     try:

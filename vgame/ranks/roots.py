@@ -13,7 +13,7 @@ import torch
 from vgame.commit.merkle import Kind, fold
 from vgame.commit.tensor import tensor_roots
 from vgame.commit.words import LEAF_WORDS, tensor_height
-from vgame.ranks.exchange import Group
+from vgame.ranks.exchange import Group, shares_of
 from vgame.ranks.plan import Form
 from vgame.ranks.split import Share, Split
 
@@ -27,8 +27,8 @@ def shared_roots(group: Group, parts: Sequence[torch.Tensor], state: Sequence[tu
     """The roots of tensors of which this rank has `parts`, on rank 0; nothing on the others. `state`: how each is
     held, and its words."""
     mine = [r for part, (form, words) in zip(parts, state, strict=True) for r in _roots(group, part, form, words)]
-    shares = [Share(q, group.world) for q in range(group.world)]
-    blocks = [[_most(words, share) for share in shares] for _, words in state]
+    cuts = [[_blocks(words, share) for share in shares_of(group)] for _, words in state]
+    blocks = [[high - low for low, high in cut] for cut in cuts]
     said = torch.frombuffer(bytearray(b"".join(mine) or b"\0" * 4), dtype=torch.int32)[: ROOT_WORDS * len(mine)]
     came = [ROOT_WORDS * sum(b[q] for b in blocks) if group.rank == 0 else 0 for q in range(group.world)]
     nothing = torch.empty(0, dtype=torch.int32)
@@ -44,9 +44,9 @@ def shared_roots(group: Group, parts: Sequence[torch.Tensor], state: Sequence[tu
     return roots
 
 
-def _most(words: int, share: Share) -> int:
-    """The blocks that a rank hashes."""
-    return share.width(-(-words // BLOCK))
+def _blocks(words: int, share: Share) -> tuple[int, int]:
+    """[low, high): the blocks that a rank hashes."""
+    return share.cut(-(-words // BLOCK))
 
 
 def _roots(group: Group, part: torch.Tensor, form: Form, words: int) -> list[bytes]:
@@ -61,14 +61,13 @@ def _roots(group: Group, part: torch.Tensor, form: Form, words: int) -> list[byt
 
 def _range(group: Group, part: torch.Tensor, form: Form, words: int) -> torch.Tensor:
     """The words of this rank's blocks, which follow each other."""
-    ranges = []
-    for q in range(group.world):
-        low, high = Share(q, group.world).cut(-(-words // BLOCK))
+    shares, ranges = shares_of(group), []
+    for share in shares:
+        low, high = _blocks(words, share)
         ranges.append((min(BLOCK * low, words), min(BLOCK * high, words)))
     mine = ranges[group.rank]
     if form is None:
         return part[slice(*mine)]
-    shares = [Share(q, group.world) for q in range(group.world)]
     if words == form.digit * form.inner:  # parts follow each other
         held = [tuple(d * form.inner for d in share.cut(form.digit)) for share in shares]
         low = held[group.rank][0]
