@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -67,22 +68,50 @@ def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, st
     assert hashed(tmp_path, "none") == right[1]
 
 
+@pytest.mark.parametrize("beside", ["called_loop.py", "tables/called_loop.py"])
 def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "caller_loop.py").write_text(
+    loops, called = tmp_path / "loops", tmp_path / beside
+    for folder in (loops, called.parent):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.syspath_prepend(folder)
+    (loops / "caller_loop.py").write_text(
         "from called_loop import f\nfrom vgame.system.jit import compiled_loop\ng = compiled_loop()(lambda x: f(x))\n"
     )
     for factor in (10, 20):
-        (tmp_path / "called_loop.py").write_text(
-            f"from vgame.system.jit import compiled_loop\nf = compiled_loop()(lambda x: {factor} * x)\n"
-        )
-        (tmp_path / ".#called_loop.py").unlink(missing_ok=True)
-        (tmp_path / ".#called_loop.py").symlink_to(f"{factor}")  # as an editor locks a file
+        called.write_text(f"from vgame.system.jit import compiled_loop\nf = compiled_loop()(lambda x: {factor} * x)\n")
+        locked = called.parent / ".#called_loop.py"
+        locked.unlink(missing_ok=True)
+        locked.symlink_to(f"{factor}")  # as an editor locks a file
         for _ in range(2):
             for name in ("caller_loop", "called_loop"):
                 sys.modules.pop(name, None)
             loop = importlib.import_module("caller_loop").g
             assert loop(3) == 3 * factor
     assert sum(loop.stats.cache_hits.values()) == 1
+
+
+ELEMENTARY = """
+import json
+import numpy as np
+from vgame.arithmetic.functions import Function
+from vgame.arithmetic.numba.elementary import LOOPS, evaluate
+
+x = np.linspace(-3, 3, 64, dtype=np.float32)
+words = [evaluate(f, x).view(np.uint32).tolist() for f in (Function.SIN, Function.COS)]
+print(json.dumps([words, [sum(LOOPS[f].stats.cache_hits.values()) for f in (Function.SIN, Function.COS)]]))
+"""
+
+
+def test_elementary_functions_are_compiled_by_one_process_each(tmp_path: Path) -> None:
+    """The loops of all functions are one function's, with another one in its closure."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command, found = [sys.executable, "-B", "-c", ELEMENTARY], []
+    for _ in range(2):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    (words, hits), (again, later) = found
+    assert (hits, later) == ([0, 0], [1, 1]) and words == again
+    assert words[0] != words[1]

@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,16 +16,19 @@ from numba.core.caching import FunctionCache
 class _Cache(FunctionCache):
     """numba's, but a full disk or a damaged file ends nobody: a bond may be at stake.
 
-    And numba looks whether the loop's own file has changed, though the loop holds what it calls in other files: here
-    they are all files of its folder and of the folder above (tables, codes). Loops take nothing from elsewhere.
+    And numba looks whether the loop's own file has changed, though the loop holds what it calls and the tables that it
+    reads in other files: here they are all files of the folder above its own, and below that. Loops take nothing from
+    elsewhere.
     """
 
     def __init__(self, function: Callable) -> None:
         super().__init__(function)
-        folder = Path(function.__code__.co_filename).parent
-        # an editor's are hidden
-        files = [p for place in (folder.parent, folder) for p in sorted(place.glob("[!.]*.py"))]
-        self._cache_file._source_stamp = [(p.name, p.stat().st_mtime_ns, p.stat().st_size) for p in files]
+        self._cache_file._source_stamp = _stamp(str(Path(function.__code__.co_filename).parent.parent))
+
+    def _index_key(self, signature: Any, codegen: Any) -> Any:
+        """numba's has the values in a closure, which for a loop that calls another one differ in every process. Here
+        the name says which loop it is, and the stamp that its sources are the same."""
+        return signature, codegen.magic_tuple(), self._py_func.__qualname__, self._py_func.__code__.co_code
 
     def load_overload(self, *args: Any) -> Any:
         try:
@@ -37,6 +41,18 @@ class _Cache(FunctionCache):
     def save_overload(self, *args: Any) -> None:
         with suppress(Exception):  # it reads the index again
             super().save_overload(*args)
+
+
+def _stamp(folder: str) -> list[tuple[str, int, int]]:
+    """Of the sources in a folder, and below it; an editor's are hidden."""
+    found = []
+    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+        if entry.is_dir() and entry.name != "__pycache__":
+            found += _stamp(entry.path)
+        elif entry.name.endswith(".py") and not entry.name.startswith("."):
+            stat = entry.stat()
+            found.append((entry.path, stat.st_mtime_ns, stat.st_size))
+    return found
 
 
 def compiled_loop(**options: Any) -> Callable[[Callable], Any]:

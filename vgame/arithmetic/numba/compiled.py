@@ -6,8 +6,7 @@ In: the storage of tensors as flat arrays, with strides. Out: the words that the
 
 Large loops are shared by threads (vgame/system/threads.py); none of them holds the interpreter's lock. `fastmath` is on
 for `add` only, and there only `reassoc`: sums that any order gives exactly, or whose bound holds in any order. A loop
-takes nothing from beyond this folder and the one above, so the compiler's cache notices every change
-(vgame/system/jit.py).
+takes nothing from beyond vgame/arithmetic, so the compiler's cache notices every change (vgame/system/jit.py).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
 from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
 from vgame.arithmetic.elementary_tables import ERF_Q, EXP_Q, LN2_HI, LN2_LO, LOG2E, LOG_Q, SINPI_Q
 from vgame.arithmetic.functions import Function
+from vgame.system.jit import compiled_loop
 from vgame.system.threads import share
 
 CHUNK = 1 << 15  # elements per pass: they stay in the cache
@@ -166,18 +167,17 @@ def cos(x):
 
 
 def _loop(value: Callable) -> Callable:
-    """out[i] = value(x[i]). Compiled at the first call (0.2 s) and not cached: a cache would not see the tables
-    change."""
+    """out[i] = value(x[i])."""
 
-    @njit(nogil=True, error_model="numpy")
     def run(x, out):
         for i in range(x.size):
             out[i] = value(x[i])
 
-    return run
+    run.__qualname__ = f"loop_of_{value.__name__}"  # what the compiler's cache knows it by
+    return compiled_loop(error_model="numpy")(run)
 
 
-@njit(nogil=True)
+@compiled_loop()
 def _patch(words, out, at, exact):
     """out[i] = exact[k] where words[i] = at[k]. The loop that only asks whether there is one is a vector loop."""
     for k in range(at.size):

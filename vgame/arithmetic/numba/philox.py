@@ -14,6 +14,7 @@ from vgame.arithmetic.reference.philox import (
     SHUFFLE_ROUNDS,
     WEYL_INCREMENTS,
 )
+from vgame.system.jit import compiled_loop
 
 M0, M1 = map(np.uint64, MULTIPLIERS)
 W0, W1 = map(np.uint32, WEYL_INCREMENTS)
@@ -34,7 +35,7 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
-@njit(nogil=True)
+@compiled_loop()
 def fill_words(out, operator, step_low, step_high, k0, k1):
     """out[e] = word e mod 4 of counter (e div 4, operator, step)."""
     for block in range((out.size + 3) // 4):
@@ -43,7 +44,7 @@ def fill_words(out, operator, step_low, step_high, k0, k1):
             out[4 * block + lane] = words[lane]
 
 
-@njit(nogil=True)
+@compiled_loop()
 def fill_shuffle(out, first, population, k0, k1):
     """out[i] = swap-or-not image of position first + i within its epoch (docs/formats.md section 5)."""
     for i in range(out.size):
