@@ -10,3 +10,9 @@ import pytest
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another device's process begins at once; it is that device (tests/node/test_nursery.py)."""
     monkeypatch.setattr("vgame.runs.own_process.subprocess", forked)
+
+
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that audit parts of a run begin at once."""
+    monkeypatch.setattr("vgame.runs.worker.subprocess", forked)

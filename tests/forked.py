@@ -29,10 +29,10 @@ LONGEST = 2**20  # bytes of an order
 
 class Popen(subprocess.Popen):
     """A process is forked twice, and its parent ends at once; so it is handed to this process, which can wait for
-    it. `file_size`: no file may become larger, as on a disk that is full."""
+    it. `file_size`: no file may become larger, as on a disk that is full; `session`: it begins one."""
 
-    def __init__(self, args: Sequence[str], *, file_size: int | None = None, **how: Any) -> None:
-        self.file_size = file_size
+    def __init__(self, args: Sequence[str], *, file_size: int | None = None, session: bool = False, **how: Any) -> None:
+        self.limits = file_size, session
         super().__init__(args, **how)
 
     def _execute_child(
@@ -42,7 +42,7 @@ class Popen(subprocess.Popen):
         assert args[0] == sys.executable and not (preexec_fn or pass_fds or shell)
         files = [own if file == -1 else file for own, file in enumerate((p2cread, c2pwrite, errwrite))]
         environment = dict(os.environ if env is None else env)
-        order = json.dumps([list(map(str, args[1:])), str(cwd or os.getcwd()), environment, self.file_size])
+        order = json.dumps([list(map(str, args[1:])), str(cwd or os.getcwd()), environment, *self.limits])
         with LOCK:
             socket.send_fds(line := server(), [order.encode()], files)
             self.pid = int(line.recv(32))
@@ -86,10 +86,9 @@ def serve(line: socket.socket) -> None:
     """A process for each order, until nobody is left to give any."""
     import torch.distributed
 
-    from vgame.demo.nursery import _compile, _load
+    from vgame.demo.nursery import _load
 
     _load()
-    _compile()
     assert threading.active_count() == 1 and torch.distributed.is_available()
     while True:
         order, files, _, _ = socket.recv_fds(line, LONGEST, 3)
@@ -110,9 +109,11 @@ def serve(line: socket.socket) -> None:
 
 
 def become(
-    words: list[str], folder: str, environment: dict[str, str], file_size: int | None, files: list[int]
+    words: list[str], folder: str, environment: dict[str, str], file_size: int | None, session: bool, files: list[int]
 ) -> NoReturn:
     """What `python WORDS` would do in a folder."""
+    if session:
+        os.setsid()
     for place, file in enumerate(files):
         os.dup2(file, place)
         os.close(file)

@@ -27,6 +27,8 @@ from vgame.runs.local import link_bundle
 from vgame.runs.prepare import prepare
 from vgame.system.progress import Reporter
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
 ROOT = Path(__file__).resolve().parents[2]
 REPORTER = Reporter(json_lines=True)
 

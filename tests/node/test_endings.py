@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked
 import pytest
 from chains import wait_until
 
@@ -43,10 +44,8 @@ def role(session: int, name: str) -> int | None:
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen]:
     """A demonstration that has come to its first scene."""
-    process = subprocess.Popen(
-        [*DEMO, str(tmp_path / "report.html")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = forked.Popen([*DEMO, str(tmp_path / "report.html")], text=True, session=True, **pipes)
     assert wait_until(lambda: role(process.pid, "trainer") or process.poll() is not None, 120)
     assert len(family(process.pid)) >= 5  # it, the chain, the nursery, both roles
     yield process

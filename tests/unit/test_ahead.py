@@ -6,7 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-import forked
 import pytest
 from audited_runs import bundle
 
@@ -16,11 +15,7 @@ from vgame.runs.folder import executor_of, open_run
 from vgame.runs.history import History
 from vgame.runs.worker import WorkerProcess
 
-
-@pytest.fixture(autouse=True)
-def workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They begin at once."""
-    monkeypatch.setattr("vgame.runs.worker.subprocess", forked)
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import sys
 import threading
 from pathlib import Path
 
-import forked
 import pytest
 from audited_runs import bundle, cheat
 from logged_runs import job, trained_on
@@ -26,11 +25,7 @@ from vgame.runs.parallel_audit import chance, parts_of
 from vgame.runs.prepare import prepare
 from vgame.runs.worker import WorkerProcess as _Worker
 
-
-@pytest.fixture(autouse=True)
-def workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They begin at once."""
-    monkeypatch.setattr("vgame.runs.worker.subprocess", forked)
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 @pytest.fixture(scope="module")

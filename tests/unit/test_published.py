@@ -161,6 +161,7 @@ def test_only_what_is_needed_is_fetched(run: Path, serve: Serve) -> None:
     assert [n for n in server.asked if n.startswith("job")] == ["job/spec.json"]  # it has not changed
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_by_workers(run: Path, serve: Serve, tmp_path: Path) -> None:
     assert vgame.audit(serve(run).url, workers=2, record=tmp_path / "record") == vgame.audit(run)
 

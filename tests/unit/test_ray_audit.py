@@ -3,6 +3,7 @@ process's."""
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -83,49 +84,11 @@ def test_the_same_word_and_killed_tasks_cost_their_part(run: Path, address: str)
     assert not ray.is_initialized()
 
 
-def test_the_lowest_difference_is_told(run: Path, tmp_path: Path, address: str) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "copy"))
-    cheat(copy, (3, 5))
-    one, many = vgame.audit(copy), vgame.audit(copy, ray=address, record=tmp_path / "record")
-    assert not many.match and (one.differs, one.mine) == (many.differs, many.mine)
-    assert len((tmp_path / "record").read_text().splitlines()) == 2
-
-
-def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, address: str) -> None:
-    record, done = tmp_path / "record", []
-    with pytest.raises(vgame.Cancelled):
-        vgame.audit(
-            run, ray=address, record=record, progress=lambda *told: done.append(told), cancel=lambda: len(done) > 1
-        )
-    known = len(record.read_text().splitlines())
-    assert 2 <= known < 6
-    done.clear()
-    assert vgame.audit(run, ray=address, record=record, progress=lambda *told: done.append(told)).match
-    assert done[-1][1:3] == (6 - known, 6 - known)
-
-
-def test_another_vgame_there(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    init = worker.Given.__init__
-    monkeypatch.setattr(worker.Given, "__init__", lambda self, *given: init(self, *given, vgame="0.0.9 (00000000)"))
-    with pytest.raises(
-        vgame.VgameError, match=r"the worker on \S+ has vgame .*, the audit has 0\.0\.9 \(00000000\): install"
-    ):
-        vgame.audit(run, ray=address)
-
-
 def test_another_ray(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "__version__", "1.0.0")
     with pytest.raises(vgame.VgameError, match=r"no cluster that this Ray 1\.0\.0 can use: Version mismatch"):
         vgame.audit(run, ray=address)
     assert not ray.is_initialized()
-
-
-def test_a_run_that_is_not_there_for_the_cluster(run: Path, tmp_path: Path, address: str) -> None:
-    given = worker.Given(str(tmp_path / "elsewhere"), 6, "", "default")
-    with ray_workers.cluster(address) as (cores, make):
-        assert cores == 2
-        with pytest.raises(vgame.VgameError, match="elsewhere is not the folder of a run"):
-            make(given).audit((1, 1))
 
 
 @pytest.mark.parametrize("bad", ["127.0.0.1:1", "nowhere", "127.0.0.1:0", "127.0.0.1:99999", "", "ray://x"])
@@ -135,3 +98,48 @@ def test_an_address_that_is_none(run: Path, tmp_path: Path, bad: str) -> None:
     ):
         vgame.audit(run, ray=bad, record=tmp_path / "record")
     assert not (tmp_path / "record").exists()
+
+
+class TestConnected:
+    """What a process does that has its own connection, which stays: workers that are there are used again."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    def connection(self, address: str) -> Iterator[None]:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        yield
+        assert ray.is_initialized()
+        ray.shutdown()
+
+    def test_the_lowest_difference_is_told(self, run: Path, tmp_path: Path, address: str) -> None:
+        copy = Path(shutil.copytree(run, tmp_path / "copy"))
+        cheat(copy, (3, 5))
+        one, many = vgame.audit(copy), vgame.audit(copy, ray=address, record=tmp_path / "record")
+        assert not many.match and (one.differs, one.mine) == (many.differs, many.mine)
+        assert len((tmp_path / "record").read_text().splitlines()) == 2
+
+    def test_a_stopped_audit_goes_on(self, run: Path, tmp_path: Path, address: str) -> None:
+        record, done = tmp_path / "record", []
+        with pytest.raises(vgame.Cancelled):
+            vgame.audit(
+                run, ray=address, record=record, progress=lambda *told: done.append(told), cancel=lambda: len(done) > 1
+            )
+        known = len(record.read_text().splitlines())
+        assert 2 <= known < 6
+        done.clear()
+        assert vgame.audit(run, ray=address, record=record, progress=lambda *told: done.append(told)).match
+        assert done[-1][1:3] == (6 - known, 6 - known)
+
+    def test_another_vgame_there(self, run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        init = worker.Given.__init__
+        monkeypatch.setattr(worker.Given, "__init__", lambda self, *given: init(self, *given, vgame="0.0.9 (00000000)"))
+        with pytest.raises(
+            vgame.VgameError, match=r"the worker on \S+ has vgame .*, the audit has 0\.0\.9 \(00000000\): install"
+        ):
+            vgame.audit(run, ray=address)
+
+    def test_a_run_that_is_not_there_for_the_cluster(self, run: Path, tmp_path: Path, address: str) -> None:
+        given = worker.Given(str(tmp_path / "elsewhere"), 6, "", "default")
+        with ray_workers.cluster(address) as (cores, make):
+            assert cores == 2
+            with pytest.raises(vgame.VgameError, match="elsewhere is not the folder of a run"):
+                make(given).audit((1, 1))

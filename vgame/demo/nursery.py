@@ -103,25 +103,11 @@ def _load() -> None:
     import vgame.runs.training  # noqa: F401
 
 
-def _compile() -> None:
-    """Loops of a usual program that numba keeps on no disk. They ask no library for anything."""
-    import numpy as np
-
-    from vgame.arithmetic.functions import Function
-    from vgame.arithmetic.numba.elementary import evaluate
-    from vgame.arithmetic.numba.philox import fill_shuffle
-
-    fill_shuffle(np.empty(1, np.int32), 0, 2, 0, 0)
-    for function in (Function.EXP, Function.LOG):
-        evaluate(function, np.zeros(1, np.float32))
-
-
 def _never_return(line: socket.socket) -> NoReturn:
     """Nothing of what the parent would do afterwards is done here, whatever happens."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _compile()
         _serve(line)
     finally:
         os._exit(0)
