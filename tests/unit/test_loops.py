@@ -72,6 +72,7 @@ def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, st
 def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(
     beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache looks at seconds
     loops, called = tmp_path / "loops", tmp_path / beside
     for folder in (loops, called.parent):
         folder.mkdir(exist_ok=True)
