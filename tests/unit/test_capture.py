@@ -212,9 +212,7 @@ def test_a_loss_is_one_float(loss) -> None:
 # ---- the same program every time ----
 
 TRACE = """
-import sys
 from vgame.tasks import digits
-from vgame.execute.executor import Executor
 from vgame.program.lower import lower_task
 from vgame.program.schedule import Schedule
 print(lower_task(digits.task(), Schedule(lr="0.1"), 3).program.root.hex())
