@@ -116,10 +116,11 @@ def become(
     """What `python WORDS` would do in a folder."""
     if session:
         os.setsid()
+    sys.stdin = sys.stdout = sys.stderr = None  # some close their files when they go
     for place, file in enumerate(files):
         os.dup2(file, place)
         os.close(file)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - to the end
+    sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate("rww"))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if file_size is not None:  # the interpreter ignores the signal
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, resource.RLIM_INFINITY))

@@ -16,6 +16,7 @@ import json, sys
 from pathlib import Path
 from vgame.demo.nursery import Nursery
 from vgame.demo.processes import Role, spawn
+sys.stdout = open(1, "w")  # as who runs this in another program may have it; it closes its file when it is replaced
 nursery, folder, found = Nursery(), Path(sys.argv[1]), []
 for start in (nursery.start, spawn):
     for device in ("default", "compatible"):

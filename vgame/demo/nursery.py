@@ -138,10 +138,11 @@ def _become(files: list[int]) -> NoReturn:
         with open(files.pop(), "rb") as order:
             order.seek(0)
             arguments, environment = json.load(order)
+        sys.stdin = sys.stdout = sys.stderr = None  # some close their files when they go
         for place, file in enumerate(files):
             os.dup2(file, place)
             os.close(file)
-        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - to the end
+        sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate("rww"))  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(environment | {PARENT_VARIABLE: str(os.getppid())})
