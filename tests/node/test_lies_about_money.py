@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
+import forked
 import pytest
 from frauds import SETUP
 from lying import LIE, SPEC, Truth, chain_one, table
@@ -166,7 +166,7 @@ except EndpointError as error:
 
 def test_lists_in_lists_do_not_end_the_process() -> None:
     with served(DeepProxy, "") as (_, url):
-        run = subprocess.run([sys.executable, "-c", ASK, url], capture_output=True, text=True, timeout=120)
+        run = forked.run([sys.executable, "-c", ASK, url])
     assert run.returncode == 0 and "answers what cannot be read" in run.stdout, (run.returncode, run.stdout)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 from chains import wait_until
 
 from vgame.chain.connection import Chain
@@ -22,7 +23,7 @@ time.sleep(600)
 
 def test_the_processes_of_a_killed_demonstration_end(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DEMO, str(tmp_path / "log")]
-    demo = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    demo = forked.Popen(command, stdout=subprocess.PIPE, text=True)
     chain = Chain(demo.stdout.readline().strip())
 
     def gone() -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import forked
 from scene import Scene
 
 from vgame.chain.deployment import record
@@ -56,6 +57,6 @@ def test_the_page_is_served_until_it_is_interrupted(some_scene: Scene, tmp_path:
 
 def test_where_there_is_no_game_it_says_so(some_scene: Scene, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vgame.cli", "watch", "--rpc", some_scene.chain.url, "--game", "0x" + "11" * 20]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = forked.run(command, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("vgame: the code at 0x1111")
     assert done.stderr.count("\n") == 1

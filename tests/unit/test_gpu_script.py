@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from small_programs import World
@@ -23,7 +23,7 @@ without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 
 @without_gpu
 def test_make_gpu_without_one() -> None:
-    run = subprocess.run([sys.executable, str(ROOT / "scripts/gpu.py")], cwd=ROOT, capture_output=True, text=True)
+    run = forked.run([sys.executable, str(ROOT / "scripts/gpu.py")], cwd=ROOT)
     assert run.returncode == 1
     assert run.stderr.strip() == "make gpu needs a CUDA GPU, and torch finds none; nothing was checked"
 

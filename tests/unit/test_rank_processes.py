@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from job_files import write
 from rank_processes import ROOT, Ranks, free_port
@@ -195,12 +196,7 @@ def test_vgame_train_in_a_process_group(tmp_path, by):
 def test_an_address_where_nobody_is(bundles, tmp_path):
     line = ["-m", "vgame", "train", str(bundles["short"]), "--out", str(tmp_path / "run"), "--timeout", "1"]
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RANK": "1"}
-    done = subprocess.run(
-        [sys.executable, *line],
-        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = forked.run([sys.executable, *line], env=os.environ | environment | {"PYTHONPATH": str(ROOT)})
     told = [line for line in done.stderr.splitlines() if line.startswith("vgame: ")]
     assert done.returncode == 1 and len(told) == 1 and not (tmp_path / "run").exists()
     assert "no group of 2 ranks came together at 127.0.0.1:" in told[0] and "within 1 s" in told[0]
