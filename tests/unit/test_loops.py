@@ -8,9 +8,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from vgame.system.jit import compiled_loop
 
 LOOP = """
 import resource, signal, sys, tempfile
@@ -91,6 +94,13 @@ def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(
             loop = importlib.import_module("caller_loop").g
             assert loop(3) == 3 * factor
     assert sum(loop.stats.cache_hits.values()) == 1
+
+
+def test_loops_that_hold_other_numbers_are_other_loops() -> None:
+    def times(factor: int) -> Callable[[int], int]:
+        return compiled_loop()(lambda x: factor * x)
+
+    assert [times(factor)(3) for factor in (10, 20, 10)] == [30, 60, 30]
 
 
 ELEMENTARY = """

@@ -26,9 +26,12 @@ class _Cache(FunctionCache):
         self._cache_file._source_stamp = _stamp(str(Path(function.__code__.co_filename).parent.parent))
 
     def _index_key(self, signature: Any, codegen: Any) -> Any:
-        """numba's has the values in a closure, which for a loop that calls another one differ in every process. Here
-        the name says which loop it is, and the stamp that its sources are the same."""
-        return signature, codegen.magic_tuple(), self._py_func.__qualname__, self._py_func.__code__.co_code
+        """numba's has what a closure holds, and another loop differs in every process: here it is its name, for the
+        stamp says that its sources are the same."""
+        function = self._py_func
+        held = [cell.cell_contents for cell in function.__closure__ or ()]
+        names = tuple(getattr(value, "__name__", value) for value in held)
+        return signature, codegen.magic_tuple(), function.__qualname__, function.__code__.co_code, names
 
     def load_overload(self, *args: Any) -> Any:
         try:
