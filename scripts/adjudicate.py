@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -35,7 +34,6 @@ from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import JobFile, read_job_file
 from vgame.program.operators import ArgMax, Contract, Operator, ReduceMax, RefClass, operand_refs
-from vgame.runs import history as histories
 from vgame.runs.history import History
 from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
@@ -123,8 +121,6 @@ def draw(operators: tuple[Operator, ...], random: Random) -> dict[str, list[tupl
 
 # ---- one job ----
 
-BOUND = histories.CACHE_BYTES  # what a history keeps unless it is told otherwise
-
 
 def step_of(bundle: Bundle, folder: Path) -> StepOnChain:
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode)
@@ -134,7 +130,6 @@ def step_of(bundle: Bundle, folder: Path) -> StepOnChain:
 def keep(step: StepOnChain, chosen: set[int]) -> None:
     """Compute the trace, then every tensor that the chosen operators read or write, in one execution of the step
     each."""
-    histories.CACHE_BYTES = BOUND  # the trace keeps nothing
     assert len(step.trace.levels[0]) == step.history.operators
     wanted = {
         r.index
@@ -142,7 +137,7 @@ def keep(step: StepOnChain, chosen: set[int]) -> None:
         for r, _, _ in operand_refs(step.history.program.operators[i])
         if r.cls is RefClass.OPERATOR
     }
-    histories.CACHE_BYTES = 1 << 40
+    step.history.room = 1 << 40
     step.history.outputs(STEP, wanted | chosen)
 
 
@@ -232,8 +227,6 @@ def main() -> int:
         help="ResNet-50 and GPT-2 too: a quarter of an hour, 9 GB of memory, transformers",
     )
     arguments = parser.parse_args()
-    # the elements of an operator share their operands
-    histories.tensor_tree = lru_cache(maxsize=8)(histories.tensor_tree)
     wrong: list[str] = []
     for name in arguments.jobs or [*SMALL, *(FULL if arguments.full else ())]:
         with tempfile.TemporaryDirectory() as folder:

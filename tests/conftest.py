@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import forked
 import pytest
+
+gc.set_threshold(100_000)  # torch is 300,000 objects, and every captured graph thousands that refer to each other
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -91,6 +92,8 @@ def serve(line: socket.socket) -> None:
     from vgame.demo.nursery import _load
 
     _load()
+    gc.set_threshold(100_000)
+    gc.freeze()  # a child that never looks at these objects shares their memory
     assert threading.active_count() == 1 and torch.distributed.is_available()
     while True:
         order, files, _, _ = socket.recv_fds(line, LONGEST, 3)

@@ -36,6 +36,20 @@ def test_outputs_are_kept_within_the_bound(tmp_path: Path, monkeypatch: pytest.M
     assert all(small.words(1, i) == whole[1, i].numpy().tobytes() for i in range(len(everything)))
 
 
+def test_outputs_of_a_few_steps_are_kept(tmp_path: Path) -> None:
+    """A history may serve a hundred disputes; each is about one step."""
+    job = JobFile(
+        model="vgame.tasks.digits:task", args={"batch": 4}, seed=1, steps=9, interval=9, schedule={"lr": "0.1"}
+    )
+    bundle = prepare(job)
+    history = History(Store(tmp_path, bundle), Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed))
+    for step in range(1, 10):
+        history.trace(step)
+    assert {step for step, _ in history._outputs} == {6, 7, 8, 9} and len(history._outputs) == 4 * history.operators
+    assert history._cached == history.room == sum(4 * t.numel() for t in history._outputs.values())
+    assert history.words(1, 0) and {step for step, _ in history._outputs} >= {1, 7, 8, 9}
+
+
 WORDS = 1 << 24
 CHILD = r"""
 import re, sys, tempfile, torch

@@ -7,6 +7,7 @@ vendor's libraries read from the environment they read at their first product.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -108,6 +109,7 @@ def _never_return(line: socket.socket) -> NoReturn:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        gc.freeze()  # roles share the memory of these objects: Python's garbage collector would write to all of them
         _serve(line)
     finally:
         os._exit(0)

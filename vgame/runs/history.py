@@ -28,6 +28,7 @@ from vgame.runs.training import State, Stepper, advance, state_at
 PROOF_TYPE = "(bytes,bytes,bytes32[],(bytes,bytes32[],bytes32[])[])"
 OpeningTuple = tuple[bytes, list[bytes], list[bytes]]
 CACHE_BYTES = 512 * 2**20
+CACHED_STEPS = 4  # operator outputs of this many steps: each dispute is about one
 
 
 class _Enough(Exception):
@@ -49,6 +50,8 @@ class History:
         self._segments: dict[int, list[bytes]] = {}
         self._outputs: OrderedDict[tuple[int, int], torch.Tensor] = OrderedDict()
         self._cached = 0  # bytes of them
+        whole = sum(op.elements * 4 for op in self.program.operators)
+        self.room = min(CACHE_BYTES, CACHED_STEPS * whole)  # for outputs
 
     # ---- states ----
 
@@ -123,11 +126,11 @@ class History:
         return self._traces[step]
 
     def _cache(self, step: int, operator: int, output: torch.Tensor) -> None:
-        if (step, operator) in self._outputs or output.numel() * 4 > CACHE_BYTES:
+        if (step, operator) in self._outputs or output.numel() * 4 > self.room:
             return
         self._outputs[step, operator] = _own(output)
         self._cached += output.numel() * 4
-        while self._cached > CACHE_BYTES:
+        while self._cached > self.room:
             self._cached -= self._outputs.popitem(last=False)[1].numel() * 4
 
     def outputs(self, step: int, wanted: Iterable[int]) -> dict[int, torch.Tensor]:
