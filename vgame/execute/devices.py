@@ -52,8 +52,8 @@ def find(name: str) -> Device:
 
 
 def prepare_environment(name: str) -> None:
-    """For a process that is vgame's own: set what the vendor's libraries read when they are loaded; and Python looks
-    less often for objects that refer to each other, which it does several times while it loads torch's 300,000."""
+    """For a process that is vgame's own, before it loads torch: what the vendor's libraries read then."""
+    # at its usual threshold Python's garbage collector runs several times while torch makes its 300,000 objects
     gc.set_threshold(20_000)
     os.environ.update(find(name).environment)
 

@@ -50,8 +50,8 @@ class History:
         self._segments: dict[int, list[bytes]] = {}
         self._outputs: OrderedDict[tuple[int, int], torch.Tensor] = OrderedDict()
         self._cached = 0  # bytes of them
-        whole = sum(op.elements * 4 for op in self.program.operators)
-        self.room = min(CACHE_BYTES, CACHED_STEPS * whole)  # for outputs
+        step = sum(op.elements * 4 for op in self.program.operators)
+        self.room = min(CACHE_BYTES, CACHED_STEPS * step)  # for them
 
     # ---- states ----
 
