@@ -10,10 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from vgame.system.jit import compiled_loop
+from vgame.system.jit import compiled_loop, sources
 
 LOOP = """
 import resource, signal, sys, tempfile
@@ -59,7 +60,7 @@ def test_on_a_full_disk_loops_are_compiled_and_not_kept(right: tuple[Path, str],
 
 def test_a_damaged_cache_is_not_read(right: tuple[Path, str]) -> None:
     cache, digests = right
-    files = [*cache.rglob("*.nbi"), *cache.rglob("*.nbc")]
+    files = list(cache.rglob("*.nbc"))
     assert files
     for path in files:
         path.write_bytes(b"")
@@ -69,6 +70,39 @@ def test_a_damaged_cache_is_not_read(right: tuple[Path, str]) -> None:
 
 def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, str], tmp_path: Path) -> None:
     assert hashed(tmp_path, "none") == right[1]
+
+
+def test_a_disk_that_is_full_during_an_upgrade_leaves_no_old_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the new sources have the old ones' size and date."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path / "loops")
+    source = tmp_path / "loops" / "upgraded_loop.py"
+    source.parent.mkdir()
+
+    def loop() -> Any:
+        sys.modules.pop("upgraded_loop", None)
+        sources.cache_clear()  # as in another process
+        return importlib.import_module("upgraded_loop").f
+
+    for factor in (10, 20):
+        line = f"from vgame.system.jit import compiled_loop\nf = compiled_loop()(lambda x: {factor} * x)\n"
+        source.write_text(line)
+        os.utime(source, (10**9, 10**9))
+        with monkeypatch.context() as disk:
+            if factor == 20:
+                disk.setattr(os, "replace", replace_small)
+            assert loop()(3) == 3 * factor
+        assert loop()(3) == 3 * factor
+    assert sum((kept := loop())(3) for _ in range(2)) == 120 and sum(kept.stats.cache_hits.values()) == 1
+
+
+def replace_small(source: str, target: str, replace: Callable[[str, str], None] = os.replace) -> None:
+    """os.replace on a disk that has room for small files only."""
+    if os.path.getsize(source) > 4096:
+        raise OSError(28, "No space left on device")
+    replace(source, target)
 
 
 @pytest.mark.parametrize("beside", ["called_loop.py", "tables/called_loop.py"])
@@ -91,6 +125,7 @@ def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(
         for _ in range(2):
             for name in ("caller_loop", "called_loop"):
                 sys.modules.pop(name, None)
+            sources.cache_clear()  # as in another process
             loop = importlib.import_module("caller_loop").g
             assert loop(3) == 3 * factor
     assert sum(loop.stats.cache_hits.values()) == 1
@@ -101,6 +136,20 @@ def test_loops_that_hold_other_numbers_are_other_loops() -> None:
         return compiled_loop()(lambda x: factor * x)
 
     assert [times(factor)(3) for factor in (10, 20, 10)] == [30, 60, 30]
+
+
+def test_loops_that_differ_in_little_are_other_loops() -> None:
+    """In a constant, in a function that has the same name, in an option."""
+    constants = [compiled_loop()(lambda x: 1000 * x), compiled_loop()(lambda x: 2000 * x)]
+    assert [loop(3) for loop in constants] == [3000, 6000]
+    called = [compiled_loop()(lambda x: x + 1), compiled_loop()(lambda x: x + 2)]
+    assert [calling(f)(3) for f in called] == [4, 5]
+    sums = [compiled_loop(**options)(lambda x, y: (x + y) - y) for options in ({"fastmath": True}, {})]
+    assert [loop(1.0, 1e20) for loop in sums] == [1.0, 0.0]
+
+
+def calling(other: Any) -> Any:
+    return compiled_loop()(lambda x: other(x))
 
 
 ELEMENTARY = """

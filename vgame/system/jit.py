@@ -3,14 +3,46 @@ own."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numba
 from numba import njit
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.serialize import dumps
+
+
+class _Files(IndexDataCacheFile):
+    """One file for each loop and types of its arguments, which says itself what it was compiled from.
+
+    numba has an index beside the files, written before them: after a full disk or a kill between the two, the index of
+    the new sources names a file of the old ones, and the old loop would compute for ever.
+    """
+
+    def __init__(self, cache_path: str, filename_base: str, folder: Path) -> None:
+        super().__init__(cache_path, filename_base, [numba.__version__, sources(folder)])
+        self._base, self._folder = filename_base, folder
+
+    def _place(self, key: tuple) -> str:
+        return self._data_path(f"{self._base}.{sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
+
+    def save(self, key: tuple, data: Any) -> None:
+        if sources.__wrapped__(self._folder) != self._source_stamp[1]:  # changed since they were loaded
+            return
+        with self._open_for_write(self._place(key)) as file:
+            file.write(dumps((self._source_stamp, key, data)))
+
+    def load(self, key: tuple) -> Any:
+        try:
+            stamp, known, data = pickle.loads(Path(self._place(key)).read_bytes())
+        except Exception:  # there is none, or it is damaged, which can raise anything
+            return None
+        return data if (stamp, known) == (self._source_stamp, key) else None
 
 
 class _Cache(FunctionCache):
@@ -21,41 +53,44 @@ class _Cache(FunctionCache):
     elsewhere.
     """
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable, options: Mapping[str, Any]) -> None:
         super().__init__(function)
-        self._cache_file._source_stamp = _stamp(str(Path(function.__code__.co_filename).parent.parent))
+        folder = Path(function.__code__.co_filename).parent.parent
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, folder)
+        self._options = sorted(options.items())
 
-    def _index_key(self, signature: Any, codegen: Any) -> Any:
-        """numba's has what a closure holds, and another loop differs in every process: here it is its name, for the
-        stamp says that its sources are the same."""
-        function = self._py_func
-        held = [cell.cell_contents for cell in function.__closure__ or ()]
-        names = tuple(getattr(value, "__name__", value) for value in held)
-        return signature, codegen.magic_tuple(), function.__qualname__, function.__code__.co_code, names
+    def _index_key(self, signature: Any, codegen: Any) -> tuple:
+        """numba's has what a closure holds, and another loop differs in every process: here it is its code."""
+        held = [_code(cell.cell_contents) for cell in self._py_func.__closure__ or ()]
+        return repr(signature), codegen.magic_tuple(), repr(self._options), _code(self._py_func), held
 
     def load_overload(self, *args: Any) -> Any:
-        try:
+        with suppress(Exception):  # a file that is damaged, though it could be read
             return super().load_overload(*args)
-        except Exception:  # a damaged file can raise anything
-            with suppress(OSError):
-                self.flush()
-            return None
 
     def save_overload(self, *args: Any) -> None:
-        with suppress(Exception):  # it reads the index again
+        with suppress(Exception):
             super().save_overload(*args)
 
 
-def _stamp(folder: str) -> list[tuple[str, int, int]]:
-    """Of the sources in a folder, and below it; an editor's are hidden."""
-    found = []
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        if entry.is_dir() and entry.name != "__pycache__":
-            found += _stamp(entry.path)
-        elif entry.name.endswith(".py") and not entry.name.startswith("."):
-            stat = entry.stat()
-            found.append((entry.path, stat.st_mtime_ns, stat.st_size))
-    return found
+@cache
+def sources(folder: Path) -> str:
+    """A hash over all modules in a folder, and below it; an editor's are hidden."""
+    told = sha256()
+    for path in sorted(folder.rglob("*.py")):
+        if not path.name.startswith("."):
+            told.update(f"{path.relative_to(folder).as_posix()}\n".encode() + sha256(path.read_bytes()).digest())
+    return told.hexdigest()
+
+
+def _code(value: Any) -> Any:
+    """What two functions differ in, or two other values; the same in every process."""
+    function = getattr(value, "py_func", value)
+    if not hasattr(function, "__code__"):
+        return sha256(dumps(value)).hexdigest()
+    code = function.__code__
+    constants = [repr(constant) for constant in code.co_consts if not hasattr(constant, "co_code")]
+    return function.__module__, function.__qualname__, code.co_firstlineno, code.co_code, constants
 
 
 def compiled_loop(**options: Any) -> Callable[[Callable], Any]:
@@ -64,7 +99,7 @@ def compiled_loop(**options: Any) -> Callable[[Callable], Any]:
     def compile_(function: Callable) -> Any:
         loop = njit(nogil=True, **options)(function)
         with suppress(RuntimeError, OSError):  # there is no folder for the cache, or a file has just gone
-            loop._cache = _Cache(function)
+            loop._cache = _Cache(function, options)
         return loop
 
     return compile_
