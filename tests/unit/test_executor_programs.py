@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import World, check, executed
 
-from vgame.arithmetic.functions import Function, arity
+from vgame.arithmetic.functions import ELEMENTARY, Function, arity
 from vgame.arithmetic.reference.philox import random_word, shuffle_index
 from vgame.commit.tensor import to_words
 from vgame.execute.chains import FAR, units_of
@@ -171,6 +171,16 @@ def looked_up(draw: st.DrawFn, floats: list, integers: list) -> Gather:
 @given(programs())
 def test_programs_of_all_kinds(case: tuple[list[Operator], World]) -> None:
     check(*case)
+
+
+@pytest.mark.parametrize("function", [*sorted(ELEMENTARY), Function.NEG])
+@pytest.mark.parametrize("stride", [1, 0])
+@pytest.mark.parametrize("size", [1, 6, 17])
+def test_a_map_of_the_front_of_an_output_writes_nothing_behind_its_own(
+    function: Function, stride: int, size: int
+) -> None:
+    front = Map(function, (size,), (Access(Ref(RefClass.OPERATOR, 0), (Dim(18),), ((0, stride),)),), False)
+    check([ReduceMax(18, 1, 1, state()), front], World(state=[tensor([ONE] * 18, integer=False)]))
 
 
 # ---- a step ----

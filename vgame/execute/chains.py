@@ -9,6 +9,7 @@ memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -158,9 +159,9 @@ def _in_place(operator: Map, operand: int, read: Operator) -> bool:
 
 
 def is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
-    """Whether word e of the operand is read at word e of the index space."""
+    """Whether word e of the operand is read at word e of the index space, and there are no more."""
     found = plan(access, sizes)
-    if found is None or found[1] or found[2]:
+    if found is None or found[1] or found[2] or access.elements != math.prod(sizes):
         return False
     return all(step == s or n == 1 for step, s, n in zip(found[0], row_major(sizes), sizes, strict=True))
 

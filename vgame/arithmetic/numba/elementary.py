@@ -207,6 +207,7 @@ PATCHES = {function: np.array(rows, dtype=np.uint32).reshape(-1, 2).T.copy() for
 def fill(function: Function, x: np.ndarray, out: np.ndarray) -> None:
     """out[i] = RN(f(x[i])); x: binary32, flat, contiguous. A binary64 `out` receives the values before the last
     rounding."""
+    assert x.size == out.size, "the loops look at no bounds"
     for start in range(0, x.size, CHUNK):
         part, target = x[start : start + CHUNK], out[start : start + CHUNK]
         LOOPS[function](part, target)
