@@ -222,11 +222,12 @@ def test_what_a_chain_is():
 
 
 def test_the_first_words_of_an_output_are_no_link_of_a_chain():
-    """A map over four words of an output of six; and words behind the first ones, or from last to first, are not read
-    in place."""
-    ref = Ref(RefClass.OPERATOR, 0)
-    ways = {size: Access(ref, (Dim(6, first),), ((0, way),)) for size, first, way in ((5, 0, 1), (4, 2, 1), (6, 5, -1))}
-    assert [is_identity(access, (size,)) for size, access in ways.items()] == [True, False, False]
+    """A map over four words of an output of six; and the first ones, those behind them, or all from last to first, are
+    not the output."""
+    ways = [(6, 0, 1), (5, 0, 1), (4, 2, 1), (6, 5, -1)]
+    accesses = [Access(Ref(RefClass.OPERATOR, 0), (Dim(6, first),), ((0, way),)) for _, first, way in ways]
+    found = [is_identity(access, (size,)) for access, (size, _, _) in zip(accesses, ways, strict=True)]
+    assert found == [True, False, False, False]
     six = Map(Function.NEG, (6,), (identity_access(Ref(RefClass.STATE, 0), 6),), False)
     four = Map(Function.NEG, (4,), (identity_access(Ref(RefClass.OPERATOR, 0), 6),), False)
     assert [unit.members for unit in units_of([six, four], {0, 1}, (), True)] == [(0,), (1,)]

@@ -135,7 +135,8 @@ def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[
         fits = isinstance(operator, Map) and operator.function not in alone and not _is_narrow(operator, alone)
         reads = [(ref.index, n) for n, (ref, _, _) in enumerate(operand_refs(operator)) if ref.cls is RefClass.OPERATOR]
         touched = {owner[r] for r, _ in reads if r in owner}
-        closed = {owner[r] for r, n in reads if r in owner and not (fits and _in_place(operator, n, operators[r]))}
+        others = {r for r, n in reads if not (fits and is_identity(operator.accesses[n], operator.sizes))}
+        closed = {owner[r] for r in others if r in owner}
         if sum(len(groups[group]) for group in touched - closed) >= LONGEST:
             closed = touched
         for group in closed:
@@ -151,11 +152,6 @@ def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[
 def _is_narrow(operator: Map, alone: Collection[Function]) -> bool:
     """Whether it rounds to bfloat16, which the GPU's chains do not."""
     return operator.bfloat16 and alone is ALONE_ON_GPU
-
-
-def _in_place(operator: Map, operand: int, read: Operator) -> bool:
-    """Whether a map reads word e of `read` for its own word e."""
-    return operator.elements == read.elements and is_identity(operator.accesses[operand], operator.sizes)
 
 
 def is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
