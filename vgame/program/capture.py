@@ -1,7 +1,7 @@
 """Capture: an ordinary module, loss and optimizer become one flat graph of ATen operators, every node with the module
 it came from.
 
-Three passes of make_fx over fake tensors (nothing is computed): trace forward, loss and gradients; functionalize;
+Two passes of make_fx over fake tensors (nothing is computed): trace forward, loss and gradients; functionalize and
 decompose to core ATen. In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.lower` turns that
 into a program.
 """
@@ -105,7 +105,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))
             stack.enter_context(_without_tracebacks())
-            graph = _three_passes(wrapper, parameters, buffers, batch)
+            graph = _two_passes(wrapper, parameters, buffers, batch)
     except VgameError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
@@ -205,23 +205,20 @@ def _without_random_numbers() -> Iterator[None]:
             )
 
 
-def _three_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
+def _two_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
     opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
     inputs = (parameters, buffers, batch)
     again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, so other placeholders
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
     refuse_written_constants(first)
-    flat = [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))]
-    with torch.no_grad():
-        second = make_fx(_without_writes(first), **_FAKE)(*flat)
-        refuse_written(second, list(parameters))
-        if step.functions[0] != step.functions[1] or not is_repeated(second):
-            raise attributes_change(step.changed)
-        once = _interpreted(without_repetition(second))
-        third = make_fx(once, decomposition_table=_table(), **_FAKE)(*flat[: len(flat) // 2])
-    third.graph.eliminate_dead_code()
-    _scale_of_dropout(third)
-    return third
+    second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
+    refuse_written(second, list(parameters))
+    if step.functions[0] != step.functions[1] or not is_repeated(second):
+        raise attributes_change(step.changed)
+    once = without_repetition(second)
+    once.graph.eliminate_dead_code()
+    _scale_of_dropout(once)
+    return once
 
 
 def core_graph(function: Callable, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
@@ -229,10 +226,13 @@ def core_graph(function: Callable, inputs: list[torch.Tensor]) -> torch.fx.Graph
     tensors."""
     with torch.no_grad():
         first = make_fx(function, **_FAKE)(*inputs)
-        second = make_fx(_without_writes(first), **_FAKE)(*inputs)
-        third = make_fx(_interpreted(second), decomposition_table=_table(), **_FAKE)(*inputs)
-    third.graph.eliminate_dead_code()
-    return third
+    return _functional(first, inputs)
+
+
+def _functional(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+    """The same graph without writes in place, of operators that have a handler."""
+    with torch.no_grad():
+        return make_fx(_without_writes(graph), decomposition_table=_table(), **_FAKE)(*inputs)
 
 
 def _table() -> dict[Any, Callable]:
@@ -310,13 +310,6 @@ def _without_validation() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(validates)
-
-
-def _interpreted(graph: torch.fx.GraphModule) -> Callable:
-    def run(*tensors: torch.Tensor) -> Any:
-        return torch.fx.Interpreter(graph).run(*tensors)
-
-    return run
 
 
 def _without_writes(graph: torch.fx.GraphModule) -> Callable:

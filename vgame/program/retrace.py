@@ -69,7 +69,7 @@ def _content(tensor: torch.Tensor) -> str:
 def without_repetition(module: GraphModule) -> GraphModule:
     """The module, its graph that of the first pass alone."""
     output = output_of(module)
-    output.args = (output.args[0][0],)
+    output.args = output.args[0][:1]
     needed = ancestors([output])
     for node in reversed(module.graph.nodes):
         if node.op == "placeholder" or (node in needed and node is not output):
