@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
@@ -32,6 +33,7 @@ from vgame.program.schedule import Rate, Schedule, to_binary32
 from vgame.program.validate import Tensors, undecidable, validate
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
 VECTORS = runpy.run_path(str(ROOT / "scripts" / "vectors.py"))
 
 
