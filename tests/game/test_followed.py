@@ -174,16 +174,38 @@ def test_nothing_is_taken_over_unexecuted(cheat: LocalRun, honest: LocalRun, sea
     assert follow(seat, copy, workers=2).store.roots[:4] == honest.store.roots[:4]
 
 
+def cut(name: str, size: int) -> Callable[[Path], None]:
+    return lambda copy: (copy / name).write_bytes((copy / name).read_bytes()[:size])
+
+
+def test_the_own_order_is_read_and_not_the_published_one(
+    honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int]
+) -> None:
+    """Its tensors could have any size, and files that become shorter while they are read."""
+    copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
+    shutil.rmtree(copy / "job")
+    assert follow(seat, copy, workers=2).run_root == honest.run_root and steps == []
+
+
+def test_what_nobody_foresaw_ends_no_auditor(
+    honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(followed_run, "audit_parts", lambda *_: [].pop())
+    assert follow(seat, honest.store.folder).run_root == honest.run_root
+    assert "unforeseen IndexError at vgame/agents/followed_run.py" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
         damage("states/0000000006.safetensors"),
         damage("losses.bin", 20),
+        cut("losses.bin", 5),
         damage("roots.bin"),
         damage("run.json", 20),
         shutil.rmtree,
     ],
-    ids=["state", "loss", "roots", "header", "gone"],
+    ids=["state", "loss", "losses", "roots", "header", "gone"],
 )
 def test_what_cannot_be_used_is_computed(honest: LocalRun, seat: AgentConfig, tmp_path: Path, damaged) -> None:
     """A trainer that publishes nonsense costs time, no more."""

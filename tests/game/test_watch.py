@@ -252,3 +252,29 @@ def test_old_claims_that_match_are_one_line(
     again.round()
     told = capsys.readouterr().out.splitlines()
     assert sum('"audited"' in line for line in told) == 4 and sum('"agree": 3' in line for line in told) == 1
+
+
+def test_idle_orders_cost_the_moves_of_others_no_time(
+    scene: Scene, short: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody posts the same order a hundred times. Every job is looked at all the same, and a new claim at once."""
+    plays = [scene.post(SETUP) for _ in range(100)]
+    auditor, seen = watch(plays[0], Limits()), []
+    monkeypatch.setattr(auditor, "_round", lambda job, own, real=auditor._round: seen.append(job) or real(job, own))
+    auditor.round()
+    assert len(seen) == 100
+    seen.clear()
+    auditor.round()
+    assert len(seen) == AuditorService.IDLE
+    for _ in range(100 // AuditorService.IDLE):
+        auditor.round()
+    assert {*seen} == {play.id for play in plays}
+    false = next(play for play in plays if play.id in seen[-AuditorService.IDLE :])  # its turn would come last
+    false.trainer = false.new_trainer(LIE)
+    false.trainer.accept()
+    false.trainer.claim()
+    auditor.round()
+    assert staked(false, auditor) == 1
+    seen.clear()
+    auditor.round()
+    assert seen[0] == false.id and len(seen) == 1 + AuditorService.IDLE

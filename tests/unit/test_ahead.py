@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,15 +54,36 @@ def test_a_worker_that_dies_or_errs_is_done_without(run: Path, monkeypatch: pyte
             os.kill(self.process.pid, signal.SIGKILL)
         found = segment(self, c)
         errs.append(c)
-        return [*found[:-1], bytes(32)]
+        return {2: [*found[:-1], bytes(32)], 3: [bytes(32), *found[1:]], 4: [*found[:2], *found[-1:]]}[c]
 
     monkeypatch.setattr(WorkerProcess, "segment", killed)
     own, helped = history(run), history(run)
     ahead = Ahead(helped, "default", 1)
     try:
         helped.ahead = ahead.segment
-        ahead.want([1, 2])
-        assert helped.segment(1) == own.segment(1) and helped.segment(2) == own.segment(2) and errs == [2]
-        assert ahead.segment(1) is None and ahead.segment(2) is None
+        ahead.want([1, 2, 3, 4])
+        assert all(helped.segment(c) == own.segment(c) for c in (1, 2, 3, 4)) and errs == [2, 3, 4]
+        assert all(ahead.segment(c) is None for c in (1, 2, 3, 4))
     finally:
         ahead.end()
+
+
+def test_a_moment_without_descriptors_is_done_without(run: Path) -> None:
+    own, helped = history(run), history(run)
+    ahead, (soft, hard) = Ahead(helped, "default", 1), resource.getrlimit(resource.RLIMIT_NOFILE)
+    helped.ahead = ahead.segment
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
+    try:
+        ahead.want([2])
+        while not ahead.segments[2].done():
+            time.sleep(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        ahead.end()
+    assert not ahead.workers and helped.segment(2) == own.segment(2)
+
+
+def test_who_asks_says_what_it_has_loaded() -> None:
+    """The files may be another version's by then: they are hashed when they are loaded."""
+    asks = "import vgame.runs.worker, vgame.system.version as v; print(v.sources.cache_info().currsize)"
+    assert subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout == "1\n"

@@ -19,6 +19,8 @@ from vgame.cli.runs import audit_offline, train_offline
 from vgame.errors import BundleError, JobFileError, StoreError, VgameError
 from vgame.job.bundle import load_bundle, save_bundle
 from vgame.program.file import load_program
+from vgame.program.program import TensorLabel
+from vgame.program.tensor_file import read_tensors
 from vgame.runs.folder import open_run
 from vgame.runs.local import prepare_run
 from vgame.runs.store import Store
@@ -44,6 +46,17 @@ def test_a_damaged_header(header: object, run: Path) -> None:
     with pytest.raises(StoreError, match=r"is damaged|holds another run") as caught:
         open_run(run)
     assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_that_no_memory_holds(tmp_path: Path) -> None:
+    """A file of four kilobytes on the disk says that it has a terabyte."""
+    labels, path = [TensorLabel("x", (2**19, 2**19))], tmp_path / "huge.safetensors"
+    header = json.dumps({"0000 x": {"dtype": "F32", "shape": [2**19, 2**19], "data_offsets": [0, 2**40]}}).encode()
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 2**40)
+    with pytest.raises(BundleError, match=r"cannot be read as a safetensors file: .*allocate"):
+        read_tensors(path, labels)
 
 
 def test_a_folder_that_cannot_be_made(trained: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,6 +67,19 @@ def test_a_damaged_cache_is_not_read(right: tuple[Path, str]) -> None:
         path.write_bytes(b"")
     for disk in ("full", "free"):
         assert hashed(cache, disk) == digests
+
+
+def test_a_bit_that_has_changed_is_seen(right: tuple[Path, str], tmp_path: Path) -> None:
+    """Also one in the machine code, which would compute other words."""
+    shutil.copytree(right[0], tmp_path, dirs_exist_ok=True)
+    changed = {path: data.index(b"\x7fELF") + 2000 for path in tmp_path.rglob("*.nbc") if (data := path.read_bytes())}
+    for path, at in changed.items():
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+    before = {path: path.read_bytes()[at] for path, at in changed.items()}
+    assert changed and hashed(tmp_path) == right[1]
+    assert all(path.read_bytes()[at] != before[path] for path, at in changed.items()), "they were compiled again"
 
 
 def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, str], tmp_path: Path) -> None:

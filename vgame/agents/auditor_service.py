@@ -58,6 +58,7 @@ class AuditorService:
 
     AGAIN = 60.0
     OLD = 16  # jobs that have ended are looked at in one round, at most: a chain may have thousands
+    IDLE = 16  # and jobs in which there was nothing to do: who orders many would delay the moves of all others
     LONGEST = 5.0  # seconds between two tries of a job with a problem
 
     def __init__(self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits) -> None:
@@ -67,6 +68,8 @@ class AuditorService:
         self.foreign: set[tuple[object, ...]] = set()
         self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
+        self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
+        self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
         self.old = 0  # final claims that match, not yet told
 
     @property
@@ -81,7 +84,7 @@ class AuditorService:
         return run_duties([self.look, self.play])
 
     def look(self) -> bool:
-        """New jobs that order this bundle."""
+        """New jobs that order this bundle, and idle ones that have a new claim."""
         for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
             if job in self.auditors or told in self.foreign:
@@ -93,16 +96,25 @@ class AuditorService:
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
+        for event in self.game.events("ClaimPosted"):
+            if (claim := (event.args["job"], event.args["runRoot"])) not in self.claims:
+                self.claims.add(claim)
+                self.idle.pop(claim[0], None)
         return False
 
     def play(self) -> bool:
         """What is due in each job."""
         acted, now = False, time.monotonic()
-        due = [job for job, retry in self.retry.items() if retry.due]
-        old = [job for job in due if self._over(job) and now - self.ended[job][1] > self.AGAIN][: self.OLD]
-        for job in [*(job for job in due if not self._over(job)), *old]:
+        due = {job: self._over(job) for job, retry in self.retry.items() if retry.due}
+        old = [job for job, over in due.items() if over and now - self.ended[job][1] > self.AGAIN][: self.OLD]
+        idle = [job for job in self.idle if due.get(job) is False][: self.IDLE]
+        for job in [*(job for job, over in due.items() if not over and job not in self.idle), *idle, *old]:
+            self.idle.pop(job, None)
             with self.retry[job]:
-                acted |= self._round(job, self.auditors[job])
+                did = self._round(job, self.auditors[job])
+                acted |= did
+                if not did and job in self.auditors and not self.auditors[job].engaged_in:
+                    self.idle[job] = None
         if self.old:
             root = self.computation.run_root.hex()
             text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"

@@ -19,12 +19,12 @@ from typing import Any
 
 from vgame.agents.config import AgentConfig
 from vgame.agents.local_run import LocalRun
+from vgame.agents.retry import sentence
 from vgame.chain.records import Job
 from vgame.commit.trees import run_tree
-from vgame.errors import Abstain, Cancelled, StoreError, VgameError
-from vgame.job.bundle import ordered_differences
+from vgame.errors import Abstain, Cancelled, StoreError
 from vgame.runs.audit import audit_parts
-from vgame.runs.folder import open_run
+from vgame.runs.folder import store_of
 from vgame.runs.history import History
 from vgame.runs.parallel_audit import Workers, audit_in_parallel
 from vgame.runs.published import open_published
@@ -83,15 +83,15 @@ class FollowedRun(LocalRun):
     # ---- what is published ----
 
     def _open(self) -> Store:
-        """The trainer's run, of the own bundle."""
+        """The trainer's run, of the own bundle: what lies beside it there as its job is not read."""
         places = self.seat.published
-        store = open_published(places) if is_url(places[0]) else open_run(Path(places[0]))
-        if parts := ordered_differences(self.bundle, store.bundle):
-            raise StoreError(f"{', '.join(places)} is not a run of this bundle: other {', '.join(parts)}")
-        return store
+        if is_url(places[0]):
+            return open_published(places, self.bundle)
+        return store_of(Path(places[0]), self.bundle, writable=False)
 
     def _follow(self) -> bool:
-        """Take over what is published beyond the own run; False if that is nothing, or cannot be used."""
+        """Take over what is published beyond the own run; False if that is nothing, or cannot be used, for whatever
+        reason: a stranger wrote it."""
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + LOOK
@@ -99,9 +99,9 @@ class FollowedRun(LocalRun):
             return self._take_over(self._open())
         except Cancelled:
             raise
-        except VgameError as error:
+        except Exception as error:
             self._next = time.monotonic() + AWAY
-            text = f"what is published cannot be used, it is computed here meanwhile: {error}"
+            text = f"what is published cannot be used, it is computed here meanwhile: {sentence(error)}"
             self.reporter.emit("waiting", text, message=text)
             return False
 
@@ -125,7 +125,8 @@ class FollowedRun(LocalRun):
     def _check(self, theirs: Store, chosen: list[int]) -> dict[str, Any] | None:
         """The finding of the lowest checkpoint that differs; all before it were executed, unless it is `kept`."""
         if self.seat.workers > 1:
-            return audit_in_parallel(theirs, self.seat.device, chosen, Workers(self.seat.workers), self.reporter)
+            workers = Workers(self.seat.workers, bundle=self.seat.bundle)
+            return audit_in_parallel(theirs, self.seat.device, chosen, workers, self.reporter)
         found = audit_parts(theirs, self.stepper, chosen, self.reporter)
         return asdict(found) if found.differs else None
 
@@ -157,7 +158,7 @@ class FollowedRun(LocalRun):
         """Is the claim the run of which a checkpoint is known to be wrong? More of it may have been published since."""
         if root not in self._published and time.monotonic() >= self._next:
             self._next = time.monotonic() + LOOK
-            with suppress(VgameError):
+            with suppress(Exception):
                 roots = self._open().roots
                 if parts_from(roots, self.store.roots):
                     self._part(roots)

@@ -99,7 +99,7 @@ class LocalRun:
                 return log
             raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")
 
-        return self.retry.insist(whole)
+        return Retry(self.reporter, seat.poll).insist(whole)
 
     def lock(self) -> None:
         """StoreError where another process computes this run: asked before a bond is put on it."""

@@ -20,6 +20,7 @@ from vgame.dispute.trainer import Trainer
 from vgame.execute.devices import use_device
 from vgame.job.bundle import load_bundle
 from vgame.ranks.group import is_shared, joined
+from vgame.runs.ahead import Ahead
 from vgame.runs.shared import led
 from vgame.system.progress import Reporter
 
@@ -87,8 +88,6 @@ def executed_ahead(trainer: Trainer, computation: LocalRun, seat: AgentConfig) -
     if seat.workers == 1:
         yield
         return
-    from vgame.runs.ahead import Ahead
-
     others = Ahead(computation.history, seat.device, seat.workers - 1)
     trainer.ahead, computation.history.ahead = others.want, others.segment
     try:

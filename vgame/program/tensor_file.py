@@ -69,7 +69,7 @@ def each_tensor(path: Path, labels: Sequence[TensorLabel]) -> Iterator[torch.Ten
             yield from _read(file, labels)
     except OSError as error:
         raise BundleError(f"{path} cannot be read as a safetensors file: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RuntimeError, MemoryError) as error:  # also torch's: more words than there can be
         raise BundleError(f"{path} cannot be read as a safetensors file: {error}") from None
     except BundleError as error:
         raise BundleError(f"{path}: {error}") from None

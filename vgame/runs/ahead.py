@@ -14,10 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, LifoQueue
 
-from vgame.errors import VgameError
 from vgame.runs.history import History
 from vgame.runs.parallel_audit import opened
-from vgame.runs.worker import Given, WorkerDied, WorkerProcess
+from vgame.runs.worker import Given, WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ class Ahead:
     """So many workers beside a trainer; each has the run open as long as the trainer lives."""
 
     def __init__(self, history: History, device: str, workers: int) -> None:
-        store = history.store
+        self.history, store = history, history.store
         self.given = Given(
             str(store.folder.absolute()), len(store.roots), opened(store, len(store.roots)), device, TIMEOUT
         )
@@ -53,18 +52,22 @@ class Ahead:
         try:
             worker = self._worker()
             found = worker.segment(checkpoint)
-        except (WorkerDied, VgameError) as error:
-            log.warning("segment %d: %s; it is executed here", checkpoint, error)
+        except Exception as error:  # a bond is at stake
+            log.warning("segment %d: %s; it is executed here", checkpoint, error or type(error).__name__)
             if worker:
                 worker.end()
             return None
         self.idle.put(worker)
-        if found[-1] == self.roots[checkpoint - 1]:
+        if (found[0], found[-1], len(found)) == self._ends(checkpoint):
             return found
-        log.warning(
-            "segment %d: a worker found another state root; it is executed here, run `vgame doctor`", checkpoint
-        )
+        log.warning("segment %d: a worker found another one; it is executed here, run `vgame doctor`", checkpoint)
         return None
+
+    def _ends(self, checkpoint: int) -> tuple[bytes, bytes, int]:
+        """What is known of a segment: its first and last root, and how many it has."""
+        bundle, before = self.history.bundle, checkpoint - 1
+        steps = min(checkpoint * bundle.interval, bundle.steps) - before * bundle.interval
+        return self.roots[before - 1] if before else bundle.initial_root, self.roots[before], steps + 1
 
     def _worker(self) -> WorkerProcess:
         with suppress(Empty):

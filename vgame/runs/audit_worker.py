@@ -1,9 +1,10 @@
-"""A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT [URL ...]`.
+"""A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT BUNDLE [URL ...]`.
 
-In: the URLs from which states come that are not in the folder; lines `FIRST LAST` (checkpoints up to COUNT) or `segment
-C` on standard input. Out: one JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for
-each part {"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or
-{"error": sentence}; {"begins": step} as a sign of life before each step that is executed.
+In: the folder of the order (empty: the run's own); the URLs from which states come that are not in the folder; lines
+`FIRST LAST` (checkpoints up to COUNT) or `segment C` on standard input. Out: one JSON object a line: {"ready": hash of
+what it opened, "vgame": its version}, then for each part {"first", "last", "checked", "differs", "theirs", "mine",
+"kept", "step"}, {"segment": [state roots]} or {"error": sentence}; {"begins": step} as a sign of life before each step
+that is executed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from vgame.execute.executor import Executor
 
 
-def serve(run: Path, device: str, count: int, urls: Sequence[str]) -> None:
+def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) -> None:
+    from vgame.job.bundle import load_bundle
     from vgame.runs.audit import audit_kept, audit_parts
-    from vgame.runs.folder import executor_of, open_run
+    from vgame.runs.folder import executor_of, open_run, store_of
     from vgame.runs.history import History
     from vgame.runs.logged_store import LoggedStore
     from vgame.runs.parallel_audit import opened
@@ -32,7 +34,7 @@ def serve(run: Path, device: str, count: int, urls: Sequence[str]) -> None:
     from vgame.system.version import sources
 
     with use_device(device) as kind:
-        store = open_run(run)
+        store = store_of(run, load_bundle(Path(bundle)), writable=False) if bundle else open_run(run)
         if urls:
             from vgame.runs.published import Published
 
@@ -70,7 +72,7 @@ def _say(**fields: object) -> None:
 if __name__ == "__main__":
     prepare_environment(sys.argv[2])
     try:
-        serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])
+        serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5:])
     except VgameError as error:
         _say(error=str(error))
         sys.exit(1)

@@ -153,12 +153,14 @@ class _Work:
 class Workers:
     """Who executes the parts: so many processes here, or with `ray`, the address of a cluster (`local` starts one), so
     many tasks there at a time (1: as many as it has cores). `record`: a file of what was found equal; `timeout`:
-    seconds without a new step after which a worker hangs."""
+    seconds without a new step after which a worker hangs; `bundle`: the folder of the own order, where the run's is
+    not to be read."""
 
     count: int = 1
     record: Path | None = None
     timeout: float = TIMEOUT
     ray: str | None = None
+    bundle: Path | None = None
 
     @property
     def plain(self) -> bool:
@@ -188,7 +190,8 @@ def audit_in_parallel(
             f"--timeout {workers.timeout}: a number of seconds above 0 and up to {MOST_TIMEOUT:,} is expected"
         )
     held, urls = opened(store, len(store.roots)), store.elsewhere.urls if store.elsewhere else ()
-    given = Given(str(store.folder.absolute()), len(store.roots), held, device, workers.timeout, urls)
+    bundle = str(workers.bundle.absolute()) if workers.bundle else ""
+    given = Given(str(store.folder.absolute()), len(store.roots), held, device, workers.timeout, urls, bundle)
     known = Record(workers.record, store)
     parts = [part for part in parts_of(store, chosen) if not known.holds(part)]
     if not parts:

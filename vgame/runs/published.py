@@ -51,10 +51,11 @@ MOST_CACHE = 16 * 2**30
 T = TypeVar("T")
 
 
-def open_published(urls: Sequence[str]) -> Store:
-    """The store of the run, as its sources have it now; StoreError where none of them gives a run."""
+def open_published(urls: Sequence[str], bundle: Bundle | None = None) -> Store:
+    """The store of the run, as its sources have it now; StoreError where none of them gives a run. `bundle`: the own
+    order, where it is known; theirs is not fetched then."""
     run = Published(urls)
-    bundle = run.bundle()
+    bundle = bundle or run.bundle()
     store = run.insist(lambda source: run.committed(source, bundle))
     store.elsewhere = run
     return store

@@ -213,7 +213,7 @@ class Store:
 
     def check_roots(self) -> None:
         """StoreError unless the committed roots are what was written."""
-        if not (self.folder / "checks.bin").exists():
+        if not os.path.exists(self.folder / "checks.bin"):
             return  # a run of a version that made none, or without a checkpoint
         kept = self._read_roots("checks.bin")
         for c, check in enumerate(self._checks()):
@@ -298,7 +298,7 @@ class Store:
 
     def losses(self) -> np.ndarray:
         data = self._read("losses.bin") if self.writable else self._losses
-        return np.frombuffer(data[: 4 * self.step], "<f4")
+        return np.frombuffer(data[: min(4 * self.step, len(data) // 4 * 4)], "<f4")
 
     @cached_property
     def _losses(self) -> bytes:
@@ -386,4 +386,4 @@ class Store:
 
     def _has(self, step: int) -> bool:
         path = self._path(step)
-        return self.elsewhere.has(path.name) if self.elsewhere else path.exists()
+        return self.elsewhere.has(path.name) if self.elsewhere else os.path.exists(path)

@@ -22,6 +22,7 @@ from vgame.execute.devices import find
 from vgame.runs.own_process import child_environment
 from vgame.system.version import sources
 
+sources()  # of what this process has loaded: hashed now, for an upgrade may change the files while it runs
 TIMEOUT = 600.0  # seconds without a sign of life, after which a worker hangs
 MOST_TIMEOUT = 2_000_000  # seconds; poll counts milliseconds in 31 bits
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -45,7 +46,8 @@ class Worker(Protocol):
 @dataclass(frozen=True, slots=True)
 class Given:
     """What a worker is told: the run's folder, how many checkpoints of it count, the hash of what was read of them
-    (`opened`), device, and the seconds without a sign of life after which it hangs. `vgame`: who asks."""
+    (`opened`), device, and the seconds without a sign of life after which it hangs. `bundle`: the folder of the order,
+    where that is not the run's own. `vgame`: who asks."""
 
     run: str
     count: int
@@ -53,6 +55,7 @@ class Given:
     device: str
     timeout: float = TIMEOUT
     urls: tuple[str, ...] = ()  # where states come from that are not in the folder
+    bundle: str = ""
     vgame: str = field(default_factory=sources)
 
 
@@ -63,10 +66,13 @@ class WorkerProcess:
         self.timeout, self.begun, self.unread = given.timeout, "before its first step", b""
         environment = child_environment() | find(given.device).environment | dict.fromkeys(THREADS, str(threads))
         command = [sys.executable, "-P", "-m", "vgame.runs.audit_worker", given.run, given.device, str(given.count)]
-        command += given.urls
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
-        )
+        command += [given.bundle, *given.urls]
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
+            )
+        except OSError as error:
+            raise WorkerDied(f"no process could be started: {error.strerror}") from None
         try:
             self._check(given, self._answer())
         except BaseException:

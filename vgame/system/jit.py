@@ -18,7 +18,8 @@ from numba.core.serialize import dumps
 
 
 class _Files(IndexDataCacheFile):
-    """One file for each loop and types of its arguments, which says itself what it was compiled from.
+    """One file for each loop and types of its arguments, which begins with a hash of the rest and says itself what it
+    was compiled from.
 
     numba has an index beside the files, written before them: after a full disk or a kill between the two, the index of
     the new sources names a file of the old ones, and the old loop would compute for ever.
@@ -35,12 +36,16 @@ class _Files(IndexDataCacheFile):
         if sources.__wrapped__(self._folder) != self._source_stamp[1]:  # changed since they were loaded
             return
         with self._open_for_write(self._place(key)) as file:
-            file.write(dumps((self._source_stamp, key, data)))
+            body = dumps((self._source_stamp, key, data))
+            file.write(sha256(body).digest() + body)
 
     def load(self, key: tuple) -> Any:
         try:
-            stamp, known, data = pickle.loads(Path(self._place(key)).read_bytes())
-        except Exception:  # there is none, or it is damaged, which can raise anything
+            held = Path(self._place(key)).read_bytes()
+            if sha256(body := held[32:]).digest() != held[:32]:
+                return None  # it is damaged: its machine code could compute anything
+            stamp, known, data = pickle.loads(body)
+        except Exception:  # there is none, or numba's of another version
             return None
         return data if (stamp, known) == (self._source_stamp, key) else None
 
