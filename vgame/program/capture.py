@@ -24,7 +24,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.distributions import Distribution
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 
@@ -108,14 +107,21 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
             graph = _two_passes(wrapper, parameters, buffers, batch)
     except VgameError:
         raise
-    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
-        raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
     except Exception as error:
+        if isinstance(error, _undecided()):
+            raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
         raise _fails(error) from None
     refuse_unknown_shapes(graph, wrapper.decided)
     captured = Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
     refuse_other_names(captured, parameters, buffers)
     return captured
+
+
+def _undecided() -> tuple[type[Exception], ...]:
+    """What torch raises where a number is read from a tensor."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # loads sympy: a third of a second
+
+    return DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode
 
 
 @contextmanager
