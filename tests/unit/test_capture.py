@@ -85,7 +85,7 @@ def _checkpointed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 REFUSED = {
-    "a branch on a value": (_by_value, "decides by the values of its tensors (a condition, test_capture.py line 24)"),
+    "a branch on a value": (_by_value, "decides by the values of its tensors (a condition, test_capture.py line 27)"),
     "a branch in a package whose name begins like torch's": (_beside_torch, "(a condition, net.py line 2)"),
     "a branch on data in a constant": (_by_mixture, "decides by the values of its tensors"),
     "a branch on a random number": (
