@@ -96,6 +96,7 @@ class AuditorService:
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
+            self.idle[job] = None
         for event in self.game.events("ClaimPosted"):
             if (claim := (event.args["job"], event.args["runRoot"])) not in self.claims:
                 self.claims.add(claim)
