@@ -172,6 +172,49 @@ def test_closed_memory_leaves_no_file_and_what_was_taken_can_be_read():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def blocks() -> list[str]:
+    """Memory to share that this process keeps."""
+    gc.collect()
+    files = [f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd")]
+    return [file for file in files if os.path.lexists(file) and "memfd:vgame" in os.readlink(file)]
+
+
+def test_after_a_failure_memory_is_given_back_and_never_taken_for_other_memory(monkeypatch):
+    monkeypatch.setattr(near, "LEAVING", 0.1)
+    before = blocks()
+    first, second = meet(2)
+    take = second.expect(0, 5)
+    first.give({1: torch.arange(5, dtype=torch.int32)})
+    number = first.blocks[0].file
+    first.close()
+    assert first.blocks, "who succeeded leaves it to a rank that is late"
+    first.close(failed=True)
+    other = near._new_block(5000)  # of another run
+    os.dup2(other.file, number)
+    with pytest.raises(Gone, match="of rank 0 is gone"):
+        take()
+    second.close(failed=True)
+    os.close(other.file), os.close(number)
+    del first, second, take, other
+    assert blocks() == before
+
+
+def test_who_closes_waits_for_no_reader_that_has_ended(ended):
+    first, _ = meet(2)
+    first.give({1: torch.arange(5, dtype=torch.int32)})
+    first.told[1][0] = ended
+    begun = time.monotonic()
+    first.close()
+    assert not first.blocks and time.monotonic() - begun < near.LEAVING / 2
+
+
+def test_ranks_that_do_not_meet_keep_nothing():
+    before = blocks()
+    with pytest.raises(RuntimeError, match="broke"):
+        Near(0, 2, lambda numbers: (_ for _ in ()).throw(RuntimeError("broke")))
+    assert blocks() == before
+
+
 def test_where_no_memory_can_be_had_the_network_carries_all(monkeypatch):
     def refused(words):
         raise OSError(27, "File too large")

@@ -193,6 +193,40 @@ def test_vgame_train_in_a_process_group(tmp_path, by):
     assert vgame.audit(tmp_path / "run").match
 
 
+ENDED_EARLY = """
+import gc, os, sys, time
+import torch, torch.distributed as dist, vgame
+dist.init_process_group("gloo")
+def ended(step, fields):
+    raise vgame.Cancelled("early")
+def kept():
+    gc.collect()
+    files = [f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd")]
+    shared = sum("memfd:vgame" in os.readlink(file) for file in files if os.path.lexists(file))
+    return shared, len(files), len(os.listdir("/proc/self/task"))
+for n in range(4):
+    try:
+        vgame.train(sys.argv[1], f"{sys.argv[2]}/{n}", metrics=ended)
+    except vgame.VgameError as error:
+        said = f"{type(error).__name__}: {error}"
+    if n == 0:
+        before = kept()
+end = time.monotonic() + 5  # the library closes its own later
+while (after := kept())[0] or any(b < a for b, a in zip(before, after)):
+    assert time.monotonic() < end, (before, after)
+    time.sleep(0.1)
+print(said)
+"""
+
+
+def test_runs_that_end_early_keep_nothing(bundles, tmp_path):
+    (tmp_path / "script.py").write_text(ENDED_EARLY)
+    line = [str(tmp_path / "script.py"), str(bundles["short"]), str(tmp_path)]
+    ranks = Ranks(2, [tmp_path], tmp_path, line=line)
+    told = [p.communicate(timeout=120) for p in ranks.processes]
+    assert [out for out, _ in told] == ["Cancelled: early\n", "RankError: rank 0 has failed; it says why\n"], told
+
+
 def test_an_address_where_nobody_is(bundles, tmp_path):
     line = ["-m", "vgame", "train", str(bundles["short"]), "--out", str(tmp_path / "run"), "--timeout", "1"]
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RANK": "1"}

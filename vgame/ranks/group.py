@@ -88,10 +88,10 @@ class TorchGroup:
 
         return arrive
 
-    def close(self) -> None:
-        """Nothing is given any more; what was given can still be read."""
+    def close(self, failed: bool = False) -> None:
+        """Nothing is given any more; what was given can still be read, unless the work has `failed`."""
         if "near" in self.__dict__:
-            self.near.close()
+            self.near.close(failed)
         dist.destroy_process_group(self.group)
 
     def _others(self) -> list[int]:
@@ -146,11 +146,11 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
     health = _health(timeout)
     group = TorchGroup(dist.new_group(backend=BACKEND, timeout=FOREVER), health)
     health.start()
+    failed = True
     try:
         with signals():
             yield group
-        health.stop()
-        group.close()
+        failed = False
     except Terminated as error:
         raise health.diagnose(error) from None
     except RankError:
@@ -160,6 +160,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
         raise
     finally:
         health.stop()
+        group.close(failed)  # waits for nobody who has ended
         if ours:
             dist.destroy_process_group()
 

@@ -21,8 +21,9 @@ from mmap import mmap
 import numpy as np
 import torch
 
-#: Words before a block's own: how often each rank has given it back.
+#: Words before a block's own: how often each rank has given it back; last, what only this rank's memory holds.
 HEAD = 1024
+TOKEN = slice(HEAD - 4, HEAD)
 #: Of a rank's letters to another one, so many may be unread: many more than exchanges that are under way.
 LETTERS = 256
 #: Seconds of waiting without a rest; the shortest and the longest rest; between two looks whether the other one lives.
@@ -61,35 +62,43 @@ class Near:
     def __init__(self, rank: int, world: int, tell: Tell) -> None:
         """All ranks meet here, by `tell`."""
         self.rank, self.world = rank, world
+        self.gives, self.gets = set[int](), set[int]()
         self.blocks, self.seen = list[Block](), dict[tuple[int, int], np.ndarray]()
         self.sent, self.expected = Counter[int](), Counter[int]()
         self.mail: Block | None = None
-        namespace, file, token = _host(), -1, [secrets.randbits(31) for _ in range(4)]
-        if namespace and world < HEAD:
+        namespace, file, self.token = _host(), -1, [secrets.randbits(31) for _ in range(4)]
+        if namespace and world < TOKEN.start:
             with suppress(OSError):  # no memory to share: the network carries all
                 self.mail = _new_block(world * LETTERS * LETTER)
-                file, self.mail.words[: len(token)] = self.mail.file, token
-        self.told = tell([os.getpid(), namespace, file, *token])
-        reads = [q != rank and there == namespace and self._reads(q) for q, (_, there, *_) in enumerate(self.told)]
-        self.gets = {q for q in range(world) if reads[q]}
-        self.gives = {q for q, theirs in enumerate(tell(reads)) if theirs[rank]}
+                file, self.mail.words[TOKEN] = self.mail.file, self.token
+        try:
+            self.told = tell([os.getpid(), namespace, file, *self.token])
+            reads = [q != rank and there == namespace and self._reads(q) for q, (_, there, *_) in enumerate(self.told)]
+            self.gets = {q for q in range(world) if reads[q]}
+            self.gives = {q for q, theirs in enumerate(tell(reads)) if theirs[rank]}
+        except BaseException:
+            self.close(failed=True)
+            raise
 
     def _reads(self, rank: int) -> bool:
         """Whether another rank's letters can be read here."""
-        file, *token = self.told[rank][2:]
-        try:
-            return file >= 0 and self._memory(rank, file)[: len(token)].tolist() == token
-        except (OSError, ValueError):
-            return False
+        with suppress(OSError, Gone):
+            return self.told[rank][2] >= 0 and self._memory(rank, self.told[rank][2]) is not None
+        return False
 
     def _memory(self, rank: int, file: int) -> np.ndarray:
-        """Memory of another rank."""
+        """Memory of another rank. OSError or Gone where it is no more, and something else may have its number."""
         if (rank, file) not in self.seen:
             there = os.open(self._path(rank, file), os.O_RDWR)
             try:
-                self.seen[rank, file] = np.frombuffer(mmap(there, 0), np.int32)
+                words = np.frombuffer(mmap(there, 0), np.int32)
+            except ValueError:  # empty
+                words = np.empty(0, np.int32)
             finally:
                 os.close(there)
+            if words[TOKEN].tolist() != self.told[rank][3:]:
+                raise Gone(f"memory of rank {rank} is gone")
+            self.seen[rank, file] = words
         return self.seen[rank, file]
 
     def _path(self, rank: int, file: int) -> str:
@@ -121,6 +130,7 @@ class Near:
             block = min(fitting, key=lambda b: len(b.words))
         else:
             block = _new_block(piece.numel())
+            block.words[TOKEN] = self.token
             self.blocks.append(block)
         torch.from_numpy(block.words[HEAD : HEAD + piece.numel()]).copy_(piece)
         return block
@@ -141,13 +151,15 @@ class Near:
 
         return take
 
-    def close(self) -> None:
-        """Memory ends with those who look at it, once all letters are read; it is left to the process's end where
-        somebody does not read them."""
-        letters = [self._letter(self.mail.words, q, self.sent[q]) for q in self.gives if self.sent[q]]
+    def close(self, failed: bool = False) -> None:
+        """Memory ends with those who look at it, once all letters are read. Where a rank lives and does not read them,
+        memory is left to the process's end, or, if the work has `failed`, to nobody: who asks for it hears Gone."""
+        letters = [(q, self._letter(self.mail.words, q, self.sent[q])) for q in self.gives if self.sent[q]]
         end = time.monotonic() + LEAVING
-        while any(letter[NUMBER] != letter[TAKEN] for letter in letters):
+        while any(letter[NUMBER] != letter[TAKEN] and not self._has_ended(q) for q, letter in letters):
             if time.monotonic() > end:
+                if failed:
+                    break
                 return
             time.sleep(REST)
         for block in (*self.blocks, *filter(None, [self.mail])):
