@@ -92,6 +92,7 @@ def serve(line: socket.socket) -> None:
     from vgame.demo.nursery import _load
 
     _load()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who asked first may be a thread that blocks some
     gc.set_threshold(100_000)
     gc.freeze()  # a child that never looks at these objects shares their memory
     assert threading.active_count() == 1 and torch.distributed.is_available()

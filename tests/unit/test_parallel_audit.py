@@ -10,10 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import forked
 import pytest
-from audited_runs import bundle, cheat
+from audited_runs import bundle, cheat, executing
 from logged_runs import job, trained_on
 
 import vgame
@@ -143,6 +146,54 @@ def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(_Worker, "audit", lambda self, part: asked.append(part) or audit(self, part))
     assert vgame.audit(run, record=record).match
     assert len(asked) == 6 - known
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "sentence"),
+    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 1, "vgame: interrupted; start the same command again to go on")],
+)
+def test_a_signal_ends_an_audit_and_its_workers_at_once(copy: Path, told: int, code: int, sentence: str) -> None:
+    """Ctrl-C reaches all of them; one is stopped, and would never end by itself."""
+    command = [sys.executable, "-m", "vgame.cli", "audit", str(copy), "--workers", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process, end = forked.Popen(command, text=True, session=True, **pipes), time.monotonic() + 60
+    try:
+        while len(executing(copy)) < 2:
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.01)
+        os.kill(executing(copy)[0], signal.SIGSTOP)
+        (os.killpg if told == signal.SIGINT else os.kill)(process.pid, told)
+        assert process.communicate(timeout=20)[1].strip() == sentence
+        assert process.returncode == code and not executing(copy)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_an_audit_that_a_signal_ended_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, stopped, audit, record = [], [], _Worker.audit, tmp_path / "record"
+
+    def audited(self: _Worker, part):
+        asked.append(part)
+        if len(asked) == 3:
+            os.kill(self.process.pid, signal.SIGSTOP)
+            stopped.append(self.process.pid)
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return audit(self, part)
+
+    monkeypatch.setattr(_Worker, "audit", audited)
+    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit):
+            vgame.audit(run, workers=2, record=record)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped[0], 0)
+    known = len(record.read_text().splitlines())
+    assert 1 <= known < 6
+    asked = [None] * 3
+    assert vgame.audit(run, record=record).match and len(asked) == 3 + 6 - known
 
 
 def test_a_record_of_another_run_says_nothing(run: Path, tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from audited_runs import bundle, cheat
+from audited_runs import bundle, cheat, executing
 
 import vgame
 from vgame.runs import worker
@@ -47,19 +49,6 @@ def address() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return vgame.train(bundle(), tmp_path_factory.mktemp("runs") / "run").folder
-
-
-def executing(run: Path) -> list[int]:
-    """The processes that work on a run."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (place / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"vgame.runs.audit_worker" in words and bytes(run) in words:
-            found.append(int(place.name))
-    return found
 
 
 def parent(pid: int) -> int:
@@ -128,6 +117,31 @@ class TestConnected:
         done.clear()
         assert vgame.audit(run, ray=address, record=record, progress=lambda *told: done.append(told)).match
         assert done[-1][1:3] == (6 - known, 6 - known)
+
+    def test_a_signal_ends_it_at_once(self, run: Path, tmp_path: Path, address: str) -> None:
+        """While its processes are stopped, and would never end by themselves."""
+        copy, told = Path(shutil.copytree(run, tmp_path / "copy")), []
+
+        def stop() -> None:
+            while not (found := executing(copy)):
+                time.sleep(0.01)
+            for pid in found:
+                os.kill(pid, signal.SIGSTOP)
+            told.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(143))
+        thread = threading.Thread(target=stop)
+        thread.start()
+        try:
+            with pytest.raises(SystemExit):
+                vgame.audit(copy, ray=address, timeout=20)
+            assert time.monotonic() - told[0] < 10, "it did not wait until they were taken for dead"
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            thread.join()
+            for pid in executing(copy):
+                os.kill(pid, signal.SIGKILL)
 
     def test_another_vgame_there(self, run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         init = worker.Given.__init__

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,11 +22,12 @@ from typing import Any
 
 from vgame.errors import Cancelled, VgameError
 from vgame.runs.store import Store
-from vgame.runs.worker import MOST_TIMEOUT, TIMEOUT, Given, Part, Worker, WorkerDied, WorkerProcess
+from vgame.runs.worker import MOST_TIMEOUT, TIMEOUT, Given, Part, Started, Worker, WorkerDied, WorkerProcess
 from vgame.system.files import no_link, read_file
 from vgame.system.progress import NullProgress
 
 TRIES = 3  # of one part, before the audit gives up on it
+LOOK = 0.2  # seconds; a signal that comes as a wait begins does not end it
 CELLS = 60  # of the picture of the run
 MOST_RECORD = 2**31  # bytes: 2^24 checkpoints
 
@@ -106,7 +109,14 @@ class _Work:
     worst: dict[str, Any] | None = None
     tries: dict[Part, int] = field(default_factory=dict)
     error: Exception | None = None
+    workers: list[Worker] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def started(self, worker: Worker) -> None:
+        with self.lock:
+            self.workers.append(worker)
+            if self.error:
+                worker.stop()
 
     def take(self) -> Part | None:
         """The next part that can still say something: none behind a checkpoint that is known to differ."""
@@ -128,6 +138,8 @@ class _Work:
 
     def again(self, part: Part, error: WorkerDied) -> None:
         with self.lock:
+            if self.error:
+                return
             self.tries[part] = self.tries.get(part, 0) + 1
             if self.tries[part] >= TRIES:
                 self.error = VgameError(
@@ -139,8 +151,11 @@ class _Work:
             self.say(f"checkpoints {part[0]}..{part[1]}: {error}; another worker executes them")
 
     def stop(self, error: Exception) -> None:
+        """All workers end at once."""
         with self.lock:
             self.error = self.error or error
+            for worker in self.workers:
+                worker.stop()
 
     def _tell(self) -> None:
         try:
@@ -168,16 +183,16 @@ class Workers:
         return self.count == 1 and self.record is None and self.ray is None
 
     @contextmanager
-    def maker(self, given: Given) -> Iterator[tuple[int, Callable[[], Worker]]]:
+    def maker(self, given: Given) -> Iterator[tuple[int, Callable[[Started], Worker]]]:
         """How many at a time, and what makes one."""
         if self.ray is None:
             share = max(1, (os.cpu_count() or 1) // self.count)
-            yield self.count, lambda: WorkerProcess(given, share)
+            yield self.count, lambda started: WorkerProcess(given, share, started)
         else:
             from vgame.runs.ray_workers import cluster
 
             with cluster(self.ray) as (cores, make):
-                yield self.count if self.count > 1 else cores, lambda: make(given)
+                yield self.count if self.count > 1 else cores, lambda started: make(given, started)
 
 
 def audit_in_parallel(
@@ -208,28 +223,28 @@ def audit_in_parallel(
     return work.worst
 
 
-def _share_out(work: _Work, count: int, make: Callable[[], Worker]) -> None:
+def _share_out(work: _Work, count: int, make: Callable[[Started], Worker]) -> None:
     """All parts, by so many workers."""
-    threads = [threading.Thread(target=_attend, args=(work, make)) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    except BaseException as error:
-        work.stop(Cancelled(str(error)))
-        raise
+    with ThreadPoolExecutor(count, "worker") as pool:
+        try:
+            attending = [pool.submit(_attend, work, make) for _ in range(count)]
+            while wait(attending, LOOK).not_done:
+                pass
+        except BaseException as error:
+            work.stop(Cancelled(str(error)))
+            raise
     if work.error:
         raise work.error
 
 
-def _attend(work: _Work, make: Callable[[], Worker]) -> None:
+def _attend(work: _Work, make: Callable[[Started], Worker]) -> None:
     """Hands parts to a worker until none is left; a worker that died or hangs is replaced."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a worker inherits it: Ctrl-C is this process's to tell
     worker: Worker | None = None
     try:
         while (part := work.take()) is not None:
             try:
-                worker = worker or make()
+                worker = worker or make(work.started)
                 work.finished(part, worker.audit(part))
             except WorkerDied as error:
                 work.again(part, error)

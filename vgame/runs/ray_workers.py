@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from vgame.errors import VgameError, missing_package
-from vgame.runs.worker import Given, Part, Worker, WorkerDied, WorkerProcess
+from vgame.runs.worker import Given, Part, Started, Worker, WorkerDied, WorkerProcess
 
 CONNECT = 5.0  # seconds
 LOOK = 1.0  # seconds between two looks at a task
@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[tuple[int, Callable[[Given], Worker]]]:
+def cluster(address: str) -> Iterator[tuple[int, Callable[[Given, Started], Worker]]]:
     """Cores of the cluster, and what makes a worker there. One that is connected already is used and stays."""
     here = ray.is_initialized()
     if not here:
@@ -72,13 +72,15 @@ def _refuse_absent(address: str) -> None:
 class RayWorker:
     """Parts as tasks, one at a time."""
 
-    def __init__(self, given: Given) -> None:
-        self.given = asdict(given)
+    def __init__(self, given: Given, started: Started = lambda _: None) -> None:
+        self.given, self.stopped = asdict(given), False
+        started(self)
 
     def audit(self, part: Part) -> dict[str, Any]:
         task = _task.remote(self.given, part)
         while not ray.wait([task], timeout=LOOK)[0]:
-            pass
+            if self.stopped:
+                ray.cancel(task, force=True)
         try:
             found = ray.get(task)
         except ray.exceptions.RayTaskError as error:  # what the task does not expect: no vgame there, or an old one
@@ -93,6 +95,9 @@ class RayWorker:
         if "error" in found:
             raise VgameError(found["error"])
         return found
+
+    def stop(self) -> None:
+        self.stopped = True
 
     def end(self) -> None:
         """Its process waits for other parts; it ends with Ray's."""

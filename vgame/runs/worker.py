@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -40,7 +41,14 @@ class Worker(Protocol):
     def audit(self, part: Part) -> dict[str, Any]:
         """What it found: a dict of `Finding`, with the part. WorkerDied if it ended meanwhile."""
 
+    def stop(self) -> None:
+        """From another thread: whatever it does ends at once, with WorkerDied."""
+
     def end(self) -> None: ...
+
+
+#: Told a worker that has begun, which may not be ready yet.
+Started = Callable[[Worker], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class Given:
 class WorkerProcess:
     """One process with its share of the cores."""
 
-    def __init__(self, given: Given, threads: int) -> None:
+    def __init__(self, given: Given, threads: int, started: Started = lambda _: None) -> None:
         self.timeout, self.begun, self.unread = given.timeout, "before its first step", b""
         environment = child_environment() | find(given.device).environment | dict.fromkeys(THREADS, str(threads))
         command = [sys.executable, "-P", "-m", "vgame.runs.audit_worker", given.run, given.device, str(given.count)]
@@ -74,6 +82,7 @@ class WorkerProcess:
         except OSError as error:
             raise WorkerDied(f"no process could be started: {error.strerror}") from None
         try:
+            started(self)
             self._check(given, self._answer())
         except BaseException:
             self.end()
@@ -124,6 +133,9 @@ class WorkerProcess:
             self.unread += read
         line, _, self.unread = self.unread.partition(b"\n")
         return line
+
+    def stop(self) -> None:
+        self.process.kill()
 
     def end(self) -> None:
         self.process.kill()
