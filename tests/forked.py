@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -121,7 +122,10 @@ def become(
     if session:
         os.setsid()
     sys.stdin = sys.stdout = sys.stderr = None  # some close their files when they go
-    for place, file in enumerate(files):
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD, 3) for file in files]  # 0, 1 or 2 may have been closed here
+    for file in files:
+        os.close(file)
+    for place, file in enumerate(above):
         os.dup2(file, place)
         os.close(file)
     sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate("rww"))  # noqa: SIM115

@@ -7,6 +7,7 @@ vendor's libraries read from the environment they read at their first product.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -36,12 +37,12 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> None:
         """Until it has ended."""
-        if not select.select([self._handle], [], [], timeout)[0]:
+        if not self._ended(timeout):
             raise subprocess.TimeoutExpired(MODULE, timeout or 0)
 
     def poll(self) -> int | None:
         """None while it runs."""
-        return 0 if select.select([self._handle], [], [], 0)[0] else None
+        return 0 if self._ended(0) else None
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -52,9 +53,27 @@ class Forked:
     def __del__(self) -> None:
         os.close(self._handle)
 
+    def _ended(self, timeout: float | None) -> bool:
+        look = select.poll()  # select.select knows no descriptor above 1023
+        look.register(self._handle, select.POLLIN)
+        return bool(look.poll(None if timeout is None else 1000 * timeout))
+
     def _signal(self, which: signal.Signals) -> None:
         if self.poll() is None:
             signal.pidfd_send_signal(self._handle, which)
+
+
+def is_possible() -> bool:
+    """Whether this system watches a process by a descriptor: a container's filter of calls may refuse it."""
+    try:
+        handle = os.pidfd_open(os.getpid())
+        try:
+            signal.pidfd_send_signal(handle, 0)
+        finally:
+            os.close(handle)
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 class Nursery:
@@ -64,7 +83,8 @@ class Nursery:
         _load()
         self._lock = Lock()
         self._line, theirs = socket.socketpair()
-        sys.stdout.flush(), sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
         self.pid = os.fork()
         if self.pid == 0:
             self._line.close()
@@ -141,7 +161,10 @@ def _become(files: list[int]) -> NoReturn:
             order.seek(0)
             arguments, environment = json.load(order)
         sys.stdin = sys.stdout = sys.stderr = None  # some close their files when they go
-        for place, file in enumerate(files):
+        above = [fcntl.fcntl(file, fcntl.F_DUPFD, 3) for file in files]  # where the parent had closed 0, 1 or 2
+        for file in files:
+            os.close(file)
+        for place, file in enumerate(above):
             os.dup2(file, place)
             os.close(file)
         sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate("rww"))  # noqa: SIM115

@@ -19,7 +19,7 @@ from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.chain.connection import connect
 from vgame.chain.game import Game
 from vgame.chain.wallet import Wallet, deploy_game
-from vgame.demo.nursery import Nursery
+from vgame.demo.nursery import Nursery, is_possible
 from vgame.demo.page import StoryPage
 from vgame.demo.processes import EmbeddedChain, Role, Start, spawn
 from vgame.demo.result import Result
@@ -91,7 +91,7 @@ class Stage:
 
     def _nursery(self) -> Start:
         """How roles are started: at once, where the system can."""
-        if not hasattr(os, "pidfd_open"):
+        if not is_possible():
             return spawn
         nursery = Nursery()
         self.stack.callback(nursery.stop)
