@@ -18,7 +18,8 @@ from vgame.agents.config import AgentConfig
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun
 from vgame.attacks.adversaries import CheatingTrainer
-from vgame.chain.records import Phase
+from vgame.chain.records import Job, Phase
+from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, load_bundle, save_bundle
@@ -127,6 +128,46 @@ def test_another_claim_is_compared_with_a_whole_run(
     assert again.parted and again.store.roots == run.store.roots
 
 
+def test_a_claim_that_comes_between_two_questions_is_compared_first(
+    system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain shows none, then an honest one: it was disputed with a run that speaks about another claim."""
+    run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
+    trainer, auditor = Trainer(scene.game(), scene.id, honest.history), watch(scene, run)
+    trainer.accept()
+    while auditor.step():
+        pass
+    asked = auditor.service.game.job
+
+    def then_a_claim(job: bytes) -> Job:
+        found = asked(job)
+        if found.phase is Phase.ACCEPTED:
+            trainer.claim()
+        return found
+
+    monkeypatch.setattr(auditor.service.game, "job", then_a_claim)
+    assert scene.play(auditor, trainer) is Phase.FINAL and not scene.view.disputes(scene.id, 0)
+
+
+def test_a_dispute_does_not_wait_for_what_a_claim_may_need(
+    system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders without a claim: nothing is computed for them while a dispute is open, and nothing more than once."""
+    run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
+    for _ in range(5):
+        Scene(system, bundle)
+    auditor, engaged = watch(scene, run), []
+
+    def ahead(real: Callable[[], bool] = run.ahead) -> bool:
+        engaged.append(auditor.service.auditors[scene.id].engaged_in)
+        return real()
+
+    monkeypatch.setattr(run, "ahead", ahead)
+    assert auditor.step() and engaged == [False] and len(run._whole.store.roots) == 5
+    trainer = scene.trainer(cheat.history, CheatingTrainer, silent=frozenset())
+    assert scene.play(auditor, trainer) is Phase.CONVICTED and not any(engaged)
+
+
 def test_a_whole_run_is_made_while_no_claim_is_there(
     system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +196,27 @@ def test_what_is_not_published_yet_is_computed(honest: LocalRun, seat: AgentConf
         (copy / name).write_bytes((copy / name).read_bytes()[: 3 * 32])
     run = follow(seat, copy)
     assert run.run_root == honest.run_root and steps == list(range(1, 13))  # none twice
+
+
+def test_a_run_without_its_states_is_not_executed_again_at_every_look(
+    honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_run, "LOOK", 0.0)
+    copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
+    shutil.rmtree(copy / "states")
+    assert follow(seat, copy).run_root == honest.run_root and steps == list(range(1, 13))
+
+
+def test_after_a_look_that_gave_nothing_as_much_is_computed(
+    folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last state but one is bad: all before it was executed for nothing, at every look (42 steps)."""
+    for pause in ("LOOK", "AWAY"):
+        monkeypatch.setattr(followed_run, pause, 0.0)
+    published = computed(folder, tmp_path / "trainer").store.folder
+    damage("states/0000000010.safetensors")(published)
+    steps.clear()
+    assert follow(seat, published).run_root == honest.run_root and len(steps) <= 32
 
 
 def damage(name: str, at: int = -1) -> Callable[[Path], None]:

@@ -13,7 +13,7 @@ from toy import Lies
 
 import vgame.agents.auditor_service
 from vgame.agents.auditor_service import AuditorService, Limits
-from vgame.chain.records import Level, Phase, Status
+from vgame.chain.records import Job, Level, Phase, Status
 from vgame.errors import ChainError, NotYet
 from vgame.job.terms import Pace
 from vgame.system.progress import Reporter
@@ -196,10 +196,10 @@ def test_a_first_look_that_failed_is_taken_again(
         auditor.look()
         usual, calls = auditor.auditors[play.id].agrees, [ChainError("no answer")]
 
-        def agrees() -> bool:
+        def agrees(state: Job) -> bool:
             if calls:
                 raise calls.pop()
-            return usual()
+            return usual(state)
 
         auditor.auditors[play.id].agrees = agrees
     for _ in range(4):  # three looks in a row say that it has ended

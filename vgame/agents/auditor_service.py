@@ -52,6 +52,9 @@ class Limits:
 class AuditorService:
     """An auditor's view of all jobs that order its bundle.
 
+    INVARIANT: what is disputed is the claim that was compared: all of a round is about one answer of the chain, for
+    the next one may show a claim where this one showed none.
+
     INVARIANT: no answer ends a job for good. What orders other bundles is known by the whole event, whose hash is the
     job; that a job has ended has to be said LOOKS times in a row, and is asked again every AGAIN seconds.
     """
@@ -70,6 +73,8 @@ class AuditorService:
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
         self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
+        self.unclaimed: set[bytes] = set()  # jobs that had no claim at the last look
+        self.awaiting: set[bytes] = set()  # jobs with a claim, and nothing yet to compare it with
         self.old = 0  # final claims that match, not yet told
 
     @property
@@ -81,7 +86,12 @@ class AuditorService:
 
     def round(self) -> bool:
         """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
-        return run_duties([self.look, self.play])
+        return run_duties([self.look, self.play]) or self.prepare()
+
+    def prepare(self) -> bool:
+        """Where no move is due: a part of what a claim may have to be compared with. Without one it can wait."""
+        engaged = any(auditor.engaged_in for auditor in self.auditors.values())
+        return bool(self.awaiting or (self.unclaimed and not engaged)) and self.computation.ahead()
 
     def look(self) -> bool:
         """New jobs that order this bundle, and idle ones that have a new claim."""
@@ -114,7 +124,7 @@ class AuditorService:
             with self.retry[job]:
                 did = self._round(job, self.auditors[job])
                 acted |= did
-                if not did and job in self.auditors and not self.auditors[job].engaged_in:
+                if not (did or job in self.awaiting) and job in self.auditors and not self.auditors[job].engaged_in:
                     self.idle[job] = None
         if self.old:
             root = self.computation.run_root.hex()
@@ -124,11 +134,15 @@ class AuditorService:
         return acted
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:
-        state = self.game.job(job)
-        phase = state.phase
-        duties = [auditor.step, self.computation.ahead] if phase in {Phase.CREATED, Phase.ACCEPTED} else [auditor.step]
+        state = auditor.look()
+        phase, duties = state.phase, [partial(auditor.step, state)]
+        for jobs in (self.unclaimed, self.awaiting):
+            jobs.discard(job)
+        if phase in {Phase.CREATED, Phase.ACCEPTED}:
+            self.unclaimed.add(job)
         if phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING} and not self._compares(auditor, state):
-            return True
+            self.awaiting.add(job)
+            return False
         if phase is Phase.NONE:  # a reorganisation, or there never was one
             del self.auditors[job], self.retry[job]
             return False
@@ -164,7 +178,7 @@ class AuditorService:
 
     def compare(self, job: bytes, auditor: Auditor, state: Job) -> bool:
         """Say once whether the claim is the own run; also where it is too late to dispute it."""
-        agrees, root = auditor.agrees(), self.computation.run_root.hex()
+        agrees, root = auditor.agrees(state), self.computation.run_root.hex()
         old = state.phase in STANDING
         late = "; the claim is final, it can be disputed no more" if old else ""
         text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"

@@ -36,6 +36,8 @@ from vgame.system.progress import Reporter
 
 LOOK = 5.0  # seconds between two looks at what is published
 AWAY = 60.0  # after one that failed
+PORTION = 16  # checkpoints that are checked before any is taken over: so much is lost where the last one is bad
+SLOW = 2  # what is published is left alone for a while where computing would have taken half the time
 THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong
 
 
@@ -49,6 +51,7 @@ class FollowedRun(LocalRun):
                 "--published is for runs without a log; in mode 'logged' give the trainer's run folder with --log"
             )
         self.seat, self.kind, self._next = seat, kind, 0.0
+        self._portion, self._interval = PORTION, 0.0  # checkpoints; seconds that the last own interval took
         path = self.store.folder / THEIRS
         data = path.read_bytes() if path.exists() else b""
         self.theirs = [data[i : i + ROOT_BYTES] for i in range(0, len(data), ROOT_BYTES)]
@@ -63,7 +66,9 @@ class FollowedRun(LocalRun):
         self.retry.hurry = hurry
         while not (self.store.done or self.parted):
             if not self._follow():
+                begin = time.monotonic()
                 self._compute(self, 1)
+                self._interval = time.monotonic() - begin
         if not self.parted:
             super().run(hurry)
             return
@@ -91,31 +96,40 @@ class FollowedRun(LocalRun):
 
     def _follow(self) -> bool:
         """Take over what is published beyond the own run; False if that is nothing, or cannot be used, for whatever
-        reason: a stranger wrote it."""
-        if time.monotonic() < self._next:
+        reason: a stranger wrote it. Where a look took longer than computing what it gave, the run is computed here for
+        as long before the next one: so following never takes much more than twice the time of the own run."""
+        if (begin := time.monotonic()) < self._next:
             return False
-        self._next = time.monotonic() + LOOK
+        known, pause = len(self.store.roots), LOOK
         try:
-            return self._take_over(self._open())
+            gained = self._take_over(self._open())
         except Cancelled:
             raise
         except Exception as error:
-            self._next = time.monotonic() + AWAY
+            gained, pause, self._portion = False, AWAY, PORTION
             text = f"what is published cannot be used, it is computed here meanwhile: {sentence(error)}"
             self.reporter.emit("waiting", text, message=text)
-            return False
+        end = time.monotonic()
+        took, worth = end - begin, SLOW * self._interval * (len(self.store.roots) - known)
+        self._next = end + (max(pause, took) if not gained else took if worth < took else 0)
+        return gained
 
     def _take_over(self, theirs: Store) -> bool:
         known = len(self.store.roots)
         if parts_from(theirs.roots, self.store.roots):
             self._part(theirs.roots)
             return True
-        if len(theirs.roots) <= known:
+        if (count := len(theirs.roots)) > self.bundle.checkpoints:
+            raise StoreError(f"it has {count} checkpoints, the job has {self.bundle.checkpoints}")
+        last = min(known + self._portion, count)
+        self._portion *= 2
+        last = next((c for c in range(last, known, -1) if theirs.keeps(c)), known)
+        if last == known:  # whatever goes on from there would have to execute all of it again
             return False
-        found = self._check(theirs, list(range(known + 1, len(theirs.roots) + 1)))
+        found = self._check(theirs, list(range(known + 1, last + 1)))
         if found and found["kept"]:  # nothing was executed in that part
             raise StoreError(f"the state of checkpoint {found['differs']} is not the committed one")
-        self.store.adopt(theirs, found["differs"] - 1 if found else len(theirs.roots))
+        self.store.adopt(theirs, found["differs"] - 1 if found else last)
         if found and found["step"] is None:
             self._compute(self, 1)
             if parts_from(theirs.roots, self.store.roots):
@@ -139,34 +153,26 @@ class FollowedRun(LocalRun):
 
     def history_of(self, claim: Job) -> History | None:
         """What to compare a claim with: this run, where it is whole or the claim is the published run's; else a whole
-        one of its own, of which each call computes an interval, and None until it is there."""
-        if not self.parted or self._is_published(claim.run_root):
+        one of its own, and None until it is there (`ahead`)."""
+        if not self.parted or claim.run_root == run_tree(self.theirs, len(self.theirs)).root:
             return self.history
-        if not self._whole.store.done:
-            self._compute(self._whole, 1)
         return self._whole.history if self._whole.store.done else None
 
     def ahead(self) -> bool:
         """An interval of the whole run: the claim may be another one than what was published, and its window may be
-        short."""
+        short. Before that a look, once in a while: more may have been published of the run of which a checkpoint is
+        known to be wrong, and the claim be that one."""
         if not self.parted or self._whole.store.done:
             return False
-        self._compute(self._whole, 1)
-        return True
-
-    def _is_published(self, root: bytes) -> bool:
-        """Is the claim the run of which a checkpoint is known to be wrong? More of it may have been published since."""
-        if root not in self._published and time.monotonic() >= self._next:
-            self._next = time.monotonic() + LOOK
+        if (begin := time.monotonic()) >= self._next:
             with suppress(Exception):
                 roots = self._open().roots
                 if parts_from(roots, self.store.roots):
                     self._part(roots)
-        return root in self._published
-
-    @property
-    def _published(self) -> list[bytes]:
-        return [run_tree(self.theirs, len(self.theirs)).root]
+            end = time.monotonic()
+            self._next = end + max(LOOK, end - begin)
+        self._compute(self._whole, 1)
+        return True
 
     @cached_property
     def _whole(self) -> LocalRun:

@@ -56,9 +56,10 @@ class Auditor(Player):
 
     # ---- rounds ----
 
-    def step(self) -> bool:
-        """One round of duties; True if anything was done."""
-        job, self.engaged_in = self.look(), False
+    def step(self, job: Job | None = None) -> bool:
+        """One round of duties; True if anything was done. `job`: as it was seen by who decided what the machine is
+        for."""
+        job, self.engaged_in = job or self.look(), False
         match job.phase:
             case Phase.CLAIMED:
                 view = ClaimView(self, job)
@@ -135,10 +136,10 @@ class Auditor(Player):
             self.checked[level, where, root] = compare(where, root)
         return self.checked[level, where, root]
 
-    def agrees(self) -> bool:
+    def agrees(self, job: Job | None = None) -> bool:
         """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see
         `differences`."""
-        view = ClaimView(self, self.game.job(self.id))
+        view = ClaimView(self, job or self.game.job(self.id))
         if view.checkpoints and view.own_run.root != view.job.run_root:
             return False
         if not (stop := view.job.diverged_at):

@@ -41,7 +41,8 @@ class Ahead:
         """These will be asked for."""
         for c in checkpoints:
             if c not in self.segments and c <= len(self.roots):  # the last one of a run that diverged is short
-                self.segments[c] = self.pool.submit(self._execute, c)
+                with suppress(RuntimeError):  # no thread can be started: it is executed here
+                    self.segments[c] = self.pool.submit(self._execute, c)
 
     def segment(self, checkpoint: int) -> list[bytes] | None:
         """State roots of a segment that was wanted, once they are there."""

@@ -384,6 +384,10 @@ class Store:
         kept = (c for c in range(checkpoint, 0, -1) if self._has(min(c * interval, steps)))
         return next(kept, 0)
 
+    def keeps(self, checkpoint: int) -> bool:
+        """Is the state of this checkpoint there?"""
+        return self._has(min(checkpoint * self.bundle.interval, self.bundle.steps))
+
     def _has(self, step: int) -> bool:
         path = self._path(step)
         return self.elsewhere.has(path.name) if self.elsewhere else os.path.exists(path)
