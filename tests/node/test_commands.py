@@ -137,6 +137,15 @@ def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
     assert "B\\xfcndel: " in told.stdout
 
 
+def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
+    """As a daemon may start it: no file is written into by what is printed."""
+    shell = f'exec "{sys.executable}" -m vgame.cli inspect "{tmp_path}" <&- >&-'
+    told = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    assert told.returncode == 1 and b"Traceback" not in told.stderr and told.stderr.count(b"\n") == 1
+    shell = f'exec "{sys.executable}" -m vgame.cli --help <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0
+
+
 @pytest.mark.node
 def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(node: Scene, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)

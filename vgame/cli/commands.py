@@ -102,8 +102,18 @@ def _end_with(parent: int) -> None:
     os._exit(STOPPED)
 
 
+def _open_streams() -> None:
+    """What was closed before (`>&-`) leads nowhere now: else its number would be the next file's or connection's."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, open(nowhere, mode, closefd=False))
+
+
 def main() -> None:
     """Entry point: an error of the world is one sentence and exit code 1."""
+    _open_streams()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that what a command started is stopped with it
     if parent := os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
