@@ -108,7 +108,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nowhere, True)
-            setattr(sys, name, open(nowhere, mode, closefd=False))
+            setattr(sys, name, open(nowhere, mode, closefd=False))  # noqa: SIM115
 
 
 def main() -> None:
