@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from real_jobs import AtElement, Scene, train_run
 from vgame.agents.client import off_chain
 from vgame.agents.config import AgentConfig
 from vgame.agents.local_run import LocalRun
+from vgame.agents.retry import Retry
 from vgame.arithmetic.reference.sums import Partial
 from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.attacks.adversaries import CheatingTrainer
@@ -28,7 +30,7 @@ from vgame.logged.admissible import Moments, merge_moments, moments_sum
 from vgame.logged.kernels import sum_operators
 from vgame.program.operators import Contract
 from vgame.runs.logged_history import LoggedHistory
-from vgame.runs.logged_store import make_executor
+from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.prepare import prepare
 from vgame.runs.published_log import FILES, PublishedLog
 from vgame.runs.store import Divergence, Store
@@ -253,6 +255,33 @@ def test_logs_of_two_trainers_in_one_store(bundle: Bundle, tmp_path: Path) -> No
     ]
     first, second = (LocalRun(seat, "cpu", Reporter(json_lines=True)).published for seat in seats)
     assert first.committed(1) and second.committed(1) and first.run_root != second.run_root
+
+
+@pytest.mark.parametrize("wrong", ["a step is missing", "other entries", "an early end"])
+def test_a_log_that_is_not_the_committed_one_is_waited_for(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    """An rsync under way, or a trainer that would like to end its auditor: all roots are there."""
+    honest = train_run(bundle, tmp_path / "trainer")
+    operator = operator_called(bundle, "hidden")
+    published = shutil.copytree(tmp_path / "trainer", tmp_path / "published")
+    if wrong == "other entries":
+        train_run(bundle, tmp_path / "other", lambda k: k.strike(1, operator, lambda *_: [3], True))
+        shutil.copy(tmp_path / "other" / "rounding.vglog", published)
+    elif wrong == "a step is missing":
+        LoggedStore(published, bundle).log.keep(2)
+    else:
+        store = LoggedStore(published, bundle)
+        store.divergence = Divergence(1, 0, 0)
+        store._write_header()
+    mend = partial(shutil.copytree, tmp_path / "trainer", published, dirs_exist_ok=True)
+    monkeypatch.setattr(Retry, "wait", lambda _: mend())
+    save_bundle(bundle, tmp_path / "bundle")
+    seat = AgentConfig("", "", tmp_path / "bundle", tmp_path / "store", log=published)
+    run = LocalRun(seat, "cpu", Reporter(json_lines=True))
+    run.run()
+    assert f"the log in {published} cannot be followed yet: " in capsys.readouterr().out
+    assert run.store.roots == honest.store.roots and run.published.log_roots == honest.logs
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])

@@ -16,7 +16,7 @@ from vgame.agents.retry import Retry
 from vgame.attacks.adversaries import ATTACKS
 from vgame.chain.game import Game
 from vgame.chain.records import Job
-from vgame.errors import Abstain, NotYet, VgameError
+from vgame.errors import Abstain, VgameError
 from vgame.execute.devices import fingerprint
 from vgame.execute.work import operations
 from vgame.job.bundle import load_bundle
@@ -89,15 +89,14 @@ class LocalRun:
         self.history = LoggedHistory(self.store, self.stepper, log)
 
     def _await_log(self, seat: AgentConfig, source: Path) -> PublishedLog:
-        """The log of the trainer's whole run; of each source a copy of its own."""
+        """The log of the trainer's whole run, as it was committed; of each source a copy of its own."""
         name = hashlib.sha256(f"{source.resolve()}".encode()).hexdigest()[:16]
         copy = seat.store / f"{self.bundle.identity.hex()[:16]}-log-{name}"
 
         def whole() -> PublishedLog:
             log = PublishedLog(source, copy, self.bundle)
-            if log.ended:
-                return log
-            raise NotYet(f"the log in {source} ends after step {log.store.step} of {self.bundle.steps}")
+            log.check()
+            return log
 
         return Retry(self.reporter, seat.poll).insist(whole)
 

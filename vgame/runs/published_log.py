@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from vgame.commit.trees import run_tree
-from vgame.errors import Abstain, StoreError
+from vgame.errors import Abstain, NotYet, StoreError
 from vgame.job.bundle import Bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
@@ -76,10 +76,12 @@ class PublishedLog:
                 "another --store"
             ) from None
 
-    @property
-    def ended(self) -> bool:
-        """Is it the log of a whole run?"""
-        return self.store.done
+    def check(self) -> None:
+        """NotYet unless it is the log of a whole run, every interval of it the committed one."""
+        try:
+            _check(self.store)
+        except LogError as error:
+            raise NotYet(f"the log in {self.source} cannot be followed yet: {error}") from None
 
     @property
     def run_root(self) -> bytes:
@@ -135,9 +137,17 @@ def _is_whole(own: Path, bundle: Bundle) -> bool:
     if not all((own / name).exists() for name in FILES):
         return False
     try:
-        store = LoggedStore(own, bundle)
-        for checkpoint in range(1, len(store.roots) + (store.divergence is not None) + 1) if store.done else ():
-            store.committed(checkpoint)
+        _check(LoggedStore(own, bundle))
     except (LogError, StoreError):
         return False
-    return store.done
+    return True
+
+
+def _check(store: LoggedStore) -> None:
+    """LogError unless it has every checkpoint of a whole run, and of every interval the committed log."""
+    stop, bundle, reached = store.divergence, store.bundle, len(store.roots)
+    due = (stop.step - 1) // bundle.interval if stop else bundle.checkpoints
+    if reached != due:
+        raise LogError(f"it has {reached} checkpoints of {due}")
+    for checkpoint in range(1, due + (stop is not None) + 1):
+        store.committed(checkpoint)
