@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -27,12 +28,13 @@ from vgame.job.bundle import Bundle, load_bundle, save_bundle
 from vgame.job.file import LogTerms, read_job_file
 from vgame.job.terms import gas_of
 from vgame.logged.admissible import Moments, merge_moments, moments_sum
+from vgame.logged.encoding import LogError
 from vgame.logged.kernels import sum_operators
 from vgame.program.operators import Contract
 from vgame.runs.logged_history import LoggedHistory
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.prepare import prepare
-from vgame.runs.published_log import FILES, PublishedLog
+from vgame.runs.published_log import FILES, PublishedLog, most_of_log
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import train
 from vgame.system.progress import Reporter
@@ -241,6 +243,43 @@ def test_a_copy_that_the_own_disk_does_not_take(bundle: Bundle, tmp_path: Path) 
     for own, why in ((tmp_path / "file" / "own", "Not a directory"), (tmp_path / "own", "Is a directory")):
         with pytest.raises(StoreError, match=f"cannot be copied to .*: {why}; free space, or choose another --store"):
             PublishedLog(tmp_path / "trainer", own, bundle)
+
+
+def test_a_log_that_grows_while_it_is_copied(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied is bounded, and nothing of it stays."""
+    train_run(bundle, tmp_path / "trainer")
+    path, most, keep, copied = tmp_path / "trainer" / "rounding.vglog", most_of_log(bundle), PublishedLog._keep, []
+
+    def grow(log: PublishedLog, name: str, *arguments) -> None:
+        if name == path.name:
+            os.truncate(path, 3 * most)
+        keep(log, name, *arguments)
+        copied.append((log.own / name).stat().st_size)
+
+    monkeypatch.setattr(PublishedLog, "_keep", grow)
+    with pytest.raises(Abstain, match=f"rounding.vglog: more than {most:,} bytes, which no log of this job has"):
+        PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
+    assert copied[-1] == most + 1 and not (tmp_path / "own" / path.name).exists()
+
+
+def test_the_copy_of_a_sparse_log_is_sparse(bundle: Bundle, tmp_path: Path) -> None:
+    """Holes cost a trainer nothing."""
+    train_run(bundle, tmp_path / "trainer")
+    os.truncate(tmp_path / "trainer" / "rounding.vglog", most_of_log(bundle))
+    with pytest.raises(LogError):
+        PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
+    copy = (tmp_path / "own" / "rounding.vglog").stat()
+    assert copy.st_size == most_of_log(bundle) > 2**21 > 512 * copy.st_blocks
+
+
+def test_nothing_is_left_of_a_copy_that_the_disk_does_not_take(bundle: Bundle, tmp_path: Path) -> None:
+    train_run(bundle, tmp_path / "trainer")
+    copy = tmp_path / "own" / "rounding.vglog"
+    copy.parent.mkdir()
+    copy.symlink_to("/dev/full")
+    with pytest.raises(StoreError, match="No space left on device; free space"):
+        PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
+    assert not copy.is_symlink()
 
 
 def test_logs_of_two_trainers_in_one_store(bundle: Bundle, tmp_path: Path) -> None:

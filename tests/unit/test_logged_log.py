@@ -3,13 +3,16 @@ root."""
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vgame.logged.encoding import Encoding, LogError, decode, encode, entropy_bytes
-from vgame.logged.logfile import HEADER, LogFile
+from vgame.logged.encoding import Encoding, LogError, decode, encode, entropy_bytes, varint
+from vgame.logged.logfile import HEADER, LogFile, checksum
 from vgame.logged.sums import Entries
 from vgame.logged.tree import interval_root, step_root
 from vgame.program.operators import Contract, Ref, RefClass, Variant
@@ -196,3 +199,22 @@ def test_the_root_is_that_of_the_entries_in_every_encoding(tmp_path: Path) -> No
         step_root(program(), {3: one[0]})
     }
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_large_record_is_in_memory_once(tmp_path: Path, damaged: bool) -> None:
+    """A trainer chooses how large its records are."""
+    ref = Ref(RefClass.STATE, 0)
+    large = Program((Contract(Variant.DOT, 1, 1 << 17, 1, 2, ref, ref),), (Source(ref, 4, False),), (), 0, 0, 0)
+    log = LogFile(tmp_path / "log", large, IDENTITY, 32)
+    data = bytes(log.most - 12)
+    sections = varint(0) + varint(len(data)) + data + checksum(struct.pack("<II", 1, 0) + data)
+    body = struct.pack("<II", 1, len(sections)) + sections
+    with open(log.path, "ab") as file:
+        file.write(body + checksum(log._end()[1] + body + bytes(damaged)))
+    tracemalloc.start()
+    with pytest.raises(LogError, match="not the encoding of any entries") if damaged else nullcontext():
+        log.look()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert log.steps == (not damaged) and peak < 1.5 * log.most

@@ -44,7 +44,7 @@ def encode(entries: Entries, elements: int, encoding: Encoding) -> bytes:
     return (digits @ np.array([1, 3, 9, 27, 81], np.uint8)).astype(np.uint8).tobytes()
 
 
-def decode(data: bytes, elements: int, encoding: Encoding) -> Entries:
+def decode(data: bytes | memoryview, elements: int, encoding: Encoding) -> Entries:
     """The inverse of `encode`; LogError (without a place: the caller knows it) for anything that `encode` cannot
     give."""
     entries = _decode_sparse(data, elements) if encoding is Encoding.SPARSE else _decode_dense(data, elements, encoding)
@@ -53,7 +53,7 @@ def decode(data: bytes, elements: int, encoding: Encoding) -> Entries:
     return entries
 
 
-def _decode_dense(data: bytes, elements: int, encoding: Encoding) -> Entries:
+def _decode_dense(data: bytes | memoryview, elements: int, encoding: Encoding) -> Entries:
     digits = np.frombuffer(data, np.uint8)
     if encoding is Encoding.PACKED:
         digits = (digits[:, None] // np.array([1, 3, 9, 27, 81], np.uint8) % 3).reshape(-1)
@@ -70,7 +70,7 @@ def varint(value: int) -> bytes:
     return bytes([*(part | 0x80 for part in parts[:-1]), parts[-1]])
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """(value, position after it)."""
     value = shift = 0
     while True:
@@ -102,7 +102,7 @@ def _encode_sparse(entries: Entries, elements: int) -> bytes:
     return varint(count) + bytes([k]) + np.packbits(bits, bitorder="little").tobytes()
 
 
-def _decode_sparse(data: bytes, elements: int) -> Entries:
+def _decode_sparse(data: bytes | memoryview, elements: int) -> Entries:
     count, at = read_varint(data, 0)
     if not count:
         return Entries()

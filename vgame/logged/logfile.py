@@ -35,9 +35,12 @@ HEADER = 8 + 32 + 4
 FRAME = 12  # of a record beside its sections
 
 
-def checksum(data: bytes) -> bytes:
-    """Four bytes that notice damage."""
-    return hashlib.blake2b(data, digest_size=4).digest()
+def checksum(*parts: bytes | memoryview) -> bytes:
+    """Four bytes that notice damage. Parts are not joined: a stranger's record may be large."""
+    summed = hashlib.blake2b(digest_size=4)
+    for part in parts:
+        summed.update(part)
+    return summed.digest()
 
 
 def most_of_a_step(program: Program) -> int:
@@ -109,12 +112,12 @@ class LogFile:
                 break
             if length > self.most:
                 raise LogError(f"{self.path}: a record of {length:,} bytes, a step has at most {self.most:,}")
-            body = self._read(at, FRAME + length)
+            body = memoryview(self._read(at, FRAME + length))
             if step != len(self.records) + 1:
                 raise LogError(
                     f"{self.path}: the record of step {step} stands where step {len(self.records) + 1} is due"
                 )
-            last = checksum(last + body[:-4])
+            last = checksum(last, body[:-4])
             if body[-4:] != last:
                 raise LogError(
                     f"{self.path}: step {step}, {self._damaged(step, body[8:-4])}; get the log again from the trainer"
@@ -122,7 +125,7 @@ class LogFile:
             self.records.append(Record(step, at + 8, length, last))
             at += FRAME + length
 
-    def _damaged(self, step: int, sections: bytes) -> str:
+    def _damaged(self, step: int, sections: memoryview) -> str:
         """Which part of a record is damaged."""
         try:
             self._parse(step, sections)
@@ -130,7 +133,7 @@ class LogFile:
             return str(error).partition(f"step {step}, ")[2]
         return "its place among the other steps is wrong: records were replaced or reordered"
 
-    def _parse(self, step: int, sections: bytes) -> StepEntries:
+    def _parse(self, step: int, sections: memoryview) -> StepEntries:
         found: dict[int, Entries] = {}
         at, last = 0, -1
         while at < len(sections):
@@ -142,7 +145,7 @@ class LogFile:
                     raise LogError(f"an operator {operator} has no place there")
                 where = f"operator {self.program.operator_name(operator)}"
                 data, given = sections[at : at + size], sections[at + size : at + size + 4]
-                if given != checksum(struct.pack("<II", step, operator) + data):
+                if given != checksum(struct.pack("<II", step, operator), data):
                     raise LogError("its entries are damaged")
                 found[operator] = decode(data, self.program.operators[operator].elements, self.encoding)
             except LogError as error:
@@ -167,7 +170,7 @@ class LogFile:
         if not 1 <= step <= self.steps:
             raise LogError(f"{self.path} ends after step {self.steps}: the entries of step {step} are missing")
         record = self.records[step - 1]
-        entries = self._parse(step, self._read(record.start, record.length))
+        entries = self._parse(step, memoryview(self._read(record.start, record.length)))
         return {operator: one for operator, one in entries.items() if len(one)}
 
     def interval(self, first: int, last: int) -> Interval:
@@ -189,7 +192,7 @@ class LogFile:
             assert step == len(self.records) + 1, "steps are appended in order"
             sections = self.sections(step, steps[step])
             body = struct.pack("<II", step, len(sections)) + sections
-            last = checksum(last + body)
+            last = checksum(last, body)
             self.records.append(Record(step, end + len(data) + 8, len(sections), last))
             data += body + last
         self._write("ab", data)
@@ -205,7 +208,7 @@ class LogFile:
                     varint(operator),
                     varint(len(data)),
                     data,
-                    checksum(struct.pack("<II", step, operator) + data),
+                    checksum(struct.pack("<II", step, operator), data),
                 ]
         return b"".join(parts)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +25,7 @@ from vgame.system.files import open_file
 
 #: In the order in which they are copied: what comes later holds at least what the earlier ones need.
 FILES = ("run.json", "roots.bin", "logs.bin", "rounding.vglog")
+PIECE = 2**20  # bytes that are copied at once
 
 
 def most_of_log(bundle: Bundle) -> int:
@@ -45,18 +46,19 @@ class PublishedLog:
 
     def _copy(self) -> None:
         for name in FILES:
-            path = self.source / name
+            path, most = self.source / name, self._most(name)
             try:
-                log = open_file(path)
-                if os.fstat(log.fileno()).st_size > (most := self._most(name)):
-                    raise OSError(errno.EFBIG, f"more than {most:,} bytes, which no log of this job has", str(path))
+                with open_file(path) as log:
+                    if os.fstat(log.fileno()).st_size <= most:
+                        self._keep(name, log, most + 1)
+                    if max(os.fstat(log.fileno()).st_size, log.tell()) > most:  # also where it has grown meanwhile
+                        (self.own / name).unlink(missing_ok=True)
+                        raise OSError(errno.EFBIG, f"more than {most:,} bytes, which no log of this job has", str(path))
             except OSError as error:
                 raise Abstain(
                     f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or "
                     f"a copy of its {', '.join(FILES)}"
                 ) from None
-            with log:
-                self._keep(name, log)
 
     def _most(self, name: str) -> int:
         """Bytes that a trainer's file can have."""
@@ -64,13 +66,20 @@ class PublishedLog:
             return most_of_log(self.bundle)
         return MOST_HEADER + (0 if name == "run.json" else ROOT_BYTES * self.bundle.checkpoints)
 
-    def _keep(self, name: str, log: IO[bytes]) -> None:
-        """StoreError where the own disk does not take it."""
+    def _keep(self, name: str, log: IO[bytes], most: int) -> None:
+        """So many bytes, and holes as holes; StoreError, and no copy, where the own disk does not take it."""
         try:
             self.own.mkdir(parents=True, exist_ok=True)
             with open(self.own / name, "wb") as own:
-                shutil.copyfileobj(log, own)
+                while data := log.read(min(PIECE, most - log.tell())):
+                    if data == bytes(len(data)):
+                        own.seek(len(data), os.SEEK_CUR)
+                    else:
+                        own.write(data)
+                own.truncate()
         except OSError as error:
+            with suppress(OSError):
+                (self.own / name).unlink()
             raise StoreError(
                 f"{self.source / name} cannot be copied to {self.own / name}: {error.strerror}; free space, or choose "
                 "another --store"
