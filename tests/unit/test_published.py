@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -12,10 +13,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 from audited_runs import bundle, cheat
 
 import vgame
-from vgame.runs import source
+from vgame.program.program import TensorLabel
+from vgame.runs import published, source
 from vgame.runs.published import open_published
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'vgame[remote]'")
@@ -51,8 +54,11 @@ class _Handler(SimpleHTTPRequestHandler):
             super().do_GET()
 
     def do_HEAD(self) -> None:
-        if self.server.faults.get(self.path.lstrip("/"), [0, None])[1] is boast:
+        fault = self.server.faults.get(self.path.lstrip("/"), [0, None])[1]
+        if fault is boast:
             self.reply(b"", 2**40)
+        elif fault is drip:
+            drip(self)
         else:
             super().do_HEAD()
 
@@ -114,6 +120,24 @@ def endless(handler: _Handler) -> None:
 
 def boast(handler: _Handler) -> None:
     handler.reply(handler.content(), 2**40)
+
+
+def drip(handler: _Handler, begin: bytes = b"HTTP/1.1 200 OK\r\nX: ") -> None:
+    """Bytes that never become a header."""
+    handler.wfile.write(begin)
+    for _ in range(60):
+        handler.wfile.write(b"a")
+        time.sleep(0.1)
+
+
+def drip_get(handler: _Handler) -> None:
+    """The question for the size was answered."""
+    drip(handler)
+
+
+def drip_chunk(handler: _Handler) -> None:
+    """Bytes that never become one of the file."""
+    drip(handler, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;")
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +214,44 @@ def test_a_fault_that_stays_is_named(run: Path, serve: Serve, cache: Path, fault
     with pytest.raises(vgame.StoreError, match=told):
         vgame.audit(server.url)
     assert not list(cache.glob("*/states/*24.safetensors")) and not list(cache.glob("**/*.half"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"), [(drip, "cannot be read"), (drip_get, "no answer in time"), (drip_chunk, "no answer in time")]
+)
+def test_a_server_that_drips(run: Path, serve: Serve, monkeypatch, fault: Callable, told: str) -> None:
+    monkeypatch.setattr(published, "TRIES", 1)
+    server = serve(run)
+    server.faults["run.json"] = [10**6, fault]
+    begin = time.monotonic()
+    with pytest.raises(vgame.StoreError, match=rf"run\.json .*{told}"):
+        open_published([server.url])
+    assert time.monotonic() - begin < 4
+
+
+def test_a_server_that_is_late_is_not_asked_again(run: Path, serve: Serve, monkeypatch) -> None:
+    monkeypatch.setattr(published, "ANSWER", 0.1)
+    monkeypatch.setattr(published, "LATE", 0.5)
+    server, mirror = serve(run), serve(run)
+    names = [path.name for path in run.glob("states/*")]
+    server.faults = {f"states/{name}": [10**6, drip] for name in names}
+    elsewhere = published.Published([server.url, mirror.url])
+    assert len(names) > 2 and all(elsewhere.has(name) for name in names)
+    assert len(server.asked) == 1
+
+
+def test_one_wrong_state_is_kept(tmp_path: Path, monkeypatch) -> None:
+    labels, alive = [TensorLabel("x", (4,))], weakref.WeakSet()
+
+    def read(*given) -> tuple[torch.Tensor, ...]:
+        assert len(alive) < 2
+        alive.add(tensor := torch.zeros(4))
+        return (tensor,)
+
+    monkeypatch.setattr(published, "read_tensors", read)
+    monkeypatch.setattr(published.Source, "fetch", lambda *given: None)
+    (found,) = published.Published([f"file://{tmp_path}"]).state("a", labels, bytes(32))
+    assert set(alive) == {found}
 
 
 def test_endless_files_end(run: Path, serve: Serve, cache: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -44,6 +45,8 @@ from vgame.runs.source import Absent, Source, Unfit
 from vgame.runs.store import MOST_HEADER, ROOT_BYTES, Store
 
 TRIES = 3  # of a piece, at each source
+ANSWER = 1.0  # seconds for each question whether a state is there
+LATE = 30.0  # seconds that a source's answers may take longer, in all
 CACHE = "VGAME_CACHE"
 CACHE_BYTES = "VGAME_CACHE_BYTES"
 MOST_CACHE = 16 * 2**30
@@ -85,6 +88,11 @@ class Published:
     def _known(self) -> dict[str, bool]:
         """Is a state there?"""
         return {}
+
+    @cached_property
+    def _late(self) -> dict[Source, float]:
+        """Seconds that answers took longer than ANSWER."""
+        return dict.fromkeys(self.sources, 0.0)
 
     def insist(self, attempt: Callable[[Source], T]) -> T:
         """What the first source gives that gives something fit."""
@@ -169,10 +177,17 @@ class Published:
         return self._known[name]
 
     def _says(self, source: Source, name: str) -> bool:
-        """A source that does not answer has nothing."""
+        """A source that does not answer has nothing, and is not asked any more once it is too late in all."""
         for _ in range(TRIES):
-            with suppress(Unfit):
+            if self._late[source] > LATE:
+                break
+            begin = time.monotonic()
+            try:
                 return source.has(f"states/{name}")
+            except Unfit:
+                continue
+            finally:
+                self._late[source] += time.monotonic() - begin - ANSWER
         return False
 
     def state(self, name: str, labels: Sequence[TensorLabel], root: bytes) -> tuple[torch.Tensor, ...]:
@@ -188,7 +203,7 @@ class Published:
                 if (held := tensors_root(Kind.STATE, found)) == root:
                     os.utime(path)
                     return found
-                other.append(found)
+                other[:] = [found]
                 raise Unfit(
                     f"{source.url if source else path}/states/{name} has the state root {held.hex()[:16]}, committed "
                     f"is {root.hex()[:16]}"
@@ -205,7 +220,7 @@ class Published:
         except StoreError:
             if not other:
                 raise
-            return other[-1]
+            return other[0]
         finally:
             self._shrink()
 

@@ -6,6 +6,7 @@ affair.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 import time
@@ -15,7 +16,7 @@ from typing import IO, Any
 from vgame.errors import StoreError, VgameError
 
 CONNECT = 10.0  # seconds
-SILENT = 30.0  # seconds without a byte
+SILENT = 30.0  # seconds without a byte of the file, or until all headers are there
 SLOWEST = 2**16  # bytes a second; a file that comes more slowly is given up
 BLOCK = 2**20
 
@@ -110,10 +111,10 @@ class Source:
     def _blocks(self, name: str):
         """A stream, so that a server without ranges will do; what fails while it is read is Unfit."""
         try:
-            with self.system.open(
-                f"{self.root}/{name}", "rb", block_size=0 if "http" in self.system.protocol else BLOCK
-            ) as stream:
-                while block := stream.read(BLOCK):
+            web = "http" in self.system.protocol
+            limit = {"timeout": SILENT} if web else {}  # bytes between those of the file count as none
+            with self.system.open(f"{self.root}/{name}", "rb", block_size=0 if web else BLOCK) as stream:
+                while block := stream.read(BLOCK, **limit):
                     yield block
         except FileNotFoundError:
             raise Absent(f"{self.url}/{name} is not there") from None
@@ -131,10 +132,17 @@ def _careful() -> dict[str, Any]:
     return {
         "allow_redirects": False,
         "headers": identity,
-        "client_kwargs": {"timeout": limits},
+        "client_kwargs": {"timeout": limits, "middlewares": (_answered,)},
         "skip_instance_cache": True,
     }
 
 
+async def _answered(request: Any, ask: Any) -> Any:
+    """The answer to a request, without its body: aiohttp's sock_read begins anew with each byte of a header."""
+    async with asyncio.timeout(SILENT):
+        return await ask(request)
+
+
 def _told(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    none = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    return " ".join(str(error).split())[:300] or none
