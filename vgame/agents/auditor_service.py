@@ -73,6 +73,7 @@ class AuditorService:
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
         self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
+        self.moved = False  # was anything done in the jobs, in this round?
         self.unclaimed: set[bytes] = set()  # jobs that had no claim at the last look
         self.awaiting: set[bytes] = set()  # jobs with a claim, and nothing yet to compare it with
         self.old = 0  # final claims that match, not yet told
@@ -86,12 +87,14 @@ class AuditorService:
 
     def round(self) -> bool:
         """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
-        return run_duties([self.look, self.play]) or self.prepare()
+        return run_duties([self.look, self.play, self.prepare])
 
     def prepare(self) -> bool:
-        """Where no move is due: a part of what a claim may have to be compared with. Without one it can wait."""
+        """A part of what a claim may have to be compared with. While a dispute is open, only where a claim waits for it
+        and no move was due."""
         engaged = any(auditor.engaged_in for auditor in self.auditors.values())
-        return bool(self.awaiting or (self.unclaimed and not engaged)) and self.computation.ahead()
+        wanted = self.awaiting and not self.moved if engaged else self.awaiting or self.unclaimed
+        return bool(wanted) and self.computation.ahead()
 
     def look(self) -> bool:
         """New jobs that order this bundle, and idle ones that have a new claim."""
@@ -115,7 +118,7 @@ class AuditorService:
 
     def play(self) -> bool:
         """What is due in each job."""
-        acted, now = False, time.monotonic()
+        self.moved, now = False, time.monotonic()
         due = {job: self._over(job) for job, retry in self.retry.items() if retry.due}
         old = [job for job, over in due.items() if over and now - self.ended[job][1] > self.AGAIN][: self.OLD]
         idle = [job for job in self.idle if due.get(job) is False][: self.IDLE]
@@ -123,7 +126,7 @@ class AuditorService:
             self.idle.pop(job, None)
             with self.retry[job]:
                 did = self._round(job, self.auditors[job])
-                acted |= did
+                self.moved |= did
                 if not (did or job in self.awaiting) and job in self.auditors and not self.auditors[job].engaged_in:
                     self.idle[job] = None
         if self.old:
@@ -131,7 +134,7 @@ class AuditorService:
             text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"
             self.reporter.emit("audited_final", text, agree=self.old, run_root=root)
             self.old = 0
-        return acted
+        return self.moved
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = auditor.look()
