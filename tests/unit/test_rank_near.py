@@ -158,25 +158,23 @@ def test_counts_go_round():
     assert len(first.blocks) == 1, "a block that was given back is written again"
 
 
-def test_closed_memory_leaves_no_file_and_what_was_taken_can_be_read():
+def blocks() -> list[str]:
+    """Memory to share that this process keeps."""
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    files = [f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd")]
+    return [file for file in files if os.path.lexists(file) and "memfd:vgame" in os.readlink(file)]
+
+
+def test_closed_memory_leaves_no_file_and_what_was_taken_can_be_read():
+    before = blocks()
     first, second = meet(2)
     take = second.expect(0, 5)
     first.give({1: torch.arange(5, dtype=torch.int32)})
     words = take()
     first.close(), second.close()
     assert words.tolist() == [0, 1, 2, 3, 4]
-    del first, second, take, words
-    gc.collect()  # a mapping keeps its file
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def blocks() -> list[str]:
-    """Memory to share that this process keeps."""
-    gc.collect()
-    files = [f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd")]
-    return [file for file in files if os.path.lexists(file) and "memfd:vgame" in os.readlink(file)]
+    del first, second, take, words  # a mapping keeps its file
+    assert blocks() == before
 
 
 def test_after_a_failure_memory_is_given_back_and_never_taken_for_other_memory(monkeypatch):
