@@ -97,7 +97,7 @@ class FollowedRun(LocalRun):
     def _follow(self) -> bool:
         """Take over what is published beyond the own run; False if that is nothing, or cannot be used, for whatever
         reason: a stranger wrote it. Where a look took longer than computing what it gave, the run is computed here for
-        as long before the next one: so following never takes much more than twice the time of the own run."""
+        as long before the next one (docs/security.md, section 2)."""
         if (begin := time.monotonic()) < self._next:
             return False
         known, pause = len(self.store.roots), LOOK
