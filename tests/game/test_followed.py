@@ -4,6 +4,7 @@ a segment differs, by its own nodes on the path and equality left of them, and t
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from vgame.errors import Abstain
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, load_bundle, save_bundle
 from vgame.job.file import read_job_file
+from vgame.runs.audit import audit_parts
 from vgame.runs.local import link_bundle
 from vgame.runs.prepare import prepare
 from vgame.system.progress import Reporter
@@ -102,7 +104,7 @@ def test_a_cheat_is_disputed_from_its_own_states_and_the_reward_paid(
     system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, steps: list[int]
 ) -> None:
     run = follow(seat, cheat.store.folder, workers=2)
-    assert run.parted and len(run.store.roots) == 4 and steps == [7, 8]
+    assert run.parted and len(run.store.roots) == 4 and steps == [1, 2, 7, 8]  # the first is how its pace is known
     assert run.store.roots[:3] == cheat.store.roots[:3] and run.store.roots[3] != cheat.store.roots[3]
     scene = Scene(system, bundle)
     trainer = scene.trainer(cheat.history, CheatingTrainer, silent=frozenset())
@@ -158,9 +160,9 @@ def test_a_dispute_does_not_wait_for_what_a_claim_may_need(
         Scene(system, bundle)
     auditor, engaged = watch(scene, run), []
 
-    def ahead(real: Callable[[], bool] = run.ahead) -> bool:
-        engaged.append(auditor.service.auditors[scene.id].engaged_in)
-        return real()
+    def ahead(clock: bool, real: Callable[[bool], bool] = run.ahead) -> bool:
+        engaged.append(clock)
+        return real(clock)
 
     monkeypatch.setattr(run, "ahead", ahead)
     assert auditor.step() and engaged == [False] and len(run._whole.store.roots) == 5
@@ -236,23 +238,57 @@ def test_nothing_is_taken_over_unexecuted(cheat: LocalRun, honest: LocalRun, sea
     assert follow(seat, copy, workers=2).store.roots[:4] == honest.store.roots[:4]
 
 
+def test_roots_are_taken_over_with_a_state_to_go_on_from(
+    folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss near the end is wrong, and only the last state is there: who took over what lies before it would execute
+    it all again, and take the time for what an interval needs."""
+    monkeypatch.setattr(followed_run, "LOOK", 0.0)
+    published = computed(folder, tmp_path / "trainer", keep=6).store.folder
+    damage("losses.bin", 40)(published)
+    steps.clear()
+    run = follow(seat, published)
+    assert run.run_root == honest.run_root and len(steps) <= 24 and run._spent <= run._computed + followed_run.LEAST
+
+
+def test_a_look_ends_in_time(
+    folder: Path,
+    honest: LocalRun,
+    seat: AgentConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A server may send its states as slowly as it likes."""
+    published = computed(folder, tmp_path / "trainer").store.folder
+    capsys.readouterr()
+    for name, seconds in (("LEAST", 0.5), ("LOOK", 0.0), ("AWAY", 0.0)):
+        monkeypatch.setattr(followed_run, name, seconds)
+    slow = lambda *given: time.sleep(1) or audit_parts(*given)  # noqa: E731
+    monkeypatch.setattr(followed_run, "audit_parts", slow)
+    assert follow(seat, published).run_root == honest.run_root
+    assert capsys.readouterr().out.count("checking it took longer than it may") == 1
+
+
 def cut(name: str, size: int) -> Callable[[Path], None]:
     return lambda copy: (copy / name).write_bytes((copy / name).read_bytes()[:size])
 
 
 def test_the_own_order_is_read_and_not_the_published_one(
-    honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int]
+    folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int]
 ) -> None:
     """Its tensors could have any size, and files that become shorter while they are read."""
-    copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
-    shutil.rmtree(copy / "job")
-    assert follow(seat, copy, workers=2).run_root == honest.run_root and steps == []
+    published = computed(folder, tmp_path / "trainer").store.folder
+    shutil.rmtree(published / "job")
+    steps.clear()
+    assert follow(seat, published, workers=2).run_root == honest.run_root and steps == [1, 2]
 
 
 def test_what_nobody_foresaw_ends_no_auditor(
     honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(followed_run, "audit_parts", lambda *_: [].pop())
+    monkeypatch.setattr(followed_run, "LOOK", 0.0)
     assert follow(seat, honest.store.folder).run_root == honest.run_root
     assert "unforeseen IndexError at vgame/agents/followed_run.py" in capsys.readouterr().out
 

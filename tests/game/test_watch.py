@@ -33,7 +33,7 @@ def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -
         run_root=bytes(32),
         pace=Pace(0.01, 0.01),
         why_foreign=lambda *_: foreign(),
-        ahead=lambda: False,
+        ahead=lambda _: False,
     )
     return AuditorService(play.scene.game(), computation, Reporter(), 0.0, limits)
 

@@ -240,6 +240,18 @@ def test_a_server_that_is_late_is_not_asked_again(run: Path, serve: Serve, monke
     assert len(server.asked) == 1
 
 
+def test_after_its_time_nothing_is_asked(run: Path, serve: Serve) -> None:
+    """A slow answer is not waited for to its end: the time is looked at between two blocks, and before each try."""
+    server, begin = serve(run), time.monotonic()
+    store = open_published([server.url], until=begin + 3600)
+    for each in store.elsewhere.sources:
+        each.until = begin
+    asked = len(server.asked)
+    with pytest.raises(vgame.StoreError, match="no time is left for it"):
+        store.load_state(3)
+    assert len(server.asked) == asked
+
+
 def test_one_wrong_state_is_kept(tmp_path: Path, monkeypatch) -> None:
     labels, alive = [TensorLabel("x", (4,))], weakref.WeakSet()
 

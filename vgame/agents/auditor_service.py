@@ -94,7 +94,7 @@ class AuditorService:
         and no move was due."""
         engaged = any(auditor.engaged_in for auditor in self.auditors.values())
         wanted = self.awaiting and not self.moved if engaged else self.awaiting or self.unclaimed
-        return bool(wanted) and self.computation.ahead()
+        return bool(wanted) and self.computation.ahead(engaged)
 
     def look(self) -> bool:
         """New jobs that order this bundle, and idle ones that have a new claim."""

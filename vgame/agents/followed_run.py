@@ -9,6 +9,7 @@ speaks about that claim only; about any other a whole run does, made when one co
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,18 +32,39 @@ from vgame.runs.published import open_published
 from vgame.runs.source import is_url
 from vgame.runs.store import ROOT_BYTES, Store
 from vgame.runs.training import train
+from vgame.runs.worker import MOST_TIMEOUT
 from vgame.system.files import write_atomic
-from vgame.system.progress import Reporter
+from vgame.system.progress import NullProgress, Reporter
 
 LOOK = 5.0  # seconds between two looks at what is published
 AWAY = 60.0  # after one that failed
-PORTION = 16  # checkpoints that are checked before any is taken over: so much is lost where the last one is bad
-SLOW = 2  # what is published is left alone for a while where computing would have taken half the time
+LEAST = 30.0  # seconds that a look may take in any case
 THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong
 
 
+class Late(Cancelled):
+    """A look has taken as long as it may."""
+
+
+class Until(NullProgress):
+    """Ends what reports to it at a time (of time.monotonic)."""
+
+    def __init__(self, reporter: Reporter, end: float) -> None:
+        self.stage, self.reporter, self.end = reporter.stage, reporter, end
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
+        if time.monotonic() > self.end:
+            raise Late("checking it took longer than it may")
+        self.reporter.progress(what, done, total, detail)
+
+
 class FollowedRun(LocalRun):
-    """A run in mode `correct` that takes over what the trainer has published."""
+    """A run in mode `correct` that takes over what the trainer has published.
+
+    INVARIANT: `_spent` is what looks took, less what computing the checkpoints that they gave would have taken; a look
+    begins only while `_spent` is at most `_computed`, the time of own computing, and ends soon after it is more
+    (docs/security.md, section 2).
+    """
 
     def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter) -> None:
         super().__init__(seat, kind, reporter)
@@ -51,7 +73,7 @@ class FollowedRun(LocalRun):
                 "--published is for runs without a log; in mode 'logged' give the trainer's run folder with --log"
             )
         self.seat, self.kind, self._next = seat, kind, 0.0
-        self._portion, self._interval = PORTION, 0.0  # checkpoints; seconds that the last own interval took
+        self._computed, self._spent, self._pace = 0.0, 0.0, math.inf  # seconds; of the fastest own interval
         path = self.store.folder / THEIRS
         data = path.read_bytes() if path.exists() else b""
         self.theirs = [data[i : i + ROOT_BYTES] for i in range(0, len(data), ROOT_BYTES)]
@@ -66,9 +88,7 @@ class FollowedRun(LocalRun):
         self.retry.hurry = hurry
         while not (self.store.done or self.parted):
             if not self._follow():
-                begin = time.monotonic()
-                self._compute(self, 1)
-                self._interval = time.monotonic() - begin
+                self._compute(self)
         if not self.parted:
             super().run(hurry)
             return
@@ -79,69 +99,79 @@ class FollowedRun(LocalRun):
         )
         self.reporter.emit("computed", text, root=mine, step=self.store.step, stop=None, seconds=0.0)
 
-    def _compute(self, run: LocalRun, intervals: int) -> None:
+    def _compute(self, run: LocalRun) -> None:
+        """An interval."""
+        begin = time.monotonic()
+
         def progress(step: int, loss: float) -> None:
             self.reporter.progress("training", step, self.bundle.steps, f"loss {loss:.4f}")
 
-        train(run.store, run.stepper, progress, self.retry.insist, most=intervals)
+        train(run.store, run.stepper, progress, self.retry.insist, most=1)
+        took = time.monotonic() - begin
+        self._computed, self._pace = self._computed + took, min(self._pace, took)
 
     # ---- what is published ----
 
-    def _open(self) -> Store:
+    def _open(self, until: float) -> Store:
         """The trainer's run, of the own bundle: what lies beside it there as its job is not read."""
         places = self.seat.published
         if is_url(places[0]):
-            return open_published(places, self.bundle)
-        return store_of(Path(places[0]), self.bundle, writable=False)
+            store = open_published(places, self.bundle, until)
+        else:
+            store = store_of(Path(places[0]), self.bundle, writable=False)
+        if (count := len(store.roots)) > self.bundle.checkpoints:
+            raise StoreError(f"it has {count} checkpoints, the job has {self.bundle.checkpoints}")
+        return store
 
     def _follow(self) -> bool:
         """Take over what is published beyond the own run; False if that is nothing, or cannot be used, for whatever
-        reason: a stranger wrote it. Where a look took longer than computing what it gave, the run is computed here for
-        as long before the next one (docs/security.md, section 2)."""
-        if (begin := time.monotonic()) < self._next:
+        reason: a stranger wrote it."""
+        begin, known, pause = time.monotonic(), len(self.store.roots), LOOK
+        may = max(LEAST, self._computed - self._spent)
+        most = int(self.seat.workers * may / (2 * self._pace))  # checkpoints; half of the time is for fetching them
+        if begin < self._next or self._spent > self._computed or not most:
             return False
-        known, pause = len(self.store.roots), LOOK
         try:
-            gained = self._take_over(self._open())
-        except Cancelled:
-            raise
+            self._take_over(self._open(begin + may), most, begin + may)
         except Exception as error:
-            gained, pause, self._portion = False, AWAY, PORTION
+            if isinstance(error, Cancelled) and not isinstance(error, Late):
+                raise
+            pause = AWAY
             text = f"what is published cannot be used, it is computed here meanwhile: {sentence(error)}"
             self.reporter.emit("waiting", text, message=text)
-        end = time.monotonic()
-        took, worth = end - begin, SLOW * self._interval * (len(self.store.roots) - known)
-        self._next = end + (max(pause, took) if not gained else took if worth < took else 0)
-        return gained
+        end, gained = time.monotonic(), len(self.store.roots) - known
+        self._spent += end - begin - self._pace * gained
+        self._next = end + (0 if gained else pause)
+        return self.parted or gained > 0
 
-    def _take_over(self, theirs: Store) -> bool:
+    def _take_over(self, theirs: Store, most: int, end: float) -> None:
+        """So many checkpoints, of which the first begins and the last ends with a state that is there: no more is
+        executed than these."""
         known = len(self.store.roots)
         if parts_from(theirs.roots, self.store.roots):
             self._part(theirs.roots)
-            return True
-        if (count := len(theirs.roots)) > self.bundle.checkpoints:
-            raise StoreError(f"it has {count} checkpoints, the job has {self.bundle.checkpoints}")
-        last = min(known + self._portion, count)
-        self._portion *= 2
-        last = next((c for c in range(last, known, -1) if theirs.keeps(c)), known)
-        if last == known:  # whatever goes on from there would have to execute all of it again
-            return False
-        found = self._check(theirs, list(range(known + 1, last + 1)))
+            return
+        last = _kept(theirs, known, min(known + most, len(theirs.roots)))
+        if last == known or (known and not theirs.keeps(known)):
+            return
+        found = self._check(theirs, list(range(known + 1, last + 1)), end)
         if found and found["kept"]:  # nothing was executed in that part
             raise StoreError(f"the state of checkpoint {found['differs']} is not the committed one")
-        self.store.adopt(theirs, found["differs"] - 1 if found else last)
-        if found and found["step"] is None:
-            self._compute(self, 1)
+        right = found["differs"] - 1 if found else last
+        self.store.adopt(theirs, _kept(theirs, known, right))
+        if found and found["step"] is None and len(self.store.roots) == right:
+            self._compute(self)
             if parts_from(theirs.roots, self.store.roots):
                 self._part(theirs.roots)
-        return len(self.store.roots) > known
 
-    def _check(self, theirs: Store, chosen: list[int]) -> dict[str, Any] | None:
+    def _check(self, theirs: Store, chosen: list[int], end: float) -> dict[str, Any] | None:
         """The finding of the lowest checkpoint that differs; all before it were executed, unless it is `kept`."""
+        listener = Until(self.reporter, end)
         if self.seat.workers > 1:
-            workers = Workers(self.seat.workers, bundle=self.seat.bundle)
-            return audit_in_parallel(theirs, self.seat.device, chosen, workers, self.reporter)
-        found = audit_parts(theirs, self.stepper, chosen, self.reporter)
+            timeout = min(max(1.0, end - time.monotonic()), MOST_TIMEOUT)
+            workers = Workers(self.seat.workers, timeout=timeout, bundle=self.seat.bundle)
+            return audit_in_parallel(theirs, self.seat.device, chosen, workers, listener)
+        found = audit_parts(theirs, self.stepper, chosen, listener)
         return asdict(found) if found.differs else None
 
     def _part(self, roots: Sequence[bytes]) -> None:
@@ -158,20 +188,21 @@ class FollowedRun(LocalRun):
             return self.history
         return self._whole.history if self._whole.store.done else None
 
-    def ahead(self) -> bool:
+    def ahead(self, engaged: bool) -> bool:
         """An interval of the whole run: the claim may be another one than what was published, and its window may be
-        short. Before that a look, once in a while: more may have been published of the run of which a checkpoint is
-        known to be wrong, and the claim be that one."""
+        short. Before that a short look, once in a while, unless a clock may run: more may have been published of the
+        run of which a checkpoint is known to be wrong, and the claim be that one."""
         if not self.parted or self._whole.store.done:
             return False
-        if (begin := time.monotonic()) >= self._next:
+        begin = time.monotonic()
+        if not engaged and begin >= self._next and self._spent <= self._computed:
             with suppress(Exception):
-                roots = self._open().roots
+                roots = self._open(begin + LOOK).roots
                 if parts_from(roots, self.store.roots):
                     self._part(roots)
             end = time.monotonic()
-            self._next = end + max(LOOK, end - begin)
-        self._compute(self._whole, 1)
+            self._spent, self._next = self._spent + end - begin, end + LOOK
+        self._compute(self._whole)
         return True
 
     @cached_property
@@ -181,6 +212,11 @@ class FollowedRun(LocalRun):
         if not run.store.roots:
             run.store.adopt(self.store, len(self.store.roots))
         return run
+
+
+def _kept(theirs: Store, known: int, last: int) -> int:
+    """The last checkpoint in known + 1..last whose state is there; `known` if none is."""
+    return next((c for c in range(last, known, -1) if theirs.keeps(c)), known)
 
 
 def parts_from(theirs: Sequence[bytes], mine: Sequence[bytes]) -> bool:

@@ -132,8 +132,9 @@ class LocalRun:
         """What to compare a claim with; None where it is still computed."""
         return self.history
 
-    def ahead(self) -> bool:
-        """Compute what a claim may ask for, while there is none; False if nothing is left."""
+    def ahead(self, engaged: bool) -> bool:
+        """Compute a part of what a claim may ask for; False if nothing is left. `engaged`: a clock of the auditor's may
+        run."""
         return False
 
     @cached_property

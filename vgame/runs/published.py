@@ -13,6 +13,7 @@ another one, the next is asked, each TRIES times, and the last error names the p
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -54,10 +55,10 @@ MOST_CACHE = 16 * 2**30
 T = TypeVar("T")
 
 
-def open_published(urls: Sequence[str], bundle: Bundle | None = None) -> Store:
+def open_published(urls: Sequence[str], bundle: Bundle | None = None, until: float = math.inf) -> Store:
     """The store of the run, as its sources have it now; StoreError where none of them gives a run. `bundle`: the own
-    order, where it is known; theirs is not fetched then."""
-    run = Published(urls)
+    order, where it is known; theirs is not fetched then. `until`: see Source."""
+    run = Published(urls, until)
     bundle = bundle or run.bundle()
     store = run.insist(lambda source: run.committed(source, bundle))
     store.elsewhere = run
@@ -79,8 +80,10 @@ class Published:
     """The sources of a run, and what the cache has of it. `folder`: a run's folder, without the states that nobody
     asked for."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], until: float = math.inf) -> None:
         self.sources, self.most = [Source(url) for url in urls], cache_bytes()
+        for source in self.sources:
+            source.until = until
         self.urls = tuple(source.url for source in self.sources)
         self.folder = cache_folder() / sha256(self.urls[0].encode()).hexdigest()[:16]
 

@@ -7,6 +7,7 @@ affair.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import tempfile
 import time
@@ -34,7 +35,10 @@ def is_url(run: object) -> bool:
 
 
 class Source:
-    """A folder behind a URL. No redirect is followed."""
+    """A folder behind a URL. No redirect is followed. `until`: the time (of time.monotonic) after which nothing is
+    asked any more."""
+
+    until = math.inf
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -57,6 +61,7 @@ class Source:
         return True
 
     def _info(self, name: str) -> dict[str, Any]:
+        self._refuse_late(name)
         try:
             return dict(self.system.info(f"{self.root}/{name}"))
         except Exception as error:  # every library of fsspec raises its own
@@ -65,6 +70,10 @@ class Source:
             if isinstance(error, FileNotFoundError) or getattr(error, "status", 0) in (404, 410):
                 raise Absent(f"{self.url}/{name} is not there") from None
             raise Unfit(f"{self.url}/{name} cannot be read: {_told(error)}") from None
+
+    def _refuse_late(self, name: str) -> None:
+        if time.monotonic() > self.until:
+            raise Unfit(f"{self.url}/{name}: no time is left for it")
 
     def fetch(self, name: str, most: int, path: Path, only: bool = False) -> None:
         """The whole file, at `path`; Unfit if it does not come, has more than `most` bytes or is not as long as the
@@ -96,6 +105,7 @@ class Source:
             if not block:
                 break
             got += len(block)
+            self._refuse_late(name)
             if got > most:
                 raise Unfit(f"{self.url}/{name} has more than {most:,} bytes, which are expected at most")
             if time.monotonic() - begin > SILENT + got / SLOWEST:
