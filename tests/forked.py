@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from functools import cache
@@ -103,11 +104,14 @@ def serve(line: socket.socket) -> None:
             return
         read, write = os.pipe()
         if (parent := os.fork()) == 0:
+            first = os.getpid()
             if pid := os.fork():
                 os.write(write, str(pid).encode())
                 os._exit(0)
             line.close()
             os.close(read), os.close(write)
+            while os.getppid() == first:  # else a command that ends with its parent could take that one for its own
+                time.sleep(0.001)
             become(*json.loads(order), files)
         os.waitpid(parent, 0)
         line.send(os.read(read, 32))
