@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import gc
+import logging
 
 import forked
 import pytest
+import torch  # noqa: F401
 
-gc.set_threshold(100_000)  # torch is 300,000 objects, and every captured graph thousands that refer to each other
+# Torch is 300,000 objects, and every captured graph thousands that refer to each other.
+gc.set_threshold(100_000, 50)
+# Pytest listens to every logger that does not propagate, and to whom somebody listens torch tells each traced call.
+logging.getLogger("torch.__trace").propagate = True
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is there now stays
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import NoReturn
 
+import numpy as np
+
 from vgame.errors import PARENT_VARIABLE, VgameError
 
 MODULE = "vgame.cli"
@@ -122,6 +124,9 @@ def _load() -> None:
     import vgame.runs.logged_history
     import vgame.runs.logged_store
     import vgame.runs.training  # noqa: F401
+    from vgame.arithmetic.numba.philox import fill_shuffle
+
+    fill_shuffle(np.empty(0, np.int32), 0, 1, 0, 0)  # before its first loop numba works half a second, whichever it is
 
 
 def _never_return(line: socket.socket) -> NoReturn:
