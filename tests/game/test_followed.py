@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from real_jobs import Scene
@@ -20,13 +21,16 @@ from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun
 from vgame.attacks.adversaries import CheatingTrainer
 from vgame.chain.records import Job, Phase
+from vgame.commit.trees import run_tree
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, load_bundle, save_bundle
 from vgame.job.file import read_job_file
+from vgame.job.terms import Pace
 from vgame.runs.audit import audit_parts
 from vgame.runs.local import link_bundle
+from vgame.runs.pace import measure
 from vgame.runs.prepare import prepare
 from vgame.system.progress import Reporter
 
@@ -60,7 +64,7 @@ def computed(folder: Path, store: Path, attack: tuple[str, int] | None = None, k
 
 @pytest.fixture(scope="module")
 def honest(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
-    return computed(folder, tmp_path_factory.mktemp("honest"), keep=3)
+    return computed(folder, tmp_path_factory.mktemp("honest"))
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +80,16 @@ def seat(folder: Path, tmp_path: Path) -> AgentConfig:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What this process executes itself."""
+    """What this process executes itself, but for measuring its pace."""
     executed: list[int] = []
     step = Executor.step
+
+    def measured(*given: Any) -> Pace:  # once, before anything else
+        found = measure(*given)
+        executed.clear()
+        return found
+
+    monkeypatch.setattr("vgame.agents.local_run.measure", measured)
     monkeypatch.setattr(Executor, "step", lambda self, n, *given: executed.append(n) or step(self, n, *given))
     return executed
 
@@ -104,7 +115,7 @@ def test_a_cheat_is_disputed_from_its_own_states_and_the_reward_paid(
     system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, steps: list[int]
 ) -> None:
     run = follow(seat, cheat.store.folder, workers=2)
-    assert run.parted and len(run.store.roots) == 4 and steps == [1, 2, 7, 8]  # the first is how its pace is known
+    assert run.parted and len(run.store.roots) == 4 and steps == [7, 8]
     assert run.store.roots[:3] == cheat.store.roots[:3] and run.store.roots[3] != cheat.store.roots[3]
     scene = Scene(system, bundle)
     trainer = scene.trainer(cheat.history, CheatingTrainer, silent=frozenset())
@@ -160,9 +171,9 @@ def test_a_dispute_does_not_wait_for_what_a_claim_may_need(
         Scene(system, bundle)
     auditor, engaged = watch(scene, run), []
 
-    def ahead(clock: bool, real: Callable[[bool], bool] = run.ahead) -> bool:
+    def ahead(clock: bool, until: float, real: Callable[[bool, float], bool] = run.ahead) -> bool:
         engaged.append(clock)
-        return real(clock)
+        return real(clock, 0.0)
 
     monkeypatch.setattr(run, "ahead", ahead)
     assert auditor.step() and engaged == [False] and len(run._whole.store.roots) == 5
@@ -270,6 +281,71 @@ def test_a_look_ends_in_time(
     assert capsys.readouterr().out.count("checking it took longer than it may") == 1
 
 
+def publish(copy: Path, roots: Sequence[bytes]) -> None:
+    (copy / "roots.bin").write_bytes(b"".join(roots))
+    (copy / "checks.bin").unlink(missing_ok=True)
+
+
+def test_fewer_roots_than_the_own_run_has(honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path) -> None:
+    """One of them is wrong, or they become fewer: the auditor ended, and ended again at each start."""
+    copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
+    publish(copy, honest.store.roots[:3])
+    run = FollowedRun(replace(seat, published=(str(copy),)), "cpu", REPORTER)
+    assert run._follow() and len(run.store.roots) == 3
+    publish(copy, [bytes(32)])
+    run.store.release()
+    again = follow(seat, copy)
+    assert again.parted and again.theirs == [bytes(32)]
+    publish(copy, cheat.store.roots)
+    assert again.ahead(False, 0.0) and again.theirs == [bytes(32)]
+    again.store.release(), again._whole.store.release()
+    assert follow(seat, copy).parted
+
+
+def test_what_was_found_wrong_stays_whatever_is_published_then(
+    honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispute may be open about it, and the auditor begin again: a longer run is the same one, any other is not."""
+    copy = Path(shutil.copytree(cheat.store.folder, tmp_path / "copy"))
+    publish(copy, cheat.store.roots[:5])
+    run = follow(seat, copy)
+    claim = SimpleNamespace(diverged_at=11, run_root=run_tree(cheat.store.roots[:5], 5).root)
+    assert run.parted and run.history_of(claim) is run.history
+    monkeypatch.setattr(run, "_compute", lambda _: setattr(run, "_computed", 1e9))
+    for roots in ([*cheat.store.roots[:4], bytes(32)], cheat.store.roots[:4], [bytes(32)] * 6, cheat.store.roots):
+        publish(copy, roots)
+        run._next = 0.0
+        assert run.theirs == list(cheat.store.roots[:5]) and run.ahead(False, 0.0)
+    assert run.theirs == list(cheat.store.roots) and run.history_of(claim) is run.history
+    whole = SimpleNamespace(diverged_at=0, run_root=run_tree(cheat.store.roots, 6).root)
+    assert run.history_of(whole) is run.history
+    assert run.history_of(SimpleNamespace(diverged_at=7, run_root=run_tree(cheat.store.roots[:3], 3).root)) is None
+
+
+def test_no_state_between_two_others_is_missing(
+    honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int]
+) -> None:
+    """A trainer shows those at which portions begin and end: who takes all between over executes it again while a clock
+    runs."""
+    copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
+    for step in (4, 6, 8, 10):
+        (copy / f"states/{step:010d}.safetensors").unlink()
+    run = follow(seat, copy)
+    assert run.run_root == honest.run_root and steps == list(range(1, 13))
+    assert all(run.store.keeps(c) for c in range(1, 7))
+
+
+def test_the_whole_run_is_computed_for_as_long_as_rounds_take(
+    system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others decide how long a round is: with an interval for each, a run of many is too late for its window."""
+    run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
+    service = watch(scene, run).service
+    look = service.look
+    monkeypatch.setattr(service, "look", lambda: time.sleep(0.5) or look())
+    assert service.round() and run._whole.store.done
+
+
 def cut(name: str, size: int) -> Callable[[Path], None]:
     return lambda copy: (copy / name).write_bytes((copy / name).read_bytes()[:size])
 
@@ -281,7 +357,7 @@ def test_the_own_order_is_read_and_not_the_published_one(
     published = computed(folder, tmp_path / "trainer").store.folder
     shutil.rmtree(published / "job")
     steps.clear()
-    assert follow(seat, published, workers=2).run_root == honest.run_root and steps == [1, 2]
+    assert follow(seat, published, workers=2).run_root == honest.run_root and not steps
 
 
 def test_what_nobody_foresaw_ends_no_auditor(

@@ -33,7 +33,7 @@ def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -
         run_root=bytes(32),
         pace=Pace(0.01, 0.01),
         why_foreign=lambda *_: foreign(),
-        ahead=lambda _: False,
+        ahead=lambda *_: False,
     )
     return AuditorService(play.scene.game(), computation, Reporter(), 0.0, limits)
 
@@ -275,3 +275,33 @@ def test_idle_orders_cost_the_moves_of_others_no_time(
     seen.clear()
     auditor.round()
     assert seen[0] == false.id and len(seen) == 1 + AuditorService.IDLE
+
+
+def test_claims_that_wait_cost_the_moves_of_others_no_time(
+    scene: Scene, short: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty twin orders with honest claims, which wait for a whole run: all of them were looked at in every round. They
+    are looked at by turns, also when they come at once; and what is disputed already at once, after a restart too."""
+    plays = [scene.post(SETUP) for _ in range(40)]
+    false, auditor, seen = plays[30], watch(plays[0], Limits()), []
+    for play in plays:
+        play.trainer = play.new_trainer(LIE if play is false else Lies())
+        play.trainer.accept()
+    machine, honest = auditor.computation.history, []
+    monkeypatch.setattr(auditor.computation, "history_of", lambda claim: None if claim.run_root in honest else machine)
+    monkeypatch.setattr(auditor, "_round", lambda job, own, real=auditor._round: seen.append(job) or real(job, own))
+    while auditor.round():
+        pass
+    for play in plays:
+        play.trainer.claim()
+    honest.append(auditor.game.job(plays[0].id).run_root)
+    for _ in range(6):
+        seen.clear()
+        auditor.round()
+        assert len(seen) <= 1 + 2 * AuditorService.IDLE
+    assert len(auditor.awaiting) == 39 and staked(false, auditor) == 1
+    again = watch(plays[0], Limits())
+    again.game = auditor.game
+    monkeypatch.setattr(again.computation, "history_of", lambda _: None)
+    again.round()
+    assert [job for job, own in again.auditors.items() if own.engaged_in] == [false.id]

@@ -3,6 +3,8 @@ sizes."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import time
 import weakref
@@ -19,7 +21,10 @@ from audited_runs import bundle, cheat
 import vgame
 from vgame.program.program import TensorLabel
 from vgame.runs import published, source
+from vgame.runs.folder import open_run
+from vgame.runs.parallel_audit import Workers, audit_in_parallel
 from vgame.runs.published import open_published
+from vgame.system.progress import NULL_PROGRESS
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'vgame[remote]'")
 
@@ -214,6 +219,38 @@ def test_a_fault_that_stays_is_named(run: Path, serve: Serve, cache: Path, fault
     with pytest.raises(vgame.StoreError, match=told):
         vgame.audit(server.url)
     assert not list(cache.glob("*/states/*24.safetensors")) and not list(cache.glob("**/*.half"))
+
+
+def test_what_killed_workers_left_is_removed(run: Path, serve: Serve, cache: Path) -> None:
+    """What another process still writes stays."""
+    server = serve(run)
+    states = open_published([server.url]).folder / "states"
+    states.mkdir()
+    (states / ".dead.half").write_bytes(bytes(1000))
+    with open(states / ".living.half", "wb") as living:
+        fcntl.flock(living, fcntl.LOCK_EX)
+        open_published([server.url])
+    assert [path.name for path in states.iterdir()] == [".living.half"]
+
+
+def test_a_pipe_behind_a_file_url_is_not_waited_for(copy: Path) -> None:
+    (copy / "losses.bin").unlink()
+    os.mkfifo(copy / "losses.bin")
+    with pytest.raises(vgame.StoreError, match=r"losses\.bin broke off"):
+        open_published([f"file://{copy}"])
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_a_state_that_is_there_for_one_process_only(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may say so to who cuts the parts: each was executed from step 1."""
+    store = open_run(run)
+    monkeypatch.setattr(store, "nearest", lambda c: c)
+    (run / "states" / "0000000008.safetensors").rename(run / "away")
+    try:
+        with pytest.raises(vgame.VgameError, match="the state of checkpoint 2 was there, and is there no more"):
+            audit_in_parallel(store, "default", [3], Workers(2), NULL_PROGRESS)
+    finally:
+        (run / "away").rename(run / "states" / "0000000008.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -156,4 +156,4 @@ class TestConnected:
         with ray_workers.cluster(address) as (cores, make):
             assert cores == 2
             with pytest.raises(vgame.VgameError, match="elsewhere is not the folder of a run"):
-                make(given).audit((1, 1))
+                make(given).audit((1, 1, 0))

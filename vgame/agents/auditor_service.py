@@ -61,7 +61,7 @@ class AuditorService:
 
     AGAIN = 60.0
     OLD = 16  # jobs that have ended are looked at in one round, at most: a chain may have thousands
-    IDLE = 16  # and jobs in which there was nothing to do: who orders many would delay the moves of all others
+    IDLE = 16  # and jobs in which there was nothing to do, or a new claim: who orders many would delay all moves
     LONGEST = 5.0  # seconds between two tries of a job with a problem
 
     def __init__(self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits) -> None:
@@ -72,11 +72,17 @@ class AuditorService:
         self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
         self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
+        self.fresh: dict[bytes, None] = {}  # those of them with a new claim, which are looked at before the others
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
         self.moved = False  # was anything done in the jobs, in this round?
         self.unclaimed: set[bytes] = set()  # jobs that had no claim at the last look
         self.awaiting: set[bytes] = set()  # jobs with a claim, and nothing yet to compare it with
         self.old = 0  # final claims that match, not yet told
+
+    @property
+    def _address(self) -> str:
+        assert self.game.wallet is not None
+        return self.game.wallet.address
 
     @property
     def finished(self) -> bool:
@@ -87,17 +93,20 @@ class AuditorService:
 
     def round(self) -> bool:
         """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
-        return run_duties([self.look, self.play, self.prepare])
+        return run_duties([self.look, self.play, partial(self.prepare, time.monotonic())])
 
-    def prepare(self) -> bool:
-        """A part of what a claim may have to be compared with. While a dispute is open, only where a claim waits for it
-        and no move was due."""
+    def prepare(self, begin: float) -> bool:
+        """A part of what a claim may have to be compared with, for four times as long as the round took: others decide
+        how long that is. While a dispute is open, as long, and only where a claim waits for it and no move was due."""
         engaged = any(auditor.engaged_in for auditor in self.auditors.values())
-        wanted = self.awaiting and not self.moved if engaged else self.awaiting or self.unclaimed
-        return bool(wanted) and self.computation.ahead(engaged)
+        wanted, now = self.awaiting and not self.moved if engaged else self.awaiting or self.unclaimed, time.monotonic()
+        return bool(wanted) and self.computation.ahead(engaged, now + (1 if engaged else 4) * (now - begin))
 
     def look(self) -> bool:
         """New jobs that order this bundle, and idle ones that have a new claim."""
+        own = set[bytes]()  # jobs that this account has disputed before this process began: they are no idle ones
+        if not self.auditors:
+            own = {e.args["job"] for e in self.game.events("Challenged") if e.args["auditor"] == self._address}
         for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
             if job in self.auditors or told in self.foreign:
@@ -109,11 +118,13 @@ class AuditorService:
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
-            self.idle[job] = None
+            if job not in own:
+                self.idle[job] = None
         for event in self.game.events("ClaimPosted"):
             if (claim := (event.args["job"], event.args["runRoot"])) not in self.claims:
                 self.claims.add(claim)
-                self.idle.pop(claim[0], None)
+                if claim[0] in self.idle:
+                    self.fresh[claim[0]] = None
         return False
 
     def play(self) -> bool:
@@ -121,13 +132,14 @@ class AuditorService:
         self.moved, now = False, time.monotonic()
         due = {job: self._over(job) for job, retry in self.retry.items() if retry.due}
         old = [job for job, over in due.items() if over and now - self.ended[job][1] > self.AGAIN][: self.OLD]
-        idle = [job for job in self.idle if due.get(job) is False][: self.IDLE]
-        for job in [*(job for job, over in due.items() if not over and job not in self.idle), *idle, *old]:
-            self.idle.pop(job, None)
+        fresh = [job for job in self.fresh if due.get(job) is False][: self.IDLE]
+        idle = [job for job in self.idle if due.get(job) is False and job not in self.fresh][: self.IDLE]
+        for job in [*(job for job, over in due.items() if not over and job not in self.idle), *fresh, *idle, *old]:
+            self.idle.pop(job, None), self.fresh.pop(job, None)
             with self.retry[job]:
                 did = self._round(job, self.auditors[job])
                 self.moved |= did
-                if not (did or job in self.awaiting) and job in self.auditors and not self.auditors[job].engaged_in:
+                if not did and job in self.auditors and not self.auditors[job].engaged_in:
                     self.idle[job] = None
         if self.old:
             root = self.computation.run_root.hex()
@@ -145,6 +157,7 @@ class AuditorService:
             self.unclaimed.add(job)
         if phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING} and not self._compares(auditor, state):
             self.awaiting.add(job)
+            auditor.look_for_own(state)
             return False
         if phase is Phase.NONE:  # a reorganisation, or there never was one
             del self.auditors[job], self.retry[job]

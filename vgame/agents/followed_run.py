@@ -4,12 +4,11 @@ In: the auditor's own bundle; the folder or the URLs of the trainer's run. Out: 
 published yet, or what cannot be used of it, is computed here meanwhile, so publishing can only save time. Where the
 trainer's root is found wrong, the own run ends with the right one: a dispute needs the own nodes on the path to the
 first difference, and that all left of it is equal; what lies right of it may be anything (docs/security.md). So it
-speaks about that claim only; about any other a whole run does, made when one comes.
+speaks about that claim only; about any other a whole run does.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from vgame.agents.local_run import LocalRun
 from vgame.agents.retry import sentence
 from vgame.chain.records import Job
 from vgame.commit.trees import run_tree
+from vgame.dispute.auditor import first
 from vgame.errors import Abstain, Cancelled, StoreError
 from vgame.runs.audit import audit_parts
 from vgame.runs.folder import store_of
@@ -37,9 +37,9 @@ from vgame.system.files import write_atomic
 from vgame.system.progress import NullProgress, Reporter
 
 LOOK = 5.0  # seconds between two looks at what is published
-AWAY = 60.0  # after one that failed
+AWAY = 60.0  # after one that failed, and where a whole run is made
 LEAST = 30.0  # seconds that a look may take in any case
-THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong
+THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong; it only grows
 
 
 class Late(Cancelled):
@@ -64,6 +64,9 @@ class FollowedRun(LocalRun):
     INVARIANT: `_spent` is what looks took, less what computing the checkpoints that they gave would have taken; a look
     begins only while `_spent` is at most `_computed`, the time of own computing, and ends soon after it is more
     (docs/security.md, section 2).
+
+    INVARIANT: what a claim was compared with stays, for `theirs` only grows: a dispute may be open for longer than a
+    process lives, and what is published may change at any time.
     """
 
     def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter) -> None:
@@ -73,7 +76,7 @@ class FollowedRun(LocalRun):
                 "--published is for runs without a log; in mode 'logged' give the trainer's run folder with --log"
             )
         self.seat, self.kind, self._next = seat, kind, 0.0
-        self._computed, self._spent, self._pace = 0.0, 0.0, math.inf  # seconds; of the fastest own interval
+        self._computed, self._spent = 0.0, 0.0  # seconds
         path = self.store.folder / THEIRS
         data = path.read_bytes() if path.exists() else b""
         self.theirs = [data[i : i + ROOT_BYTES] for i in range(0, len(data), ROOT_BYTES)]
@@ -92,10 +95,10 @@ class FollowedRun(LocalRun):
         if not self.parted:
             super().run(hurry)
             return
-        at, mine = len(self.store.roots), self.store.roots[-1].hex()
+        at = first(a != b for a, b in zip(self.theirs, self.store.roots, strict=False))
+        theirs, mine = self.theirs[at].hex(), self.store.roots[at].hex()
         text = (
-            f"the published run is wrong from checkpoint {at} on: its state root is {self.theirs[at - 1].hex()[:16]}, "
-            f"not {mine[:16]}"
+            f"the published run is wrong from checkpoint {at + 1} on: its state root is {theirs[:16]}, not {mine[:16]}"
         )
         self.reporter.emit("computed", text, root=mine, step=self.store.step, stop=None, seconds=0.0)
 
@@ -107,8 +110,12 @@ class FollowedRun(LocalRun):
             self.reporter.progress("training", step, self.bundle.steps, f"loss {loss:.4f}")
 
         train(run.store, run.stepper, progress, self.retry.insist, most=1)
-        took = time.monotonic() - begin
-        self._computed, self._pace = self._computed + took, min(self._pace, took)
+        self._computed += time.monotonic() - begin
+
+    @cached_property
+    def _interval(self) -> float:
+        """Seconds of an interval at the pace that was measured: the first one compiles, and may be the only own one."""
+        return max(1e-4, self.pace.step * self.bundle.interval)
 
     # ---- what is published ----
 
@@ -126,9 +133,9 @@ class FollowedRun(LocalRun):
     def _follow(self) -> bool:
         """Take over what is published beyond the own run; False if that is nothing, or cannot be used, for whatever
         reason: a stranger wrote it."""
-        begin, known, pause = time.monotonic(), len(self.store.roots), LOOK
+        pace, begin, known, pause = self._interval, time.monotonic(), len(self.store.roots), LOOK
         may = max(LEAST, self._computed - self._spent)
-        most = int(self.seat.workers * may / (2 * self._pace))  # checkpoints; half of the time is for fetching them
+        most = int(self.seat.workers * may / (2 * pace))  # checkpoints; half of the time is for fetching them
         if begin < self._next or self._spent > self._computed or not most:
             return False
         try:
@@ -140,7 +147,7 @@ class FollowedRun(LocalRun):
             text = f"what is published cannot be used, it is computed here meanwhile: {sentence(error)}"
             self.reporter.emit("waiting", text, message=text)
         end, gained = time.monotonic(), len(self.store.roots) - known
-        self._spent += end - begin - self._pace * gained
+        self._spent += end - begin - pace * gained
         self._next = end + (0 if gained else pause)
         return self.parted or gained > 0
 
@@ -151,14 +158,16 @@ class FollowedRun(LocalRun):
         if parts_from(theirs.roots, self.store.roots):
             self._part(theirs.roots)
             return
-        last = _kept(theirs, known, min(known + most, len(theirs.roots)))
+        last = self._kept(theirs, known, min(known + most, len(theirs.roots)))
         if last == known or (known and not theirs.keeps(known)):
-            return
+            if last == len(theirs.roots):
+                return
+            raise StoreError(f"the state of checkpoint {known if last > known else known + 1} is not there yet")
         found = self._check(theirs, list(range(known + 1, last + 1)), end)
         if found and found["kept"]:  # nothing was executed in that part
             raise StoreError(f"the state of checkpoint {found['differs']} is not the committed one")
         right = found["differs"] - 1 if found else last
-        self.store.adopt(theirs, _kept(theirs, known, right))
+        self.store.adopt(theirs, self._kept(theirs, known, right))
         if found and found["step"] is None and len(self.store.roots) == right:
             self._compute(self)
             if parts_from(theirs.roots, self.store.roots):
@@ -174,35 +183,65 @@ class FollowedRun(LocalRun):
         found = audit_parts(theirs, self.stepper, chosen, listener)
         return asdict(found) if found.differs else None
 
+    def _kept(self, theirs: Store, known: int, last: int) -> int:
+        """The last checkpoint in known + 1..last up to which all states are there that the own run keeps; `known` if
+        none is. What lies between two states is executed again while a clock runs."""
+        found = known
+        for c in range(known + 1, last + 1):
+            if theirs.keeps(c):
+                found = c
+            elif c % self.store.keep == 0:
+                break
+        return found
+
     def _part(self, roots: Sequence[bytes]) -> None:
-        """Keep what the trainer has committed: the own run speaks about that alone, also after a restart."""
-        write_atomic(self.store.folder / THEIRS, b"".join(roots))
-        self.theirs = list(roots)
+        """Keep what the trainer has committed, also for after a restart: the own run speaks about that alone.
+        StoreError where it is another run than the one that was found wrong."""
+        if list(roots[: len(self.theirs)]) != self.theirs:
+            raise StoreError("another run is published than the one that was found wrong")
+        if len(roots) > len(self.theirs):
+            write_atomic(self.store.folder / THEIRS, b"".join(roots))
+            self.theirs = list(roots)
 
     # ---- claims ----
 
     def history_of(self, claim: Job) -> History | None:
         """What to compare a claim with: this run, where it is whole or the claim is the published run's; else a whole
         one of its own, and None until it is there (`ahead`)."""
-        if not self.parted or claim.run_root == run_tree(self.theirs, len(self.theirs)).root:
+        stop, count = claim.diverged_at, self.bundle.checkpoints
+        count = (stop - 1) // self.bundle.interval if stop else count
+        if not self.parted or self._claims(count) == claim.run_root:
             return self.history
         return self._whole.history if self._whole.store.done else None
 
-    def ahead(self, engaged: bool) -> bool:
-        """An interval of the whole run: the claim may be another one than what was published, and its window may be
-        short. Before that a short look, once in a while, unless a clock may run: more may have been published of the
-        run of which a checkpoint is known to be wrong, and the claim be that one."""
+    def _claims(self, count: int) -> bytes:
+        """The run root of a claim of so many checkpoints of the published run; empty where it is not known, or not
+        known to be wrong."""
+        theirs = self.theirs[:count]
+        if len(theirs) < count or not parts_from(theirs, self.store.roots):
+            return b""
+        if self._told[0] != (count, theirs[-1]):
+            self._told = (count, theirs[-1]), run_tree(theirs, count).root
+        return self._told[1]
+
+    _told: tuple[tuple[int, bytes], bytes] = ((0, b""), b"")  # the last answer of `_claims`
+
+    def ahead(self, engaged: bool, until: float) -> bool:
+        """Intervals of the whole run, one at least, until a time (of time.monotonic): the claim may be another one than
+        what was published, and its window may be short. Before that a short look, once in a while, unless a clock may
+        run: more may have been published of the run of which a checkpoint is known to be wrong, and the claim be that
+        one."""
         if not self.parted or self._whole.store.done:
             return False
         begin = time.monotonic()
         if not engaged and begin >= self._next and self._spent <= self._computed:
             with suppress(Exception):
-                roots = self._open(begin + LOOK).roots
-                if parts_from(roots, self.store.roots):
-                    self._part(roots)
+                self._part(self._open(begin + LOOK).roots)
             end = time.monotonic()
-            self._spent, self._next = self._spent + end - begin, end + LOOK
+            self._spent, self._next = self._spent + end - begin, end + AWAY
         self._compute(self._whole)
+        while not self._whole.store.done and time.monotonic() < until:
+            self._compute(self._whole)
         return True
 
     @cached_property
@@ -210,13 +249,8 @@ class FollowedRun(LocalRun):
         """A second run, which begins with what is right of the first."""
         run = LocalRun(replace(self.seat, store=self.seat.store / "whole"), self.kind, self.reporter)
         if not run.store.roots:
-            run.store.adopt(self.store, len(self.store.roots))
+            run.store.adopt(self.store, self._kept(self.store, 0, len(self.store.roots)))
         return run
-
-
-def _kept(theirs: Store, known: int, last: int) -> int:
-    """The last checkpoint in known + 1..last whose state is there; `known` if none is."""
-    return next((c for c in range(last, known, -1) if theirs.keeps(c)), known)
 
 
 def parts_from(theirs: Sequence[bytes], mine: Sequence[bytes]) -> bool:

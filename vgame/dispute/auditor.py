@@ -68,6 +68,11 @@ class Auditor(Player):
                 return self.collect(ClaimView(self, job))
         return self.withdraw()
 
+    def look_for_own(self, job: Job) -> None:
+        """Is an own dispute of this claim open, perhaps from before a restart?"""
+        standings = ClaimView(self, job).standings if job.phase is Phase.CLAIMED else ()
+        self.engaged_in = any(s.dispute.auditor == self.address and is_open(s) for s in standings)
+
     # ---- what to dispute ----
 
     def challenge(self, view: ClaimView) -> bool:

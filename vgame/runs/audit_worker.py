@@ -1,10 +1,10 @@
 """A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT BUNDLE [URL ...]`.
 
 In: the folder of the order (empty: the run's own); the URLs from which states come that are not in the folder; lines
-`FIRST LAST` (checkpoints up to COUNT) or `segment C` on standard input. Out: one JSON object a line: {"ready": hash of
-what it opened, "vgame": its version}, then for each part {"first", "last", "checked", "differs", "theirs", "mine",
-"kept", "step"}, {"segment": [state roots]} or {"error": sentence}; {"begins": step} as a sign of life before each step
-that is executed.
+`FIRST LAST BEGIN` (checkpoints up to COUNT, and the one whose state they are executed from) or `segment C` on standard
+input. Out: one JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for each part
+{"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or {"error":
+sentence}; {"begins": step} as a sign of life before each step that is executed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgame.errors import VgameError
+from vgame.errors import StoreError, VgameError
 from vgame.execute.devices import prepare_environment, use_device
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
             if line.startswith("segment "):
                 _say(segment=[root.hex() for root in History(store, executor).segment(int(line.split()[1]))])
                 continue
-            first, last = map(int, line.split())
+            first, last, begin = map(int, line.split())
+            if store.nearest(first - 1) < begin:  # a server may say so, for each part to be executed from step 1
+                raise StoreError(f"the state of checkpoint {begin} was there, and is there no more; audit it again")
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, NULL_PROGRESS)
             _say(first=first, last=last, **asdict(finding))

@@ -36,8 +36,11 @@ def parts_of(store: Store, chosen: Sequence[int]) -> list[Part]:
     """The chosen checkpoints, cut where the run keeps a state to start from."""
     parts: list[Part] = []
     for c in chosen:
-        follows = parts and parts[-1][1] == c - 1 and store.nearest(c - 1) != c - 1
-        parts = [*parts[:-1], (parts[-1][0], c)] if follows else [*parts, (c, c)]
+        begin = store.nearest(c - 1)
+        if parts and parts[-1][1] == c - 1 and begin != c - 1:
+            parts[-1] = parts[-1][0], c, parts[-1][2]
+        else:
+            parts.append((c, c, begin))
     return parts
 
 
@@ -153,15 +156,18 @@ class _Work:
     def stop(self, error: Exception) -> None:
         """All workers end at once."""
         with self.lock:
-            self.error = self.error or error
-            for worker in self.workers:
-                worker.stop()
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self.error = self.error or error
+        for worker in self.workers:
+            worker.stop()
 
     def _tell(self) -> None:
         try:
             self.tell(len(self.done), _grid(self.done, self.worst, self.total))
         except Cancelled as error:
-            self.error = error
+            self._end(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +264,7 @@ def _attend(work: _Work, make: Callable[[Started], Worker]) -> None:
 
 def _grid(done: Iterable[Part], worst: dict[str, Any] | None, count: int) -> str:
     """The run as a row of cells: `#` equal, `x` differs, `.` not looked at."""
-    equal = {c for first, last in done for c in range(first, last + 1)}
+    equal = {c for first, last, _ in done for c in range(first, last + 1)}
     differs = worst["differs"] if worst else 0
     cells = min(count, CELLS)
 

@@ -44,6 +44,7 @@ from vgame.runs.folder import store_of
 from vgame.runs.published_log import most_of_log
 from vgame.runs.source import Absent, Source, Unfit
 from vgame.runs.store import MOST_HEADER, ROOT_BYTES, Store
+from vgame.system.files import remove_halves
 
 TRIES = 3  # of a piece, at each source
 ANSWER = 1.0  # seconds for each question whether a state is there
@@ -146,6 +147,8 @@ class Published:
 
     def committed(self, source: Source, bundle: Bundle) -> Store:
         """The run without its states, from one source: roots come first, what belongs to them was there before."""
+        for folder in (self.folder, self.folder / "states"):
+            remove_halves(folder)
         roots = ROOT_BYTES * bundle.checkpoints + 2**20
         most = {
             "run.json": MOST_HEADER,

@@ -7,14 +7,17 @@ affair.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import math
 import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from vgame.errors import StoreError, VgameError
+from vgame.system.files import HALF, open_file
 
 CONNECT = 10.0  # seconds
 SILENT = 30.0  # seconds without a byte of the file, or until all headers are there
@@ -85,15 +88,20 @@ class Source:
             raise Unfit(f"{self.url}/{name} has {size:,} bytes, at most {most:,} are expected")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, half = tempfile.mkstemp(".half", f".{path.name}.", path.parent)
+            descriptor, half = tempfile.mkstemp(HALF, f".{path.name}.", path.parent)
         except OSError as error:
             raise VgameError(f"{path} cannot be written: {error.strerror}; free space, or set VGAME_CACHE") from None
         try:
             with os.fdopen(descriptor, "wb") as file:
+                with suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
                 got = self._copy(name, file, most, only)
-            if size is not None and got != size:
-                raise Unfit(f"{self.url}/{name} broke off after {got:,} of {size:,} bytes")
-            os.replace(half, path)
+                if size is not None and got != size:
+                    raise Unfit(f"{self.url}/{name} broke off after {got:,} of {size:,} bytes")
+                file.flush()
+                os.replace(half, path)
+        except FileNotFoundError:
+            raise Unfit(f"{half} was removed while it was written") from None
         finally:
             Path(half).unlink(missing_ok=True)
 
@@ -121,6 +129,10 @@ class Source:
     def _blocks(self, name: str):
         """A stream, so that a server without ranges will do; what fails while it is read is Unfit."""
         try:
+            if "file" in self.system.protocol:
+                with open_file(Path(self.root, name)) as file:
+                    yield from iter(lambda: file.read(BLOCK), b"")
+                return
             web = "http" in self.system.protocol
             limit = {"timeout": SILENT} if web else {}  # bytes between those of the file count as none
             with self.system.open(f"{self.root}/{name}", "rb", block_size=0 if web else BLOCK) as stream:

@@ -280,12 +280,12 @@ class Store:
         return fork
 
     def adopt(self, other: Store, checkpoint: int) -> None:
-        """Take over the checkpoints up to this one of another store of the same bundle, which were found right; the
-        states that it has."""
+        """Take over the checkpoints up to this one of another store of the same bundle, which were found right, with
+        the states that this one keeps; StoreError where one is not there."""
         self.lock()
         for c in range(len(self.roots) + 1, checkpoint + 1):
             step = min(c * self.bundle.interval, self.bundle.steps)
-            if other.nearest(c) == c and (c % self.keep == 0 or c == checkpoint):
+            if c % self.keep == 0 or c == checkpoint:
                 self._save_state(step, other.load_state(c))
             end = ROOT_BYTES * (c - 1)
             root, losses = other.roots[c - 1], other.losses()[self.step : step]

@@ -28,7 +28,7 @@ TIMEOUT = 600.0  # seconds without a sign of life, after which a worker hangs
 MOST_TIMEOUT = 2_000_000  # seconds; poll counts milliseconds in 31 bits
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-Part = tuple[int, int]  # first and last checkpoint
+Part = tuple[int, int, int]  # first and last checkpoint, and the one whose state they are executed from
 
 
 class WorkerDied(Exception):
@@ -99,7 +99,7 @@ class WorkerProcess:
             raise VgameError(f"{given.run} was changed while it was audited; audit it again")
 
     def audit(self, part: Part) -> dict[str, Any]:
-        return self._ask(f"{part[0]} {part[1]}")
+        return self._ask(" ".join(map(str, part)))
 
     def segment(self, checkpoint: int) -> list[bytes]:
         """State roots of a checkpoint's segment."""
