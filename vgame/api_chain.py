@@ -49,7 +49,7 @@ def embedded_chain() -> Iterator[Node]:
     from vgame.chain.embedded import serve
 
     server = serve()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield Node(f"http://127.0.0.1:{server.server_port}", tuple(key.to_hex() for key in get_default_account_keys()))
     finally:

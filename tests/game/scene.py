@@ -293,7 +293,7 @@ def fast_scene() -> Scene:
 def embedded_chain() -> Iterator[Chain]:
     """The embedded chain, over HTTP, stopped at the end."""
     server = serve()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield Chain(f"http://127.0.0.1:{server.server_port}")
     finally:

@@ -89,7 +89,7 @@ class Proxy(BaseHTTPRequestHandler):
 
 
 def serve(server: ThreadingHTTPServer) -> str:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return f"http://127.0.0.1:{server.server_port}"
 
 

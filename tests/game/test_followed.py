@@ -133,9 +133,7 @@ def test_another_claim_is_compared_with_a_whole_run(
 ) -> None:
     """What is right of the difference is not known, so nothing is said about a claim that is not the published one."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
-    trainer = scene.trainer(honest.history)
-    auditor = watch(scene, run)
-    assert scene.play(auditor, trainer) is Phase.FINAL and not scene.causes
+    assert scene.play(watch(scene, run), scene.trainer(honest.history)) is Phase.FINAL and not scene.causes
     assert run._whole.run_root == honest.run_root
     again = follow(seat, "/nowhere")  # a restart, when the published run is gone
     assert again.parted and again.store.roots == run.store.roots
@@ -317,16 +315,14 @@ def test_what_was_found_wrong_stays_whatever_is_published_then(
         run._next = 0.0
         assert run.theirs == list(cheat.store.roots[:5]) and run.ahead(False, 0.0)
     assert run.theirs == list(cheat.store.roots) and run.history_of(claim) is run.history
-    whole = SimpleNamespace(diverged_at=0, run_root=run_tree(cheat.store.roots, 6).root)
-    assert run.history_of(whole) is run.history
+    assert run.history_of(SimpleNamespace(diverged_at=0, run_root=cheat.run_root)) is run.history
     assert run.history_of(SimpleNamespace(diverged_at=7, run_root=run_tree(cheat.store.roots[:3], 3).root)) is None
 
 
 def test_no_state_between_two_others_is_missing(
     honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int]
 ) -> None:
-    """A trainer shows those at which portions begin and end: who takes all between over executes it again while a clock
-    runs."""
+    """A trainer shows where portions begin and end: who takes over what lies between executes it while a clock runs."""
     copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
     for step in (4, 6, 8, 10):
         (copy / f"states/{step:010d}.safetensors").unlink()
@@ -341,8 +337,7 @@ def test_the_whole_run_is_computed_for_as_long_as_rounds_take(
     """Others decide how long a round is: with an interval for each, a run of many is too late for its window."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
     service = watch(scene, run).service
-    look = service.look
-    monkeypatch.setattr(service, "look", lambda: time.sleep(0.5) or look())
+    monkeypatch.setattr(service, "look", lambda look=service.look: time.sleep(0.5) or look())
     assert service.round() and run._whole.store.done
 
 
@@ -391,8 +386,7 @@ def test_what_cannot_be_used_is_computed(honest: LocalRun, seat: AgentConfig, tm
 def test_the_run_of_another_job(
     folder: Path, honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path
 ) -> None:
-    other = replace(load_bundle(folder), seed=99)
-    other.save(tmp_path / "other")
+    replace(load_bundle(folder), seed=99).save(tmp_path / "other")
     foreign = computed(tmp_path / "other", tmp_path / "foreign")
     assert follow(seat, foreign.store.folder).run_root == honest.run_root
 

@@ -175,7 +175,7 @@ def served(proxy: type[Proxy], target: str, **settings: Any) -> Iterator[tuple[t
     handler = type("Served", (proxy,), {"target": target, **settings})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield handler, f"http://127.0.0.1:{server.server_port}"
     finally:

@@ -15,7 +15,7 @@ from vgame.chain.embedded import serve
 @pytest.fixture
 def chain() -> Iterator[Chain]:
     server = serve()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     chain = Chain(f"http://127.0.0.1:{server.server_port}")
     chain.pause(0)
     yield chain

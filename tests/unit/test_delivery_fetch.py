@@ -59,7 +59,7 @@ class Server(BaseHTTPRequestHandler):
 def server(sealed: tuple[Path, Offer]) -> Iterator[ThreadingHTTPServer]:
     handler = type("Handler", (Server,), {"folder": sealed[0], "faults": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -273,7 +273,7 @@ def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytes
 
     monkeypatch.setattr(http, "REPLY_TIMEOUT", 0.6)
     with ThreadingHTTPServer(("127.0.0.1", 0), Bad) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         with pytest.raises(DeliveryError, match="redirects"):
             Source(f"{url}/away").get("leaves", 0, 512)

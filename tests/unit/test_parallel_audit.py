@@ -24,9 +24,10 @@ from vgame.execute.executor import Executor
 from vgame.job.bundle import save_bundle
 from vgame.runs import parallel_audit
 from vgame.runs.folder import open_run
-from vgame.runs.parallel_audit import chance, parts_of
+from vgame.runs.parallel_audit import Workers, audit_in_parallel, chance, parts_of
 from vgame.runs.prepare import prepare
 from vgame.runs.worker import WorkerProcess as _Worker
+from vgame.system.progress import NULL_PROGRESS
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
 
@@ -52,6 +53,15 @@ def test_the_lowest_difference_is_told(copy: Path) -> None:
     cheat(copy, (3, 5))
     one, two = vgame.audit(copy), vgame.audit(copy, workers=2)
     assert not two.match and (one.differs, one.mine) == (two.differs, two.mine) == (3, one.mine)
+
+
+def test_a_state_that_is_there_for_one_process_only(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may say so to who cuts the parts: each was executed from step 1."""
+    store = open_run(copy)
+    monkeypatch.setattr(store, "nearest", lambda c: c)
+    (copy / "states" / "0000000008.safetensors").unlink()
+    with pytest.raises(vgame.VgameError, match="the state of checkpoint 2 was there, and is there no more"):
+        audit_in_parallel(store, "default", [3], Workers(2), NULL_PROGRESS)
 
 
 def test_a_killed_worker_costs_its_part_only(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_a_reply_has_each_key_once_and_few_values() -> None:
 )
 def test_no_web_page_moves_development_ether(headers: dict[str, str], status: int) -> None:
     server = serve()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
         connection.request("POST", "/", json.dumps({"id": 1, "method": "eth_chainId"}), headers)

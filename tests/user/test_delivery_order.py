@@ -44,7 +44,7 @@ def test_a_client_receives_what_was_trained(tmp_path: Path) -> None:
             agent.step()
         folder = delivered_folder(tmp_path / "store", order.job)
         server = folder_server(folder / "public", "127.0.0.1", 0)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         for _ in range(30):
             if order.phase == "revealed":
                 break
@@ -120,7 +120,7 @@ def test_the_server_gives_four_files_and_nothing_else(tmp_path: Path) -> None:
     for name in ("offer.json", "chunks", "hashes", "leaves", "other"):
         (public / name).write_bytes(b"0123456789")
     server = folder_server(public, "127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
 
     def ask(path: str, wanted: str = "bytes=2-4", method: str = "GET") -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)

@@ -120,7 +120,7 @@ def serve(telemetry: Telemetry, host: str, port: int) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
         raise VgameError(f"--metrics: {host}:{port} cannot be used: {error.strerror}; give another port") from None
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server
 
 
