@@ -10,7 +10,7 @@ import pytest
 import torch  # noqa: F401
 
 # Torch is 300,000 objects, and every captured graph thousands that refer to each other.
-gc.set_threshold(100_000, 50)
+gc.set_threshold(100_000)
 # Pytest listens to every logger that does not propagate, and to whom somebody listens torch tells each traced call.
 logging.getLogger("torch.__trace").propagate = True
 
