@@ -7,7 +7,7 @@ import logging
 
 import forked
 import pytest
-import torch  # noqa: F401
+import torch  # noqa: F401 (makes its loggers, which are changed here)
 
 # Torch is 300,000 objects, and every captured graph thousands that refer to each other.
 gc.set_threshold(100_000)

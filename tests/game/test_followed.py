@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from published_runs import REPORTER, computed, cut, damage, follow, publish
 from real_jobs import Scene
 
 from vgame.agents import followed_run
@@ -29,15 +30,12 @@ from vgame.job.bundle import Bundle, load_bundle, save_bundle
 from vgame.job.file import read_job_file
 from vgame.job.terms import Pace
 from vgame.runs.audit import audit_parts
-from vgame.runs.local import link_bundle
 from vgame.runs.pace import measure
 from vgame.runs.prepare import prepare
-from vgame.system.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORTER = Reporter(json_lines=True)
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +50,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(folder: Path) -> Bundle:
     return load_bundle(folder)
-
-
-def computed(folder: Path, store: Path, attack: tuple[str, int] | None = None, keep: int = 1) -> LocalRun:
-    """A trainer's run, published as its folder."""
-    run = LocalRun(AgentConfig("", "", folder, store, keep=keep), "cpu", REPORTER, attack)
-    run.run()
-    link_bundle(folder, run.store.folder)
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +82,6 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr("vgame.agents.local_run.measure", measured)
     monkeypatch.setattr(Executor, "step", lambda self, n, *given: executed.append(n) or step(self, n, *given))
     return executed
-
-
-def follow(seat: AgentConfig, *places: object, workers: int = 1) -> FollowedRun:
-    run = FollowedRun(replace(seat, published=tuple(map(str, places)), workers=workers), "cpu", REPORTER)
-    run.run()
-    return run
 
 
 def watch(scene: Scene, run: LocalRun) -> SimpleNamespace:
@@ -218,6 +202,16 @@ def test_a_run_without_its_states_is_not_executed_again_at_every_look(
     assert follow(seat, copy).run_root == honest.run_root and steps == list(range(1, 13))
 
 
+def test_a_first_interval_that_compiles_is_no_pace(
+    honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the only own one: looks had as much time as if each interval took so long."""
+    run, real = FollowedRun(replace(seat, published=(str(honest.store.folder),)), "cpu", REPORTER), followed_run.train
+    monkeypatch.setattr(followed_run, "train", lambda *given, **how: time.sleep(0.5) or real(*given, **how))
+    run._compute(run)
+    assert run._follow() and len(run.store.roots) == 6 and run._spent > -1
+
+
 def test_after_a_look_that_gave_nothing_as_much_is_computed(
     folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,15 +222,6 @@ def test_after_a_look_that_gave_nothing_as_much_is_computed(
     damage("states/0000000010.safetensors")(published)
     steps.clear()
     assert follow(seat, published).run_root == honest.run_root and len(steps) <= 32
-
-
-def damage(name: str, at: int = -1) -> Callable[[Path], None]:
-    def damaged(copy: Path) -> None:
-        data = bytearray((copy / name).read_bytes())
-        data[at] ^= 1
-        (copy / name).write_bytes(data)
-
-    return damaged
 
 
 def test_nothing_is_taken_over_unexecuted(cheat: LocalRun, honest: LocalRun, seat: AgentConfig, tmp_path: Path) -> None:
@@ -277,11 +262,6 @@ def test_a_look_ends_in_time(
     monkeypatch.setattr(followed_run, "audit_parts", slow)
     assert follow(seat, published).run_root == honest.run_root
     assert capsys.readouterr().out.count("checking it took longer than it may") == 1
-
-
-def publish(copy: Path, roots: Sequence[bytes]) -> None:
-    (copy / "roots.bin").write_bytes(b"".join(roots))
-    (copy / "checks.bin").unlink(missing_ok=True)
 
 
 def test_fewer_roots_than_the_own_run_has(honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path) -> None:
@@ -339,10 +319,6 @@ def test_the_whole_run_is_computed_for_as_long_as_rounds_take(
     service = watch(scene, run).service
     monkeypatch.setattr(service, "look", lambda look=service.look: time.sleep(0.5) or look())
     assert service.round() and run._whole.store.done
-
-
-def cut(name: str, size: int) -> Callable[[Path], None]:
-    return lambda copy: (copy / name).write_bytes((copy / name).read_bytes()[:size])
 
 
 def test_the_own_order_is_read_and_not_the_published_one(

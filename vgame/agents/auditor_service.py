@@ -80,11 +80,6 @@ class AuditorService:
         self.old = 0  # final claims that match, not yet told
 
     @property
-    def _address(self) -> str:
-        assert self.game.wallet is not None
-        return self.game.wallet.address
-
-    @property
     def finished(self) -> bool:
         return bool(self.auditors) and all(map(self._over, self.auditors))
 
@@ -106,7 +101,9 @@ class AuditorService:
         """New jobs that order this bundle, and idle ones that have a new claim."""
         own = set[bytes]()  # jobs that this account has disputed before this process began: they are no idle ones
         if not self.auditors:
-            own = {e.args["job"] for e in self.game.events("Challenged") if e.args["auditor"] == self._address}
+            own = {
+                e.args["job"] for e in self.game.events("Challenged") if e.args["auditor"] == self.game.wallet.address
+            }
         for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
             if job in self.auditors or told in self.foreign:

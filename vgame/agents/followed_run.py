@@ -77,6 +77,7 @@ class FollowedRun(LocalRun):
             )
         self.seat, self.kind, self._next = seat, kind, 0.0
         self._computed, self._spent = 0.0, 0.0  # seconds
+        self._told = (0, b""), b""  # the last answer of `_claims`
         path = self.store.folder / THEIRS
         data = path.read_bytes() if path.exists() else b""
         self.theirs = [data[i : i + ROOT_BYTES] for i in range(0, len(data), ROOT_BYTES)]
@@ -223,8 +224,6 @@ class FollowedRun(LocalRun):
         if self._told[0] != (count, theirs[-1]):
             self._told = (count, theirs[-1]), run_tree(theirs, count).root
         return self._told[1]
-
-    _told: tuple[tuple[int, bytes], bytes] = ((0, b""), b"")  # the last answer of `_claims`
 
     def ahead(self, engaged: bool, until: float) -> bool:
         """Intervals of the whole run, one at least, until a time (of time.monotonic): the claim may be another one than

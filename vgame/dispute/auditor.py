@@ -16,7 +16,7 @@ from vgame.chain.records import CAUSES, Dispute, Job, Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
-from vgame.dispute.player import Player, is_open, one_of, run_duties
+from vgame.dispute.player import Player, one_of, run_duties
 from vgame.errors import Abstain, ContractError, NotYet
 
 log = logging.getLogger(__name__)
@@ -70,18 +70,17 @@ class Auditor(Player):
 
     def look_for_own(self, job: Job) -> None:
         """Is an own dispute of this claim open, perhaps from before a restart?"""
-        standings = ClaimView(self, job).standings if job.phase is Phase.CLAIMED else ()
-        self.engaged_in = any(s.dispute.auditor == self.address and is_open(s) for s in standings)
+        self.engaged_in = job.phase is Phase.CLAIMED and bool(ClaimView(self, job).open_mine)
 
     # ---- what to dispute ----
 
     def challenge(self, view: ClaimView) -> bool:
         """Open a dispute where the claim differs from my run, unless I have one that is in time: one conviction ends
         the claim, and each further stake would be beside it, with a clock of its own."""
-        job, mine = view.job, [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
+        job = view.job
         if self.game.chain.now() > job.since + job.spec.challenge_window:
             return False
-        if any(s.turn is not Turn.AUDITOR_EXPIRED for s in mine):
+        if any(s.turn is not Turn.AUDITOR_EXPIRED for s in view.open_mine):
             return False
         self.check_refuted(view)
         entry = next(self.differences(view), None)
@@ -159,8 +158,7 @@ class Auditor(Player):
     def play(self, view: ClaimView) -> bool:
         """Make the own move whose clock ends first; where none is due end disputes of others, of which one may
         convict."""
-        mine = [s for s in view.standings if s.dispute.auditor == self.address and is_open(s)]
-        if not mine:
+        if not (mine := view.open_mine):
             return False
         self.engaged_in = True
         mine.sort(key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))

@@ -15,6 +15,7 @@ from vgame.chain.records import Dispute, Job, Level, Standing
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
 from vgame.commit.trees import ClaimedTree, known_tree, run_leaf
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
+from vgame.dispute.player import is_open
 from vgame.errors import Abstain, EndpointError, NotYet
 
 if TYPE_CHECKING:
@@ -114,6 +115,11 @@ class ClaimView:
     @property
     def mine(self) -> list[tuple[int, Dispute]]:
         return [(s.number, s.dispute) for s in self.standings if s.dispute.auditor == self.auditor.address]
+
+    @property
+    def open_mine(self) -> list[Standing]:
+        """Own disputes that have not ended."""
+        return [s for s in self.standings if s.dispute.auditor == self.auditor.address and is_open(s)]
 
     def args(self, name: str) -> list[dict]:
         """Arguments of the job's events of that name."""
