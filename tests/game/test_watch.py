@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from toy import Lies
 import vgame.agents.auditor_service
 from vgame.agents.auditor_service import AuditorService, Limits
 from vgame.chain.records import Job, Level, Phase, Status
-from vgame.errors import ChainError, NotYet
+from vgame.errors import ChainError, NotYet, VgameError
 from vgame.job.terms import Pace
 from vgame.system.progress import Reporter
 
@@ -305,3 +306,26 @@ def test_claims_that_wait_cost_the_moves_of_others_no_time(
     monkeypatch.setattr(again.computation, "history_of", lambda _: None)
     again.round()
     assert [job for job, own in again.auditors.items() if own.engaged_in] == [false.id]
+
+
+def test_claims_that_are_refused_cost_the_moves_of_others_no_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eighty twin orders with the same false claim, of which the clocks allow one dispute at a time: those that were
+    refused were looked at in every round."""
+    allowed = lambda *given: ["auditor_budget is 1"] if given[3] else []  # noqa: E731
+    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", allowed)
+    plays = [scene.post(SETUP) for _ in range(80)]
+    for play in plays:
+        play.trainer = play.new_trainer(LIE)
+        play.trainer.accept()
+        play.trainer.claim()
+    auditor, seen = watch(plays[0], Limits()), []
+    monkeypatch.setattr(auditor, "_round", lambda job, own, real=auditor._round: seen.append(job) or real(job, own))
+    for _ in range(8):
+        seen.clear()
+        with suppress(VgameError):
+            auditor.round()
+        assert len(seen) <= 1 + 2 * AuditorService.IDLE
+    engaged = [job for job, own in auditor.auditors.items() if own.engaged_in]
+    assert len(engaged) == 1 == sum(staked(play, auditor) for play in plays) and seen[0] == engaged[0]

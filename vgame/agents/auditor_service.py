@@ -115,6 +115,7 @@ class AuditorService:
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
+            self.auditors[job].engaged_in = job in own
             if job not in own:
                 self.idle[job] = None
         for event in self.game.events("ClaimPosted"):
@@ -133,11 +134,15 @@ class AuditorService:
         idle = [job for job in self.idle if due.get(job) is False and job not in self.fresh][: self.IDLE]
         for job in [*(job for job, over in due.items() if not over and job not in self.idle), *fresh, *idle, *old]:
             self.idle.pop(job, None), self.fresh.pop(job, None)
+            auditor, did = self.auditors[job], None
+            engaged = auditor.engaged_in
             with self.retry[job]:
-                did = self._round(job, self.auditors[job])
-                self.moved |= did
-                if not did and job in self.auditors and not self.auditors[job].engaged_in:
-                    self.idle[job] = None
+                did = self._round(job, auditor)
+            if did is None:  # it ended with an error, and may not have seen its dispute
+                auditor.engaged_in |= engaged
+            self.moved |= bool(did)
+            if not did and job in self.auditors and not auditor.engaged_in:
+                self.idle[job] = None
         if self.old:
             root = self.computation.run_root.hex()
             text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"

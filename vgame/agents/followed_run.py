@@ -102,6 +102,7 @@ class FollowedRun(LocalRun):
             f"the published run is wrong from checkpoint {at + 1} on: its state root is {theirs[:16]}, not {mine[:16]}"
         )
         self.reporter.emit("computed", text, root=mine, step=self.store.step, stop=None, seconds=0.0)
+        _ = self._whole  # opened now, and not while a clock runs
 
     def _compute(self, run: LocalRun) -> None:
         """An interval."""
@@ -238,18 +239,28 @@ class FollowedRun(LocalRun):
                 self._part(self._open(begin + LOOK).roots)
             end = time.monotonic()
             self._spent, self._next = self._spent + end - begin, end + AWAY
-        self._compute(self._whole)
+        self._advance()
         while not self._whole.store.done and time.monotonic() < until:
-            self._compute(self._whole)
+            self._advance()
         return True
 
     @cached_property
     def _whole(self) -> LocalRun:
-        """A second run, which begins with what is right of the first."""
-        run = LocalRun(replace(self.seat, store=self.seat.store / "whole"), self.kind, self.reporter)
-        if not run.store.roots:
-            run.store.adopt(self.store, self._kept(self.store, 0, len(self.store.roots)))
-        return run
+        """A second run."""
+        return LocalRun(replace(self.seat, store=self.seat.store / "whole"), self.kind, self.reporter)
+
+    @cached_property
+    def _right(self) -> int:
+        """The last checkpoint of this run that the whole one begins with."""
+        return self._kept(self.store, 0, len(self.store.roots))
+
+    def _advance(self) -> None:
+        """The next state of the whole run: copied while this run has it, then computed."""
+        whole = self._whole.store
+        if (known := len(whole.roots)) < self._right:
+            whole.adopt(self.store, min((known // whole.keep + 1) * whole.keep, self._right))
+        else:
+            self._compute(self._whole)
 
 
 def parts_from(theirs: Sequence[bytes], mine: Sequence[bytes]) -> bool:

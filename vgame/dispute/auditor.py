@@ -89,6 +89,7 @@ class Auditor(Player):
         self.check_stake(view)
         root, commitment = view.claimed_root(entry), self.commitment(view.own_tree(entry.level, entry.where).root)
         place = (int(entry.level), entry.where, root, commitment)
+        self.engaged_in = True  # as long as it is not known
         self.engaged_in = self.attempt("challenge", self.id, *place, value=job.spec.stake)
         return self.engaged_in
 
