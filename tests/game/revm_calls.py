@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
 from eth_abi import decode, encode
+from eth_abi.grammar import ABIType, TupleType, parse
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, full_abi
 from vgame.chain.records import Event
+
+WORD = 32
 
 # ---- the game's interface ----
 
@@ -22,10 +26,15 @@ def signature(name: str) -> bytes:
     return bytes(Web3.keccak(text=f"{name}({','.join(abi_type(i) for i in entry['inputs'])})"))
 
 
+@cache
+def topic(name: str) -> str:
+    return "0x" + signature(name).hex()
+
+
 SELECTORS = {name: signature(name)[:4] for name, entry in ENTRIES.items() if entry["type"] == "function"}
 INPUTS = {name: [abi_type(i) for i in ENTRIES[name]["inputs"]] for name in SELECTORS}
 OUTPUTS = {name: [abi_type(o) for o in ENTRIES[name]["outputs"]] for name in SELECTORS}
-TOPICS = {"0x" + signature(name).hex(): name for name in ENTRIES if name not in SELECTORS}
+TOPICS = {topic(name): name for name in ENTRIES if name not in SELECTORS}
 DATA = {name: [abi_type(i) for i in ENTRIES[name]["inputs"] if not i["indexed"]] for name in TOPICS.values()}
 
 
@@ -35,8 +44,40 @@ def calldata(name: str, arguments: Any) -> str:
 
 @lru_cache(10_000)
 def decode_output(name: str, raw: str) -> tuple[Any, ...]:
-    """What a view returned; most answers are those of the last time."""
-    return _checksummed(decode(OUTPUTS[name], bytes.fromhex(raw[2:])))
+    """What a view returned; most answers are those of the last time. One view returns a list of records, all others
+    words alone."""
+    data, kinds = bytes.fromhex(raw[2:]), OUTPUTS[name]
+    if not kinds[0].endswith("[]"):
+        return _read(f"({','.join(kinds)})", data)
+    record = kinds[0][:-2]
+    size = WORD * (record.count(",") + 1)
+    assert decode(["uint256", "uint256"], data) == (WORD, len(data) // size), "the length is before the rows"
+    return (tuple(_read(record, data[at : at + size]) for at in range(2 * WORD, len(data), size)),)
+
+
+@lru_cache(10_000)
+def _read(kind: str, data: bytes) -> Any:
+    words = iter([data[at : at + WORD] for at in range(0, len(data), WORD)])
+    value = _value(parse(kind), words)
+    assert not list(words), kind
+    return value
+
+
+def _value(kind: ABIType, words: Iterator[bytes]) -> Any:
+    """eth_abi's decoder reads each word of a nested record several times."""
+    if isinstance(kind, TupleType):
+        return tuple(_value(part, words) for part in kind.components)
+    word = next(words)
+    match kind.base:
+        case "uint":
+            return int.from_bytes(word, "big")
+        case "bytes":
+            return word[: kind.sub]
+        case "address":
+            return _address("0x" + word[12:].hex())
+        case "bool":
+            return bool(word[-1])
+    raise NotImplementedError(kind.to_type_str())
 
 
 def decode_log(log: dict[str, Any]) -> Event:
@@ -48,7 +89,7 @@ def decode_log(log: dict[str, Any]) -> Event:
         args = {i["name"]: decode([abi_type(i)], word)[0] for i, word in zip(indexed, words, strict=True)}
         plain = [i["name"] for i in inputs if not i["indexed"]]
         args |= dict(zip(plain, decode(DATA[name], bytes.fromhex(log["data"][2:])), strict=True))
-        args = {key: _checksummed(value) for key, value in args.items()}
+        args = {key: checksummed(value) for key, value in args.items()}
         log["event"] = Event(name, args, int(log["blockNumber"], 16), log["transactionHash"])
     return log["event"]
 
@@ -58,7 +99,7 @@ def _address(text: str) -> str:
     return Web3.to_checksum_address(text)
 
 
-def _checksummed(value: Any) -> Any:
+def checksummed(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(_checksummed(v) for v in value)
+        return tuple(checksummed(v) for v in value)
     return _address(value) if isinstance(value, str) and len(value) == 42 else value

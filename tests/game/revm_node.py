@@ -8,14 +8,15 @@ counted to the wei.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
 import pyrevm
 from eth_abi import encode
 from eth_account import Account
-from revm_calls import calldata, decode_log, decode_output
+from revm_calls import calldata, decode_log, decode_output, topic
 from web3 import Web3
 from web3.providers import JSONBaseProvider
 
@@ -60,6 +61,7 @@ class RevmNode:
         self.evm = pyrevm.EVM(env, gas_limit=10**13, spec_id="PRAGUE")
         self.blocks: list[dict[str, Any]] = [self._block(0, START, [])]
         self.receipts: dict[str, dict[str, Any]] = {}
+        self.read, self.found = 0, defaultdict[tuple[str, str | None], list[dict[str, Any]]](list)
         self.nonces: dict[str, int] = {}
         self.next_time: int | None = None
         self.base_fee = 0  # as contracts see it to which it is shown
@@ -135,6 +137,7 @@ class RevmNode:
 
     def revert(self, to: tuple[Any, ...]) -> bool:
         point, blocks, receipts, nonces, self.next_time = to
+        self.forget()
         self.evm.revert(point)
         self.blocks, self.receipts, self.nonces = list(blocks), dict(receipts), dict(nonces)
         return True
@@ -234,6 +237,19 @@ class RevmNode:
         )
         return [log for log in found if log["address"].lower() == address.lower() and _matches(log["topics"], topics)]
 
+    def forget(self) -> None:
+        """Receipts are taken away: what was read of them is read again."""
+        self.read, self.found = 0, defaultdict(list)
+
+    def logs_of(self, address: str, topic: str | None) -> list[dict[str, Any]]:
+        """Those of a contract, of one kind or all; each receipt is read once."""
+        for receipt in islice(self.receipts.values(), self.read, None):
+            for log in receipt["logs"]:
+                for kind in (None, log["topics"][0]):
+                    self.found[log["address"].lower(), kind].append(log)
+        self.read = len(self.receipts)
+        return self.found[address.lower(), topic]
+
 
 def _number(value: Any) -> int:
     return int(value, 16) if isinstance(value, str) else int(value or 0)
@@ -327,13 +343,9 @@ class RevmGame(Game):
         return receipt
 
     def events(self, name: str | None = None, job: bytes | None = None, node: bytes | None = None) -> list[Event]:
-        wanted = self.address.lower()
-        found = (decode_log(log) for log in self._logs() if log["address"].lower() == wanted)
-        found = (e for e in found if name in (None, e.name) and job in (None, e.args.get("job")))
+        logs = self.chain.node.logs_of(self.address, name and topic(name))
+        found = (e for e in map(decode_log, logs) if job in (None, e.args.get("job")))
         return [e for e in found if node in (None, e.args.get("node"))]
-
-    def _logs(self) -> Iterator[dict[str, Any]]:
-        return (log for receipt in self.chain.node.receipts.values() for log in receipt["logs"])
 
 
 class PayeeGame(RevmGame):

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
@@ -178,14 +179,43 @@ print(json.dumps([words, [sum(LOOPS[f].stats.cache_hits.values()) for f in (Func
 """
 
 
+def elementary(cache: Path, before: str = "") -> subprocess.Popen:
+    """Begin a process that needs two loops."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-B", "-c", before + ELEMENTARY]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def told(*processes: subprocess.Popen) -> list[tuple[list[list[int]], list[int]]]:
+    """The words that each computed, and whether the loops were in the cache."""
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert not any(process.returncode for process in processes)
+    return [json.loads(text) for text in said]
+
+
 def test_elementary_functions_are_compiled_by_one_process_each(tmp_path: Path) -> None:
     """The loops of all functions are one function's, with another one in its closure."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    command, found = [sys.executable, "-B", "-c", ELEMENTARY], []
-    for _ in range(2):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout))
-    (words, hits), (again, later) = found
+    ((words, hits),), ((again, later),) = told(elementary(tmp_path)), told(elementary(tmp_path))
     assert (hits, later) == ([0, 0], [1, 1]) and words == again
     assert words[0] != words[1]
+
+
+def test_processes_that_begin_together_compile_once(tmp_path: Path) -> None:
+    found = told(*[elementary(tmp_path) for _ in range(3)])
+    assert [sum(hits) for hits in zip(*(hits for _, hits in found), strict=True)] == [2, 2]
+    assert found[0][0] == found[1][0] == found[2][0]
+
+
+def test_nobody_waits_for_ever_for_a_process_that_compiles(tmp_path: Path) -> None:
+    """It may have been stopped."""
+    told(elementary(tmp_path))
+    folders = {path.parent for path in tmp_path.rglob("*.nbc")}
+    for path in tmp_path.rglob("*.nbc"):
+        path.unlink()
+    held = [os.open(folder, os.O_RDONLY) for folder in folders]
+    for folder in held:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    ((words, hits),) = told(elementary(tmp_path, "import vgame.system.jit\nvgame.system.jit._turn.MOST = 0.5\n"))
+    for folder in held:
+        os.close(folder)
+    assert hits == [0, 0] and words[0] != words[1]

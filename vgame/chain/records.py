@@ -216,8 +216,11 @@ class Event:
     transaction: str
 
 
+DISPUTE = [f.name for f in fields(Dispute)]
+
+
 def _dispute(answer: Any) -> Dispute:
-    values = dict(zip((f.name for f in fields(Dispute)), answer, strict=True))
+    values = dict(zip(DISPUTE, answer, strict=True))
     enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
     return Dispute(**(values | enums))
 

@@ -1,11 +1,14 @@
-"""Loops that numba compiles once for a machine. Where its cache cannot be read or written, every process compiles its
-own."""
+"""Loops that numba compiles once for a machine, whoever begins at the same time. Where its cache cannot be read or
+written, every process compiles its own."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import pickle
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +17,50 @@ from typing import Any
 import numba
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.serialize import dumps
+
+
+class _Turn:
+    """One process compiles at a time, and who has waited for it finds what it has compiled: processes that begin
+    together need the same loops. Who has waited for `MOST` seconds compiles beside it, now and later: the other one may
+    be stopped, and a bond at stake. The holder of numba's lock uses it."""
+
+    MOST = 60.0
+
+    def __init__(self) -> None:
+        self.folder, self.waits = -1, True
+
+    def take(self, path: str) -> bool:
+        """Whether others may have compiled meanwhile."""
+        if self.folder >= 0 or not self.waits:
+            return False
+        with suppress(OSError):
+            self.folder = os.open(path, os.O_RDONLY)
+            end = time.monotonic() + self.MOST
+            while time.monotonic() < end:
+                with suppress(BlockingIOError):
+                    fcntl.flock(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                time.sleep(0.05)
+        self.waits = False
+        return True
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """After this the turn is another process's, if it was taken within."""
+        known = self.folder
+        try:
+            yield
+        finally:
+            if self.folder != known:
+                with suppress(OSError):
+                    fcntl.flock(self.folder, fcntl.LOCK_UN)  # a fork may have the same descriptor
+                os.close(self.folder)
+                self.folder = known
+
+
+_turn = _Turn()
 
 
 class _Files(IndexDataCacheFile):
@@ -70,6 +116,10 @@ class _Cache(FunctionCache):
         return repr(signature), codegen.magic_tuple(), repr(self._options), _code(self._py_func), held
 
     def load_overload(self, *args: Any) -> Any:
+        found = self._load(*args)
+        return self._load(*args) if found is None and _turn.take(self._cache_path) else found
+
+    def _load(self, *args: Any) -> Any:
         with suppress(Exception):  # a file that is damaged, though it could be read
             return super().load_overload(*args)
 
@@ -98,6 +148,14 @@ def _code(value: Any) -> Any:
     return function.__module__, function.__qualname__, code.co_firstlineno, code.co_code, constants
 
 
+def _in_turn(compile_: Callable) -> Callable:
+    def in_turn(signature: Any) -> Any:
+        with global_compiler_lock, _turn.ended():
+            return compile_(signature)
+
+    return in_turn
+
+
 def compiled_loop(**options: Any) -> Callable[[Callable], Any]:
     """A decorator like numba's `njit`; the loops do not hold the interpreter's lock."""
 
@@ -105,6 +163,7 @@ def compiled_loop(**options: Any) -> Callable[[Callable], Any]:
         loop = njit(nogil=True, **options)(function)
         with suppress(RuntimeError, OSError):  # there is no folder for the cache, or a file has just gone
             loop._cache = _Cache(function, options)
+            loop.compile = _in_turn(loop.compile)
         return loop
 
     return compile_

@@ -289,7 +289,9 @@ def _digits(positions, shape, x, x_rows, x_columns, y, y_rows, y_columns, in_lin
             left[e], right[e] = x_rows[u], y_rows[u // rows * columns + n]
         scale = sigma[start : start + count]
         _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, scale, ratio, sums, memory, places)
-        out[:, start : start + count] = sums[:, :count]
+        for level in range(4):
+            for e in range(count):
+                out[level, start + e] = sums[level, e]
 
 
 def product_digits(positions: Tensor, shape: tuple[int, int], a: tuple, b: tuple, scales: Tensor) -> Tensor:

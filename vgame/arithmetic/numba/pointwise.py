@@ -74,8 +74,9 @@ def _unary(code, x, out):
     elif code == TRUNC:
         for i in range(x.size):
             out[i] = np.trunc(x[i])
-    elif code == CAST:
-        out[:] = x
+    elif code == CAST:  # an assignment of the whole array takes numba two seconds to compile
+        for i in range(x.size):
+            out[i] = x[i]
     else:
         for i in range(x.size):
             out[i] = np.rint(x[i])
