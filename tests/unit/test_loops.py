@@ -193,29 +193,33 @@ def told(*processes: subprocess.Popen) -> list[tuple[list[list[int]], list[int]]
     return [json.loads(text) for text in said]
 
 
-def test_elementary_functions_are_compiled_by_one_process_each(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[list[list[int]], list[int]]]]:
+    """A cache that two processes filled, which began together, and what they told."""
+    cache = tmp_path_factory.mktemp("together")
+    return cache, told(elementary(cache), elementary(cache))
+
+
+def test_elementary_functions_are_compiled_by_one_process_each(
+    together: tuple[Path, list[tuple[list[list[int]], list[int]]]],
+) -> None:
     """The loops of all functions are one function's, with another one in its closure."""
-    ((words, hits),), ((again, later),) = told(elementary(tmp_path)), told(elementary(tmp_path))
-    assert (hits, later) == ([0, 0], [1, 1]) and words == again
-    assert words[0] != words[1]
+    (words, hits), (again, others) = together[1]
+    assert [a + b for a, b in zip(hits, others, strict=True)] == [1, 1]
+    assert words == again and words[0] != words[1]
 
 
-def test_processes_that_begin_together_compile_once(tmp_path: Path) -> None:
-    found = told(*[elementary(tmp_path) for _ in range(3)])
-    assert [sum(hits) for hits in zip(*(hits for _, hits in found), strict=True)] == [2, 2]
-    assert found[0][0] == found[1][0] == found[2][0]
-
-
-def test_nobody_waits_for_ever_for_a_process_that_compiles(tmp_path: Path) -> None:
+def test_nobody_waits_for_ever_for_a_process_that_compiles(
+    together: tuple[Path, list[tuple[list[list[int]], list[int]]]],
+) -> None:
     """It may have been stopped."""
-    told(elementary(tmp_path))
-    folders = {path.parent for path in tmp_path.rglob("*.nbc")}
-    for path in tmp_path.rglob("*.nbc"):
+    cache, ((words, _), _) = together
+    held = [os.open(folder, os.O_RDONLY) for folder in {path.parent for path in cache.rglob("*.nbc")}]
+    for path in cache.rglob("*.nbc"):
         path.unlink()
-    held = [os.open(folder, os.O_RDONLY) for folder in folders]
     for folder in held:
         fcntl.flock(folder, fcntl.LOCK_EX)
-    ((words, hits),) = told(elementary(tmp_path, "import vgame.system.jit\nvgame.system.jit._turn.MOST = 0.5\n"))
+    (own,) = told(elementary(cache, "import vgame.system.jit\nvgame.system.jit._turn.MOST = 0.5\n"))
     for folder in held:
         os.close(folder)
-    assert hits == [0, 0] and words[0] != words[1]
+    assert own == [words, [0, 0]] and held
