@@ -315,7 +315,7 @@ class RevmGame(Game):
     real one."""
 
     def __init__(self, chain: RevmChain, address: str, wallet: Any = None) -> None:
-        self.chain, self.address, self.wallet = chain, Web3.to_checksum_address(address), wallet
+        self.chain, self.address, self.wallet, self.begun = chain, Web3.to_checksum_address(address), wallet, {}
 
     def _request(self, name: str, args: Any, value: int = 0) -> dict[str, Any]:
         sender = self.wallet.address if self.wallet else RICH[0]

@@ -275,7 +275,7 @@ def test_idle_orders_cost_the_moves_of_others_no_time(
     assert staked(false, auditor) == 1
     seen.clear()
     auditor.round()
-    assert seen[0] == false.id and len(seen) == 1 + AuditorService.IDLE
+    assert seen[0] == false.id and 1 < len(seen) <= 1 + AuditorService.IDLE
 
 
 def test_claims_that_wait_cost_the_moves_of_others_no_time(

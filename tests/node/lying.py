@@ -36,7 +36,7 @@ class Table:
         wallet = self.play.scene.wallet()
         game = Game(self.chain, self.play.scene.address, Wallet(self.chain, wallet.key))
         player = cls(game, self.play.id, self.play.machine(lies))
-        player.terms = SPEC
+        player.terms = self.play.setup.spec
         return player
 
     def again(self, player: Player) -> Player:

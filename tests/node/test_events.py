@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from frauds import SETUP
 from proxy import LyingProxy, Request, served
 from scene import Play, Scene
 
+from vgame.chain import events
 from vgame.chain.connection import Chain
 from vgame.chain.events import Events
 from vgame.chain.game import Game
@@ -93,6 +95,19 @@ def test_events_are_read_from_the_deployment_on_and_once(provider: Provider, bor
     assert len(provider.asked) <= 2 and min(first for first, _ in provider.asked) > born + RANGE
 
 
+def test_events_of_a_job_are_looked_for_where_it_began(provider: Provider, born: int) -> None:
+    """And in all that is not settled, for a reorganisation moves events, and an endpoint can name any block."""
+    game = provider.game()
+    jobs = provider.jobs(game)
+    game.begun = {jobs[0]: born + RANGE, jobs[1]: 10**9}
+    provider.asked.clear()
+    assert not game.events("JobCreated", jobs[0])
+    assert min(first for first, _ in provider.asked) == born + RANGE
+    young = provider.scene.post(SETUP).id
+    game.begun[young] = 10**9
+    assert [e.args["job"] for e in game.events("JobCreated", young)] == [young]
+
+
 @pytest.mark.parametrize("most", [1, 7])
 def test_ranges_shrink_where_an_endpoint_refuses(provider: Provider, born: int, most: int) -> None:
     game, jobs = provider.game(), provider.jobs(provider.game())
@@ -153,6 +168,39 @@ def test_logs_that_lag_behind_are_found_later(provider: Provider, born: int) -> 
     assert game.events("JobCreated") == []
     provider.handler.lie = staticmethod(honest)
     assert provider.jobs(game) == truth(provider)
+
+
+def test_what_was_read_long_ago_is_read_again_in_small_parts(
+    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it all at once let a move wait for a scan of the whole chain, once an hour. What nobody asks for is
+    forgotten."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Events, "AGAIN", 1)
+    game = provider.game()
+
+    def lags(asked: Request, truth: Truth) -> Request:
+        told = honest(asked, truth)
+        return told | {"result": []} if asked["method"] == "eth_getLogs" and provider.asked[-1][0] == born else told
+
+    provider.handler.lie = staticmethod(lags)
+    known = provider.jobs(game)  # without the jobs of the first range
+    game.events("ClaimPosted")
+    provider.handler.lie = staticmethod(honest)
+    everything = truth(provider)
+    assert len(known) < len(everything)
+    now[0] = Events.TRUSTED - 1.0
+    assert provider.jobs(game) == known
+    now[0] += 2.0
+    looks = 0
+    while (found := provider.jobs(game)) == known:
+        looks += 1
+        assert len(provider.asked) <= 4 and looks < 20
+    assert found == everything and looks >= 2
+    now[0] += Events.TRUSTED + 1.0
+    provider.jobs(game)
+    assert len(game._events._past) == 1
 
 
 def test_a_reorganisation_behind_the_settled_block(provider: Provider, born: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, state_lie, word_lie
+from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from lying import Table, Truth, chain_one, refuses, selector, table, topic
 from proxy import Request
 from scene import Play, Scene
@@ -123,8 +124,11 @@ def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: p
 
 @pytest.fixture(scope="module")
 def honest(node: Scene) -> Play:
-    """An honest claim, of which nobody is to be made doubt."""
-    return node.claimed(SETUP)
+    """An honest claim, of which nobody is to be made doubt. It is disputed: before that nothing can be posted, and
+    nobody asks what was."""
+    play = node.claimed(replace(SETUP, terms={"trainer_budget": 86_400}))
+    assert play.auditor(None, Forcer, step=1).step()
+    return play
 
 
 def more_events(t: Table, name: str, where: int, root: str) -> Any:
@@ -177,7 +181,7 @@ def test_a_fabricated_event_is_left_out(honest: Play, name: str, where: int) -> 
             EndpointError,
             f"the event {name} {where}, root abab.*, which the contract does not confirm",
         )
-        assert auditor.agrees() and not t.play.job.disputes
+        assert auditor.agrees() and t.play.job.disputes == 1
 
 
 def test_a_fabricated_event_does_not_stop_a_dispute(node: Scene) -> None:

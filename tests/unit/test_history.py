@@ -13,9 +13,10 @@ from vgame.execute.executor import Executor
 from vgame.job.file import JobFile
 from vgame.runs import history as module
 from vgame.runs.folder import executor_of
-from vgame.runs.history import History
+from vgame.runs.history import Hashes, History
 from vgame.runs.prepare import prepare
 from vgame.runs.store import Store
+from vgame.runs.training import train
 
 
 def test_outputs_are_kept_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +56,7 @@ CHILD = r"""
 import re, sys, tempfile, torch
 from pathlib import Path
 from vgame.runs.store import Store
+from vgame.runs.training import train
 from vgame.runs import history
 from vgame.runs.folder import executor_of
 from vgame.program.operators import *
@@ -106,3 +108,23 @@ def test_a_rehearsal_leaves_nothing(tmp_path: Path) -> None:
     history.rehearse()
     assert not (history._outputs or history._states or history._traces or history._roots or history._cached)
     assert history.trace(1) == History(Store(tmp_path, bundle), executor_of(bundle, "cpu")).trace(1)
+
+
+def test_hashes_are_kept_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers decide how many pieces are looked at, in all disputes together."""
+    job = JobFile(
+        model="vgame.tasks.digits:task", args={"batch": 4}, seed=1, steps=6, interval=2, schedule={"lr": "0.1"}
+    )
+    bundle = prepare(job)
+    store, executor = Store(tmp_path, bundle), executor_of(bundle, "cpu")
+    train(store, executor)
+    whole, small = History(store, executor), History(store, executor)
+    whole_traces = [whole.trace(step) for step in range(1, 7)]
+    monkeypatch.setattr(Hashes, "MOST", 3 * whole.operators)
+    for _ in range(2):
+        assert [small.trace(step) for step in range(1, 7)] == whole_traces
+        assert [small.segment(c) for c in (1, 2, 3)] == [whole.segment(c) for c in (1, 2, 3)]
+        assert [small.state(step) for step in range(7)] == [whole.state(step) for step in range(7)]
+    for kept in (small._traces, small._segments, small._roots):
+        assert 0 < kept.held == sum(map(len, kept.values())) <= Hashes.MOST
+    assert [*small._traces] == [4, 5, 6]

@@ -74,6 +74,8 @@ class AuditorService:
         self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
         self.fresh: dict[bytes, None] = {}  # those of them with a new claim, which are looked at before the others
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
+        self.behind: dict[bytes, None] = {}  # jobs with posted pieces that have not been executed
+        self.created: set[bytes] = set()  # jobs whose order the last look saw
         self.moved = False  # was anything done in the jobs, in this round?
         self.unclaimed: set[bytes] = set()  # jobs that had no claim at the last look
         self.awaiting: set[bytes] = set()  # jobs with a claim, and nothing yet to compare it with
@@ -88,7 +90,7 @@ class AuditorService:
 
     def round(self) -> bool:
         """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
-        return run_duties([self.look, self.play, partial(self.prepare, time.monotonic())])
+        return run_duties([self.look, self.play, self.read_on, partial(self.prepare, time.monotonic())])
 
     def prepare(self, begin: float) -> bool:
         """A part of what a claim may have to be compared with, for four times as long as the round took: others decide
@@ -104,8 +106,10 @@ class AuditorService:
             own = {
                 e.args["job"] for e in self.game.events("Challenged") if e.args["auditor"] == self.game.wallet.address
             }
+        self.created.clear()
         for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
+            self.created.add(job)
             if job in self.auditors or told in self.foreign:
                 continue
             if not matches(self.game, self.computation.bundle, event):
@@ -119,36 +123,68 @@ class AuditorService:
             if job not in own:
                 self.idle[job] = None
         for event in self.game.events("ClaimPosted"):
-            if (claim := (event.args["job"], event.args["runRoot"])) not in self.claims:
+            job, claim = event.args["job"], (event.args["job"], event.args["runRoot"])
+            if job in self.auditors:
+                self.game.begun[job] = event.block
+            if claim not in self.claims:
                 self.claims.add(claim)
-                if claim[0] in self.idle:
-                    self.fresh[claim[0]] = None
+                if job in self.auditors and not self.auditors[job].engaged_in:
+                    self.ended.pop(job, None)
+                    self.fresh[job] = None
         return False
 
     def play(self) -> bool:
-        """What is due in each job."""
-        self.moved, now = False, time.monotonic()
+        """What is due in each job. Where clocks of ours run, they come first, and the others have twice the time that
+        these took, at least one of them."""
+        self.moved, begin = False, time.monotonic()
         due = {job: self._over(job) for job, retry in self.retry.items() if retry.due}
-        old = [job for job, over in due.items() if over and now - self.ended[job][1] > self.AGAIN][: self.OLD]
+        first = [job for job, over in due.items() if not over and job not in self.idle and job not in self.fresh]
         fresh = [job for job in self.fresh if due.get(job) is False][: self.IDLE]
         idle = [job for job in self.idle if due.get(job) is False and job not in self.fresh][: self.IDLE]
-        for job in [*(job for job, over in due.items() if not over and job not in self.idle), *fresh, *idle, *old]:
-            self.idle.pop(job, None), self.fresh.pop(job, None)
-            auditor, did = self.auditors[job], None
-            engaged = auditor.engaged_in
-            with self.retry[job]:
-                did = self._round(job, auditor)
-            if did is None:  # it ended with an error, and may not have seen its dispute
-                auditor.engaged_in |= engaged
-            self.moved |= bool(did)
-            if not did and job in self.auditors and not auditor.engaged_in:
-                self.idle[job] = None
+        old = [job for job, over in due.items() if over and begin - self.ended[job][1] > self.AGAIN]
+        old = sorted(old, key=lambda job: self.ended[job][1])[: self.OLD]
+        for job in first:
+            self._visit(job)
+        engaged, own = self._engaged(), time.monotonic() - begin
+        for job in [*fresh, *idle, *old]:
+            self._visit(job)
+            if engaged and time.monotonic() - begin > 3 * own:
+                break
         if self.old:
             root = self.computation.run_root.hex()
             text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"
             self.reporter.emit("audited_final", text, agree=self.old, run_root=root)
             self.old = 0
         return self.moved
+
+    def read_on(self) -> bool:
+        """Execute one posted piece of the next job that has any, for strangers can have many posted: none where a move
+        was due, or a clock has little left."""
+        engaged, due = self._engaged(), [job for job in self.behind if self.retry[job].due]
+        if not due or (engaged and (self.moved or any(auditor.hurried for auditor in engaged))):
+            return False
+        self._visit(due[0], 1)
+        return not self.auditors[due[0]].pieces
+
+    def _engaged(self) -> list[Auditor]:
+        return [auditor for auditor in self.auditors.values() if auditor.engaged_in]
+
+    def _visit(self, job: bytes, pieces: int = 0) -> None:
+        """Look at one job, and execute so many posted pieces."""
+        self.idle.pop(job, None), self.fresh.pop(job, None)
+        auditor, did = self.auditors[job], None
+        engaged, auditor.pieces, auditor.behind = auditor.engaged_in, pieces, False
+        with self.retry[job]:
+            did = self._round(job, auditor)
+        if did is None:  # it ended with an error, and may not have seen its dispute
+            auditor.engaged_in |= engaged
+        self.moved |= bool(did)
+        if pieces or not auditor.behind:
+            self.behind.pop(job, None)
+        if auditor.behind:
+            self.behind.setdefault(job)
+        if not did and not auditor.engaged_in:
+            self.idle[job] = None
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = auditor.look()
@@ -161,8 +197,8 @@ class AuditorService:
             self.awaiting.add(job)
             auditor.look_for_own(state)
             return False
-        if phase is Phase.NONE:  # a reorganisation, or there never was one
-            del self.auditors[job], self.retry[job]
+        if phase is Phase.NONE:  # a reorganisation, or a node that lags: an own dispute may be open all the same
+            auditor.engaged_in &= job in self.created
             return False
         if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
@@ -197,6 +233,8 @@ class AuditorService:
     def compare(self, job: bytes, auditor: Auditor, state: Job) -> bool:
         """Say once whether the claim is the own run; also where it is too late to dispute it."""
         agrees, root = auditor.agrees(state), self.computation.run_root.hex()
+        if agrees is None:
+            return False
         old = state.phase in STANDING
         late = "; the claim is final, it can be disputed no more" if old else ""
         text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"

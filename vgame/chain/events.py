@@ -1,7 +1,8 @@
 """The events of one contract, from the block that made it on, in ranges that the endpoint takes.
 
 In: a chain, an address. Out: logs in order, as they stand now. What is older than a settled block is read once: as long
-as the chain has that block, nothing before it changes.
+as the chain has that block, nothing before it changes. Nodes lag, also with their logs, so what was read long ago is
+read again, some ranges at a time: a move that is due does not wait for a scan of a whole chain.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from web3 import Web3
@@ -35,6 +37,9 @@ class Past:
 
     end: int
     events: list[Any] = field(default_factory=list)
+    since: float = field(default_factory=lambda: time.monotonic())  # when the first of it was read
+    used: float = 0.0  # when it was asked for
+    again: Past | None = None  # what takes its place once all of it has been read
 
 
 class Events:
@@ -44,34 +49,56 @@ class Events:
     MARGIN = 64  # blocks, and at least so many
     SETTLED = 900  # seconds of the chain's time, that are read again at every look: nodes lag, also with their logs
     CHECKED = 64  # ranges between two looks whether the last block is there
-    TRUSTED = 3_600  # seconds for which what was read is remembered
+    TRUSTED = 3_600  # seconds after which what was read is read again, or forgotten where nobody has asked for it since
+    AGAIN = 16  # ranges of it at a time
 
     def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Any]) -> None:
         self.chain, self.address, self.decode = chain, address, decode
         self.range = self.RANGE
         self._forget()
 
-    def read(self, topics: Topics) -> list[Any]:
-        """Every event with these topics (None: any)."""
+    def read(self, topics: Topics, begin: int = 0) -> list[Any]:
+        """Every event with these topics (None: any), of which there are none before a block; what is not settled is
+        read all the same, for a reorganisation moves events."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
-        past = self._past.setdefault(topics, Past(start))
+        past = self._past.setdefault(topics, Past(max(start, min(begin, settled + 1))))
+        past.used = time.monotonic()
         for end, events in self._ranges(topics, past.end, settled):
             past.events += events
             past.end = end
+        if past.used - past.since >= self.TRUSTED:
+            past = self._renewed(topics, past, begin, newest)
         return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
+
+    def _renewed(self, topics: Topics, past: Past, begin: int, newest: int) -> Past:
+        """The same, read again as far as that is done; else as it was."""
+        if past.again is None:
+            self._start = self._start if begin else min(self._start, self._birth(newest))
+            past.again = Past(max(self._start, min(begin, past.end)), used=past.used)
+        again = past.again
+        for end, events in islice(self._ranges(topics, again.end, past.end - 1), self.AGAIN):
+            again.events += events
+            again.end = end
+        if again.end < past.end:
+            return past
+        self._past[topics] = again
+        return again
 
     def _forget(self) -> None:
         self._past: dict[Topics, Past] = {}
         self._settled: Block | None = None
-        self._start, self._since = 0, time.monotonic()
+        self._start, self._swept = 0, time.monotonic()
 
     def _look(self) -> int:
         """The newest block's number; what is remembered holds on the chain that it ends."""
         newest, settled = self._block("latest"), self._settled
-        if settled and not (newest.number >= settled.number and self._block(settled.number) == settled and self._fresh):
+        if settled and not (newest.number >= settled.number and self._block(settled.number) == settled):
             self._forget()
             settled = None
+        if (old := time.monotonic() - self.TRUSTED) > self._swept:
+            self._past = {topics: past for topics, past in self._past.items() if past.used > old}
+            self._swept = time.monotonic()
         if newest.number - (settled.number if settled else 0) > self.range:
             self._block(newest.number)  # a number that was made up would have ranges asked for without end
             found = self._old(newest)
@@ -80,10 +107,6 @@ class Events:
             if settled is None or found.number > settled.number:
                 self._settled = found
         return newest.number
-
-    @property
-    def _fresh(self) -> bool:
-        return time.monotonic() - self._since < self.TRUSTED
 
     def _old(self, newest: Block) -> Block:
         """A block that is old enough to be settled."""

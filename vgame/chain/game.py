@@ -53,6 +53,7 @@ class Game:
         self.contract = chain.web3.eth.contract(address=self.address, abi=full_abi())
         self._alone: dict[str, Any] = {}
         self._events = Events(chain, self.address, self._decode_log)
+        self.begun: dict[bytes, int] = {}  # blocks before which nothing was said of a job that is asked for here
         self._check_code()
         chain.checks.append(self._check_code)
 
@@ -277,7 +278,7 @@ class Game:
         """Events in order: of one name, one job, one node (Revealed, LeafOpened) if given."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
-        return self._events.read(tuple(topics))
+        return self._events.read(tuple(topics), self.begun.get(job, 0) if job else 0)
 
     @cached_property
     def _topics(self) -> dict[bytes, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
@@ -38,6 +39,9 @@ class Auditor(Player):
     refusal: Callable[[Job], str] | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
     engaged_in = False  # has an open dispute, as far as the last look saw
+    hurried = False  # and one of its clocks has so little left that nothing else may be done
+    pieces = math.inf  # posted pieces that may be executed in this look, which strangers can have posted
+    behind = False  # one had to wait for that
 
     @cached_property
     def checked(self) -> dict[tuple[Level, int, bytes], bool]:
@@ -135,24 +139,30 @@ class Auditor(Player):
                     found = True
                     yield Entry(level, where)
 
-    def contradicts(self, view: ClaimView, level: Level, where: int, root: bytes) -> bool:
+    def contradicts(self, view: ClaimView, level: Level, where: int, root: bytes) -> bool | None:
+        """Does my run contradict a posted root? None where that has to wait for the next look."""
         if (level, where, root) not in self.checked:
+            if not self.pieces:
+                self.behind = True
+                return None
+            self.pieces -= 1
             compare = view.contradicts_segment if level is Level.SEGMENT else view.contradicts_trace
             self.checked[level, where, root] = compare(where, root)
         return self.checked[level, where, root]
 
-    def agrees(self, job: Job | None = None) -> bool:
-        """The claim itself is what my run gives; what its trainer posts in disputes is compared piece by piece, see
-        `differences`."""
+    def agrees(self, job: Job | None = None) -> bool | None:
+        """The claim itself is what my run gives, None where that has to wait; what its trainer posts in disputes is
+        compared piece by piece, see `differences`."""
         view = ClaimView(self, job or self.game.job(self.id))
         if view.checkpoints and view.own_run.root != view.job.run_root:
             return False
         if not (stop := view.job.diverged_at):
             return True
         last = (stop - 1) // self.machine.interval + 1
-        return not (
-            view.contradicts_segment(last, view.segments[last]) or view.contradicts_trace(stop, view.traces[stop])
-        )
+        for part in ((Level.SEGMENT, last, view.segments[last]), (Level.TRACE, stop, view.traces[stop])):
+            if (found := self.contradicts(view, *part)) is not False:
+                return found and False
+        return True
 
     # ---- playing ----
 
@@ -161,7 +171,7 @@ class Auditor(Player):
         convict."""
         if not (mine := view.open_mine):
             return False
-        self.engaged_in = True
+        self.engaged_in, self.hurried = True, not self.spare(view.job, mine)
         mine.sort(key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
         moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
         return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])

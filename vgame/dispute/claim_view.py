@@ -147,7 +147,8 @@ class ClaimView:
         """What the contract's view confirms, asked once for each root. Other events are left out: the view may lag, but
         where it shows another root, or there is no such place, `complain` says so."""
         found, confirmed = Posted(), self.auditor.confirmed
-        for args in self.args(event):
+        nothing = not (self.job.disputes or self.job.diverged_at)  # then nothing can have been posted
+        for args in () if nothing else self.args(event):
             where, root = args[key], args["root"]
             inside = 1 <= where <= last
             told = root if (event, where, root) in confirmed else root_of(self.id, where) if inside else bytes(32)

@@ -1,8 +1,8 @@
 """A run as the game's agents see it: any state, trace, tensor or proof, re-executed from the nearest checkpoint when it
 is asked for.
 
-Nothing of a step is kept beyond a bounded cache of operator outputs, so a dispute over a large model needs memory for
-one step.
+Nothing of a step is kept beyond bounded caches of operator outputs and hashes, so a dispute over a large model needs
+memory for one step.
 """
 
 from __future__ import annotations
@@ -31,6 +31,26 @@ CACHE_BYTES = 512 * 2**20
 CACHED_STEPS = 4  # operator outputs of this many steps: each dispute is about one
 
 
+class Hashes(OrderedDict[int, list[bytes]]):
+    """Hashes by step or checkpoint. Those asked for longest ago are let go, for strangers decide how much is asked."""
+
+    MOST = 2**20  # hashes, about 90 bytes each
+    held = 0
+
+    def of(self, place: int, compute: Callable[[], list[bytes]]) -> list[bytes]:
+        if place not in self:
+            self[place] = compute()
+            self.held += len(self[place])
+        self.move_to_end(place)
+        while self.held > self.MOST and len(self) > 1:
+            self.held -= len(self.popitem(last=False)[1])
+        return self[place]
+
+    def clear(self) -> None:
+        super().clear()
+        self.held = 0
+
+
 class _Enough(Exception):
     """Ends a step all of whose wanted outputs are there: what follows would need memory and time beside them."""
 
@@ -45,9 +65,7 @@ class History:
         self.operators = len(self.program.operators)
         self.ahead: Callable[[int], list[bytes] | None] | None = None  # a segment that others have executed
         self._states: OrderedDict[int, State] = OrderedDict()
-        self._roots: dict[int, list[bytes]] = {}
-        self._traces: dict[int, list[bytes]] = {}
-        self._segments: dict[int, list[bytes]] = {}
+        self._roots, self._traces, self._segments = Hashes(), Hashes(), Hashes()
         self._outputs: OrderedDict[tuple[int, int], torch.Tensor] = OrderedDict()
         self._cached = 0  # bytes of them
         step = sum(op.elements * 4 for op in self.program.operators)
@@ -87,14 +105,15 @@ class History:
             self._states.popitem(last=False)
 
     def segment(self, checkpoint: int) -> list[bytes]:
-        if checkpoint not in self._segments and self.ahead and (found := self.ahead(checkpoint)):
-            self._segments[checkpoint] = found
-        if checkpoint not in self._segments:
-            start = (checkpoint - 1) * self.interval
-            end = min(start + self.interval, self.stop.step - 1 if self.stop else self.steps)
-            roots = [self.initial_root] if start == 0 else [self.store.roots[checkpoint - 2]]
-            self._segments[checkpoint] = roots + [self._state_root(s) for s in range(start + 1, end + 1)]
-        return self._segments[checkpoint]
+        return self._segments.of(checkpoint, lambda: self._segment(checkpoint))
+
+    def _segment(self, checkpoint: int) -> list[bytes]:
+        if self.ahead and (found := self.ahead(checkpoint)):
+            return found
+        start = (checkpoint - 1) * self.interval
+        end = min(start + self.interval, self.stop.step - 1 if self.stop else self.steps)
+        roots = [self.initial_root] if start == 0 else [self.store.roots[checkpoint - 2]]
+        return roots + [self._state_root(s) for s in range(start + 1, end + 1)]
 
     @property
     def initial_root(self) -> bytes:
@@ -106,24 +125,23 @@ class History:
 
     def state(self, step: int) -> list[bytes]:
         """Tensor roots of the state after a step."""
-        if step not in self._roots:
-            self._roots[step] = [tensor_root(t) for t in self.state_tensors(step)]
-        return self._roots[step]
+        return self._roots.of(step, lambda: [tensor_root(t) for t in self.state_tensors(step)])
 
     # ---- one step ----
 
     def trace(self, step: int) -> list[bytes]:
-        if step not in self._traces:
-            roots: list[bytes] = []
+        return self._traces.of(step, lambda: self._trace(step))
 
-            def tap(index: int, output: torch.Tensor) -> torch.Tensor:
-                roots.append(tensor_root(output))
-                self._cache(step, index, output)
-                return output
+    def _trace(self, step: int) -> list[bytes]:
+        roots: list[bytes] = []
 
-            self.stepper.step(step, self.state_tensors(step - 1), tap)
-            self._traces[step] = roots
-        return self._traces[step]
+        def tap(index: int, output: torch.Tensor) -> torch.Tensor:
+            roots.append(tensor_root(output))
+            self._cache(step, index, output)
+            return output
+
+        self.stepper.step(step, self.state_tensors(step - 1), tap)
+        return roots
 
     def _cache(self, step: int, operator: int, output: torch.Tensor) -> None:
         if (step, operator) in self._outputs or output.numel() * 4 > self.room:

@@ -1,0 +1,190 @@
+"""What strangers can do to the rounds of an auditor: with claims that are right, posted pieces, old jobs, and answers
+of a node that lags."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from frauds import SETUP, Forcer
+from scene import Play, Scene
+from test_watch import LIE, SHOWN, staked, watch
+from toy import Lies
+
+import vgame.agents.auditor_service
+from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.chain.records import Phase
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import ClaimView
+
+
+@pytest.fixture(autouse=True)
+def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are long enough."""
+    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """Jobs in the order in which they were looked at."""
+    found, real = [], AuditorService._round
+    monkeypatch.setattr(AuditorService, "_round", lambda own, job, one: found.append(job) or real(own, job, one))
+    return found
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
+    """Posted pieces that were compared, by job and place."""
+    found: list[tuple[bytes, int]] = []
+    for name in ("contradicts_segment", "contradicts_trace"):
+
+        def counted(view: ClaimView, where: int, root: bytes, real: Any = getattr(ClaimView, name)) -> bool:
+            found.append((view.id, where))
+            return real(view, where, root)
+
+        monkeypatch.setattr(ClaimView, name, counted)
+    return found
+
+
+def claimed(scene: Scene, count: int, lies: Lies | None = None) -> list[Play]:
+    plays = [scene.post(SETUP) for _ in range(count)]
+    for play in plays:
+        claim(play, lies)
+    return plays
+
+
+def claim(play: Play, lies: Lies | None = None) -> None:
+    play.trainer = play.new_trainer(lies)
+    play.trainer.accept()
+    play.trainer.claim()
+
+
+def disputed(service: AuditorService) -> list[bytes]:
+    return [job for job, auditor in service.auditors.items() if auditor.engaged_in]
+
+
+def test_pieces_of_other_claims_are_executed_one_in_a_round(
+    scene: Scene, executed: list[tuple[bytes, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty disputes in a right claim had a segment and a trace posted each: all of these were executed in one look,
+    while the clock of a dispute elsewhere ran out. Now one between two looks at the own clocks, and none where a move
+    was due or little is left; by turns of the jobs, and what is wrong is found."""
+    *right, wrong = claimed(scene, 2) + claimed(scene, 1, SHOWN)
+    for play in (*right, wrong):
+        forcers = [play.auditor(None, Forcer, step=step) for step in (6, 1, 2, 3)]
+        for _ in range(12):
+            for player in (*forcers, play.trainer):
+                player.step()
+        assert len(play.events("SegmentPosted", "TracePosted")) >= 4
+    (false,) = claimed(scene, 1, LIE)
+    service = watch(false, Limits())
+    service.round()
+    assert disputed(service) == [false.id] and not executed
+    monkeypatch.setattr(Auditor, "spare", lambda *_: False)
+    for _ in range(3):
+        service.round()
+    assert not executed
+    monkeypatch.undo()
+    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+    counted = Counter[bytes]()
+    real = Auditor.contradicts
+
+    def contradicts(own: Auditor, *args: Any) -> bool | None:
+        known = len(own.checked)
+        found = real(own, *args)
+        counted[own.id] += len(own.checked) - known
+        return found
+
+    monkeypatch.setattr(Auditor, "contradicts", contradicts)
+    for _ in range(40):
+        before = counted.total()
+        acted = service.round()
+        assert counted.total() - before <= 1 and (acted or counted.total() == before)
+        assert max(counted.values(), default=0) - min((counted[play.id] for play in right), default=0) <= 2
+    assert staked(wrong, service) == 1 and min(counted[play.id] for play in right) >= 4
+
+
+def test_an_own_dispute_does_not_wait_for_long_looks(
+    scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each look takes as long as one at the own dispute, two others have their turn before it has it again."""
+    *others, false = claimed(scene, 40) + claimed(scene, 1, LIE)
+    service = watch(false, Limits())
+    while not disputed(service):
+        service.round()
+    now = SimpleNamespace(monotonic=lambda: float(len(seen)))
+    monkeypatch.setattr(vgame.agents.auditor_service, "time", now)
+    looked = set[bytes]()
+    for _ in range(25):
+        seen.clear()
+        service.round()
+        assert seen[0] == false.id and 2 <= len(seen) <= 4
+        looked |= {*seen}
+    assert looked == {play.id for play in (*others, false)}
+
+
+def test_events_of_a_claim_in_which_nothing_was_disputed_are_not_asked_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who posts the same order many times, and right claims, had each of them cost a scan of the chain. What is asked
+    for of a job is looked for from its claim on."""
+    (play,) = claimed(scene, 1)
+    service, asked = watch(play, Limits()), Counter[str]()
+    real = service.game.events
+    monkeypatch.setattr(
+        service.game, "events", lambda name, *rest, **more: asked.update([name]) or real(name, *rest, **more)
+    )
+    for _ in range(3):
+        service.round()
+    assert {*asked} == {"Challenged", "JobCreated", "ClaimPosted"}
+    assert service.game.begun == {play.id: next(e for e in real("ClaimPosted")).block}
+
+
+def test_a_claim_in_a_job_that_was_said_to_have_ended(
+    scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three answers said so, as before a reorganisation: a new claim is looked at at once all the same. Those that have
+    ended are asked again by turns."""
+    monkeypatch.setattr(AuditorService, "OLD", 1)
+    plays = [scene.post(SETUP) for _ in range(5)]
+    service = watch(plays[0], Limits())
+    real = service.game.job
+    over = SimpleNamespace(**{name: getattr(real(plays[0].id), name) for name in real(plays[0].id).__slots__})
+    over.phase = Phase.EXPIRED
+    monkeypatch.setattr(service.game, "job", lambda _: over)
+    while not all(map(service._over, [play.id for play in plays])):
+        service.round()
+    monkeypatch.setattr(AuditorService, "AGAIN", -1.0)
+    seen.clear()
+    for _ in range(10):
+        service.round()
+    assert seen == 2 * seen[:5] and {*seen} == {play.id for play in plays}
+    monkeypatch.setattr(AuditorService, "AGAIN", 1e9)
+    monkeypatch.setattr(service.game, "job", real)
+    claim(plays[3], LIE)
+    service.round()
+    assert staked(plays[3], service) == 1
+
+
+def test_an_answer_that_there_is_no_such_job_hides_no_own_dispute(
+    scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stale answer put an open dispute behind all idle jobs."""
+    *_, false = claimed(scene, 40) + claimed(scene, 1, LIE)
+    service = watch(false, Limits())
+    while not disputed(service):
+        service.round()
+    real = service.game.job
+    monkeypatch.setattr(service.game, "job", lambda job: real(bytes(32) if job == false.id else job))
+    service.round()
+    monkeypatch.setattr(service.game, "job", real)
+    seen.clear()
+    service.round()
+    assert seen[0] == false.id and disputed(service) == [false.id]
+    monkeypatch.setattr(service.game, "job", lambda _: real(bytes(32)))  # and where its order is gone too
+    monkeypatch.setattr(service.game, "events", lambda *_, **__: [])
+    service.round()
+    assert not disputed(service)
