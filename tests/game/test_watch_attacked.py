@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from frauds import SETUP, Forcer
 from scene import Play, Scene
+from test_divergence import BAD
 from test_watch import LIE, SHOWN, staked, watch
-from toy import Lies
+from toy import INFINITY, Lies
 
 import vgame.agents.auditor_service
 from vgame.agents.auditor_service import AuditorService, Limits
@@ -105,6 +106,28 @@ def test_pieces_of_other_claims_are_executed_one_in_a_round(
         assert counted.total() - before <= 1 and (acted or counted.total() == before)
         assert max(counted.values(), default=0) - min((counted[play.id] for play in right), default=0) <= 2
     assert staked(wrong, service) == 1 and min(counted[play.id] for play in right) >= 4
+
+
+def test_what_a_claim_itself_holds_is_executed_before_other_pieces(
+    scene: Scene, executed: list[tuple[bytes, int]]
+) -> None:
+    """A false claim "diverged" before the first checkpoint shows in its last segment and trace alone; others had many
+    pieces posted before it."""
+    right = claimed(scene, 3)
+    for play in right:
+        forcers = [play.auditor(None, Forcer, step=step) for step in (6, 1, 2, 3)]
+        for _ in range(12):
+            for player in (*forcers, play.trainer):
+                player.step()
+    service = watch(right[0], Limits())
+    service.round()
+    assert len(service.behind) == 3
+    (false,) = claimed(scene, 1, Lies(words={(1, *BAD): INFINITY}))
+    assert not false.job.checkpoints
+    executed.clear()
+    while not staked(false, service):
+        service.round()
+    assert {job for job, _ in executed} == {false.id}
 
 
 def test_an_own_dispute_does_not_wait_for_long_looks(

@@ -159,8 +159,9 @@ class AuditorService:
 
     def read_on(self) -> bool:
         """Execute one posted piece of the next job that has any, for strangers can have many posted: none where a move
-        was due, or a clock has little left."""
+        was due, or a clock has little left. What a claim itself holds (one that says "diverged") is executed first."""
         engaged, due = self._engaged(), [job for job in self.behind if self.retry[job].due]
+        due.sort(key=lambda job: (job, self.auditors[job].compared) in self.said)
         if not due or (engaged and (self.moved or any(auditor.hurried for auditor in engaged))):
             return False
         self._visit(due[0], 1)
