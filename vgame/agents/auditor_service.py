@@ -90,7 +90,7 @@ class AuditorService:
 
     def round(self) -> bool:
         """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
-        return run_duties([self.look, self.play, self.read_on, partial(self.prepare, time.monotonic())])
+        return run_duties([self.look, self.play, partial(self.prepare, time.monotonic()), self.read_on])
 
     def prepare(self, begin: float) -> bool:
         """A part of what a claim may have to be compared with, for four times as long as the round took: others decide
