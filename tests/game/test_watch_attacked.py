@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from vgame.agents.auditor_service import AuditorService, Limits
 from vgame.chain.records import Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
+from vgame.errors import VgameError
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +209,67 @@ def test_an_answer_that_there_is_no_such_job_hides_no_own_dispute(
     seen.clear()
     service.round()
     assert seen[0] == false.id and disputed(service) == [false.id]
-    monkeypatch.setattr(service.game, "job", lambda _: real(bytes(32)))  # and where its order is gone too
+    monkeypatch.setattr(service.game, "job", lambda _: real(bytes(32)))  # not even where it stays for a while
     monkeypatch.setattr(service.game, "events", lambda *_, **__: [])
+    for _ in range(5):
+        service.round()
+    assert disputed(service) == [false.id]
+    monkeypatch.setattr(AuditorService, "GONE", 0.0)
     service.round()
     assert not disputed(service)
+
+
+def test_a_dispute_that_has_ended_is_none_whatever_follows_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two were lost by time, so each look at that claim ends with "not disputed again": it counted as open, and every
+    other false claim was refused for it."""
+    first, second = claimed(scene, 2, LIE)
+    monkeypatch.setattr(
+        vgame.agents.auditor_service, "auditor_shortcomings", lambda *given: ["it is 1"] if given[3] else []
+    )
+    service = watch(first, Limits())
+    monkeypatch.setattr(service, "refusal", lambda job, real=service.refusal: real(job))
+    while not staked(first, service) + staked(second, service):
+        service.round()
+    lost = first if staked(first, service) else second
+    for number in range(2):
+        while not staked(lost, service) > number:
+            service.round()
+        lost.trainer.step()
+        lost.advance(SETUP.spec.auditor_budget + 1)
+        lost.client.send("timeout", lost.id, number)
+    other = second if lost is first else first
+    for _ in range(8):
+        with suppress(VgameError):
+            service.round()
+    assert staked(lost, service) == 2 and staked(other, service) == 1
+
+
+def test_an_auditor_says_its_word_about_every_claim_before_it_ends(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Final claims "diverged", which show in posted pieces alone."""
+    plays = claimed(scene, 3, Lies(words={(1, *BAD): INFINITY}))
+    plays[0].advance(SETUP.spec.challenge_window + 1)
+    for play in plays:
+        play.trainer.step()
+        assert play.phase is Phase.FINAL
+    service = watch(plays[0], Limits())
+    for _ in range(40):
+        if service.finished:
+            break
+        service.round()
+    assert service.finished and capsys.readouterr().out.count("NO MATCH") == 3
+
+
+def test_a_claim_of_long_ago_is_read_some_ranges_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no own dispute is open in it."""
+    *others, false = claimed(scene, 2) + claimed(scene, 1, LIE)
+    service, limits = watch(false, Limits()), []
+    real = Auditor.look
+    monkeypatch.setattr(Auditor, "look", lambda own: limits.append((own.id, own.game.ranges)) or real(own))
+    while not disputed(service):
+        service.round()
+    assert {*limits} == {(play.id, AuditorService.RANGES) for play in (*others, false)}
+    limits.clear()
+    service.round()
+    assert (false.id, None) in limits and (others[0].id, AuditorService.RANGES) in limits

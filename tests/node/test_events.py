@@ -17,7 +17,7 @@ from vgame.chain import events
 from vgame.chain.connection import Chain
 from vgame.chain.events import Events
 from vgame.chain.game import Game
-from vgame.errors import VgameError
+from vgame.errors import NotYet, VgameError
 
 RANGE = 20
 Truth = Callable[[], Request]
@@ -106,6 +106,21 @@ def test_events_of_a_job_are_looked_for_where_it_began(provider: Provider, born:
     young = provider.scene.post(SETUP).id
     game.begun[young] = 10**9
     assert [e.args["job"] for e in game.events("JobCreated", young)] == [young]
+
+
+def test_old_events_are_read_in_as_many_looks_as_it_takes(provider: Provider, born: int) -> None:
+    game = provider.game()
+    job = provider.jobs(game)[0]
+    game.ranges, looks = 1, 0
+    while True:
+        provider.asked.clear()
+        try:
+            found = game.events("JobCreated", job)
+            break
+        except NotYet:
+            looks += 1
+            assert len(provider.asked) == 1 and looks < 100
+    assert looks >= 2 and [e.args["job"] for e in found] == [job]
 
 
 @pytest.mark.parametrize("most", [1, 7])

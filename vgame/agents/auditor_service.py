@@ -62,6 +62,8 @@ class AuditorService:
     AGAIN = 60.0
     OLD = 16  # jobs that have ended are looked at in one round, at most: a chain may have thousands
     IDLE = 16  # and jobs in which there was nothing to do, or a new claim: who orders many would delay all moves
+    RANGES = 16  # ranges of blocks whose events are read in one look at a job without an own dispute
+    GONE = 3_600.0  # seconds after which a job that is not shown is believed to be none: nodes lag
     LONGEST = 5.0  # seconds between two tries of a job with a problem
 
     def __init__(self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits) -> None:
@@ -75,7 +77,7 @@ class AuditorService:
         self.fresh: dict[bytes, None] = {}  # those of them with a new claim, which are looked at before the others
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
         self.behind: dict[bytes, None] = {}  # jobs with posted pieces that have not been executed
-        self.created: set[bytes] = set()  # jobs whose order the last look saw
+        self.gone: dict[bytes, float] = {}  # jobs that are not shown, and since when
         self.moved = False  # was anything done in the jobs, in this round?
         self.unclaimed: set[bytes] = set()  # jobs that had no claim at the last look
         self.awaiting: set[bytes] = set()  # jobs with a claim, and nothing yet to compare it with
@@ -106,10 +108,8 @@ class AuditorService:
             own = {
                 e.args["job"] for e in self.game.events("Challenged") if e.args["auditor"] == self.game.wallet.address
             }
-        self.created.clear()
         for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
-            self.created.add(job)
             if job in self.auditors or told in self.foreign:
                 continue
             if not matches(self.game, self.computation.bundle, event):
@@ -145,10 +145,10 @@ class AuditorService:
         old = sorted(old, key=lambda job: self.ended[job][1])[: self.OLD]
         for job in first:
             self._visit(job)
-        engaged, own = self._engaged(), time.monotonic() - begin
+        own = time.monotonic() - begin
         for job in [*fresh, *idle, *old]:
             self._visit(job)
-            if engaged and time.monotonic() - begin > 3 * own:
+            if self._engaged() and time.monotonic() - begin > 3 * own:
                 break
         if self.old:
             root = self.computation.run_root.hex()
@@ -173,13 +173,12 @@ class AuditorService:
     def _visit(self, job: bytes, pieces: int = 0) -> None:
         """Look at one job, and execute so many posted pieces."""
         self.idle.pop(job, None), self.fresh.pop(job, None)
-        auditor, did = self.auditors[job], None
-        engaged, auditor.pieces, auditor.behind = auditor.engaged_in, pieces, False
+        auditor, did = self.auditors[job], False
+        auditor.pieces, auditor.behind = pieces, False
+        self.game.ranges = None if auditor.engaged_in else self.RANGES
         with self.retry[job]:
             did = self._round(job, auditor)
-        if did is None:  # it ended with an error, and may not have seen its dispute
-            auditor.engaged_in |= engaged
-        self.moved |= bool(did)
+        self.moved |= did
         if pieces or not auditor.behind:
             self.behind.pop(job, None)
         if auditor.behind:
@@ -199,15 +198,16 @@ class AuditorService:
             auditor.look_for_own(state)
             return False
         if phase is Phase.NONE:  # a reorganisation, or a node that lags: an own dispute may be open all the same
-            auditor.engaged_in &= job in self.created
+            auditor.engaged_in &= time.monotonic() - self.gone.setdefault(job, time.monotonic()) < self.GONE
             return False
+        self.gone.pop(job, None)
         if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
                 self._note(job, True)
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
             duties.insert(0, partial(self.compare, job, auditor, state))
         acted = run_duties(duties)
-        self._note(job, not acted and self._nothing_left(job, state))
+        self._note(job, not (acted or auditor.behind) and self._nothing_left(job, state))
         return acted
 
     def _compares(self, auditor: Auditor, state: Job) -> bool:

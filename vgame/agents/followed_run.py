@@ -23,7 +23,7 @@ from vgame.agents.retry import sentence
 from vgame.chain.records import Job
 from vgame.commit.trees import run_tree
 from vgame.dispute.auditor import first
-from vgame.errors import Abstain, Cancelled, StoreError
+from vgame.errors import Abstain, Cancelled, StoreError, VgameError
 from vgame.runs.audit import audit_parts
 from vgame.runs.folder import store_of
 from vgame.runs.history import History
@@ -102,7 +102,8 @@ class FollowedRun(LocalRun):
             f"the published run is wrong from checkpoint {at + 1} on: its state root is {theirs[:16]}, not {mine[:16]}"
         )
         self.reporter.emit("computed", text, root=mine, step=self.store.step, stop=None, seconds=0.0)
-        _ = self._whole  # opened now, and not while a clock runs
+        with suppress(VgameError, OSError):  # a dispute of the published claim does not need it
+            _ = self._whole  # opened now, and not while a clock runs
 
     def _compute(self, run: LocalRun) -> None:
         """An interval."""

@@ -17,7 +17,7 @@ from web3 import Web3
 from web3.utils.address import get_create_address
 
 from vgame.chain.connection import Chain, RefusedError, quantity
-from vgame.errors import ChainError, EndpointError
+from vgame.errors import ChainError, EndpointError, NotYet
 
 Topics = tuple[str | None, ...]
 
@@ -57,16 +57,18 @@ class Events:
         self.range = self.RANGE
         self._forget()
 
-    def read(self, topics: Topics, begin: int = 0) -> list[Any]:
+    def read(self, topics: Topics, begin: int = 0, most: int | None = None) -> list[Any]:
         """Every event with these topics (None: any), of which there are none before a block; what is not settled is
-        read all the same, for a reorganisation moves events."""
+        read all the same, for a reorganisation moves events. NotYet after `most` ranges; the next time it goes on."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
         past = self._past.setdefault(topics, Past(max(start, min(begin, settled + 1))))
         past.used = time.monotonic()
-        for end, events in self._ranges(topics, past.end, settled):
+        for end, events in islice(self._ranges(topics, past.end, settled), most):
             past.events += events
             past.end = end
+        if past.end <= settled:
+            raise NotYet("events of long ago are still being read, some at a time")
         if past.used - past.since >= self.TRUSTED:
             past = self._renewed(topics, past, begin, newest)
         return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
@@ -75,14 +77,14 @@ class Events:
         """The same, read again as far as that is done; else as it was."""
         if past.again is None:
             self._start = self._start if begin else min(self._start, self._birth(newest))
-            past.again = Past(max(self._start, min(begin, past.end)), used=past.used)
+            past.again = Past(max(self._start, min(begin, past.end)))
         again = past.again
         for end, events in islice(self._ranges(topics, again.end, past.end - 1), self.AGAIN):
             again.events += events
             again.end = end
         if again.end < past.end:
             return past
-        self._past[topics] = again
+        self._past[topics], again.used = again, past.used
         return again
 
     def _forget(self) -> None:

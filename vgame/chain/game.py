@@ -54,6 +54,7 @@ class Game:
         self._alone: dict[str, Any] = {}
         self._events = Events(chain, self.address, self._decode_log)
         self.begun: dict[bytes, int] = {}  # blocks before which nothing was said of a job that is asked for here
+        self.ranges: int | None = None  # of settled blocks that are read of a job at once, at most
         self._check_code()
         chain.checks.append(self._check_code)
 
@@ -278,7 +279,7 @@ class Game:
         """Events in order: of one name, one job, one node (Revealed, LeafOpened) if given."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
-        return self._events.read(tuple(topics), self.begun.get(job, 0) if job else 0)
+        return self._events.read(tuple(topics), self.begun.get(job, 0), self.ranges if job else None)
 
     @cached_property
     def _topics(self) -> dict[bytes, Any]:

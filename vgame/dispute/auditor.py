@@ -63,7 +63,8 @@ class Auditor(Player):
     def step(self, job: Job | None = None) -> bool:
         """One round of duties; True if anything was done. `job`: as it was seen by who decided what the machine is
         for."""
-        job, self.engaged_in = job or self.look(), False
+        job = job or self.look()
+        self.engaged_in &= job.phase is Phase.CLAIMED
         match job.phase:
             case Phase.CLAIMED:
                 view = ClaimView(self, job)
@@ -169,9 +170,10 @@ class Auditor(Player):
     def play(self, view: ClaimView) -> bool:
         """Make the own move whose clock ends first; where none is due end disputes of others, of which one may
         convict."""
-        if not (mine := view.open_mine):
+        mine = view.open_mine
+        self.engaged_in, self.hurried = bool(mine), not self.spare(view.job, mine)
+        if not mine:
             return False
-        self.engaged_in, self.hurried = True, not self.spare(view.job, mine)
         mine.sort(key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
         moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
         return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])
