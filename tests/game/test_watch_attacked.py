@@ -265,11 +265,18 @@ def test_a_claim_of_long_ago_is_read_some_ranges_at_a_time(scene: Scene, monkeyp
     """Where no own dispute is open in it."""
     *others, false = claimed(scene, 2) + claimed(scene, 1, LIE)
     service, limits = watch(false, Limits()), []
-    real = Auditor.look
-    monkeypatch.setattr(Auditor, "look", lambda own: limits.append((own.id, own.game.ranges)) or real(own))
+    real = Auditor.step
+    monkeypatch.setattr(Auditor, "step", lambda own, job: limits.append((own.id, own.game.ranges)) or real(own, job))
     while not disputed(service):
         service.round()
     assert {*limits} == {(play.id, AuditorService.RANGES) for play in (*others, false)}
     limits.clear()
     service.round()
     assert (false.id, None) in limits and (others[0].id, AuditorService.RANGES) in limits
+    limits.clear()
+    while false.job.phase is not Phase.CONVICTED:
+        false.trainer.step()
+        service.round()
+    limits.clear()
+    service.round()
+    assert (false.id, None) in limits  # the time to show what was known runs

@@ -175,7 +175,6 @@ class AuditorService:
         self.idle.pop(job, None), self.fresh.pop(job, None)
         auditor, did = self.auditors[job], False
         auditor.pieces, auditor.behind = pieces, False
-        self.game.ranges = None if auditor.engaged_in else self.RANGES
         with self.retry[job]:
             did = self._round(job, auditor)
         self.moved |= did
@@ -189,6 +188,7 @@ class AuditorService:
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = auditor.look()
         phase, duties = state.phase, [partial(auditor.step, state)]
+        self.game.ranges = None if auditor.engaged_in or phase is Phase.CONVICTED else self.RANGES
         for jobs in (self.unclaimed, self.awaiting):
             jobs.discard(job)
         if phase in {Phase.CREATED, Phase.ACCEPTED}:
