@@ -12,6 +12,7 @@ import pytest
 from frauds import SETUP
 from proxy import LyingProxy, Request, served
 from scene import Play, Scene
+from web3 import Web3
 
 from vgame.chain import events
 from vgame.chain.connection import Chain
@@ -121,6 +122,29 @@ def test_old_events_are_read_in_as_many_looks_as_it_takes(provider: Provider, bo
             looks += 1
             assert len(provider.asked) == 1 and looks < 100
     assert looks >= 2 and [e.args["job"] for e in found] == [job]
+    late = provider.game()  # the block is known only after the first look
+    late.ranges = 1
+    with pytest.raises(NotYet):
+        late.events("ClaimPosted", job)
+    late.begun[job] = 10**9
+    assert late.events("ClaimPosted", job) == []
+
+
+def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int) -> None:
+    """A move that needs what was opened just now does not wait for a scan from the claim on."""
+    game = provider.game()
+    jobs = provider.jobs(game)
+
+    def found(job: bytes) -> list[bytes]:
+        provider.asked.clear()
+        topics = (Web3.to_hex(game._topic("JobCreated")), Web3.to_hex(job))
+        return [e.args["job"] for e in game._events.find(topics, born)]
+
+    young = provider.scene.post(SETUP).id
+    assert found(young) == [young] and len(provider.asked) == 1
+    assert found(jobs[0]) == [jobs[0]] and len(provider.asked) >= 3
+    assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) == born
+    assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) > born + 2 * RANGE
 
 
 @pytest.mark.parametrize("most", [1, 7])

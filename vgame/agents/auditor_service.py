@@ -73,6 +73,7 @@ class AuditorService:
         self.foreign: set[tuple[object, ...]] = set()
         self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
+        self.own: set[bytes] | None = None  # jobs that this account has disputed before this process began
         self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
         self.fresh: dict[bytes, None] = {}  # those of them with a new claim, which are looked at before the others
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
@@ -103,9 +104,8 @@ class AuditorService:
 
     def look(self) -> bool:
         """New jobs that order this bundle, and idle ones that have a new claim."""
-        own = set[bytes]()  # jobs that this account has disputed before this process began: they are no idle ones
-        if not self.auditors:
-            own = {
+        if self.own is None:
+            self.own = {
                 e.args["job"] for e in self.game.events("Challenged") if e.args["auditor"] == self.game.wallet.address
             }
         for event in self.game.events("JobCreated"):
@@ -119,8 +119,8 @@ class AuditorService:
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
-            self.auditors[job].engaged_in = job in own
-            if job not in own:
+            self.auditors[job].engaged_in = job in self.own
+            if job not in self.own:
                 self.idle[job] = None
         for event in self.game.events("ClaimPosted"):
             job, claim = event.args["job"], (event.args["job"], event.args["runRoot"])
@@ -164,8 +164,9 @@ class AuditorService:
         due.sort(key=lambda job: (job, self.auditors[job].compared) in self.said)
         if not due or (engaged and (self.moved or any(auditor.hurried for auditor in engaged))):
             return False
+        auditor = self.auditors[due[0]]
         self._visit(due[0], 1)
-        return not self.auditors[due[0]].pieces
+        return not auditor.pieces
 
     def _engaged(self) -> list[Auditor]:
         return [auditor for auditor in self.auditors.values() if auditor.engaged_in]
@@ -182,12 +183,14 @@ class AuditorService:
             self.behind.pop(job, None)
         if auditor.behind:
             self.behind.setdefault(job)
-        if not did and not auditor.engaged_in:
+        if not did and not auditor.engaged_in and job in self.auditors:
             self.idle[job] = None
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = auditor.look()
         phase, duties = state.phase, [partial(auditor.step, state)]
+        if phase is not Phase.NONE:
+            self.gone.pop(job, None)
         self.game.ranges = None if auditor.engaged_in or phase is Phase.CONVICTED else self.RANGES
         for jobs in (self.unclaimed, self.awaiting):
             jobs.discard(job)
@@ -198,9 +201,9 @@ class AuditorService:
             auditor.look_for_own(state)
             return False
         if phase is Phase.NONE:  # a reorganisation, or a node that lags: an own dispute may be open all the same
-            auditor.engaged_in &= time.monotonic() - self.gone.setdefault(job, time.monotonic()) < self.GONE
+            if time.monotonic() - self.gone.setdefault(job, time.monotonic()) >= self.GONE:
+                del self.auditors[job], self.retry[job], self.gone[job]
             return False
-        self.gone.pop(job, None)
         if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
                 self._note(job, True)

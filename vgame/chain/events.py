@@ -62,8 +62,9 @@ class Events:
         read all the same, for a reorganisation moves events. NotYet after `most` ranges; the next time it goes on."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
-        past = self._past.setdefault(topics, Past(max(start, min(begin, settled + 1))))
-        past.used = time.monotonic()
+        first = max(start, min(begin, settled + 1))
+        past = self._past.setdefault(topics, Past(first))
+        past.used, past.end = time.monotonic(), max(past.end, first)
         for end, events in islice(self._ranges(topics, past.end, settled), most):
             past.events += events
             past.end = end
@@ -72,6 +73,22 @@ class Events:
         if past.used - past.since >= self.TRUSTED:
             past = self._renewed(topics, past, begin, newest)
         return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
+
+    def find(self, topics: Topics, begin: int = 0) -> list[Any]:
+        """What is said once, from the newest block backwards: what was said just now is found at once, however long ago
+        the chain began. Where there is nothing, only what comes later is looked at the next time."""
+        newest = self._look()
+        settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
+        now, past = time.monotonic(), self._past.get(topics)
+        known = past is not None and now - past.since < self.TRUSTED
+        first, last = past.end if known else max(start, min(begin, settled + 1)), newest
+        while last >= first:
+            before = max(first, last - self.range + 1)
+            if found := [event for _, events in self._ranges(topics, before, last) for event in events]:
+                return found
+            last = before - 1
+        self._past[topics] = Past(settled + 1, since=past.since if known else now, used=now)
+        return []
 
     def _renewed(self, topics: Topics, past: Past, begin: int, newest: int) -> Past:
         """The same, read again as far as that is done; else as it was."""

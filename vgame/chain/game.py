@@ -279,7 +279,10 @@ class Game:
         """Events in order: of one name, one job, one node (Revealed, LeafOpened) if given."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
-        return self._events.read(tuple(topics), self.begun.get(job, 0), self.ranges if job else None)
+        begin = self.begun.get(job, 0)
+        if node is not None:  # it is opened once
+            return self._events.find(tuple(topics), begin)
+        return self._events.read(tuple(topics), begin, self.ranges if job else None)
 
     @cached_property
     def _topics(self) -> dict[bytes, Any]:

@@ -162,6 +162,8 @@ class ClaimView:
     def complain(self) -> bool:
         """Say that events were left out; the moves that need none of them are made first."""
         self.segments, self.traces  # noqa: B018 - read them all
+        if self.auditor.engaged_in:
+            self.args("PartialsPosted")  # or the move that needs them would wait until all blocks have been read
         if self.false:
             raise EndpointError(
                 f"{self.game.chain.url} shows the event {self.false[0]}, which the contract does not confirm "
