@@ -24,6 +24,12 @@ SHOWN = Lies(shown={(6, SUM, 4): 12345})  # the run root is right, only the trac
 BOND = SETUP.spec.auditor_bond
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much is done in a round depends on no clock."""
+    monkeypatch.setattr(AuditorService, "OTHERS", 1e9)
+
+
 def watch(play: Play, limits: Limits, foreign: Callable[[], str] = lambda: "") -> AuditorService:
     """An auditor as `vgame auditor` runs it, over the toy machine."""
     setup, machine = play.setup, play.setup.machine()

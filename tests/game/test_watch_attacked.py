@@ -26,7 +26,8 @@ from vgame.errors import VgameError
 
 @pytest.fixture(autouse=True)
 def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are long enough."""
+    """Are long enough; how much is done in a round depends on none."""
+    monkeypatch.setattr(AuditorService, "OTHERS", 1e9)
     monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
 
 
@@ -142,6 +143,7 @@ def test_an_own_dispute_does_not_wait_for_long_looks(
         service.round()
     now = SimpleNamespace(monotonic=lambda: float(len(seen)))
     monkeypatch.setattr(vgame.agents.auditor_service, "time", now)
+    monkeypatch.setattr(AuditorService, "OTHERS", 2.0)
     looked = set[bytes]()
     for _ in range(25):
         seen.clear()

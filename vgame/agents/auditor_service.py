@@ -62,6 +62,7 @@ class AuditorService:
     AGAIN = 60.0
     OLD = 16  # jobs that have ended are looked at in one round, at most: a chain may have thousands
     IDLE = 16  # and jobs in which there was nothing to do, or a new claim: who orders many would delay all moves
+    OTHERS = 2.0  # while an own dispute is open, the others have so many times what the own ones took
     RANGES = 16  # ranges of blocks whose events are read in one look at a job without an own dispute
     GONE = 3_600.0  # seconds after which a job that is not shown is believed to be none: nodes lag
     LONGEST = 5.0  # seconds between two tries of a job with a problem
@@ -134,7 +135,7 @@ class AuditorService:
         return False
 
     def play(self) -> bool:
-        """What is due in each job. Where clocks of ours run, they come first, and the others have twice the time that
+        """What is due in each job. Where clocks of ours run, they come first, and the others have OTHERS times what
         these took, at least one of them."""
         self.moved, begin = False, time.monotonic()
         due = {job: self._over(job) for job, retry in self.retry.items() if retry.due}
@@ -148,7 +149,7 @@ class AuditorService:
         own = time.monotonic() - begin
         for job in [*fresh, *idle, *old]:
             self._visit(job)
-            if self._engaged() and time.monotonic() - begin > 3 * own:
+            if self._engaged() and time.monotonic() - begin > (1 + self.OTHERS) * own:
                 break
         if self.old:
             root = self.computation.run_root.hex()
