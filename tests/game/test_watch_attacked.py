@@ -70,6 +70,15 @@ def disputed(service: AuditorService) -> list[bytes]:
     return [job for job, auditor in service.auditors.items() if auditor.engaged_in]
 
 
+def beside_a_dispute(scene: Scene) -> tuple[list[Play], Play, AuditorService]:
+    """Forty right claims, a false one, and an auditor that disputes it."""
+    others, (false,) = claimed(scene, 40), claimed(scene, 1, LIE)
+    service = watch(false, Limits())
+    while not disputed(service):
+        service.round()
+    return others, false, service
+
+
 def test_pieces_of_other_claims_are_executed_one_in_a_round(
     scene: Scene, executed: list[tuple[bytes, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,10 +146,7 @@ def test_an_own_dispute_does_not_wait_for_long_looks(
     scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where each look takes as long as one at the own dispute, two others have their turn before it has it again."""
-    *others, false = claimed(scene, 40) + claimed(scene, 1, LIE)
-    service = watch(false, Limits())
-    while not disputed(service):
-        service.round()
+    others, false, service = beside_a_dispute(scene)
     now = SimpleNamespace(monotonic=lambda: float(len(seen)))
     monkeypatch.setattr(vgame.agents.auditor_service, "time", now)
     monkeypatch.setattr(AuditorService, "OTHERS", 2.0)
@@ -200,10 +206,7 @@ def test_an_answer_that_there_is_no_such_job_hides_no_own_dispute(
     scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One stale answer put an open dispute behind all idle jobs."""
-    *_, false = claimed(scene, 40) + claimed(scene, 1, LIE)
-    service = watch(false, Limits())
-    while not disputed(service):
-        service.round()
+    _, false, service = beside_a_dispute(scene)
     real = service.game.job
     monkeypatch.setattr(service.game, "job", lambda job: real(bytes(32) if job == false.id else job))
     service.round()

@@ -99,7 +99,7 @@ class AuditorService:
     def prepare(self, begin: float) -> bool:
         """A part of what a claim may have to be compared with, for four times as long as the round took: others decide
         how long that is. While a dispute is open, as long, and only where a claim waits for it and no move was due."""
-        engaged = any(auditor.engaged_in for auditor in self.auditors.values())
+        engaged = bool(self._engaged())
         wanted, now = self.awaiting and not self.moved if engaged else self.awaiting or self.unclaimed, time.monotonic()
         return bool(wanted) and self.computation.ahead(engaged, now + (1 if engaged else 4) * (now - begin))
 
@@ -255,7 +255,7 @@ class AuditorService:
             return (
                 f"the auditor's bond and the fee are {state.spec.stake} wei, more than {most} (--max-bond allows more)"
             )
-        others = sum(auditor.engaged_in for auditor in self.auditors.values())
+        others = len(self._engaged())
         short = auditor_shortcomings(self.computation.bundle, self.computation.pace, INCLUSION, others)
         if self.limits.any_clocks or not short:
             return ""

@@ -162,7 +162,7 @@ class Auditor(Player):
         last = (stop - 1) // self.machine.interval + 1
         for part in ((Level.SEGMENT, last, view.segments[last]), (Level.TRACE, stop, view.traces[stop])):
             if (found := self.contradicts(view, *part)) is not False:
-                return found and False
+                return None if found is None else False
         return True
 
     # ---- playing ----
