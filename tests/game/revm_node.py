@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -342,10 +343,16 @@ class RevmGame(Game):
         assert receipt["status"] == "0x1"
         return receipt
 
-    def events(self, name: str | None = None, job: bytes | None = None, node: bytes | None = None) -> list[Event]:
+    def events(
+        self,
+        name: str | None = None,
+        job: bytes | None = None,
+        node: bytes | None = None,
+        like: Callable[[Event], bool] = lambda _: True,
+    ) -> list[Event]:
         logs = self.chain.node.logs_of(self.address, name and topic(name))
         found = (e for e in map(decode_log, logs) if job in (None, e.args.get("job")))
-        return [e for e in found if node in (None, e.args.get("node"))]
+        return [e for e in found if node in (None, e.args.get("node")) and like(e)]
 
 
 class PayeeGame(RevmGame):

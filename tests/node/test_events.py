@@ -18,6 +18,7 @@ from vgame.chain import events
 from vgame.chain.connection import Chain
 from vgame.chain.events import Events
 from vgame.chain.game import Game
+from vgame.chain.records import Event
 from vgame.errors import NotYet, VgameError
 
 RANGE = 20
@@ -138,11 +139,16 @@ def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int
     def found(job: bytes) -> list[bytes]:
         provider.asked.clear()
         topics = (Web3.to_hex(game._topic("JobCreated")), Web3.to_hex(job))
-        return [e.args["job"] for e in game._events.find(topics, born)]
+        return [e.args["job"] for e in game._events.find(topics, born, like)]
+
+    def like(event: Event) -> bool:
+        return True
 
     young = provider.scene.post(SETUP).id
     assert found(young) == [young] and len(provider.asked) == 1
     assert found(jobs[0]) == [jobs[0]] and len(provider.asked) >= 3
+    topics = (Web3.to_hex(game._topic("JobCreated")),)  # what is younger, and another one, does not hide it
+    assert len(game._events.find(topics, born, lambda event: event.args["job"] == jobs[0])) == 1
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) == born
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) > born + 2 * RANGE
 

@@ -74,8 +74,8 @@ class Events:
             past = self._renewed(topics, past, begin, newest)
         return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
 
-    def find(self, topics: Topics, begin: int = 0) -> list[Any]:
-        """What is said once, from the newest block backwards: what was said just now is found at once, however long ago
+    def find(self, topics: Topics, begin: int, like: Callable[[Any], bool]) -> list[Any]:
+        """What is like this and said once, from the newest block backwards: what was said just now is found at once, however long ago
         the chain began. Where there is nothing, only what comes later is looked at the next time."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
@@ -84,7 +84,7 @@ class Events:
         first, last = past.end if known else max(start, min(begin, settled + 1)), newest
         while last >= first:
             before = max(first, last - self.range + 1)
-            if found := [event for _, events in self._ranges(topics, before, last) for event in events]:
+            if found := [e for _, events in self._ranges(topics, before, last) for e in events if like(e)]:
                 return found
             last = before - 1
         self._past[topics] = Past(settled + 1, since=past.since if known else now, used=now)

@@ -7,7 +7,6 @@ own error name and arguments. Twin: IVerificationGame.sol.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from functools import cached_property
 from typing import Any
 
@@ -259,29 +258,19 @@ class Game:
         root = self._call("traceRoot", job, step)
         return root if any(root) else None
 
-    def opened(self, job: bytes, level: Level, height: int, node: bytes) -> int:
-        return int(self._call("opened", job, level, height, node))
-
-    def credits(self, address: str) -> int:
-        return int(self._call("credits", address))
-
-    def burnt(self) -> int:
-        return int(self._call("burnt"))
-
-    def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
-        """The identity that the contract gives to an order."""
-        inputs = next(e for e in full_abi() if e.get("name") == "createJob")["inputs"]
-        types = [abi_type(inputs[0]), "uint256", "address", "address", "uint256"]
-        encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
-        return bytes(Web3.keccak(encoded))
-
-    def events(self, name: str | None = None, job: bytes | None = None, node: bytes | None = None) -> list[Event]:
-        """Events in order: of one name, one job, one node (Revealed, LeafOpened) if given."""
+    def events(
+        self,
+        name: str | None = None,
+        job: bytes | None = None,
+        node: bytes | None = None,
+        like: Callable[[Event], bool] = lambda _: True,
+    ) -> list[Event]:
+        """Events in order: of one name, one job; of one node (Revealed, LeafOpened) those that are `like` something."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
         begin = self.begun.get(job, 0)
         if node is not None:  # it is opened once
-            return self._events.find(tuple(topics), begin)
+            return self._events.find(tuple(topics), begin, like)
         return self._events.read(tuple(topics), begin, self.ranges if job else None)
 
     @cached_property
