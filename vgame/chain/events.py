@@ -75,8 +75,8 @@ class Events:
         return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
 
     def find(self, topics: Topics, begin: int, like: Callable[[Any], bool]) -> list[Any]:
-        """What is like this and said once, from the newest block backwards: what was said just now is found at once, however long ago
-        the chain began. Where there is nothing, only what comes later is looked at the next time."""
+        """What is like this and said once, from the newest block backwards: what was said just now is found at once,
+        however long ago the chain began. Where there is nothing, only what comes later is looked at the next time."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
         now, past = time.monotonic(), self._past.get(topics)
