@@ -7,6 +7,7 @@ own error name and arguments. Twin: IVerificationGame.sol.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from functools import cached_property
 from typing import Any
 
@@ -257,6 +258,22 @@ class Game:
     def trace_root(self, job: bytes, step: int) -> bytes | None:
         root = self._call("traceRoot", job, step)
         return root if any(root) else None
+
+    def opened(self, job: bytes, level: Level, height: int, node: bytes) -> int:
+        return int(self._call("opened", job, level, height, node))
+
+    def credits(self, address: str) -> int:
+        return int(self._call("credits", address))
+
+    def burnt(self) -> int:
+        return int(self._call("burnt"))
+
+    def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
+        """The identity that the contract gives to an order."""
+        inputs = next(e for e in full_abi() if e.get("name") == "createJob")["inputs"]
+        types = [abi_type(inputs[0]), "uint256", "address", "address", "uint256"]
+        encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
+        return bytes(Web3.keccak(encoded))
 
     def events(
         self,
