@@ -148,7 +148,7 @@ def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int
     assert found(young) == [young] and len(provider.asked) == 1
     assert found(jobs[0]) == [jobs[0]] and len(provider.asked) >= 3
     topics = (Web3.to_hex(game._topic("JobCreated")),)  # what is younger, and another one, does not hide it
-    assert len(game._events.find(topics, born, lambda event: event.args["job"] == jobs[0])) == 1
+    assert len(provider.game()._events.find(topics, born, lambda event: event.args["job"] == jobs[0])) == 1
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) == born
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) > born + 2 * RANGE
 
