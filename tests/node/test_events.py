@@ -4,12 +4,13 @@ changes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from frauds import SETUP
+from lying import LIE
 from proxy import LyingProxy, Request, served
 from scene import Play, Scene
 from web3 import Web3
@@ -18,7 +19,8 @@ from vgame.chain import events
 from vgame.chain.connection import Chain
 from vgame.chain.events import Events
 from vgame.chain.game import Game
-from vgame.chain.records import Event
+from vgame.chain.records import Event, Phase
+from vgame.commit.trees import reveal_depth
 from vgame.errors import NotYet, VgameError
 
 RANGE = 20
@@ -151,6 +153,29 @@ def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int
     assert len(provider.game()._events.find(topics, born, lambda event: event.args["job"] == jobs[0])) == 1
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) == born
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) > born + 2 * RANGE
+
+
+def test_a_node_that_a_stranger_reveals_at_other_heights_is_found(provider: Provider) -> None:
+    """A node's hash holds no height, so the contract takes the same children at another one: an event of the same node,
+    younger than the right one, which it must not hide."""
+    scene = provider.scene
+    play = scene.claimed(replace(SETUP, terms={"trainer_budget": 9_000, "auditor_budget": 9_000}), LIE)
+    auditor, stranger, seen = play.auditor(), scene.game(scene.wallet()), 0
+    others = 0
+    for _ in range(100):
+        if play.phase is Phase.CONVICTED:
+            break
+        play.trainer.step()
+        opened = stranger.events("Revealed", play.id)
+        pass_blocks(scene, 2 * RANGE if len(opened) > seen else 0)  # the right one is in another range
+        for args in (e.args for e in opened[seen:]):
+            depth = reveal_depth(args["height"], SETUP.depth)
+            for height in (h for h in range(1, 7) if h != args["height"] and reveal_depth(h, SETUP.depth) == depth):
+                stranger.send("reveal", play.id, args["kind"], height, args["children"])
+                others += 1
+        seen = len(stranger.events("Revealed", play.id))
+        auditor.step()
+    assert play.phase is Phase.CONVICTED and others >= 4
 
 
 @pytest.mark.parametrize("most", [1, 7])
