@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -348,11 +347,11 @@ class RevmGame(Game):
         name: str | None = None,
         job: bytes | None = None,
         node: bytes | None = None,
-        like: Callable[[Event], bool] = lambda _: True,
+        **place: Any,
     ) -> list[Event]:
         logs = self.chain.node.logs_of(self.address, name and topic(name))
         found = (e for e in map(decode_log, logs) if job in (None, e.args.get("job")))
-        return [e for e in found if node in (None, e.args.get("node")) and like(e)]
+        return [e for e in found if node in (None, e.args.get("node")) and place.items() <= e.args.items()]
 
 
 class PayeeGame(RevmGame):

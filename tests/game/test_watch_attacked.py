@@ -285,3 +285,19 @@ def test_a_claim_of_long_ago_is_read_some_ranges_at_a_time(scene: Scene, monkeyp
     limits.clear()
     service.round()
     assert (false.id, None) in limits  # the time to show what was known runs
+
+
+def test_an_own_dispute_that_is_shown_late_is_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart, where the first answers lag: it was behind all other claims for good."""
+    _, false, service = beside_a_dispute(scene)
+    again = watch(false, Limits())
+    again.game = service.game
+    real = service.game.events
+    monkeypatch.setattr(
+        again.game, "events", lambda name, *rest, **more: [] if name == "Challenged" else real(name, *rest, **more)
+    )
+    monkeypatch.setattr(AuditorService, "IDLE", 1)
+    again.look()
+    monkeypatch.setattr(again.game, "events", real)
+    again.round()
+    assert disputed(again) == [false.id] and false.id not in again.idle

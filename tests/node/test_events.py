@@ -4,6 +4,7 @@ changes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from vgame.chain import events
 from vgame.chain.connection import Chain
 from vgame.chain.events import Events
 from vgame.chain.game import Game
-from vgame.chain.records import Event, Phase
+from vgame.chain.records import Phase
 from vgame.commit.trees import reveal_depth
 from vgame.errors import NotYet, VgameError
 
@@ -51,6 +52,11 @@ class Provider:
 
     def game(self) -> Game:
         return Game(Chain(self.url), self.scene.address)
+
+    @property
+    def ranges(self) -> int:
+        """As many as the whole chain has, and one. Its length depends on the tests before."""
+        return int(self.scene.chain.web3.eth.block_number) // RANGE + 2
 
     def jobs(self, game: Game) -> list[bytes]:
         self.asked.clear()
@@ -123,7 +129,7 @@ def test_old_events_are_read_in_as_many_looks_as_it_takes(provider: Provider, bo
             break
         except NotYet:
             looks += 1
-            assert len(provider.asked) == 1 and looks < 100
+            assert len(provider.asked) == 1 and looks <= provider.ranges
     assert looks >= 2 and [e.args["job"] for e in found] == [job]
     late = provider.game()  # the block is known only after the first look
     late.ranges = 1
@@ -138,21 +144,59 @@ def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int
     game = provider.game()
     jobs = provider.jobs(game)
 
+    topics = (Web3.to_hex(game._topic("JobCreated")),)
+
     def found(job: bytes) -> list[bytes]:
         provider.asked.clear()
-        topics = (Web3.to_hex(game._topic("JobCreated")), Web3.to_hex(job))
-        return [e.args["job"] for e in game._events.find(topics, born, like)]
-
-    def like(event: Event) -> bool:
-        return True
+        return [e.args["job"] for e in game._events.find(topics, born, {"job": job})]
 
     young = provider.scene.post(SETUP).id
     assert found(young) == [young] and len(provider.asked) == 1
     assert found(jobs[0]) == [jobs[0]] and len(provider.asked) >= 3
-    topics = (Web3.to_hex(game._topic("JobCreated")),)  # what is younger, and another one, does not hide it
-    assert len(provider.game()._events.find(topics, born, lambda event: event.args["job"] == jobs[0])) == 1
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) == born
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) > born + 2 * RANGE
+    assert found(jobs[0]) == [jobs[0]]  # what was not found of another one hides nothing
+
+
+def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: int) -> None:
+    """Else who opens a node early had an auditor that begins late search for ever where every tenth request fails."""
+    game, honest = provider.game(), provider.answer
+    jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
+    left = [0]
+
+    def fails(asked: Request, truth: Truth) -> Request:
+        left[0] -= asked["method"] == "eth_getLogs"
+        away = asked["method"] == "eth_getLogs" and left[0] < 0
+        return {"error": {"code": -32000, "message": "away"}} if away else honest(asked, truth)
+
+    provider.handler.lie = staticmethod(fails)
+    looks, found = 0, []
+    while not found and looks <= provider.ranges:
+        looks, left[0], game._events.range = looks + 1, 3, RANGE
+        with suppress(VgameError):
+            found = game._events.find(topics, born, {"job": jobs[0]})
+    assert [e.args["job"] for e in found] == [jobs[0]] and looks > 1
+
+
+def test_what_was_not_found_is_looked_for_again(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs lag. Some ranges at a time, and the last block of a long search has to be there."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Events, "AGAIN", 1)
+    game = provider.game()
+    jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
+    nothing = lambda asked, truth: {"result": []} if asked["method"] == "eth_getLogs" else honest(asked, truth)  # noqa: E731
+    provider.handler.lie = staticmethod(nothing)
+    assert game._events.find(topics, born, {"job": jobs[0]}) == []
+    provider.handler.lie = staticmethod(honest)
+    now[0] = Events.TRUSTED - 1.0
+    assert game._events.find(topics, born, {"job": jobs[0]}) == []
+    now[0] += 2.0
+    looks = 0
+    while not (found := game._events.find(topics, born, {"job": jobs[0]})):
+        looks += 1
+        assert looks <= provider.ranges
+    assert found[0].args["job"] == jobs[0] and looks >= 2
 
 
 def test_a_node_that_a_stranger_reveals_at_other_heights_is_found(provider: Provider) -> None:
@@ -266,7 +310,7 @@ def test_what_was_read_long_ago_is_read_again_in_small_parts(
     looks = 0
     while (found := provider.jobs(game)) == known:
         looks += 1
-        assert len(provider.asked) <= 4 and looks < 20
+        assert len(provider.asked) <= 4 and looks <= provider.ranges
     assert found == everything and looks >= 2
     now[0] += Events.TRUSTED + 1.0
     provider.jobs(game)

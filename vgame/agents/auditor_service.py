@@ -74,7 +74,7 @@ class AuditorService:
         self.foreign: set[tuple[object, ...]] = set()
         self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
-        self.own: set[bytes] | None = None  # jobs that this account has disputed before this process began
+        self.own: set[tuple[bytes, int]] = set()  # own disputes that were heard of: job and number
         self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
         self.fresh: dict[bytes, None] = {}  # those of them with a new claim, which are looked at before the others
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
@@ -105,10 +105,6 @@ class AuditorService:
 
     def look(self) -> bool:
         """New jobs that order this bundle, and idle ones that have a new claim."""
-        if self.own is None:
-            self.own = {
-                e.args["job"] for e in self.game.events("Challenged") if e.args["auditor"] == self.game.wallet.address
-            }
         for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
             if job in self.auditors or told in self.foreign:
@@ -120,9 +116,7 @@ class AuditorService:
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
-            self.auditors[job].engaged_in = job in self.own
-            if job not in self.own:
-                self.idle[job] = None
+            self.idle[job] = None
         for event in self.game.events("ClaimPosted"):
             job, claim = event.args["job"], (event.args["job"], event.args["runRoot"])
             if job in self.auditors:
@@ -132,6 +126,12 @@ class AuditorService:
                 if job in self.auditors and not self.auditors[job].engaged_in:
                     self.ended.pop(job, None)
                     self.fresh[job] = None
+        for event in self.game.events("Challenged"):
+            job, dispute = event.args["job"], (event.args["job"], event.args["dispute"])
+            if event.args["auditor"] == self.game.wallet.address and job in self.auditors and dispute not in self.own:
+                self.own.add(dispute)  # as long as it is not known, also from before this process began
+                self.auditors[job].engaged_in = True
+                self.idle.pop(job, None), self.fresh.pop(job, None)
         return False
 
     def play(self) -> bool:
@@ -204,6 +204,7 @@ class AuditorService:
         if phase is Phase.NONE:  # a reorganisation, or a node that lags: an own dispute may be open all the same
             if time.monotonic() - self.gone.setdefault(job, time.monotonic()) >= self.GONE:
                 del self.auditors[job], self.retry[job], self.gone[job]
+                self.own = {dispute for dispute in self.own if dispute[0] != job}
             return False
         if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):

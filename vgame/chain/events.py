@@ -8,7 +8,7 @@ read again, some ranges at a time: a move that is due does not wait for a scan o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -40,6 +40,17 @@ class Past:
     since: float = field(default_factory=lambda: time.monotonic())  # when the first of it was read
     used: float = 0.0  # when it was asked for
     again: Past | None = None  # what takes its place once all of it has been read
+
+
+@dataclass(slots=True)
+class Empty:
+    """Blocks from `begin` to before `end` in which nothing was found."""
+
+    begin: int
+    end: int
+    since: float = field(default_factory=lambda: time.monotonic())  # when that was looked at first
+    used: float = 0.0  # when it was asked for
+    again: int = 0  # down to where it was looked at again
 
 
 class Events:
@@ -74,21 +85,44 @@ class Events:
             past = self._renewed(topics, past, begin, newest)
         return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
 
-    def find(self, topics: Topics, begin: int, like: Callable[[Any], bool]) -> list[Any]:
-        """What is like this and said once, from the newest block backwards: what was said just now is found at once,
-        however long ago the chain began. Where there is nothing, only what comes later is looked at the next time."""
+    def find(self, topics: Topics, begin: int, place: Mapping[str, Any]) -> list[Any]:
+        """What is said once, with such arguments, from the newest block backwards: what was said just now is found at
+        once, however long ago the chain began. Where a request fails, or there is nothing, the next look goes on."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
-        now, past = time.monotonic(), self._past.get(topics)
-        known = past is not None and now - past.since < self.TRUSTED
-        first, last = past.end if known else max(start, min(begin, settled + 1)), newest
-        while last >= first:
-            before = max(first, last - self.range + 1)
-            if found := [e for _, events in self._ranges(topics, before, last) for e in events if like(e)]:
+        first, key = max(start, min(begin, settled + 1)), (topics, tuple(sorted(place.items())))
+        empty = self._empty.setdefault(key, Empty(settled + 1, settled + 1))
+        empty.used = time.monotonic()
+        for found, _ in self._backwards(topics, empty.end, newest, place):
+            if found:
                 return found
-            last = before - 1
-        self._past[topics] = Past(settled + 1, since=past.since if known else now, used=now)
+        empty.end = settled + 1
+        for found, before in self._backwards(topics, first, empty.begin - 1, place):
+            if found:
+                return found
+            empty.begin = before
+        if empty.used - empty.since >= self.TRUSTED:  # logs may have lagged
+            again = self._backwards(topics, first, (empty.again or empty.end) - 1, place)
+            for found, empty.again in islice(again, self.AGAIN):
+                if found:
+                    return found
+            if not empty.again or empty.again <= first:
+                empty.since, empty.again = empty.used, 0
         return []
+
+    def _backwards(
+        self, topics: Topics, first: int, last: int, place: Mapping[str, Any]
+    ) -> Iterator[tuple[list[Any], int]]:
+        """(events with such arguments, first block) of range before range."""
+        asked, newest = 0, last
+        while last >= first:
+            asked += 1
+            if asked % self.CHECKED == 0:
+                self._block(newest)
+            before = max(first, last - self.range + 1)
+            events = [e for _, events in self._ranges(topics, before, last) for e in events]
+            yield [e for e in events if place.items() <= e.args.items()], before
+            last = before - 1
 
     def _renewed(self, topics: Topics, past: Past, begin: int, newest: int) -> Past:
         """The same, read again as far as that is done; else as it was."""
@@ -106,6 +140,7 @@ class Events:
 
     def _forget(self) -> None:
         self._past: dict[Topics, Past] = {}
+        self._empty: dict[tuple[Any, ...], Empty] = {}
         self._settled: Block | None = None
         self._start, self._swept = 0, time.monotonic()
 
@@ -117,6 +152,7 @@ class Events:
             settled = None
         if (old := time.monotonic() - self.TRUSTED) > self._swept:
             self._past = {topics: past for topics, past in self._past.items() if past.used > old}
+            self._empty = {key: empty for key, empty in self._empty.items() if empty.used > old}
             self._swept = time.monotonic()
         if newest.number - (settled.number if settled else 0) > self.range:
             self._block(newest.number)  # a number that was made up would have ranges asked for without end

@@ -280,14 +280,14 @@ class Game:
         name: str | None = None,
         job: bytes | None = None,
         node: bytes | None = None,
-        like: Callable[[Event], bool] = lambda _: True,
+        **place: Any,
     ) -> list[Event]:
-        """Events in order: of one name, one job; of one node (Revealed, LeafOpened) those that are `like` something."""
+        """Events in order: of one name, one job; of one node (Revealed, LeafOpened) the newest with such arguments."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
         begin = self.begun.get(job, 0)
         if node is not None:  # it is opened once
-            return self._events.find(tuple(topics), begin, like)
+            return self._events.find(tuple(topics), begin, place)
         return self._events.read(tuple(topics), begin, self.ranges if job else None)
 
     @cached_property

@@ -54,9 +54,7 @@ class Openings:
         """Children of (kind, height, node), if they were revealed."""
         if key not in self._children:
             # the hash holds no height, and anybody may reveal the node as one of another height
-            place = {"kind": key[0], "height": key[1]}
-            like = lambda event: place.items() <= event.args.items()  # noqa: E731
-            for event in self.game.events("Revealed", self.job, node=key[2], like=like):
+            for event in self.game.events("Revealed", self.job, node=key[2], kind=key[0], height=key[1]):
                 kind, height, node = event.args["kind"], event.args["height"], event.args["node"]
                 children = event.args["children"]
                 self.check(node, self.game.chain.ask(lambda k=kind, h=height, c=children: _folded(k, h, c)))
