@@ -8,7 +8,7 @@ PRETTIER := node_modules/.bin/prettier
 SOLIDITY := 'contracts/**/*.sol' 'tests/contracts/*.sol'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly docs lint fmt contracts check-contracts gas bench gpu clean
+.PHONY: help setup demo test wide nightly docs lint fmt contracts check-contracts gas bench gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -29,8 +29,11 @@ $(NODE_READY): package-lock.json
 demo: $(READY) ## the whole story on the embedded chain
 	@$(BIN)/vgame demo
 
-test: $(READY) $(NODE_READY) ## all tests that need no GPU
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly and not gpu and not browser"
+test: $(READY) $(NODE_READY) ## every kind of test that needs no GPU
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not wide and not nightly and not gpu and not browser"
+
+wide: $(READY) $(NODE_READY) ## more cases of what `make test` runs some of
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "wide and not nightly and not gpu and not browser"
 
 nightly: $(READY) $(NODE_READY) ## the long tests too
 	@$(BIN)/python -m pytest -m "not gpu and not browser" --timeout=7200

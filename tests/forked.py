@@ -87,7 +87,6 @@ def run(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess:
 
 def serve(line: socket.socket) -> None:
     """A process for each order, until nobody is left to give any."""
-    import sklearn.datasets  # noqa: F401
     import torch._dynamo
     import torch.distributed
 

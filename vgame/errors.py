@@ -22,7 +22,6 @@ class VgameError(Exception):
 EXTRAS = {
     **dict.fromkeys(("web3", "eth", "eth_account", "eth_keyfile", "eth_tester", "eth_utils", "hexbytes"), "chain"),
     **dict.fromkeys(("starlette", "uvicorn"), "watch"),
-    "sklearn": "demo",
     **dict.fromkeys(("transformers", "tokenizers"), "hf"),
     **dict.fromkeys(("timm", "torchvision"), "zoo"),
     "triton": "gpu",

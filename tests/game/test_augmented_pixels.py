@@ -11,6 +11,7 @@ import torch
 from real_jobs import AtElement, Scene
 from revm_node import RevmChain
 from torch import nn
+from wide import of_many
 
 import vgame
 from vgame import augment
@@ -137,7 +138,9 @@ class Job:
         return output
 
 
-@pytest.fixture(scope="module", params=AUGMENTATIONS, ids=lambda f: f.__name__)
+@pytest.fixture(
+    scope="module", params=of_many(AUGMENTATIONS, crop_and_flip, resized_crop, mixup), ids=lambda f: f.__name__
+)
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     yield Job(request.param, tmp_path_factory.mktemp("augmented"))
 

@@ -74,6 +74,7 @@ def _client(play: Play) -> Player:
     return Player(play.client, play.id, play.setup.honest)
 
 
+@pytest.mark.wide
 def test_fifty_accusers_of_an_honest_claim(scene: Scene) -> None:
     """A2, A8: all at once, each on its own path: all dismissed, every node opened once, and the trainer gains from
     each."""

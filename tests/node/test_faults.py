@@ -13,6 +13,7 @@ import pytest
 from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
 from proxy import DrippingProxy, FaultyProxy, HugeProxy, RedirectingProxy, served
 from scene import Play, Scene
+from wide import of_many
 
 import vgame.chain.http as http_module
 from vgame.agents.retry import Retry
@@ -77,7 +78,7 @@ def bury(chain: Chain) -> None:
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("depth", [1, 3, 6])
+@pytest.mark.parametrize("depth", of_many((1, 3, 6), 3))
 def test_moves_that_a_reorganisation_undid_are_made_again(node: Scene, depth: int) -> None:
     """F3: also a challenge and a reveal; a move names its target by content, so none of them does harm elsewhere."""
     play = node.claimed(SETUP, LIE)
@@ -128,7 +129,7 @@ def test_a_reply_that_drips_is_no_answer(some_scene: Scene, monkeypatch: pytest.
         assert chain.now() > 0
 
 
-@pytest.mark.parametrize("part", ["body", "chunk", "header", "compressed"])
+@pytest.mark.parametrize("part", of_many(("body", "chunk", "header", "compressed"), "header", "compressed"))
 def test_a_reply_without_an_end_is_no_answer(some_scene: Scene, part: str) -> None:
     """It cannot fill the memory, compressed neither."""
     with served(HugeProxy, some_scene.chain.url, packed=gzip.compress(bytes(2**28))) as (handler, url):

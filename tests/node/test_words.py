@@ -12,6 +12,7 @@ from lying import Table, Truth, chain_one, refuses, selector, table, topic
 from proxy import Request
 from scene import Play, Scene
 from test_watch import watch
+from wide import of_many
 
 from vgame.agents.auditor_service import AuditorService, Limits
 from vgame.agents.roles import play
@@ -67,7 +68,7 @@ def test_an_order_that_was_shown_altered_is_known_again(node: Scene) -> None:
         assert t.play.run_to_end(t.play.trainer, SimpleNamespace(step=auditor.round)) is Phase.CONVICTED
 
 
-@pytest.mark.parametrize("phase", [Phase.FINAL, Phase.CONVICTED])
+@pytest.mark.parametrize("phase", of_many((Phase.FINAL, Phase.CONVICTED), Phase.FINAL))
 def test_a_job_that_was_said_to_have_ended_is_looked_at_again(
     node: Scene, phase: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from deployed import Contract, Reverted
 from eth_abi import decode, encode
 from onchain import StepOnChain, deploy_logged
 from referee_programs import STEP, STEPS, Small, functions, selections, sums
+from wide import of_many
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.commit.merkle import Kind, leaf_hash, path_root
@@ -70,7 +71,10 @@ def machine() -> Contract:
     return deploy_logged()
 
 
-@pytest.mark.parametrize(("name", "bits"), [("sums", 32), ("sums", 27), ("functions", 29), ("selections", 32)])
+LOGS = [("sums", 32), ("sums", 27), ("functions", 29), ("selections", 32)]
+
+
+@pytest.mark.parametrize(("name", "bits"), of_many(LOGS, *LOGS[1:]))
 def test_every_element_is_decided_as_it_was_computed(name: str, bits: int, machine: Contract, tmp_path: Path) -> None:
     """Contract, reference and executor agree; one flipped bit in the claim or in the proof is refused."""
     torch.manual_seed(0)

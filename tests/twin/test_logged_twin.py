@@ -13,6 +13,7 @@ import pytest
 import torch
 from deployed import Contract, Reverted
 from draws import EDGES, draw, draw_pair
+from wide import of_many
 
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.reference.functions import evaluate
@@ -155,7 +156,7 @@ def test_moments_are_merged_and_only_canonical_ones_are_read(logged: Contract) -
             logged.call("merged", bad, good, 64)
 
 
-@pytest.mark.parametrize("function", sorted(WIDE, key=lambda f: f.value))
+@pytest.mark.parametrize("function", of_many(sorted(WIDE, key=lambda f: f.value), Function.DIV, Function.SQRT))
 def test_functions_that_round_binary64(logged: Contract, function: Function) -> None:
     """Contract = reference = torch, with 26 to 31 bits."""
     random = Random(10)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from test_jobs import SHIPPED, USER, prepared
+from wide import of_many
 
 from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.commit.merkle import Kind
@@ -32,7 +33,7 @@ def roots(bundle: Bundle, library: AbstractContextManager, steps: int) -> list[b
     return found
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, *USER])
+@pytest.mark.parametrize("name", of_many([*SHIPPED, *USER], "digits", *USER))
 @pytest.mark.parametrize(
     "kind,steps",
     [

@@ -190,6 +190,7 @@ def test_without_the_entries_tampering_is_a_difference(bundle: Path, tmp_path: P
     assert not audit(tmp_path / "run")
 
 
+@pytest.mark.wide
 def test_thresholds_are_calibrated_on_two_devices() -> None:
     made: Bundle = prepare(job(log=LogTerms(thresholds="adaptive", calibration=1)))
     assert made.log is not None and len(made.log.windows) == len(sum_operators(made.program))

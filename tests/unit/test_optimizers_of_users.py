@@ -12,6 +12,7 @@ from optimizer_steps import compare, equal_layers, lowered, network
 from torch import nn, optim
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from wide import of_many
 
 from vgame.errors import ProgramError
 from vgame.program.optimizers import has_rule
@@ -103,7 +104,7 @@ FOLLOWED = [
 
 
 @pytest.mark.parametrize("step", FOLLOWED)
-@pytest.mark.parametrize("build", [network, equal_layers])
+@pytest.mark.parametrize("build", of_many([network, equal_layers], network))
 def test_a_step_is_followed_to_the_letter(step: Callable, build: Callable) -> None:
     compare(optimizer_of(step), build=build)
 

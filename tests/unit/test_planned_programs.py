@@ -15,6 +15,7 @@ import torch
 from certified_data import FAMILIES, draw, words
 from small_programs import World
 from test_pointwise import SPACE, WAYS, WORDS
+from wide import of_many
 
 from vgame.arithmetic.functions import Function, arity
 from vgame.execute.executor import Executor
@@ -96,7 +97,7 @@ def test_the_shapes_are_those_of_the_ways():
     assert SPACE == (6, 5, 40) and WORDS == 1200
 
 
-@pytest.mark.parametrize("first", range(0, 1500, 300))
+@pytest.mark.parametrize("first", of_many(range(0, 1500, 300), 0, 300))
 def test_programs_that_read_an_output_in_several_ways(first, one_thread):
     for seed in range(first, first + 300):
         compare(seed)

@@ -16,6 +16,7 @@ import pytest
 from job_files import write
 from rank_processes import ROOT, Ranks, free_port
 from test_rank_runs import wide
+from wide import of_many
 
 import vgame
 from vgame.job.file import read_job_file
@@ -106,7 +107,10 @@ main()
 """
 
 
-@pytest.mark.parametrize(("how", "said"), [("SIGSTOP", "gives no sign of life for 5 s"), ("SIGKILL", "died at step 0")])
+STOPPED = (("SIGSTOP", "gives no sign of life for 5 s"), ("SIGKILL", "died at step 0"))
+
+
+@pytest.mark.parametrize(("how", "said"), of_many(STOPPED, STOPPED[1]))
 def test_a_rank_that_takes_nothing_of_the_first_state_is_named(tmp_path, how, said):
     """There are more tensors than a rank has letters for another one."""
     wide().save(tmp_path / "job")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from rank_groups import shared_roots, single_root, state_root, together
 from torch import nn
+from wide import of_many
 
 import vgame
 from vgame.arithmetic import certified
@@ -55,7 +56,7 @@ def bundle_of(tmp_path_factory):
 
 
 @pytest.mark.parametrize("worlds", [(2, 8), pytest.param((3, 4, 5, 7), marks=pytest.mark.nightly)], ids=str)
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", of_many(SHIPPED, "digits", "small_resnet in bfloat16"))
 def test_any_number_of_ranks_gives_the_root(name, worlds, bundle_of):
     bundle = bundle_of(name)
     root = single_root(bundle, 2)

@@ -8,6 +8,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import torch
+from sklearn.datasets import load_digits
+
+from vgame.tasks import digits
+
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = ("web3", "eth", "eth_tester", "eth_account", "eth_keyfile", "starlette", "uvicorn", "sklearn")
 TRAINS = """
@@ -54,10 +59,18 @@ def test_training_and_auditing_need_neither_a_chain_nor_the_demo(tmp_path: Path)
 
 
 def test_a_command_says_what_to_install(tmp_path: Path) -> None:
-    for words, extra in ((["chain"], "chain"), (["demo"], "demo")):
+    digits_job = ["prepare", str(ROOT / "vgame" / "tasks" / "digits.toml"), "--out", str(tmp_path / "bundle")]
+    for words, extra in ((["chain"], "chain"), (["demo"], "chain"), (digits_job, "demo")):
         done = child(COMMAND.format(words), tmp_path)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-        assert "pip install 'vgame[" in done.stderr, (extra, done.stderr)
+        assert f"pip install 'vgame[{extra}]'" in done.stderr, done.stderr
+
+
+def test_digits_are_those_that_scikit_learn_loads() -> None:
+    found, (pixels, labels) = load_digits(), digits.images()
+    order = torch.randperm(len(found.images), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(pixels[:, 0] * 16, torch.from_numpy(found.images)[order].float())
+    assert torch.equal(labels, torch.from_numpy(found.target)[order])
 
 
 def test_the_package_asks_for_no_chain() -> None:

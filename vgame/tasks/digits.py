@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 
+from vgame.errors import MissingPackage
 from vgame.tasks.models import DigitsNet
 from vgame.tasks.task import Batch, Evaluation, Task
 
@@ -14,10 +18,19 @@ TRAINING_IMAGES = 1437  # the rest is the test set
 
 def images() -> tuple[torch.Tensor, torch.Tensor]:
     """All images [1797, 1, 8, 8] with pixels in 0..1, and their labels, in a fixed shuffled order."""
-    bunch = load_digits()
-    order = torch.randperm(len(bunch.images), generator=torch.Generator().manual_seed(0))
-    pixels = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16
-    return pixels[order], torch.from_numpy(bunch.target)[order]
+    rows = torch.from_numpy(np.loadtxt(_file(), delimiter=","))  # 64 pixels and a label
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    pixels = rows[:, :64].reshape(-1, 1, 8, 8).float() / 16
+    return pixels[order], rows[order, 64].long()
+
+
+def _file() -> Path:
+    """What scikit-learn's `load_digits` reads; to import scikit-learn takes longer than a short job."""
+    package = find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or ():
+        if (path := Path(folder, "datasets", "data", "digits.csv.gz")).is_file():
+            return path
+    raise MissingPackage("scikit-learn", "demo")
 
 
 def cross_entropy(model: torch.nn.Module, batch: Batch) -> torch.Tensor:

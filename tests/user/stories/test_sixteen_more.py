@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
+from wide import of_many
 
 import vgame
 
@@ -274,7 +275,7 @@ STORIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("make", STORIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", of_many(STORIES, *STORIES[::3]), ids=lambda f: f.__name__)
 def test_a_story_is_trained_as_its_own_loop_trains_it(make: Callable[[], Story], tmp_path: Path) -> None:
     story = make()
     options = {"order": "sequential"} | story.options
