@@ -55,6 +55,7 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return cache, hashed(cache)
 
 
+@pytest.mark.wide
 def test_on_a_full_disk_loops_are_compiled_and_not_kept(right: tuple[Path, str], tmp_path: Path) -> None:
     assert hashed(tmp_path, "full") == right[1]
     assert not list(tmp_path.rglob("*.nbc"))
@@ -83,6 +84,7 @@ def test_a_bit_that_has_changed_is_seen(right: tuple[Path, str], tmp_path: Path)
     assert all(path.read_bytes()[at] != before[path] for path, at in changed.items()), "they were compiled again"
 
 
+@pytest.mark.wide
 def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, str], tmp_path: Path) -> None:
     assert hashed(tmp_path, "none") == right[1]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from certified_data import FAMILIES, draw
 from rank_groups import LocalGroup, together
+from wide import of_many
 
 from vgame.arithmetic import certified
 from vgame.arithmetic.numba.compiled import compiled
@@ -60,7 +61,7 @@ def same(part: torch.Tensor, whole: torch.Tensor, split: Split | None, share: Sh
 
 @families
 @pytest.mark.parametrize("library", sorted(LIBRARIES))
-@pytest.mark.parametrize(("k", "world"), [(5, 2), (40, 3), (700, 2), (2100, 4)])
+@pytest.mark.parametrize(("k", "world"), of_many([(5, 2), (40, 3), (700, 2), (2100, 4)], (40, 3), (2100, 4)))
 def test_products_over_all_ranks_terms(family, library, k, world):
     batch, m, n = (1, 6, 8) if k > 40 else (2, 4, 6)
     a, b = draw(family, batch, m, k, seed=1), draw(family, batch, n, k, seed=2)
@@ -75,7 +76,7 @@ def test_products_over_all_ranks_terms(family, library, k, world):
 
 @families
 @pytest.mark.parametrize("library", ["loops", "passes", "up"])
-@pytest.mark.parametrize(("k", "world"), [(3, 2), (70, 3), (3000, 4)])
+@pytest.mark.parametrize(("k", "world"), of_many([(3, 2), (70, 3), (3000, 4)], (3, 2), (3000, 4)))
 def test_sums_over_all_ranks_terms(family, library, k, world):
     a = draw(family, 1, 12, k, seed=3)
     whole, edges = certified.sum_rows(a), edges_of(k, world, k)

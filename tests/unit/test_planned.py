@@ -14,6 +14,7 @@ import torch
 from certified_data import FAMILIES, dot_words, draw, one_hot_words, sum_words, words
 from small_programs import World, executed
 from test_jobs import SHIPPED, USER, prepared
+from wide import of_many
 
 from vgame.arithmetic import certified
 from vgame.arithmetic.functions import Function
@@ -45,7 +46,7 @@ def digits(jobs) -> Bundle:
     return load_bundle(prepared("digits", jobs))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", of_many([1, 2], 2))
 @pytest.mark.parametrize("name", [*SHIPPED, *USER])
 def test_jobs_give_the_words_of_the_ordinary_way(name, threads, jobs, threads_come_back):
     torch.set_num_threads(threads)

@@ -64,7 +64,7 @@ def test_any_number_of_ranks_gives_the_root(name, worlds, bundle_of):
         assert shared_roots(bundle, 2, world) == [root] * world, f"{world} ranks"
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "small_gpt", "small_llama", "small_lstm"])
+@pytest.mark.parametrize("name", of_many(["small_resnet", "small_gpt", "small_llama", "small_lstm"], "small_gpt"))
 def test_nearly_all_work_is_shared_and_slots_are_kept_in_parts(name, bundle_of):
     program = bundle_of(name).program
     plan = make_plan(program, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,12 @@ def test_another_device_runs_in_a_process_of_its_own(
     assert other.root == run.root and "a process of its own" in caplog.text and dict(os.environ) == before
     assert seen[-1][:3] == ("training", 7, 7)
     assert vgame.audit(run, device="compatible", segments=(1, 2)).checked == (1, 2)
+
+
+@pytest.mark.wide
+def test_what_another_device_finds_is_told(run: vgame.Run, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "other")
+    other = vgame.Run.open(tmp_path / "other")
     assert vgame.locate(run, other, device="compatible") is None
     with pytest.raises(vgame.VgameError, match="1 <= I <= J <= 4"):
         vgame.audit(run, device="compatible", segments=(3, 9))

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from vgame.errors import MissingPackage
 from vgame.tasks import digits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,11 +62,17 @@ def test_training_and_auditing_need_neither_a_chain_nor_the_demo(tmp_path: Path)
 
 
 def test_a_command_says_what_to_install(tmp_path: Path) -> None:
-    digits_job = ["prepare", str(ROOT / "vgame" / "tasks" / "digits.toml"), "--out", str(tmp_path / "bundle")]
-    for words, extra in ((["chain"], "chain"), (["demo"], "chain"), (digits_job, "demo")):
+    for words, extra in ((["chain"], "chain"), (["demo"], "chain")):
         done = child(COMMAND.format(words), tmp_path)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         assert f"pip install 'vgame[{extra}]'" in done.stderr, done.stderr
+
+
+def test_digits_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec in (None, SimpleNamespace(submodule_search_locations=["nowhere"])):
+        monkeypatch.setattr(digits, "find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(MissingPackage, match=r"pip install 'vgame\[demo\]'"):
+            digits.images()
 
 
 def test_digits_are_those_that_scikit_learn_loads() -> None:
