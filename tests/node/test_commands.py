@@ -128,6 +128,7 @@ def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
     assert (process.returncode, complaint) == (1, "vgame: interrupted; start the same command again to go on\n")
 
 
+@pytest.mark.wide
 def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii:strict"}

@@ -13,6 +13,7 @@ from pathlib import Path
 import forked
 import pytest
 from chains import wait_until
+from wide import of_many
 
 DEMO = [sys.executable, "-m", "vgame.cli", "demo", "--quick", "--report"]
 
@@ -62,14 +63,14 @@ def lose_the_trainer(demo: subprocess.Popen) -> None:
     os.kill(role(demo.pid, "trainer"), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("end", "sentence"),
-    [
-        (interrupt, "vgame: interrupted; start the same command again to go on"),
-        (subprocess.Popen.terminate, ""),
-        (lose_the_trainer, "vgame: the trainer process stopped: it was ended from outside, without a word"),
-    ],
-)
+ENDS = [
+    (interrupt, "vgame: interrupted; start the same command again to go on"),
+    (subprocess.Popen.terminate, ""),
+    (lose_the_trainer, "vgame: the trainer process stopped: it was ended from outside, without a word"),
+]
+
+
+@pytest.mark.parametrize(("end", "sentence"), of_many(ENDS, ENDS[2]))
 def test_one_sentence_and_no_process_is_left(
     demo: subprocess.Popen, end: Callable[[subprocess.Popen], None], sentence: str
 ) -> None:

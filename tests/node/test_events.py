@@ -69,25 +69,25 @@ def pass_blocks(scene: Scene, count: int = 3 * RANGE) -> None:
 
 
 @pytest.fixture
-def provider(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+def provider(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     monkeypatch.setattr(Events, "RANGE", RANGE)
     monkeypatch.setattr(Events, "MARGIN", 4)
     monkeypatch.setattr(Events, "SETTLED", 5)
-    with served(LyingProxy, real_scene.chain.url) as (handler, url):
-        provider = Provider(real_scene, handler, url)
+    with served(LyingProxy, some_scene.chain.url) as (handler, url):
+        provider = Provider(some_scene, handler, url)
         handler.lie = staticmethod(provider.answer)
         yield provider
 
 
 @pytest.fixture(scope="module")
-def born(real_scene: Scene) -> int:
+def born(some_scene: Scene) -> int:
     """The block of the game's deployment, by the definition; two jobs and many blocks later."""
-    codes = (bytes(real_scene.chain.web3.eth.get_code(real_scene.address, n)) for n in range(10**6))
+    codes = (bytes(some_scene.chain.web3.eth.get_code(some_scene.address, n)) for n in range(10**6))
     block = next(n for n, code in enumerate(codes) if code)
     assert block > 2  # the parts come first
-    real_scene.post(SETUP)
-    pass_blocks(real_scene)
-    real_scene.post(SETUP)
+    some_scene.post(SETUP)
+    pass_blocks(some_scene)
+    some_scene.post(SETUP)
     return block
 
 

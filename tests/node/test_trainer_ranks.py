@@ -25,10 +25,10 @@ def given(process: int) -> int:
     return count
 
 
-def test_two_ranks_accept_train_claim_and_are_paid(real_scene: Scene, tmp_path: Path) -> None:
+def test_two_ranks_accept_train_claim_and_are_paid(some_scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
-    client, trainer = (Hand(real_scene, tmp_path) for _ in range(2))
-    rpc = ("--rpc", real_scene.chain.url, "--json")
+    client, trainer = (Hand(some_scene, tmp_path) for _ in range(2))
+    rpc = ("--rpc", some_scene.chain.url, "--json")
     client.run("prepare", "job.toml", "--out", "bundle", "--json")
     client.run("deploy", *rpc, "--registry", "games.json")
     at = (*rpc, "--game", "games.json")
@@ -42,13 +42,13 @@ def test_two_ranks_accept_train_claim_and_are_paid(real_scene: Scene, tmp_path: 
         command = ("trainer", *at, "--bundle", "bundle", "--any-terms", "--store", "trainer", "--job", job)
         ranks.append(trainer.start(*command))
     game = Game(
-        real_scene.chain, json.loads((tmp_path / "games.json").read_text())[str(real_scene.chain.chain_id)]["game"]
+        some_scene.chain, json.loads((tmp_path / "games.json").read_text())[str(some_scene.chain.chain_id)]["game"]
     )
     try:
         assert wait_until(lambda: given(ranks[1].pid) > 1, 240), "it gives the other rank what it computes"
         assert wait_until(lambda: game.job(bytes.fromhex(job)).phase is Phase.CLAIMED, 240), ranks[0].poll()
         assert ranks[1].wait(60) == 0, "it leaves when the run is there"
-        real_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
+        some_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
         assert ranks[0].wait(120) == 0
     finally:
         for process in ranks:

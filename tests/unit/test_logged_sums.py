@@ -12,6 +12,7 @@ import pytest
 import torch
 from certified_data import words
 from logged_draws import draw
+from wide import of_many
 
 from vgame.arithmetic import workspace
 from vgame.arithmetic.numba.compiled import compiled
@@ -105,7 +106,7 @@ def sums_where_rounding_is_hard(bits: int, size: int) -> tuple[torch.Tensor, tor
     return torch.from_numpy(exact * dice.choice([-1.0, 1.0], size)), torch.from_numpy(e * dice.choice([1.0, 0.5], size))
 
 
-@pytest.mark.parametrize("window", (PROVEN, 1.0, 0.25))
+@pytest.mark.parametrize("window", of_many((PROVEN, 1.0, 0.25), PROVEN, 0.25))
 @pytest.mark.parametrize("bits", (26, 32))
 @pytest.mark.parametrize("allowed", (True, False), ids=["compiled", "passes"])
 def test_devices_that_err_as_much_as_they_may(bits: int, window: float, allowed: bool) -> None:
