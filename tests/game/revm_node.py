@@ -262,7 +262,7 @@ def _data(log: Any) -> bytes:
 
 def _matches(topics: list[str], wanted: list[Any]) -> bool:
     pairs = zip(wanted, [*topics, *[None] * len(wanted)], strict=False)
-    return all(w is None or t in ((w,) if isinstance(w, str) else w) for w, t in pairs)
+    return all(w is None or (t is not None and w.lower() == t.lower()) for w, t in pairs)
 
 
 # ---- a chain object over it ----
@@ -344,15 +344,12 @@ class RevmGame(Game):
 
     def events(
         self,
-        name: str | tuple[str, ...] | None = None,
+        name: str | None = None,
         job: bytes | None = None,
         node: bytes | None = None,
         **place: Any,
     ) -> list[Event]:
-        kinds = [topic(each) for each in ((name,) if isinstance(name, str) else name or ())] or [None]
-        logs = [log for kind in kinds for log in self.chain.node.logs_of(self.address, kind)]
-        if len(kinds) > 1:
-            logs.sort(key=lambda log: (int(log["blockNumber"], 16), int(log["logIndex"], 16)))
+        logs = self.chain.node.logs_of(self.address, name and topic(name))
         found = (e for e in map(decode_log, logs) if job in (None, e.args.get("job")))
         return [e for e in found if node in (None, e.args.get("node")) and place.items() <= e.args.items()]
 

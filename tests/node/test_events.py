@@ -105,17 +105,6 @@ def test_events_are_read_from_the_deployment_on_and_once(provider: Provider, bor
     assert len(provider.asked) <= 2 and min(first for first, _ in provider.asked) > born + RANGE
 
 
-def test_events_of_several_names_are_found_in_one_scan(provider: Provider, born: int) -> None:
-    provider.scene.claimed(SETUP)
-    game = provider.game()
-    apart = [event for name in ("JobCreated", "ClaimPosted") for event in game.events(name)]
-    provider.asked.clear()
-    found = provider.game().events(("JobCreated", "ClaimPosted"))
-    assert {e.name for e in found} == {"JobCreated", "ClaimPosted"} and sorted(found, key=apart.index) == apart
-    assert [e.block for e in found] == sorted(e.block for e in found)
-    assert len(provider.asked) <= provider.ranges
-
-
 def test_events_of_a_job_are_looked_for_where_it_began(provider: Provider, born: int) -> None:
     """And in all that is not settled, for a reorganisation moves events, and an endpoint can name any block."""
     game = provider.game()

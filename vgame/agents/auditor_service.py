@@ -105,8 +105,7 @@ class AuditorService:
 
     def look(self) -> bool:
         """New jobs that order this bundle, and idle ones that have a new claim."""
-        heard = self.game.events(("JobCreated", "ClaimPosted", "Challenged"))
-        for event in (e for e in heard if e.name == "JobCreated"):
+        for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
             if job in self.auditors or told in self.foreign:
                 continue
@@ -118,7 +117,7 @@ class AuditorService:
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
             self.idle[job] = None
-        for event in (e for e in heard if e.name == "ClaimPosted"):
+        for event in self.game.events("ClaimPosted"):
             job, claim = event.args["job"], (event.args["job"], event.args["runRoot"])
             if job in self.auditors:
                 self.game.begun[job] = event.block
@@ -127,7 +126,7 @@ class AuditorService:
                 if job in self.auditors and not self.auditors[job].engaged_in:
                     self.ended.pop(job, None)
                     self.fresh[job] = None
-        for event in (e for e in heard if e.name == "Challenged"):
+        for event in self.game.events("Challenged"):
             job, dispute = event.args["job"], (event.args["job"], event.args["dispute"])
             if event.args["auditor"] == self.game.wallet.address and job in self.auditors and dispute not in self.own:
                 self.own.add(dispute)  # as long as it is not known, also from before this process began

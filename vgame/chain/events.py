@@ -19,7 +19,7 @@ from web3.utils.address import get_create_address
 from vgame.chain.connection import Chain, RefusedError, quantity
 from vgame.errors import ChainError, EndpointError, NotYet
 
-Topics = tuple[str | tuple[str, ...] | None, ...]  # of several at one place any
+Topics = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,15 +277,13 @@ class Game:
 
     def events(
         self,
-        name: str | tuple[str, ...] | None = None,
+        name: str | None = None,
         job: bytes | None = None,
         node: bytes | None = None,
         **place: Any,
     ) -> list[Event]:
-        """Events in order: of one name or some, of one job; of one node (Revealed, LeafOpened) the newest with such
-        arguments."""
-        hashes = tuple(Web3.to_hex(self._topic(each)) for each in ((name,) if isinstance(name, str) else name or ()))
-        topics: list[Any] = [hashes if len(hashes) > 1 else hashes[0] if hashes else None]
+        """Events in order: of one name, one job; of one node (Revealed, LeafOpened) the newest with such arguments."""
+        topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
         begin = self.begun.get(job, 0)
         if node is not None:  # it is opened once
