@@ -160,7 +160,7 @@ def test_a_dispute_does_not_wait_for_what_a_claim_may_need(
     auditor, engaged = watch(scene, run), []
 
     def ahead(clock: bool, until: float, real: Callable[[bool, float], bool] = run.ahead) -> bool:
-        engaged.append(clock)
+        engaged.append(clock and scene.view.job(scene.id).phase is Phase.CLAIMED)
         return real(clock, 0.0)
 
     monkeypatch.setattr(run, "ahead", ahead)

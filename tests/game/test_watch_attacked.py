@@ -18,10 +18,11 @@ from toy import INFINITY, Lies
 
 import vgame.agents.auditor_service
 from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.agents.retry import Retry
 from vgame.chain.records import Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
-from vgame.errors import VgameError
+from vgame.errors import ChainError, VgameError
 
 
 @pytest.fixture(autouse=True)
@@ -301,3 +302,88 @@ def test_an_own_dispute_that_is_shown_late_is_one(scene: Scene, monkeypatch: pyt
     monkeypatch.setattr(again.game, "events", real)
     again.round()
     assert disputed(again) == [false.id] and false.id not in again.idle
+
+
+@pytest.mark.parametrize("shown", ["before the claim", "before the dispute"])
+def test_a_state_that_lags_behind_an_own_dispute(scene: Scene, monkeypatch: pytest.MonkeyPatch, shown: str) -> None:
+    """One such answer put an open dispute behind all orders that wait, for longer than its clock."""
+    for _ in range(40):
+        scene.post(SETUP)
+    false = scene.post(SETUP)
+    false.trainer = false.new_trainer(LIE)
+    false.trainer.accept()
+    service, states = watch(false, Limits()), [false.job]
+    service.round()
+    false.trainer.claim()
+    states.append(false.job)
+    while not disputed(service):
+        service.round()
+    real = service.game.job
+    old = states[shown == "before the dispute"]
+    monkeypatch.setattr(service.game, "job", lambda job: old if job == false.id else real(job))
+    service.round()
+    assert disputed(service) == [false.id] and false.id not in service.idle
+    monkeypatch.setattr(service.game, "job", real)
+    for _ in range(40):
+        service.round()
+        false.trainer.step()
+    assert false.phase is Phase.CONVICTED and not disputed(service)
+
+
+def test_a_state_that_lags_behind_a_claim(scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the event was heard: the claim was behind all orders that wait, for longer than its window."""
+    for _ in range(40):
+        scene.post(SETUP)
+    false = scene.post(SETUP)
+    false.trainer = false.new_trainer(LIE)
+    false.trainer.accept()
+    accepted, service = false.job, watch(false, Limits())
+    for _ in range(4):
+        service.round()
+    false.trainer.claim()
+    real = service.game.job
+    monkeypatch.setattr(service.game, "job", lambda job: accepted if job == false.id else real(job))
+    service.round()
+    monkeypatch.setattr(service.game, "job", real)
+    assert false.id in seen[-17:] and not disputed(service)
+    service.round()
+    assert disputed(service) == [false.id]
+
+
+def test_an_own_dispute_of_a_run_that_is_not_this_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mode logged, started again with another log: it counted as open for good, and other claims were refused for
+    it."""
+    _, false, service = beside_a_dispute(scene)
+    again = watch(false, Limits())
+    again.game = service.game
+    monkeypatch.setattr(
+        again.computation, "why_foreign", lambda _, job, state: "another log" if job == false.id else ""
+    )
+    for _ in range(Retry.LOOKS):
+        with suppress(VgameError):
+            again.round()
+    assert not disputed(again)
+    with suppress(VgameError):
+        again.round()
+    assert not disputed(again)
+
+
+def test_orders_and_claims_are_heard_of_whatever_becomes_of_the_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block with more events of one name than an endpoint returns ended each look."""
+    (false,) = claimed(scene, 1, LIE)
+    for name in ("JobCreated", "ClaimPosted", "Challenged"):
+        service = watch(false, Limits())
+        real = service.game.events
+
+        def fails(asked: str, *rest: Any, name: str = name, real: Any = real, **more: Any) -> Any:
+            if asked == name:
+                raise ChainError("more than 10000 results")
+            return real(asked, *rest, **more)
+
+        monkeypatch.setattr(service.game, "events", fails)
+        with suppress(VgameError):
+            service.round()
+        assert (false.id in service.auditors) == (name != "JobCreated")
+        assert bool(service.claims) == (name != "ClaimPosted")

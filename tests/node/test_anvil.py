@@ -115,8 +115,9 @@ def test_events_and_views_agree(real_scene: Scene) -> None:
     (challenged,) = play.events("Challenged")
     assert challenged[1]["auditor"] == auditor.address == d.auditor
     assert len(play.client.events("Revealed", play.id)) == len(play.events("Revealed"))
-    several = play.client.events(("JobCreated", "Challenged"))
-    assert [e.name for e in several if e.args["job"] == play.id] == ["JobCreated", "Challenged"]
+    stranger = "0x" + "11" * 20
+    assert [e.args for e in play.client.events("Challenged", auditor=auditor.address)] == [challenged[1]]
+    assert play.client.events("Challenged", auditor=stranger) == []
 
 
 def test_the_whole_system_can_be_deployed(real_scene: Scene) -> None:

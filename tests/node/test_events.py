@@ -312,9 +312,46 @@ def test_what_was_read_long_ago_is_read_again_in_small_parts(
         looks += 1
         assert len(provider.asked) <= 4 and looks <= provider.ranges
     assert found == everything and looks >= 2
-    now[0] += Events.TRUSTED + 1.0
+    game.events("ClaimPosted")
+    now[0] += Events.TRUSTED + 1.0  # an outage: nobody could ask
     provider.jobs(game)
+    assert len(game._events._past) == 2
+    for _ in range(2):
+        now[0] += Events.TRUSTED + 1.0
+        provider.jobs(game)
     assert len(game._events._past) == 1
+
+
+@pytest.mark.parametrize("name", ["read", "find"])
+def test_what_cannot_be_read_again_stands(
+    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An hour after its start an auditor heard of nothing more where an endpoint keeps no old logs."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    game, tried = provider.game(), [0]
+    known, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
+    assert game._events.find(topics, born, {"job": bytes(32)}) == []
+    bound = provider.scene.chain.web3.eth.block_number - 2 * RANGE
+
+    def pruned(asked: Request, truth: Truth) -> Request:
+        if asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < bound:
+            tried[0] += 1
+            return {"error": {"code": -32000, "message": "history of that block is not available"}}
+        return honest(asked, truth)
+
+    provider.handler.lie = staticmethod(pruned)
+    now[0] += Events.TRUSTED + 1.0
+    young = provider.scene.post(SETUP).id
+    if name == "read":
+        look = lambda: provider.jobs(game) == [*known, young]  # noqa: E731
+    else:
+        look = lambda: not game._events.find(topics, born, {"job": bytes(32)})  # noqa: E731
+    assert look() and tried[0]
+    tried[0] = 0
+    assert look() and not tried[0]
+    now[0] += Events.LATER
+    assert look() and tried[0]
 
 
 def test_a_reorganisation_behind_the_settled_block(provider: Provider, born: int) -> None:

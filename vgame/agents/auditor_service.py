@@ -74,7 +74,8 @@ class AuditorService:
         self.foreign: set[tuple[object, ...]] = set()
         self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
         self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
-        self.own: set[tuple[bytes, int]] = set()  # own disputes that were heard of: job and number
+        self.own: dict[bytes, set[int]] = {}  # numbers of the own disputes that the events show, by job
+        self.closed: dict[bytes, int] = {}  # looks in a row that saw that there is nothing left to dispute in a job
         self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
         self.fresh: dict[bytes, None] = {}  # those of them with a new claim, which are looked at before the others
         self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
@@ -104,7 +105,11 @@ class AuditorService:
         return bool(wanted) and self.computation.ahead(engaged, now + (1 if engaged else 4) * (now - begin))
 
     def look(self) -> bool:
-        """New jobs that order this bundle, and idle ones that have a new claim."""
+        """What is heard of, each by itself: strangers may make more events than an endpoint returns at once."""
+        return run_duties([self.look_for_orders, self.look_for_claims, self.look_for_own])
+
+    def look_for_orders(self) -> bool:
+        """New jobs that order this bundle."""
         for event in self.game.events("JobCreated"):
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
             if job in self.auditors or told in self.foreign:
@@ -117,6 +122,10 @@ class AuditorService:
             self.auditors[job].refusal = self.refusal
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
             self.idle[job] = None
+        return False
+
+    def look_for_claims(self) -> bool:
+        """Jobs with a new claim."""
         for event in self.game.events("ClaimPosted"):
             job, claim = event.args["job"], (event.args["job"], event.args["runRoot"])
             if job in self.auditors:
@@ -126,13 +135,24 @@ class AuditorService:
                 if job in self.auditors and not self.auditors[job].engaged_in:
                     self.ended.pop(job, None)
                     self.fresh[job] = None
-        for event in self.game.events("Challenged"):
-            job, dispute = event.args["job"], (event.args["job"], event.args["dispute"])
-            if event.args["auditor"] == self.game.wallet.address and job in self.auditors and dispute not in self.own:
-                self.own.add(dispute)  # as long as it is not known, also from before this process began
-                self.auditors[job].engaged_in = True
-                self.idle.pop(job, None), self.fresh.pop(job, None)
         return False
+
+    def look_for_own(self) -> bool:
+        """Own disputes, also from before this process began: each counts as open until a look at its job says more."""
+        events = self.game.events("Challenged", auditor=self.game.wallet.address)
+        self.own = {}
+        for event in events:
+            self.own.setdefault(event.args["job"], set()).add(event.args["dispute"])
+        for job in filter(self._holds, self.own):
+            self.auditors[job].engaged_in = True
+            self.idle.pop(job, None), self.fresh.pop(job, None)
+        return False
+
+    def _holds(self, job: bytes) -> bool:
+        """Is there an own dispute that has not been seen to end? A state that lags behind the events ends none."""
+        auditor = self.auditors.get(job)
+        heard = self.own.get(job, set()) if self.closed.get(job, 0) < Retry.LOOKS else set()
+        return auditor is not None and not heard <= auditor.lost_or_won
 
     def play(self) -> bool:
         """What is due in each job. Where clocks of ours run, they come first, and the others have OTHERS times what
@@ -184,12 +204,17 @@ class AuditorService:
             self.behind.pop(job, None)
         if auditor.behind:
             self.behind.setdefault(job)
+        auditor.engaged_in |= self._holds(job)
         if not did and not auditor.engaged_in and job in self.auditors:
             self.idle[job] = None
+        if job in self.unclaimed and job in self.game.begun:  # the state lags behind the events, or the claim is undone
+            self.claims = {claim for claim in self.claims if claim[0] != job}
 
     def _round(self, job: bytes, auditor: Auditor) -> bool:
         state = auditor.look()
-        phase, duties = state.phase, [partial(auditor.step, state)]
+        phase, duties, closed = state.phase, [partial(auditor.step, state)], self.closed.pop(job, 0)
+        if phase in {Phase.EXPIRED, Phase.CONVICTED, *STANDING}:
+            self.closed[job] = closed + 1
         if phase is not Phase.NONE:
             self.gone.pop(job, None)
         self.game.ranges = None if auditor.engaged_in or phase is Phase.CONVICTED else self.RANGES
@@ -204,11 +229,11 @@ class AuditorService:
         if phase is Phase.NONE:  # a reorganisation, or a node that lags: an own dispute may be open all the same
             if time.monotonic() - self.gone.setdefault(job, time.monotonic()) >= self.GONE:
                 del self.auditors[job], self.retry[job], self.gone[job]
-                self.own = {dispute for dispute in self.own if dispute[0] != job}
             return False
         if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
             if foreign := self.computation.why_foreign(self.game, job, state):
                 self._note(job, True)
+                self.closed[job], auditor.engaged_in = closed + 1, False  # who has that run plays
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
             duties.insert(0, partial(self.compare, job, auditor, state))
         acted = run_duties(duties)

@@ -2,13 +2,16 @@
 
 In: a chain, an address. Out: logs in order, as they stand now. What is older than a settled block is read once: as long
 as the chain has that block, nothing before it changes. Nodes lag, also with their logs, so what was read long ago is
-read again, some ranges at a time: a move that is due does not wait for a scan of a whole chain.
+read again, some ranges at a time: a move that is due does not wait for a scan of a whole chain. Where that fails, what
+is known stands.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -20,6 +23,7 @@ from vgame.chain.connection import Chain, RefusedError, quantity
 from vgame.errors import ChainError, EndpointError, NotYet
 
 Topics = tuple[str | None, ...]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Past:
 
     end: int
     events: list[Any] = field(default_factory=list)
-    since: float = field(default_factory=lambda: time.monotonic())  # when the first of it was read
+    since: float = field(default_factory=lambda: time.monotonic())  # when it was looked at first
     used: float = 0.0  # when it was asked for
     again: Past | None = None  # what takes its place once all of it has been read
 
@@ -62,6 +66,7 @@ class Events:
     CHECKED = 64  # ranges between two looks whether the last block is there
     TRUSTED = 3_600  # seconds after which what was read is read again, or forgotten where nobody has asked for it since
     AGAIN = 16  # ranges of it at a time
+    LATER = 60  # seconds until that is tried again where it failed
 
     def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Any]) -> None:
         self.chain, self.address, self.decode = chain, address, decode
@@ -81,9 +86,11 @@ class Events:
             past.end = end
         if past.end <= settled:
             raise NotYet("events of long ago are still being read, some at a time")
+        young = [e for _, events in self._ranges(topics, past.end, newest) for e in events]
         if past.used - past.since >= self.TRUSTED:
-            past = self._renewed(topics, past, begin, newest)
-        return past.events + [e for _, events in self._ranges(topics, past.end, newest) for e in events]
+            with self._tried(past):
+                past = self._renewed(topics, past, begin, newest)
+        return past.events + young
 
     def find(self, topics: Topics, begin: int, place: Mapping[str, Any]) -> list[Any]:
         """What is said once, with such arguments, from the newest block backwards: what was said just now is found at
@@ -102,13 +109,23 @@ class Events:
                 return found
             empty.begin = before
         if empty.used - empty.since >= self.TRUSTED:  # logs may have lagged
-            again = self._backwards(topics, first, (empty.again or empty.end) - 1, place)
-            for found, empty.again in islice(again, self.AGAIN):
-                if found:
-                    return found
-            if not empty.again or empty.again <= first:
-                empty.since, empty.again = empty.used, 0
+            with self._tried(empty):
+                again = self._backwards(topics, first, (empty.again or empty.end) - 1, place)
+                for found, empty.again in islice(again, self.AGAIN):
+                    if found:
+                        return found
+                if not empty.again or empty.again <= first:
+                    empty.since, empty.again = empty.used, 0
         return []
+
+    @contextmanager
+    def _tried(self, known: Past | Empty) -> Iterator[None]:
+        """What is read again, though it may be refused by now: many endpoints keep no old logs, and requests fail."""
+        try:
+            yield
+        except ChainError as problem:
+            log.info("old events are not read again: %s", problem)
+            known.since = known.used - self.TRUSTED + self.LATER
 
     def _backwards(
         self, topics: Topics, first: int, last: int, place: Mapping[str, Any]
@@ -135,14 +152,14 @@ class Events:
             again.end = end
         if again.end < past.end:
             return past
-        self._past[topics], again.used = again, past.used
+        self._past[topics], again.since, again.used = again, past.used, past.used
         return again
 
     def _forget(self) -> None:
         self._past: dict[Topics, Past] = {}
         self._empty: dict[tuple[Any, ...], Empty] = {}
         self._settled: Block | None = None
-        self._start, self._swept = 0, time.monotonic()
+        self._start, self._swept, self._looked = 0, time.monotonic(), time.monotonic()
 
     def _look(self) -> int:
         """The newest block's number; what is remembered holds on the chain that it ends."""
@@ -150,10 +167,11 @@ class Events:
         if settled and not (newest.number >= settled.number and self._block(settled.number) == settled):
             self._forget()
             settled = None
-        if (old := time.monotonic() - self.TRUSTED) > self._swept:
+        before, self._looked = self._looked, time.monotonic()
+        if (old := before - self.TRUSTED) > self._swept:  # at the look before, for nobody asks during an outage
             self._past = {topics: past for topics, past in self._past.items() if past.used > old}
             self._empty = {key: empty for key, empty in self._empty.items() if empty.used > old}
-            self._swept = time.monotonic()
+            self._swept = before
         if newest.number - (settled.number if settled else 0) > self.range:
             self._block(newest.number)  # a number that was made up would have ranges asked for without end
             found = self._old(newest)

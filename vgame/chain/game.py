@@ -280,11 +280,15 @@ class Game:
         name: str | None = None,
         job: bytes | None = None,
         node: bytes | None = None,
+        auditor: str | None = None,
         **place: Any,
     ) -> list[Event]:
-        """Events in order: of one name, one job; of one node (Revealed, LeafOpened) the newest with such arguments."""
+        """Events in order: of one name, one job; of one node (Revealed, LeafOpened) the newest with such arguments; of
+        one auditor (Challenged)."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
+        if auditor is not None:
+            topics += [None, None, Web3.to_hex(bytes(12) + Web3.to_bytes(hexstr=auditor))]
         begin = self.begun.get(job, 0)
         if node is not None:  # it is opened once
             return self._events.find(tuple(topics), begin, place)

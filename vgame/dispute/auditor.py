@@ -8,12 +8,12 @@ from __future__ import annotations
 import hmac
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cached_property, partial
 
 from web3 import Web3
 
-from vgame.chain.records import CAUSES, Dispute, Job, Level, Phase, Status, Turn
+from vgame.chain.records import CAUSES, Dispute, Job, Level, Phase, Standing, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
@@ -39,6 +39,7 @@ class Auditor(Player):
     refusal: Callable[[Job], str] | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
     engaged_in = False  # has an open dispute, as far as the last look saw
+    lost_or_won: Set[int] = frozenset()  # own disputes of the claim that have ended, as that look saw
     hurried = False  # and one of its clocks has so little left that nothing else may be done
     pieces = math.inf  # posted pieces that may be executed in this look, which strangers can have posted
     behind = False  # one had to wait for that
@@ -75,7 +76,13 @@ class Auditor(Player):
 
     def look_for_own(self, job: Job) -> None:
         """Is an own dispute of this claim open, perhaps from before a restart?"""
-        self.engaged_in = job.phase is Phase.CLAIMED and bool(ClaimView(self, job).open_mine)
+        self.engaged_in = job.phase is Phase.CLAIMED and bool(self.open_of(ClaimView(self, job)))
+
+    def open_of(self, view: ClaimView) -> list[Standing]:
+        """Own disputes that have not ended; which others have."""
+        mine = view.open_mine
+        self.lost_or_won = {number for number, _ in view.mine} - {s.number for s in mine}
+        return mine
 
     # ---- what to dispute ----
 
@@ -170,7 +177,7 @@ class Auditor(Player):
     def play(self, view: ClaimView) -> bool:
         """Make the own move whose clock ends first; where none is due end disputes of others, of which one may
         convict."""
-        mine = view.open_mine
+        mine = self.open_of(view)
         self.engaged_in, self.hurried = bool(mine), not self.spare(view.job, mine)
         if not mine:
             return False
