@@ -12,7 +12,12 @@ import pytest
 sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("game", "twin"))
 
 from chains import anvil, is_installed
+from frauds import SETUP
+from providers import RANGE, Provider, pass_blocks
+from proxy import LyingProxy, served
 from scene import Scene, deployed, embedded_chain
+
+from vgame.chain.events import Events
 
 
 @pytest.fixture(
@@ -37,3 +42,26 @@ def node() -> Iterator[Scene]:
     """On anvil alone."""
     with anvil() as chain:
         yield deployed(chain)
+
+
+@pytest.fixture
+def provider(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    monkeypatch.setattr(Events, "RANGE", RANGE)
+    monkeypatch.setattr(Events, "MARGIN", 4)
+    monkeypatch.setattr(Events, "SETTLED", 5)
+    with served(LyingProxy, some_scene.chain.url) as (handler, url):
+        provider = Provider(some_scene, handler, url)
+        handler.lie = staticmethod(provider.answer)
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def born(some_scene: Scene) -> int:
+    """The block of the game's deployment, by the definition; two jobs and many blocks later."""
+    codes = (bytes(some_scene.chain.web3.eth.get_code(some_scene.address, n)) for n in range(10**6))
+    block = next(n for n, code in enumerate(codes) if code)
+    assert block > 2  # the parts come first
+    some_scene.post(SETUP)
+    pass_blocks(some_scene)
+    some_scene.post(SETUP)
+    return block

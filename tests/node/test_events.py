@@ -3,96 +3,20 @@ changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from frauds import SETUP
 from lying import LIE
-from proxy import LyingProxy, Request, served
-from scene import Play, Scene
+from providers import RANGE, Provider, Truth, pass_blocks, truth
+from proxy import Request
+from scene import Play
 from web3 import Web3
 
-from vgame.chain import events
-from vgame.chain.connection import Chain
 from vgame.chain.events import Events
-from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.commit.trees import reveal_depth
 from vgame.errors import NotYet, VgameError
-
-RANGE = 20
-Truth = Callable[[], Request]
-
-
-@dataclass
-class Provider:
-    """An endpoint with limits: `most` blocks per request; `code` says what it answers about old code."""
-
-    scene: Scene
-    handler: Any
-    url: str
-    most: int = 10**9
-    code: Any = None
-    asked: list[tuple[int, int]] = field(default_factory=list)
-
-    def answer(self, asked: Request, truth: Truth) -> Request:
-        match asked["method"]:
-            case "eth_getLogs":
-                first, last = (int(asked["params"][0][k], 16) for k in ("fromBlock", "toBlock"))
-                self.asked.append((first, last))
-                if last - first >= self.most:
-                    return {"error": {"code": -32005, "message": "block range is too large"}}
-            case "eth_getCode" if self.code is not None and asked["params"][1] != "latest":
-                return self.code
-        return truth()
-
-    def game(self) -> Game:
-        return Game(Chain(self.url), self.scene.address)
-
-    @property
-    def ranges(self) -> int:
-        """As many as the whole chain has, and one. Its length depends on the tests before."""
-        return int(self.scene.chain.web3.eth.block_number) // RANGE + 2
-
-    def jobs(self, game: Game) -> list[bytes]:
-        self.asked.clear()
-        return [e.args["job"] for e in game.events("JobCreated")]
-
-
-def pass_blocks(scene: Scene, count: int = 3 * RANGE) -> None:
-    for _ in range(count):
-        scene.chain.advance(1)
-
-
-@pytest.fixture
-def provider(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    monkeypatch.setattr(Events, "RANGE", RANGE)
-    monkeypatch.setattr(Events, "MARGIN", 4)
-    monkeypatch.setattr(Events, "SETTLED", 5)
-    with served(LyingProxy, some_scene.chain.url) as (handler, url):
-        provider = Provider(some_scene, handler, url)
-        handler.lie = staticmethod(provider.answer)
-        yield provider
-
-
-@pytest.fixture(scope="module")
-def born(some_scene: Scene) -> int:
-    """The block of the game's deployment, by the definition; two jobs and many blocks later."""
-    codes = (bytes(some_scene.chain.web3.eth.get_code(some_scene.address, n)) for n in range(10**6))
-    block = next(n for n, code in enumerate(codes) if code)
-    assert block > 2  # the parts come first
-    some_scene.post(SETUP)
-    pass_blocks(some_scene)
-    some_scene.post(SETUP)
-    return block
-
-
-def truth(provider: Provider) -> list[bytes]:
-    return [e.args["job"] for e in provider.scene.game().events("JobCreated")]
 
 
 def test_events_are_read_from_the_deployment_on_and_once(provider: Provider, born: int) -> None:
@@ -156,47 +80,6 @@ def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) == born
     assert found(bytes(32)) == [] and min(first for first, _ in provider.asked) > born + 2 * RANGE
     assert found(jobs[0]) == [jobs[0]]  # what was not found of another one hides nothing
-
-
-def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: int) -> None:
-    """Else who opens a node early had an auditor that begins late search for ever where every tenth request fails."""
-    game, honest = provider.game(), provider.answer
-    jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
-    left = [0]
-
-    def fails(asked: Request, truth: Truth) -> Request:
-        left[0] -= asked["method"] == "eth_getLogs"
-        away = asked["method"] == "eth_getLogs" and left[0] < 0
-        return {"error": {"code": -32000, "message": "away"}} if away else honest(asked, truth)
-
-    provider.handler.lie = staticmethod(fails)
-    looks, found = 0, []
-    while not found and looks <= provider.ranges:
-        looks, left[0], game._events.range = looks + 1, 3, RANGE
-        with suppress(VgameError):
-            found = game._events.find(topics, born, {"job": jobs[0]})
-    assert [e.args["job"] for e in found] == [jobs[0]] and looks > 1
-
-
-def test_what_was_not_found_is_looked_for_again(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs lag. Some ranges at a time, and the last block of a long search has to be there."""
-    honest, now = provider.answer, [0.0]
-    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Events, "AGAIN", 1)
-    game = provider.game()
-    jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
-    nothing = lambda asked, truth: {"result": []} if asked["method"] == "eth_getLogs" else honest(asked, truth)  # noqa: E731
-    provider.handler.lie = staticmethod(nothing)
-    assert game._events.find(topics, born, {"job": jobs[0]}) == []
-    provider.handler.lie = staticmethod(honest)
-    now[0] = Events.TRUSTED - 1.0
-    assert game._events.find(topics, born, {"job": jobs[0]}) == []
-    now[0] += 2.0
-    looks = 0
-    while not (found := game._events.find(topics, born, {"job": jobs[0]})):
-        looks += 1
-        assert looks <= provider.ranges
-    assert found[0].args["job"] == jobs[0] and looks >= 2
 
 
 def test_a_node_that_a_stranger_reveals_at_other_heights_is_found(provider: Provider) -> None:
@@ -282,76 +165,6 @@ def test_logs_that_lag_behind_are_found_later(provider: Provider, born: int) -> 
     assert game.events("JobCreated") == []
     provider.handler.lie = staticmethod(honest)
     assert provider.jobs(game) == truth(provider)
-
-
-def test_what_was_read_long_ago_is_read_again_in_small_parts(
-    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reading it all at once let a move wait for a scan of the whole chain, once an hour. What nobody asks for is
-    forgotten."""
-    honest, now = provider.answer, [0.0]
-    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Events, "AGAIN", 1)
-    game = provider.game()
-
-    def lags(asked: Request, truth: Truth) -> Request:
-        told = honest(asked, truth)
-        return told | {"result": []} if asked["method"] == "eth_getLogs" and provider.asked[-1][0] == born else told
-
-    provider.handler.lie = staticmethod(lags)
-    known = provider.jobs(game)  # without the jobs of the first range
-    game.events("ClaimPosted")
-    provider.handler.lie = staticmethod(honest)
-    everything = truth(provider)
-    assert len(known) < len(everything)
-    now[0] = Events.TRUSTED - 1.0
-    assert provider.jobs(game) == known
-    now[0] += 2.0
-    looks = 0
-    while (found := provider.jobs(game)) == known:
-        looks += 1
-        assert len(provider.asked) <= 4 and looks <= provider.ranges
-    assert found == everything and looks >= 2
-    game.events("ClaimPosted")
-    now[0] += Events.TRUSTED + 1.0  # an outage: nobody could ask
-    provider.jobs(game)
-    assert len(game._events._past) == 2
-    for _ in range(2):
-        now[0] += Events.TRUSTED + 1.0
-        provider.jobs(game)
-    assert len(game._events._past) == 1
-
-
-@pytest.mark.parametrize("name", ["read", "find"])
-def test_what_cannot_be_read_again_stands(
-    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """An hour after its start an auditor heard of nothing more where an endpoint keeps no old logs."""
-    honest, now = provider.answer, [0.0]
-    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    game, tried = provider.game(), [0]
-    known, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
-    assert game._events.find(topics, born, {"job": bytes(32)}) == []
-    bound = provider.scene.chain.web3.eth.block_number - 2 * RANGE
-
-    def pruned(asked: Request, truth: Truth) -> Request:
-        if asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < bound:
-            tried[0] += 1
-            return {"error": {"code": -32000, "message": "history of that block is not available"}}
-        return honest(asked, truth)
-
-    provider.handler.lie = staticmethod(pruned)
-    now[0] += Events.TRUSTED + 1.0
-    young = provider.scene.post(SETUP).id
-    if name == "read":
-        look = lambda: provider.jobs(game) == [*known, young]  # noqa: E731
-    else:
-        look = lambda: not game._events.find(topics, born, {"job": bytes(32)})  # noqa: E731
-    assert look() and tried[0]
-    tried[0] = 0
-    assert look() and not tried[0]
-    now[0] += Events.LATER
-    assert look() and tried[0]
 
 
 def test_a_reorganisation_behind_the_settled_block(provider: Provider, born: int) -> None:

@@ -3,7 +3,7 @@
 In: a chain, an address. Out: logs in order, as they stand now. What is older than a settled block is read once: as long
 as the chain has that block, nothing before it changes. Nodes lag, also with their logs, so what was read long ago is
 read again, some ranges at a time: a move that is due does not wait for a scan of a whole chain. Where that fails, what
-is known stands.
+is known stands; and many endpoints keep few old logs, so what is read at every look begins where the young blocks do.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Events:
     CHECKED = 64  # ranges between two looks whether the last block is there
     TRUSTED = 3_600  # seconds after which what was read is read again, or forgotten where nobody has asked for it since
     AGAIN = 16  # ranges of it at a time
-    LATER = 60  # seconds until that is tried again where it failed
+    LATER = 60  # seconds until that is tried again where it failed; and between two looks at what has become settled
 
     def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Any]) -> None:
         self.chain, self.address, self.decode = chain, address, decode
@@ -152,6 +152,9 @@ class Events:
             again.end = end
         if again.end < past.end:
             return past
+        found = {repr(event) for event in again.events}  # what was known is true: the settled block is there
+        again.events += [event for event in past.events if repr(event) not in found]
+        again.events.sort(key=lambda event: event.block)
         self._past[topics], again.since, again.used = again, past.used, past.used
         return again
 
@@ -159,7 +162,8 @@ class Events:
         self._past: dict[Topics, Past] = {}
         self._empty: dict[tuple[Any, ...], Empty] = {}
         self._settled: Block | None = None
-        self._start, self._swept, self._looked = 0, time.monotonic(), time.monotonic()
+        self._start = 0
+        self._swept = self._looked = self._aged = time.monotonic()
 
     def _look(self) -> int:
         """The newest block's number; what is remembered holds on the chain that it ends."""
@@ -172,7 +176,9 @@ class Events:
             self._past = {topics: past for topics, past in self._past.items() if past.used > old}
             self._empty = {key: empty for key, empty in self._empty.items() if empty.used > old}
             self._swept = before
-        if newest.number - (settled.number if settled else 0) > self.range:
+        young = self._looked - self._aged < self.LATER
+        if newest.number - (settled.number if settled else 0) > (self.range if young else self.MARGIN):
+            self._aged = self._looked
             self._block(newest.number)  # a number that was made up would have ranges asked for without end
             found = self._old(newest)
             if settled is None:

@@ -1,0 +1,172 @@
+"""What was read of old events is read again, some ranges at a time, and stands where that fails."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+from frauds import SETUP
+from providers import RANGE, Provider, Truth, pass_blocks, truth
+from proxy import Request
+from web3 import Web3
+
+from vgame.chain import events
+from vgame.chain.events import Events
+from vgame.errors import VgameError
+
+
+def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: int) -> None:
+    """Else who opens a node early had an auditor that begins late search for ever where every tenth request fails."""
+    game, honest = provider.game(), provider.answer
+    jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
+    left = [0]
+
+    def fails(asked: Request, truth: Truth) -> Request:
+        left[0] -= asked["method"] == "eth_getLogs"
+        away = asked["method"] == "eth_getLogs" and left[0] < 0
+        return {"error": {"code": -32000, "message": "away"}} if away else honest(asked, truth)
+
+    provider.handler.lie = staticmethod(fails)
+    looks, found = 0, []
+    while not found and looks <= provider.ranges:
+        looks, left[0], game._events.range = looks + 1, 3, RANGE
+        with suppress(VgameError):
+            found = game._events.find(topics, born, {"job": jobs[0]})
+    assert [e.args["job"] for e in found] == [jobs[0]] and looks > 1
+
+
+def test_what_was_not_found_is_looked_for_again(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs lag. Some ranges at a time, and the last block of a long search has to be there."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Events, "AGAIN", 1)
+    game = provider.game()
+    jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
+    nothing = lambda asked, truth: {"result": []} if asked["method"] == "eth_getLogs" else honest(asked, truth)  # noqa: E731
+    provider.handler.lie = staticmethod(nothing)
+    assert game._events.find(topics, born, {"job": jobs[0]}) == []
+    provider.handler.lie = staticmethod(honest)
+    now[0] = Events.TRUSTED - 1.0
+    assert game._events.find(topics, born, {"job": jobs[0]}) == []
+    now[0] += 2.0
+    looks = 0
+    while not (found := game._events.find(topics, born, {"job": jobs[0]})):
+        looks += 1
+        assert looks <= provider.ranges
+    assert found[0].args["job"] == jobs[0] and looks >= 2
+
+
+def test_what_was_read_long_ago_is_read_again_in_small_parts(
+    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it all at once let a move wait for a scan of the whole chain, once an hour. What nobody asks for is
+    forgotten."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Events, "AGAIN", 1)
+    game = provider.game()
+
+    def lags(asked: Request, truth: Truth) -> Request:
+        told = honest(asked, truth)
+        return told | {"result": []} if asked["method"] == "eth_getLogs" and provider.asked[-1][0] == born else told
+
+    provider.handler.lie = staticmethod(lags)
+    known = provider.jobs(game)  # without the jobs of the first range
+    game.events("ClaimPosted")
+    provider.handler.lie = staticmethod(honest)
+    everything = truth(provider)
+    assert len(known) < len(everything)
+    now[0] = Events.TRUSTED - 1.0
+    assert provider.jobs(game) == known
+    now[0] += 2.0
+    looks = 0
+    while (found := provider.jobs(game)) == known:
+        looks += 1
+        assert len(provider.asked) <= 4 and looks <= provider.ranges
+    assert found == everything and looks >= 2
+    game.events("ClaimPosted")
+    now[0] += Events.TRUSTED + 1.0  # an outage: nobody could ask
+    provider.jobs(game)
+    assert len(game._events._past) == 2
+    for _ in range(2):
+        now[0] += Events.TRUSTED + 1.0
+        provider.jobs(game)
+    assert len(game._events._past) == 1
+
+
+@pytest.mark.parametrize("name", ["read", "find"])
+def test_what_cannot_be_read_again_stands(
+    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An hour after its start an auditor heard of nothing more where an endpoint keeps no old logs."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    game, tried = provider.game(), [0]
+    known, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
+    assert game._events.find(topics, born, {"job": bytes(32)}) == []
+    bound = provider.scene.chain.web3.eth.block_number - 2 * RANGE
+
+    def pruned(asked: Request, truth: Truth) -> Request:
+        if asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < bound:
+            tried[0] += 1
+            return {"error": {"code": -32000, "message": "history of that block is not available"}}
+        return honest(asked, truth)
+
+    provider.handler.lie = staticmethod(pruned)
+    now[0] += Events.TRUSTED + 1.0
+    young = provider.scene.post(SETUP).id
+    if name == "read":
+        look = lambda: provider.jobs(game) == [*known, young]  # noqa: E731
+    else:
+        look = lambda: not game._events.find(topics, born, {"job": bytes(32)})  # noqa: E731
+    assert look() and tried[0]
+    tried[0] = 0
+    assert look() and not tried[0]
+    now[0] += Events.LATER
+    assert look() and tried[0]
+
+
+def test_what_is_not_shown_any_more_stands(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that answers without its old logs had an auditor forget what was posted, and lose two bonds."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    game = provider.game()
+    known = provider.jobs(game)
+    bound = provider.scene.chain.web3.eth.block_number
+
+    def pruned(asked: Request, truth: Truth) -> Request:
+        old = asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < bound - 2 * RANGE
+        return {"result": []} if old else honest(asked, truth)
+
+    provider.handler.lie = staticmethod(pruned)
+    for _ in range(3):
+        now[0] += Events.TRUSTED + 1.0
+        for _ in range(provider.ranges):
+            assert provider.jobs(game) == known
+
+
+def test_what_is_read_at_every_look_is_young(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was up to 10,000 blocks: an endpoint with fewer of them refused all, for good, and orders of strangers were
+    decoded again for a day."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Events, "RANGE", 10_000)
+    game = provider.game()
+    known = provider.jobs(game)
+
+    def pruned(asked: Request, truth: Truth) -> Request:
+        newest = provider.scene.chain.web3.eth.block_number
+        if asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < newest - 3 * RANGE:
+            return {"error": {"code": 4444, "message": "pruned history unavailable"}}
+        return honest(asked, truth)
+
+    now[0] += Events.LATER
+    assert provider.jobs(game) == known
+    provider.handler.lie = staticmethod(pruned)
+    for _ in range(6):
+        pass_blocks(provider.scene, RANGE)
+        now[0] += Events.LATER
+        assert provider.jobs(game) == known
+    young = provider.scene.post(SETUP).id
+    assert provider.jobs(game) == [*known, young] and len(provider.asked) <= 2
