@@ -13,7 +13,7 @@ from web3 import Web3
 
 from vgame.chain import events
 from vgame.chain.events import Events
-from vgame.errors import VgameError
+from vgame.errors import EndpointError, VgameError
 
 
 def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: int) -> None:
@@ -170,3 +170,20 @@ def test_what_is_read_at_every_look_is_young(provider: Provider, born: int, monk
         assert provider.jobs(game) == known
     young = provider.scene.post(SETUP).id
     assert provider.jobs(game) == [*known, young] and len(provider.asked) <= 2
+
+
+def test_a_newest_block_that_lags_makes_nothing_forgotten(provider: Provider, born: int) -> None:
+    """Else one answer of a node that is a quarter of an hour behind costs a scan of the whole chain."""
+    honest, game = provider.answer, provider.game()
+    known = provider.jobs(game)
+    old = provider.scene.chain.web3.provider.make_request("eth_getBlockByNumber", [hex(born + 1), False])["result"]
+
+    def lags(asked: Request, truth: Truth) -> Request:
+        latest = asked["method"] == "eth_getBlockByNumber" and asked["params"][0] == "latest"
+        return truth() | {"result": old} if latest else honest(asked, truth)
+
+    provider.handler.lie = staticmethod(lags)
+    with pytest.raises(EndpointError, match=f"shows block {born + 1} as the newest.*it lags"):
+        provider.jobs(game)
+    provider.handler.lie = staticmethod(honest)
+    assert provider.jobs(game) == known and len(provider.asked) <= 2

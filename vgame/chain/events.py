@@ -168,7 +168,12 @@ class Events:
     def _look(self) -> int:
         """The newest block's number; what is remembered holds on the chain that it ends."""
         newest, settled = self._block("latest"), self._settled
-        if settled and not (newest.number >= settled.number and self._block(settled.number) == settled):
+        if settled and newest.number < settled.number:
+            raise EndpointError(
+                f"{self.chain.url} shows block {newest.number} as the newest, but showed block {settled.number} before, "
+                "which was old by then: it lags; use another endpoint if this goes on"
+            )
+        if settled and self._block(settled.number) != settled:
             self._forget()
             settled = None
         before, self._looked = self._looked, time.monotonic()
