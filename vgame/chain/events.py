@@ -170,7 +170,7 @@ class Events:
         newest, settled = self._block("latest"), self._settled
         if settled and newest.number < settled.number:
             raise EndpointError(
-                f"{self.chain.url} shows block {newest.number} as the newest, but showed block {settled.number} before, "
+                f"{self.chain.url} shows block {newest.number} as the newest, but has shown block {settled.number}, "
                 "which was old by then: it lags; use another endpoint if this goes on"
             )
         if settled and self._block(settled.number) != settled:
