@@ -346,14 +346,11 @@ class RevmGame(Game):
         self,
         name: str | None = None,
         job: bytes | None = None,
-        node: bytes | None = None,
-        auditor: str | None = None,
         **place: Any,
     ) -> list[Event]:
         logs = self.chain.node.logs_of(self.address, name and topic(name))
-        found = (e for e in map(decode_log, logs) if job in (None, e.args.get("job")))
-        found = (e for e in found if auditor in (None, e.args.get("auditor")))
-        return [e for e in found if node in (None, e.args.get("node")) and place.items() <= e.args.items()]
+        place |= {} if job is None else {"job": job}
+        return [e for e in map(decode_log, logs) if place.items() <= e.args.items()]
 
 
 class PayeeGame(RevmGame):

@@ -24,7 +24,7 @@ CASES: dict[str, Case] = {
 }
 
 
-#: Layers that differ little from others.
+#: Layers that differ little from others; each has to be a case, or `of_many` says so.
 AGAIN = {
     "attention",
     "attention by hand",

@@ -181,8 +181,8 @@ class Events:
             self._past = {topics: past for topics, past in self._past.items() if past.used > old}
             self._empty = {key: empty for key, empty in self._empty.items() if empty.used > old}
             self._swept = before
-        young = self._looked - self._aged < self.LATER
-        if newest.number - (settled.number if settled else 0) > (self.range if young else self.MARGIN):
+        least = self.range if self._looked - self._aged < self.LATER else self.MARGIN
+        if newest.number - (settled.number if settled else 0) > least:
             self._aged = self._looked
             self._block(newest.number)  # a number that was made up would have ranges asked for without end
             found = self._old(newest)
