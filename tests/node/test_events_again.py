@@ -12,7 +12,7 @@ from proxy import Request
 from web3 import Web3
 
 from vgame.chain import events
-from vgame.chain.events import Events
+from vgame.chain.events import Block, Events
 from vgame.errors import EndpointError, VgameError
 
 
@@ -172,9 +172,14 @@ def test_what_is_read_at_every_look_is_young(provider: Provider, born: int, monk
     assert provider.jobs(game) == [*known, young] and len(provider.asked) <= 2
 
 
-def test_a_newest_block_that_lags_makes_nothing_forgotten(provider: Provider, born: int) -> None:
-    """Else one answer of a node that is a quarter of an hour behind costs a scan of the whole chain."""
-    honest, game = provider.answer, provider.game()
+def test_a_newest_block_that_lags_makes_nothing_forgotten(
+    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one answer of a node that is a quarter of an hour behind costs a scan of the whole chain. If it goes on, the
+    settled block was none: one look at another chain made an auditor deaf for good."""
+    honest, now = provider.answer, [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    game = provider.game()
     known = provider.jobs(game)
     old = provider.scene.chain.web3.provider.make_request("eth_getBlockByNumber", [hex(born + 1), False])["result"]
 
@@ -187,3 +192,10 @@ def test_a_newest_block_that_lags_makes_nothing_forgotten(provider: Provider, bo
         provider.jobs(game)
     provider.handler.lie = staticmethod(honest)
     assert provider.jobs(game) == known and len(provider.asked) <= 2
+    game._events._settled = Block(10**6, bytes(32), 0)
+    for passed in (0.0, Events.LATER / 2, Events.LATER / 2 - 1):
+        now[0] += passed
+        with pytest.raises(EndpointError, match="it lags"):
+            provider.jobs(game)
+    now[0] += 1.0
+    assert provider.jobs(game) == known

@@ -66,7 +66,8 @@ class Events:
     CHECKED = 64  # ranges between two looks whether the last block is there
     TRUSTED = 3_600  # seconds after which what was read is read again, or forgotten where nobody has asked for it since
     AGAIN = 16  # ranges of it at a time
-    LATER = 60  # seconds until that is tried again where it failed; and between two looks at what has become settled
+    LATER = 60  # seconds until that is tried again where it failed, between two looks at what has become settled, and
+    # for which a newest block that is older than a settled one is one that lags
 
     def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Any]) -> None:
         self.chain, self.address, self.decode = chain, address, decode
@@ -162,18 +163,20 @@ class Events:
         self._past: dict[Topics, Past] = {}
         self._empty: dict[tuple[Any, ...], Empty] = {}
         self._settled: Block | None = None
-        self._start = 0
+        self._start, self._lags = 0, None
         self._swept = self._looked = self._aged = time.monotonic()
 
     def _look(self) -> int:
         """The newest block's number; what is remembered holds on the chain that it ends."""
         newest, settled = self._block("latest"), self._settled
-        if settled and newest.number < settled.number:
+        lags = settled is not None and newest.number < settled.number
+        self._lags = (time.monotonic() if self._lags is None else self._lags) if lags else None
+        if settled and self._lags is not None and time.monotonic() - self._lags < self.LATER:
             raise EndpointError(
                 f"{self.chain.url} shows block {newest.number} as the newest, but has shown block {settled.number}, "
                 "which was old by then: it lags; use another endpoint if this goes on"
             )
-        if settled and self._block(settled.number) != settled:
+        if settled and (lags or self._block(settled.number) != settled):
             self._forget()
             settled = None
         before, self._looked = self._looked, time.monotonic()
