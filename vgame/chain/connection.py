@@ -161,7 +161,11 @@ class Chain:
 
     def now(self) -> int:
         """Timestamp of the newest block."""
-        return self.ask(lambda: quantity(self.web3.eth.get_block("latest")["timestamp"]))
+        return self.time_of("latest")
+
+    def time_of(self, block: int | str) -> int:
+        """Timestamp of a block."""
+        return self.ask(lambda: quantity(self.web3.eth.get_block(block)["timestamp"]))
 
     def pause(self, seconds: float) -> None:
         """Until there is a block that was not there at the last pause, or so many seconds: what a round of duties sees

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,36 +79,46 @@ class Seller:
             )
         return offer
 
-    def move(self, game: Game, job: Job, attempt: Attempt) -> bool:
-        """The next move, if one is due."""
+    def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
+        """The moves that may be due, those first whose time ends first. One that fails or waits stops no other."""
         if job.phase is Phase.REVEALED:
-            over = game.chain.now() > job.since + job.spec.complaint_window
-            return over and attempt("closeDelivery", self.job)
-        offer = self.committed(game)
-        for tensor, chunk, price in open_requests(game, self.job):
-            if game.chain.fees()[0] > price:
-                return self._defer(game, job, tensor, chunk, attempt)
-            sealed = SealedFolder(self.public, self.shape)
-            return attempt("answer", self.job, astuple(offer), tensor, chunk, *sealed.answer(tensor, chunk))
-        if not self._key_is_due(game, job):
-            return False
-        return attempt("revealKey", self.job, astuple(offer), self.key())
+            return [partial(self._close, game, job, attempt)]
+        offer, base = self.committed(game), game.chain.fees()[0]
+        requests = [
+            partial(self._defer, game, job, tensor, chunk, attempt)
+            if base > price
+            else partial(self._answer, offer, tensor, chunk, attempt)
+            for tensor, chunk, price in open_requests(game, self.job)
+        ]
+        return [*requests, partial(self._reveal, game, job, offer, attempt)]
+
+    def _close(self, game: Game, job: Job, attempt: Attempt) -> bool:
+        over = game.chain.now() > job.since + job.spec.complaint_window
+        return over and attempt("closeDelivery", self.job)
+
+    def _answer(self, offer: Offer, tensor: int, chunk: int, attempt: Attempt) -> bool:
+        sealed = SealedFolder(self.public, self.shape)
+        return attempt("answer", self.job, astuple(offer), tensor, chunk, *sealed.answer(tensor, chunk))
+
+    def _defer(self, game: Game, job: Job, tensor: int, chunk: int, attempt: Attempt) -> bool:
+        """Above the price of a request its time is begun anew when half of it is over."""
+        since = game.request_since(self.job, tensor, chunk)
+        over = game.chain.now() > since + job.spec.key_window // 2
+        return over and attempt("defer", self.job, tensor, chunk)
+
+    def _reveal(self, game: Game, job: Job, offer: Offer, attempt: Attempt) -> bool:
+        return self._key_is_due(game, job) and attempt("revealKey", self.job, astuple(offer), self.key())
 
     def _key_is_due(self, game: Game, job: Job) -> bool:
         """Not before the client's word, or its silence, is final: a key cannot be taken back."""
         exchange, final = game.exchange(self.job), game.chain.final_time(job.spec.key_window // 2)
         return not exchange.open and (exchange.until <= final if exchange.confirmed else exchange.until < final)
 
-    def _defer(self, game: Game, job: Job, tensor: int, chunk: int, attempt: Attempt) -> bool:
-        """Above the price of a request its time is begun anew when half of it is over."""
-        since = game.request_since(self.job, tensor, chunk)
-        if game.chain.now() <= since + job.spec.key_window // 2:
-            return False
-        return attempt("defer", self.job, tensor, chunk)
-
 
 def open_requests(game: Game, job: bytes) -> list[tuple[int, int, int]]:
-    """(tensor, chunk, price) of the requests that are not answered, oldest first."""
+    """(tensor, chunk, price) of the requests that are not answered; first the one whose time began first."""
     answered = {(e.args["tensor"], e.args["chunk"]) for e in game.events("Answered", job)}
-    asked = [e.args for e in game.events("Requested", job)]
-    return [(a["tensor"], a["chunk"], a["price"]) for a in asked if (a["tensor"], a["chunk"]) not in answered]
+    began = {(e.args["tensor"], e.args["chunk"]): e.block for e in game.events("Deferred", job)}
+    asked = [e for e in game.events("Requested", job) if (e.args["tensor"], e.args["chunk"]) not in answered]
+    asked.sort(key=lambda e: began.get((e.args["tensor"], e.args["chunk"]), e.block))
+    return [(e.args["tensor"], e.args["chunk"], e.args["price"]) for e in asked]

@@ -8,6 +8,7 @@ With a copy of the trainer's delivery folder (key and ciphertext) it also answer
 from __future__ import annotations
 
 from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase
+from vgame.dispute.player import one_of
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, Over
 
@@ -23,7 +24,7 @@ class Delegate(Trainer):
         if job.phase is Phase.EXPIRED:
             raise Over(f"job {self.id.hex()[:16]} expired before it had a claim: there is nothing to defend")
         if job.phase in IN_DELIVERY and self.seller:
-            return self.seller.move(self.game, job, self.attempt)
+            return one_of(self.seller.duties(self.game, job, self.attempt))
         if job.phase is not Phase.CLAIMED:
             return False
         self.check_delegate(job)

@@ -21,8 +21,10 @@ HARMLESS = frozenset(
         "DisputeClosed",
         "NoneExpired",
         "NotExpired",
+        "NotRequested",
         "NotYourTurn",
         "NothingToWithdraw",
+        "PriceHolds",
         "WrongLevel",
         "WrongPhase",
     }

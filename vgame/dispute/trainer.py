@@ -101,7 +101,7 @@ class Trainer(Player):
             case Phase.CLAIMED:
                 return self.refill() or self.defend(job) or self.finish(job)
             case Phase.DELIVERING | Phase.REVEALED if self.seller:
-                return self.seller.move(self.game, job, self.attempt)
+                return one_of(self.seller.duties(self.game, job, self.attempt))
         return self.withdraw()
 
     def finish(self, job: Job) -> bool:

@@ -1,0 +1,187 @@
+"""Requests whose price the base fee has passed: they wait, and nothing else waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from exchange import DELIVERY, KEY_WINDOW
+from scene import Scene, fast_scene
+from test_delivery_agents import Sides
+
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
+from vgame.errors import DeliveryError
+
+GWEI = 10**9
+FLOOR = 16 * GWEI
+Ask = Callable[[int, int, int], None]
+
+
+@pytest.fixture(scope="module")
+def deployed_scene() -> Scene:
+    """A game whose delivery sees a base fee."""
+    scene = fast_scene()
+    scene.chain.node.show_base_fee(scene.game()._call("delivery"))
+    return scene
+
+
+@pytest.fixture
+def fee(scene: Scene) -> Iterator[Callable[[int], None]]:
+    """Sets the base fee, which the newest block shows."""
+    node = scene.chain.node
+
+    def set_fee(price: int) -> None:
+        node.base_fee = scene.ghost.shown = price
+        node.blocks[-1] = node.blocks[-1] | {"baseFeePerGas": hex(price)}
+
+    make = node._block
+    node._block = lambda *args: make(*args) | {"baseFeePerGas": hex(node.base_fee)}
+    set_fee(FLOOR)
+    yield set_fee
+    del node._block
+    set_fee(0)
+
+
+@pytest.fixture
+def sides(scene: Scene, fee: object, tmp_path: Path) -> Sides:
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    return sides
+
+
+@pytest.fixture
+def ask(sides: Sides) -> Ask:
+    """A request of the client's at a price."""
+    client, job = sides.play.client, sides.play.id
+
+    def ask(tensor: int, chunk: int, price: int) -> None:
+        cost = price * client.answer_gas(job, DELIVERY.program.states[tensor].elements, chunk)
+        record = DELIVERY.honest.source_record(tensor).as_tuple()
+        client.send("request", job, tensor, chunk, price, record, value=cost)
+
+    return ask
+
+
+def sent(sides: Sides) -> list[tuple[str, int, int]]:
+    events = sides.game.events(job=sides.play.id)
+    return [(e.name, e.args["tensor"], e.args["chunk"]) for e in events if e.name in ("Answered", "Deferred")]
+
+
+def look_through(sides: Sides, seconds: int) -> None:
+    """The trainer looks every 30 seconds."""
+    for _ in range(seconds // 30):
+        while sides.trainer.step():
+            pass
+        sides.play.advance(30)
+
+
+def test_a_request_below_the_base_fee_does_not_hold_up_the_next(sides: Sides, ask: Ask, fee) -> None:
+    ask(1, 0, FLOOR)
+    fee(FLOOR * 21 // 20)
+    ask(1, 1, 4 * FLOOR)
+    assert sides.trainer.step()
+    assert sent(sides) == [("Answered", 1, 1)]
+    look_through(sides, 2 * KEY_WINDOW)
+    assert sent(sides)[1:] == [("Deferred", 1, 0)] * 3  # once in half of a key window
+    fee(FLOOR)
+    sides.until(Phase.FINAL)
+    assert sides.game.credits(sides.trainer.address) > DELIVERY.spec.reward + DELIVERY.spec.trainer_bond
+
+
+def test_an_answer_that_fails_does_not_hold_up_the_next(sides: Sides, ask: Ask, fee) -> None:
+    """Whatever the cause."""
+    ask(1, 0, FLOOR)
+    ask(2, 0, FLOOR)
+    attempt = sides.trainer.attempt
+
+    def failing(name: str, *args: object, value: int = 0) -> bool:
+        if name == "answer" and args[2:4] == (1, 0):
+            raise DeliveryError("cannot be answered")
+        return attempt(name, *args, value=value)
+
+    sides.trainer.attempt = failing
+    assert sides.trainer.step() and sent(sides) == [("Answered", 2, 0)]
+    with pytest.raises(DeliveryError, match="cannot be answered"):
+        sides.trainer.step()
+    sides.trainer.attempt = attempt
+    sides.until(Phase.FINAL)
+
+
+def test_who_was_deferred_waits_behind_older_requests(sides: Sides, ask: Ask, fee) -> None:
+    """The time of a request begins anew when it is deferred."""
+    ask(1, 0, FLOOR)
+    fee(FLOOR + 1)
+    sides.play.advance(KEY_WINDOW // 4)
+    ask(1, 1, FLOOR + 1)
+    fee(FLOOR + 2)
+    sides.play.advance(KEY_WINDOW // 4 + 10)
+    assert sides.trainer.step() and sent(sides) == [("Deferred", 1, 0)]
+    fee(FLOOR)
+    while sides.trainer.step():
+        pass
+    assert sent(sides)[1:] == [("Answered", 1, 1), ("Answered", 1, 0)]
+
+
+def test_many_requests_below_the_base_fee_beside_one_that_holds(sides: Sides, ask: Ask, fee) -> None:
+    for chunk in range(3):
+        ask(1, chunk, FLOOR)
+    ask(2, 0, FLOOR)
+    fee(FLOOR + 1)
+    ask(0, 0, FLOOR + 1)
+    assert sides.trainer.step() and sent(sides) == [("Answered", 0, 0)]
+    look_through(sides, KEY_WINDOW)
+    assert sides.play.phase is Phase.DELIVERING
+    assert sorted(sent(sides)[1:]) == [("Deferred", 1, 0), ("Deferred", 1, 1), ("Deferred", 1, 2), ("Deferred", 2, 0)]
+
+
+@pytest.mark.parametrize("simulated", [0, None], ids=["without base fee", "with base fee"])
+def test_a_node_simulates_defer_as_it_likes(sides: Sides, ask: Ask, fee, simulated: int | None) -> None:
+    """Nodes execute calls with a base fee of 0, where `defer` reverts; others with the block's, where it can be made
+    twice."""
+    node, scene = sides.play.scene.chain.node, sides.play.scene
+    ask(1, 0, FLOOR)
+    fee(FLOOR + 1)
+    call = node.call
+
+    def simulate(tx: dict, block: str = "latest") -> str:
+        real = node.base_fee
+        node.base_fee = real if simulated is None else simulated
+        try:
+            return call(tx, block)
+        finally:
+            node.base_fee = real
+
+    node.call = simulate
+    node.methods["eth_call"] = simulate
+    try:
+        sides.trainer.game = Game(scene.chain, scene.address, sides.game.wallet)
+        sides.play.advance(KEY_WINDOW // 2 + 1)
+        assert sides.trainer.step() and sent(sides) == [("Deferred", 1, 0)]
+        assert not sides.trainer.step()
+    finally:
+        del node.call
+        node.methods["eth_call"] = node.call
+    receipt = next(reversed(node.receipts.values()))
+    assert int(receipt["gasUsed"], 16) < 60_000
+
+
+def test_a_base_fee_that_falls_under_a_deferral_is_no_error(sides: Sides, ask: Ask, fee) -> None:
+    """The price holds again in the block of the call: the request is answered."""
+    node, scene = sides.play.scene.chain.node, sides.play.scene
+    ask(1, 0, FLOOR)
+    fee(FLOOR + 1)
+    sides.play.advance(KEY_WINDOW // 2 + 1)
+    game = Game(scene.chain, scene.address, sides.game.wallet)
+    sides.trainer.game, send = game, game.wallet.send
+
+    def falls(*args, **options):
+        fee(FLOOR)
+        return send(*args, **options)
+
+    game.wallet.send = falls
+    assert not sides.trainer.step() and not sent(sides)
+    game.wallet.send = send
+    assert sides.trainer.step() and sent(sides) == [("Answered", 1, 0)]
+    assert node.base_fee == FLOOR
