@@ -86,7 +86,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.work) as name:
         work = Path(name)
         run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", work, ROOT], work)
-        (wheel,) = work.glob("vgame-*.whl")
+        (wheel,) = work.glob("verified_training-*.whl")
         found = {}
         for i, torch in enumerate(options.torch):
             print(f"torch {torch}", flush=True)

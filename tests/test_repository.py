@@ -7,6 +7,7 @@ import ast
 import itertools
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,64 @@ def test_each_part_of_an_interface_says_what_it_is() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+NAMES = re.compile(r"(vgame|verified[-_.]training)(\[[^\]]*\])?([=<>!~].*)?", re.IGNORECASE)
+BETWEEN = r"(?:[ \t\"',#\\]|\n(?!\s*\n))+"  # words of a command, also in a list or over two lines of prose
+INSTALLS = re.compile(
+    rf"\b(?:(?:pip3?|pipx|uv tool|conda){BETWEEN}install|uv add|uvx|poetry add|pipx run)\b"
+    rf"((?:{BETWEEN}[\w.{{}}\[\]=<>!~@:/+-]+)+)"
+)
+EXTRA_OF_ANOTHER = re.compile(r"\bvgame\[\{?\w")
+
+
+def installed_by_name(text: str) -> list[str]:
+    """Commands that ask a package index for this project, and extras of the name `vgame`, which is a stranger's."""
+    commands = [" ".join(found.group(0).split()) for found in INSTALLS.finditer(text) if _by_name(found.group(1))]
+    return commands + EXTRA_OF_ANOTHER.findall(text)
+
+
+def _by_name(words: str) -> bool:
+    called = [word.strip(".") for word in re.split(BETWEEN, words)]
+    return any(
+        NAMES.fullmatch(word) and after != "@" for word, after in itertools.zip_longest(called, called[1:])
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install vgame", "`pip install\n'vgame[chain]'`", "pip install -U torch vgame==0.1.10", "uv add vgame",
+        "python -m pip install -q verified-training", 'RUN pip install "Verified_Training[watch]>=0.1"',
+        "extra `vgame[data]`", "pip install 'vgame[{extra}]'", "pip install --index-url URL vgame",
+        "RUN pip install torch \\\n    && pip install \\\n    vgame",
+        '["-m", "pip", "install", "-q", "vgame"]',
+    ],
+)  # fmt: skip
+def test_a_command_that_asks_an_index_is_found(text: str) -> None:
+    assert installed_by_name(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install -e .", "pip install -e '.[chain]'", "in the clone of vgame: pip install '.[watch]'",
+        "pip install 'verified-training[chain] @ git+URL'", "install -d -o vgame /data",
+    ],
+)  # fmt: skip
+def test_a_command_that_installs_from_the_repository_is_none(text: str) -> None:
+    assert not installed_by_name(text)
+
+
+def test_no_tracked_file_installs_by_name() -> None:
+    """The distribution is not published, and `vgame` on the package index is a stranger's."""
+    read = [p for p in tracked() if p.name not in (Path(__file__).name, "package-lock.json") and p.suffix != ".png"]
+    hits = {p.relative_to(ROOT).as_posix(): installed_by_name(p.read_text(errors="ignore")) for p in read}
+    assert {name: found for name, found in hits.items() if found} == {}
+
+
+def test_the_distribution_has_a_name_of_its_own() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    own = [w for words in project["optional-dependencies"].values() for w in words if NAMES.fullmatch(w)]
+    assert project["name"] == "verified-training" and list(project["scripts"]) == ["vgame"]
+    assert own and all(word.startswith("verified-training[") for word in own)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from vgame.tasks.packing import packed
     from vgame.tasks.task import Evaluation, Task
 
+__version__ = "0.1.0"  # what pyproject.toml reads
+
 _PLACES = {
     "vgame.api": (
         "AuditResult", "Job", "Run", "audit", "locate", "prepare", "train",
@@ -115,10 +117,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("vgame")
     if name == "augment":
         return import_module("vgame.augment")
     if name not in _MODULE_OF:

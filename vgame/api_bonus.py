@@ -1,5 +1,5 @@
-"""A bonus by accuracy, in Python: an escrow beside a game. Re-exported by `vgame`; needs `pip install
-'vgame[chain]'`."""
+"""A bonus by accuracy, in Python: an escrow beside a game. Re-exported by `vgame`; needs the extra
+`chain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python API on a chain: a game, orders, agents. Re-exported by `vgame`; needs `pip install 'vgame[chain]'`.
+"""The Python API on a chain: a game, orders, agents. Re-exported by `vgame`; needs the extra `chain`.
 
 What agents have to say goes to the logger `vgame`; amounts are in wei, times in seconds.
 """

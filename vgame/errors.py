@@ -32,13 +32,18 @@ EXTRAS = {
 }
 
 
+def how_to_install(extra: str) -> str:
+    """From the repository: the distribution is on no package index."""
+    return f"in the clone of vgame, pip install -e '.[{extra}]'"
+
+
 class MissingPackage(VgameError, ImportError):
     """A package that only a part of vgame needs is not installed; `extra` installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
         super().__init__(
-            f"the package {package} is not installed; this part of vgame needs it: pip install 'vgame[{extra}]'"
+            f"the package {package} is not installed; this part of vgame needs it: {how_to_install(extra)}"
         )
 
 

@@ -1,5 +1,5 @@
-"""A real browser before the page. Needs the packages of `vgame[watch]`, Playwright, and a chromium; skipped, and said
-so, without them."""
+"""A real browser before the page. Needs the extra `watch`, Playwright, and a chromium; skipped, and said so, without
+them."""
 
 from __future__ import annotations
 

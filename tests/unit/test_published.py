@@ -23,7 +23,7 @@ from vgame.program.program import TensorLabel
 from vgame.runs import published, source
 from vgame.runs.published import open_published
 
-pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'vgame[remote]'")
+pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install -e '.[remote]'")
 
 STATE = "states/0000000012.safetensors"  # of checkpoint 3
 

@@ -62,7 +62,7 @@ def test_a_host_that_is_gone_is_named(hosts, bundle, tmp_path):
 
 def test_ray_on_two_hosts(hosts, bundle, tmp_path):
     """Parts of an audit run on the other host; the run comes to it over HTTP."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'vgame[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     vgame.train(bundle, tmp_path / "run")
     first, second = hosts
     token = ["RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN={'5a' * 32}"]

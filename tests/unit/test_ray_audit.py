@@ -22,7 +22,7 @@ import vgame
 from vgame.runs import worker
 
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # read when Ray is imported
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'vgame[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
 from vgame.runs import ray_workers  # noqa: E402
 
 SERVES = """

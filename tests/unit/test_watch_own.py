@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("starlette", reason="the page is not tested: pip install 'vgame[watch]'")
+pytest.importorskip("starlette", reason="the page is not tested: pip install -e '.[watch]'")
 
 import vgame
 from vgame.errors import VgameError

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette", reason="the page's server is not tested: pip install 'vgame[watch]'")
+pytest.importorskip("starlette", reason="the page's server is not tested: pip install -e '.[watch]'")
 
 from vgame.errors import ChainError, VgameError
 from vgame.watch.differences import apply

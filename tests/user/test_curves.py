@@ -84,7 +84,7 @@ def test_without_the_package_nothing_is_trained(tmp_path: Path, monkeypatch: pyt
     vgame.prepare(job(2)).save(tmp_path / "bundle")
     arguments = ["train", str(tmp_path / "bundle"), "--out", str(tmp_path / "run"), "--tensorboard", str(tmp_path)]
     done = CliRunner().invoke(app, arguments)
-    assert isinstance(done.exception, vgame.MissingPackage) and "vgame[tensorboard]" in str(done.exception)
+    assert isinstance(done.exception, vgame.MissingPackage) and "[tensorboard]" in str(done.exception)
     assert not (tmp_path / "run").exists()
 
 

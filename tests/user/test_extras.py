@@ -1,4 +1,4 @@
-"""What works without the packages of `vgame[chain]` and `vgame[demo]`, and what is said where they are needed."""
+"""What works without the packages of the extras `chain` and `demo`, and what is said where they are needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+import vgame
 from vgame.errors import MissingPackage
+from vgame.system.version import sources
 from vgame.tasks import digits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +59,7 @@ def test_training_and_auditing_need_neither_a_chain_nor_the_demo(tmp_path: Path)
     done = child(TRAINS, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].endswith(
-        "is not installed; this part of vgame needs it: pip install 'vgame[chain]'"
+        "is not installed; this part of vgame needs it: in the clone of vgame, pip install -e '.[chain]'"
     )
 
 
@@ -65,13 +67,18 @@ def test_a_command_says_what_to_install(tmp_path: Path) -> None:
     for words, extra in ((["chain"], "chain"), (["demo"], "chain")):
         done = child(COMMAND.format(words), tmp_path)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-        assert f"pip install 'vgame[{extra}]'" in done.stderr, done.stderr
+        assert f"pip install -e '.[{extra}]'" in done.stderr, done.stderr
+
+
+def test_the_version_is_that_of_these_sources(tmp_path: Path) -> None:
+    done = child(COMMAND.format(["--version"]), tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"vgame {vgame.__version__} ({sources()[-9:-1]})\n"), done.stderr
 
 
 def test_digits_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec in (None, SimpleNamespace(submodule_search_locations=["nowhere"])):
         monkeypatch.setattr(digits, "find_spec", lambda name, spec=spec: spec)
-        with pytest.raises(MissingPackage, match=r"pip install 'vgame\[demo\]'"):
+        with pytest.raises(MissingPackage, match=r"pip install -e '\.\[demo\]'"):
             digits.images()
 
 

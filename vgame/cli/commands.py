@@ -42,6 +42,21 @@ INTERRUPTED = 130  # what typer makes of Ctrl-C
 UsageError = typer.BadParameter.__bases__[0]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from vgame.system.version import sources
+
+        print(f"vgame {sources()}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_version)] = False,
+) -> None:
+    """Options of `vgame` itself."""
+
+
 @app.command()
 def doctor(device: DeviceName = "default", json: Json = False) -> None:
     """What this device can do, and what would break bits."""

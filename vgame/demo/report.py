@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vgame import __version__
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.watch.differences import State, shown
 from vgame.watch.static import write_page
@@ -103,7 +104,7 @@ def _facts(result: Result) -> list[list[str]]:
             ]
         )
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    facts.append(["Made", f"{when}, vgame {version('vgame')}, torch {version('torch')}, {result.seconds:.0f} seconds"])
+    facts.append(["Made", f"{when}, vgame {__version__}, torch {version('torch')}, {result.seconds:.0f} seconds"])
     return facts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vgame.errors import EXTRAS, STOPPED, JobFileError, VgameError
+from vgame.errors import EXTRAS, STOPPED, JobFileError, VgameError, how_to_install
 from vgame.job.file import JobFile
 from vgame.tasks.task import Task
 
@@ -28,7 +28,7 @@ def make_task(job: JobFile) -> Task:
         factory = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         extra = EXTRAS.get(str(getattr(error, "name", "")).split(".")[0])
-        hint = f"; pip install 'vgame[{extra}]'" if extra else ""
+        hint = f"; {how_to_install(extra)}" if extra else ""
         raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}{hint}") from None
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:

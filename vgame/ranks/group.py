@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
-from importlib.metadata import version
 from itertools import count
 
 import torch
 import torch.distributed as dist
 
+from vgame import __version__
 from vgame.errors import VgameError
 from vgame.ranks.health import BEAT, TIMEOUT, Health, RankError, Terminated, signals
 from vgame.ranks.near import Near
@@ -179,7 +179,7 @@ def _health(timeout: float) -> Health:
 def library() -> dict[str, str]:
     """Versions that ranks must share. Bits depend on none of them; that all ranks exchange the same words at the same
     time does."""
-    return {"vgame": version("vgame"), "torch": torch.__version__, "Python": platform.python_version()}
+    return {"vgame": __version__, "torch": torch.__version__, "Python": platform.python_version()}
 
 
 def compare(group: TorchGroup, facts: Mapping[str, str]) -> None:

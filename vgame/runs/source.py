@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from vgame.errors import StoreError, VgameError
+from vgame.errors import StoreError, VgameError, how_to_install
 from vgame.system.files import HALF, open_file
 
 CONNECT = 10.0  # seconds
@@ -53,7 +53,9 @@ class Source:
                 self.url, **(_careful() if kind in ("http", "https") else {})
             )
         except (ImportError, ValueError) as error:
-            raise VgameError(f"{url} cannot be read: {error}; pip install 'vgame[remote]' has http and https") from None
+            raise VgameError(
+                f"{url} cannot be read: {error}; http and https need the extra remote: {how_to_install('remote')}"
+            ) from None
 
     def has(self, name: str) -> bool:
         """Unfit where it does not say."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from vgame import __version__
 
 
 @cache
@@ -14,7 +15,4 @@ def sources() -> str:
     package, told = Path(__file__).parents[1], sha256()
     for path in sorted(package.rglob("*.py")):
         told.update(f"{path.relative_to(package).as_posix()}\n".encode() + sha256(path.read_bytes()).digest())
-    try:
-        return f"{version('vgame')} ({told.hexdigest()[:8]})"
-    except PackageNotFoundError:
-        return f"({told.hexdigest()[:8]})"
+    return f"{__version__} ({told.hexdigest()[:8]})"

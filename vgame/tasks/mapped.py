@@ -38,7 +38,7 @@ OF_SAFETENSORS = {
 
 def mapped(path: Path | str, name: str | None = None, *, dtype: str | None = None) -> torch.Tensor:
     """The numbers of a file, read from disk when a step gathers them. `name`: of the tensor in a .safetensors file, or
-    of a column in a file or a folder of .arrow or .parquet (what `datasets` saves; needs `pip install 'vgame[data]'`);
+    of a column in a file or a folder of .arrow or .parquet (what `datasets` saves; needs the extra `data`);
     `dtype`: of a raw file of numbers, "uint16" for example. DataError where type or size are not what a job can
     read."""
     path = Path(path).resolve()

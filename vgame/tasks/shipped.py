@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from vgame.augment import RandomCrop, RandomHorizontalFlip
-from vgame.errors import DataError
+from vgame.errors import DataError, how_to_install
 from vgame.tasks import cifar10, digits, models
 from vgame.tasks.task import Batch, Task
 from vgame.tasks.text import load_tokens
@@ -123,7 +123,7 @@ def gpt2(
     try:
         from transformers import GPT2Config, GPT2LMHeadModel
     except ImportError as error:
-        raise DataError(f"GPT-2 needs the package transformers ({error}): pip install 'vgame[hf]'") from None
+        raise DataError(f"GPT-2 needs the package transformers ({error}): {how_to_install('hf')}") from None
     torch.manual_seed(seed)
     if checkpoint is not None:
         if not (Path(checkpoint) / "config.json").is_file():

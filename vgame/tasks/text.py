@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vgame.errors import DataError
+from vgame.errors import DataError, how_to_install
 
 
 def load_tokens(path: str | Path, tokenizer: str | Path | None = None) -> torch.Tensor:
@@ -32,7 +32,7 @@ def _tokenize(path: Path, data: bytes, folder: Path) -> torch.Tensor:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise DataError(
-            f"a tokenizer directory needs the package transformers ({error}): pip install 'vgame[hf]'"
+            f"a tokenizer directory needs the package transformers ({error}): {how_to_install('hf')}"
         ) from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
