@@ -12,7 +12,8 @@ from test_delivery_agents import Sides
 
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
-from vgame.errors import DeliveryError
+from vgame.dispute.player import DISPUTE_GAS
+from vgame.errors import ChainError, DeliveryError
 
 GWEI = 10**9
 FLOOR = 16 * GWEI
@@ -185,3 +186,33 @@ def test_a_base_fee_that_falls_under_a_deferral_is_no_error(sides: Sides, ask: A
     game.wallet.send = send
     assert sides.trainer.step() and sent(sides) == [("Answered", 1, 0)]
     assert node.base_fee == FLOOR
+
+
+def test_the_pay_of_answers_pays_for_the_next_ones(sides: Sides, ask: Ask, fee) -> None:
+    """A trainer with gas for a few answers takes what it is paid for them while it delivers."""
+    for tensor, chunk in [(1, 0), (1, 1), (2, 0)]:
+        ask(tensor, chunk, FLOOR)
+    node, address = sides.play.scene.chain.node, sides.trainer.address
+    node.evm.set_balance(address, DISPUTE_GAS * FLOOR)
+    moves = []
+    while sides.trainer.step():
+        moves.append(len(sent(sides)))
+    assert moves[:4] == [1, 1, 2, 2] and moves[-1] == 3  # an answer, a withdrawal, ...
+    assert node.evm.get_balance(address) > 2 * DISPUTE_GAS * FLOOR
+
+
+def test_no_bond_without_gas_for_the_first_answers(scene: Scene, fee, tmp_path: Path) -> None:
+    sides = Sides(scene, tmp_path)
+    bond, shape = DELIVERY.spec.trainer_bond, sides.trainer.seller.shape
+    dearest = max(sides.game.answer_gas(sides.play.id, n, 0) for n in shape.elements)
+    first, every = sides.trainer.seller.answers_gas()
+    assert 4 * dearest <= first < 4.2 * dearest and 5 * dearest <= every < 5.25 * dearest  # it has five chunks
+    needed = bond + sides.trainer.reserve()
+    assert sides.trainer.reserve() > first * 2 * FLOOR
+    node = scene.chain.node
+    node.evm.set_balance(sides.trainer.address, needed - 1)
+    with pytest.raises(ChainError, match=f"{needed} are needed to accept"):
+        sides.trainer.accept()
+    node.evm.set_balance(sides.trainer.address, needed)
+    sides.trainer.accept()
+    assert sides.play.phase is Phase.ACCEPTED

@@ -16,10 +16,13 @@ from scene import Play, Scene
 
 import vgame.agents.roles
 from vgame.agents.config import AgentConfig
+from vgame.agents.retry import Retry
 from vgame.agents.roles import run_delegate, run_trainer
 from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase
-from vgame.errors import ChainError, NotYet, Over, StoreError
+from vgame.dispute.player import DISPUTE_GAS
+from vgame.dispute.trainer import Trainer
+from vgame.errors import ChainError, EndpointError, NotYet, Over, StoreError, VgameError
 from vgame.system.progress import Reporter
 
 SPEC = SETUP.spec
@@ -51,6 +54,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
         computation = SimpleNamespace(
             rehearse=lambda: None,
             reporter=said,
+            retry=Retry(said, 0.0, bears=VgameError),
             bundle=SimpleNamespace(order=order),
             run=lambda _: during(),
             history=SETUP.machine(),
@@ -119,6 +123,96 @@ def test_an_outage_at_the_end_of_training_is_waited_for(play: Play, train: Calla
     phase, said = train(play, goes_down)
     assert phase is Phase.FINAL and not down and play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
     assert [event for event, _ in said] == ["accepted", "problem", "claimed", "ended"]
+
+
+@pytest.mark.parametrize("lags", range(6))
+def test_a_lagging_answer_to_the_acceptance_is_asked_for_again(play: Play, train: Callable, lags: int) -> None:
+    """Two nodes behind one endpoint: so many answers after `acceptJob` are as before it."""
+    game, usual, before = play.trainer.game, play.trainer.game.job, play.job
+
+    def send(name: str, *args: object, value: int = 0) -> Any:
+        receipt = type(game).send(game, name, *args, value=value)
+        if name == "acceptJob":
+            behind = [before] * lags
+            game.job = lambda identity: behind.pop() if behind else usual(identity)
+        return receipt
+
+    game.send = send
+    assert train(play, lambda: None)[0] is Phase.FINAL
+    assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("error", [ChainError, EndpointError])
+def test_an_acceptance_that_seems_to_fail_is_tried_again(
+    play: Play, train: Callable, error: type[Exception], made: bool
+) -> None:
+    game, failures = play.trainer.game, [error("no answer")] * 2
+
+    def send(name: str, *args: object, value: int = 0) -> Any:
+        if name == "acceptJob" and failures:
+            if made and play.phase is Phase.CREATED:
+                type(game).send(game, name, *args, value=value)
+            raise failures.pop()
+        return type(game).send(game, name, *args, value=value)
+
+    game.send = send
+    phase, said = train(play, lambda: None)
+    assert phase is Phase.FINAL and "problem" in [event for event, _ in said]
+    assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
+
+
+# ---- money ----
+
+GWEI = 10**9
+
+
+@pytest.fixture
+def priced(play: Play, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Gas has a price in what agents reckon with; on the fast chain it costs nothing."""
+    monkeypatch.setattr(play.scene.chain, "fees", lambda: (10 * GWEI, GWEI), raising=False)
+    return play
+
+
+def has(play: Play, wei: int) -> None:
+    play.scene.chain.node.evm.set_balance(play.trainer.address, wei)
+
+
+def test_no_bond_without_gas_for_what_follows(priced: Play, train: Callable) -> None:
+    needed = SPEC.trainer_bond + priced.trainer.reserve()
+    assert needed - SPEC.trainer_bond > 2 * DISPUTE_GAS * 21 * GWEI
+    has(priced, needed - 1)
+    with pytest.raises(ChainError, match=f"{needed} are needed to accept .* the bond of {SPEC.trainer_bond}, and "):
+        train(priced, lambda: pytest.fail("trained"))
+    assert priced.phase is Phase.CREATED
+    has(priced, needed)
+    assert train(priced, lambda: None)[0] is Phase.FINAL
+
+
+@pytest.fixture
+def owed(scene: Scene, priced: Play) -> Play:
+    """A new order, for a trainer whose last job is final and has paid nothing out yet."""
+    trainer = priced.trainer
+    trainer.accept()
+    trainer.claim()
+    priced.pass_window()
+    assert trainer.finish(priced.job)
+    play = scene.post(SETUP)
+    play.trainer = Trainer(trainer.game, play.id, trainer.machine)
+    return play
+
+
+def test_what_the_contract_owes_counts_for_the_bond(owed: Play, train: Callable) -> None:
+    has(owed, owed.trainer.reserve())
+    assert train(owed, lambda: None)[0] is Phase.FINAL
+
+
+def test_credits_are_taken_before_the_claim_that_they_pay_for(owed: Play) -> None:
+    owed.trainer.accept()
+    has(owed, GWEI)
+    assert owed.trainer.step() and owed.phase is Phase.ACCEPTED
+    assert owed.client.credits(owed.trainer.address) == 0
+    assert owed.trainer.step() and owed.phase is Phase.CLAIMED
 
 
 def test_a_claim_that_comes_too_late_says_what_becomes_of_the_bond(play: Play, train: Callable) -> None:

@@ -58,7 +58,9 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     if trainer.terms.confirm_window:
         trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
     computation.lock()
-    trainer.accept()
+    if (order := trainer.look()).phase is Phase.CREATED:  # who has too little ends before it stakes anything
+        trainer.check_funds(order)
+    computation.retry.insist(trainer.accept)
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
     computation.run(trainer.hurry)
     return trainer

@@ -29,7 +29,7 @@ from vgame.chain.records import Exchange, Job, Phase
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
-from vgame.delivery.seller import open_requests
+from vgame.delivery.seller import MOST_REQUESTS, open_requests
 from vgame.errors import ContractError, DeliveryError, NotYet, Undelivered
 
 HARMLESS = frozenset(
@@ -44,7 +44,6 @@ HARMLESS = frozenset(
         "WrongPhase",
     }
 )
-MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
 STEADY = 4  # times the base fee that a request's price still holds
 
 Write = Callable[[Piece, np.ndarray], None]

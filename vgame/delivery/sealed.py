@@ -31,6 +31,7 @@ from vgame.system.files import parse_json, read_file, write_atomic
 #: Chunks that are enciphered, fetched or deciphered at a time: 4 MiB.
 PIECE = 128
 MOST_OFFER = 2**16
+ANSWER_GAS, BYTE_GAS = 21_000, 40  # Delivery.ANSWER_GAS, BYTE_GAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,13 @@ class Shape:
         """Bytes of each file."""
         leaves, chunks = self.first_leaf[-1], self.first_chunk[-1]
         return {"chunks": bulk.PAIR * chunks, "hashes": bulk.HASH * leaves, "leaves": LEAF_BYTES * leaves}
+
+    @property
+    def answer_gas(self) -> int:
+        """Of the largest chunk's answer, at most: the floor of its calldata and 2 % more."""
+        leaves = min(CHUNK, max(self.leaves))
+        above = self.height + tree_height(max(self.chunks))
+        return ANSWER_GAS + (BYTE_GAS * (leaves * (LEAF_BYTES + bulk.HASH) + above * bulk.PAIR)) * 102 // 100
 
     def chunk_height(self, tensor: int) -> int:
         """Levels of a tensor's tree that lie inside a chunk."""

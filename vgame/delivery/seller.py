@@ -23,6 +23,8 @@ from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
 from vgame.errors import Abstain, DeliveryError
 
 Attempt = Callable[..., bool]
+MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
+FIRST_ANSWERS = 4  # that are paid for before the pay of the first one is there
 
 
 class Seller:
@@ -66,6 +68,11 @@ class Seller:
             if job == self.job and offer.key_hash == key_hash(key, job):
                 return offer
         return seal(self.words(), self.shape, key, self.job, self.public)
+
+    def answers_gas(self) -> tuple[int, int]:
+        """Gas at most of the first answers that a client may ask for, and of all."""
+        count = min(MOST_REQUESTS, self.shape.first_chunk[-1])
+        return min(FIRST_ANSWERS, count) * self.shape.answer_gas, count * self.shape.answer_gas
 
     # ---- after finality ----
 

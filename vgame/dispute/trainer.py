@@ -14,11 +14,16 @@ from vgame.chain.records import Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
-from vgame.dispute.player import Player, one_of
-from vgame.errors import Abstain, NotYet, Over
+from vgame.dispute.player import DISPUTE_GAS, Player, one_of
+from vgame.errors import Abstain, ChainError, NotYet, Over
 
 if TYPE_CHECKING:
     from vgame.delivery.seller import Seller
+
+
+#: More than acceptance, claim, finalize, key, closing and withdrawal cost together (docs/gas.json).
+COURSE_GAS = 450_000
+DISPUTES_AT_ONCE = 2  # that are paid for before the first of them is won, and pays for the next ones
 
 
 class Trainer(Player):
@@ -40,9 +45,29 @@ class Trainer(Player):
         if job.phase is Phase.CREATED:
             if (late := self.game.chain.now() - job.since - job.spec.accept_window) > 0:
                 raise Over(f"job {self.id.hex()[:16]} could be accepted until {late} s ago: nothing is staked on it")
+            self.check_funds(job)
             self.attempt("acceptJob", self.id, value=job.spec.trainer_bond)
             job = self.look()
         self.check(job)
+
+    def check_funds(self, job: Job) -> None:
+        """ChainError unless the wallet holds the bond and gas for what follows from it; what the contract owes is taken
+        first."""
+        bond, reserve = job.spec.trainer_bond, self.reserve()
+        if self.game.chain.balance(self.address) < bond + reserve:
+            self.withdraw()
+        if (owned := self.game.chain.balance(self.address)) < bond + reserve:
+            raise ChainError(
+                f"{self.address} has {owned} wei; {bond + reserve} are needed to accept job {self.id.hex()[:16]}: the "
+                f"bond of {bond}, and {reserve} for the gas of claim, disputes and delivery; send it some ether"
+            )
+
+    def reserve(self) -> int:
+        """Wei for gas that the bond depends on, at the prices that a transaction offers now. An answer is paid for at
+        the base fee, so that the first ones pay for the next; tips are not."""
+        base, tip = self.game.chain.fees()
+        first, every = self.seller.answers_gas() if self.seller else (0, 0)
+        return (COURSE_GAS + DISPUTES_AT_ONCE * DISPUTE_GAS + first) * (2 * base + tip) + every * tip
 
     def check(self, job: Job) -> None:
         """The job is this trainer's, and there is a claim or still time for one; else nothing is left to do."""
@@ -94,12 +119,14 @@ class Trainer(Player):
             self.accept()
             return True
         self.check(job)
+        if self.refill():
+            return True
         match job.phase:
             case Phase.ACCEPTED:
                 self.claim()
                 return True
             case Phase.CLAIMED:
-                return self.refill() or self.defend(job) or self.finish(job)
+                return self.defend(job) or self.finish(job)
             case Phase.DELIVERING | Phase.REVEALED if self.seller:
                 return one_of(self.seller.duties(self.game, job, self.attempt))
         return self.withdraw()
