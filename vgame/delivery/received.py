@@ -27,6 +27,7 @@ from vgame.job.weights import metadata
 #: How safetensors names the types of a state.
 NAMES = {
     torch.float32: "F32",
+    torch.bfloat16: "BF16",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",

@@ -1,5 +1,5 @@
-"""Which key of a module's state_dict is which tensor of the state: tied weights have many keys, integers have types of
-their own.
+"""Which key of a module's state_dict is which tensor of the state: tied weights have many keys, bfloat16 and integers
+have types of their own.
 
     BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]},
                           "before": steps of the run that the job continues}
@@ -25,7 +25,7 @@ FILE = "module.json"
 MOST_BYTES = 2**24
 MOST_BEFORE = 2**40
 TYPES = {str(t).removeprefix("torch."): t for t in (
-    torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+    torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )}  # fmt: skip
 
 Keys = Mapping[str, tuple[str, str]]

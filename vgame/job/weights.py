@@ -133,9 +133,9 @@ def _check_names(path: Path, bundle: Bundle, names: Sequence[str], keys: Mapping
 
 
 def _root(path: Path, key: str, tensor: torch.Tensor) -> bytes:
-    if tensor.is_floating_point() and tensor.dtype != torch.float32:
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
         raise VgameError(f"{path}: {key} is {tensor.dtype}; what a claim certifies are float32 words")
-    words = tensor if tensor.is_floating_point() else tensor.to(torch.int32)
+    words = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int32)
     if not torch.equal(words.to(tensor.dtype), tensor) and not bool(tensor.isnan().any()):
         raise VgameError(f"{path}: {key} holds integers beyond 32 bits, which no run has")
     return tensor_root(words.reshape(-1))
