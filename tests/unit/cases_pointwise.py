@@ -229,6 +229,22 @@ def _integers(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([r.to(x.dtype) * x for r in results])
 
 
+def _shifts(x: torch.Tensor) -> torch.Tensor:
+    """By constants, by data and by what a parameter decides: 0 or the sign alone beyond the width, as in torch."""
+    results = []
+    far = torch.tensor([0, 5, 31, 32, 40, -3])
+    decided = torch.stack([p + 31 * (x.detach().abs().sum(-1) > 3) for p in far], -1)
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        i = (x.detach() * 10).to(torch.int64).to(dtype)
+        for places in (far, far - i.to(torch.int64) // 4, decided):
+            results.append(i >> places.to(dtype))
+            results.append((i.to(torch.int32) << places.to(torch.int32)) & 255)
+        results += [i >> n for n in (7, 8, 31, 32, 40, 63, 64)]
+        results += [i.to(torch.int32) << n for n in (32, 40, 64)]
+    results.append(torch.tensor(-5).expand_as(x) >> far)
+    return torch.stack([r.to(x.dtype) * x for r in results])
+
+
 def _truths(x: torch.Tensor) -> torch.Tensor:
     """What is a truth value stays one: its complement is the other one, and true + true is true."""
     p, q = x.detach() > 0, x.detach() > 0.5
@@ -321,5 +337,6 @@ CASES: dict[str, Case] = {
     "integers": on((6,), _integers),
     "truth values": on((6,), _truths),
     "narrow integers": on((6,), _narrow),
+    "shifts": on((6,), _shifts),
     "conversions": on((6,), _conversions),
 }

@@ -36,6 +36,7 @@ from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
 from vgame.program.renumber import moved, reachable, renumber
 from vgame.program.schedule import Schedule, to_binary32
+from vgame.program.usual import mark_usual
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
 
@@ -93,6 +94,7 @@ def lower_captured(
     for each in captured:
         check_indices(each, task)
         refuse_carried(each, task)
+        mark_usual(each, task)
     return _Lowering(task, captured, schedule, steps, listener).run()
 
 

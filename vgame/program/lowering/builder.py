@@ -107,6 +107,7 @@ class Builder:
         self.labels: list[str] = []
         self.constants: list[torch.Tensor] = []
         self.label = ""
+        self.checked = False  # of the operator that is lowered: its operands are the usual ones (usual.py)
         self._seen: dict[Operator, int] = {}
         self._constants: dict[tuple[bool, bytes], int] = {}
         self.narrow: set[Ref] = set()  # tensors that are known to hold bfloat16 words (precision.py)

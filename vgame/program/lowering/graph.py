@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from vgame.program.capture import Captured
 
 
+#: In a node's meta: whether its operands are such that the short form of its rule is right (usual.py).
+CHECKED = "checked"
+
+
 #: Operators whose results after the first are read by their own gradients only, and are others than torch's.
 OWN_SECONDS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
 
@@ -65,6 +69,7 @@ class Graph:
         origin = node.meta.get("custom", {})
         module = origin.get("module") or "(model)"
         self.b.label = f"{module} backward" if origin.get("backward") else module
+        self.b.checked = node.meta.get(CHECKED, False)
         if handler and any(self.values[n] is None for n in node.all_input_nodes):
             return self._stand_in(node.meta.get("val"))  # follows from what was refused
         try:

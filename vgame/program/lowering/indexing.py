@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -99,8 +99,8 @@ def index_tensor(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value
 
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x with the exact sums of the values added (accumulate); overwriting needs distinct indices, or one value for
-    all."""
+    """x with the exact sums of the values added (accumulate), or overwritten: of several writers to one place by the
+    last."""
     if values.elements == 1 and not accumulate and indices[0] is not None and indices[0].boolean:
         return _fill_where(b, x, indices, values)
     position, first, dims = _positions(b, x.shape, indices)
@@ -115,7 +115,9 @@ def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Val
     if accumulate:
         added = scatter_rows(b, flat, rows, count)
         return _restore(b, x, dims, rest, lambda table: both(b, Function.ADD, table, added))
-    owner = _owners(b, scatter_rows(b, flat, _counted(b, [flat.elements, 1], 0), count))
+    owner = _owners(
+        b, [flat.elements, 1], 0, lambda v: scatter_rows(b, flat, v, count), lambda v: b.gather_rows(v, flat)
+    )
     written = b.gather_rows(rows, owner.like(owner.layout.squeeze(1)))
     return _restore(b, x, dims, rest, lambda table: b.select(b.map(Function.ILE, 0, owner), written, table))
 
@@ -134,17 +136,41 @@ def _fill_where(b: Builder, x: Value, masks: Sequence[Value | None], value: Valu
     return b.select(mask.like(mask.layout.reshape(*mask.shape, *(1,) * (len(x.shape) - len(mask.shape)))), value, x)
 
 
-def _counted(b: Builder, shape: Sequence[int], dim: int) -> Value:
-    """1, 2, 3, ... along a dimension, as binary32: sums of them tell which source came here."""
+Change = Callable[[Value], Value]
+
+
+def _owners(b: Builder, shape: Sequence[int], dim: int, to_places: Change, from_places: Change) -> Value:
+    """The last of the writers to each place, -1 where there is none.
+
+    Writers have this shape and are numbered along a dimension. to_places: the sum over the writers of each place;
+    from_places: to each writer what stands at its place.
+    """
     if shape[dim] >= 1 << 24:
         raise ProgramError(f"writing {shape[dim]} rows by index is not supported; fewer than 2^24 are")
-    ramp = b.constant(torch.arange(1.0, shape[dim] + 1).reshape([-1 if d == dim else 1 for d in range(len(shape))]))
-    return ramp.like(ramp.layout.expand(tuple(shape)))
+    numbers = torch.arange(1, shape[dim] + 1)
+    last = _along(b, numbers.float(), shape, dim)
+    if not b.checked:
+        last = b.map(Function.MUL, last, _last(b, shape, dim, numbers, to_places, from_places))
+    return b.map(Function.ISUB, b.map(Function.FTOI, to_places(last)), 1)
 
 
-def _owners(b: Builder, sums: Value) -> Value:
-    """The only source of each position, from sums of `_counted`; -1 where there is none."""
-    return b.map(Function.ISUB, b.map(Function.FTOI, sums), 1)
+def _last(
+    b: Builder, shape: Sequence[int], dim: int, numbers: torch.Tensor, to_places: Change, from_places: Change
+) -> Value:
+    """1 for the last writer to each place, 0 for the others: bit by bit from the highest, writers without it leave
+    where one has it."""
+    left = b.full(shape, 1.0, False)
+    for bit in reversed(range(int(numbers[-1]).bit_length())):
+        having = b.map(Function.MUL, left, _along(b, (numbers >> bit & 1).float(), shape, dim))
+        met = from_places(to_places(having))
+        left = b.select(b.map(Function.LT, 0.0, met), having, left)
+    return left
+
+
+def _along(b: Builder, line: torch.Tensor, shape: Sequence[int], dim: int) -> Value:
+    """A constant line along a dimension of this shape."""
+    value = b.constant(line.reshape([-1 if d == dim else 1 for d in range(len(shape))]))
+    return value.like(value.layout.expand(tuple(shape)))
 
 
 def _value_rows(
@@ -206,14 +232,19 @@ def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Number | 
 
 @lowers("scatter.src")
 def scatter_source(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """The indices of one line must be distinct (as torch demands for a defined result), unless all elements are one
-    word."""
+    """Of several writers to one place the last in its line."""
     if _is_uniform(source):
         return scatter_value(
             b, x, dim, index, source.like(source.layout.as_strided((), (), source.layout.storage_offset()))
         )
     dim %= max(len(x.shape), 1)
-    owner = _owners(b, _scatter_sum(b, x.shape, dim, index, _counted(b, index.shape, dim)))
+    owner = _owners(
+        b,
+        index.shape,
+        dim,
+        lambda v: _scatter_sum(b, x.shape, dim, index, v),
+        lambda v: gather(b, v, dim, index),
+    )
     written = b.gather_rows(b.reshape(source, [source.elements]), elementwise_positions(b, source.shape, dim, owner))
     return b.select(b.map(Function.ILE, 0, owner), written, x)
 

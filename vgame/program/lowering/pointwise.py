@@ -14,6 +14,7 @@ from vgame.program.lowering.precision import cast
 from vgame.program.lowering.table import HANDLERS, lowers
 
 Operand = Value | Number
+WORD_BITS = 32
 
 FLOAT_TO_INTEGER = {
     Function.ADD: Function.IADD,
@@ -302,15 +303,31 @@ def bitwise_xor(b: Builder, x: Value, y: Operand) -> Value:
 
 @lowers("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor")
 def shift_left(b: Builder, x: Value, places: Operand) -> Value:
-    return b.map(Function.ISHL, x, places)
+    """0 where the places are negative or as many as a word has."""
+    places, within = _places(b, places)
+    shifted = b.map(Function.ISHL, x, places)
+    return shifted if within is None else b.select(within, shifted, 0)
 
 
 @lowers("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Scalar", "__rshift__.Tensor")
 def shift_right(b: Builder, x: Value, places: Operand) -> Value:
-    """With the sign: the logical shift of x or of its complement."""
+    """With the sign: the logical shift of x or of its complement. The sign alone where the places are negative or as
+    many as a word has."""
+    places, within = _places(b, places)
+    places = places if within is None else b.select(within, places, WORD_BITS - 1)
     negative = b.map(Function.ILT, x, 0)
     turned = b.map(Function.ISHR, b.select(negative, b.map(Function.IXOR, x, -1), x), places)
     return b.select(negative, b.map(Function.IXOR, turned, -1), turned)
+
+
+def _places(b: Builder, places: Operand) -> tuple[Value, Value | None]:
+    """The places of a shift, and whether they are 0 to 31, the only ones that words can be shifted by; None where it
+    is known that they are."""
+    if not isinstance(places, Value):
+        places = b.number(places if 0 <= places < WORD_BITS else -1, True)
+    if b.checked or (places.is_immediate and places.word < WORD_BITS):
+        return places, None
+    return places, b.map(Function.IEQ, b.map(Function.IAND, places, -WORD_BITS), 0)
 
 
 @lowers("bitwise_not.default")
