@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vgame.chain.http import replies_until
 from vgame.commit.merkle import Kind
 from vgame.delivery.cipher import CHUNK, Pair, key_hash, parent
 from vgame.delivery.fetch import AWAY, TRIES, Missing, Source, fetch, keep_chunk
@@ -49,6 +50,10 @@ class Server(BaseHTTPRequestHandler):
         self.send_response(206)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
+        if fault == "drip":
+            for byte in data:
+                self.wfile.write(bytes([byte]))
+                time.sleep(0.1)
         self.wfile.write(data[: len(data) // 2] if fault == "drop" else data)
 
     def log_message(self, *_: object) -> None:
@@ -282,3 +287,15 @@ def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytes
             Source(url).get("leaves", 0, 512)
         assert time.monotonic() - begin < 3 and "/inside" not in Bad.asked
         server.shutdown()
+
+
+def test_no_reply_is_waited_for_beyond_a_time(server: ThreadingHTTPServer) -> None:
+    server.RequestHandlerClass.faults[:] = ["drip"]
+    source, begin = Source(f"http://127.0.0.1:{server.server_port}"), time.monotonic()
+    with replies_until(begin + 0.5):
+        with pytest.raises(DeliveryError):
+            source.get("leaves", 0, 512)
+        assert 0.4 < time.monotonic() - begin < 5
+        with pytest.raises(DeliveryError, match="the time for it is over"):
+            source.get("leaves", 0, 512)
+    assert time.monotonic() - begin < 5 and len(source.get("leaves", 0, 512)) == 512

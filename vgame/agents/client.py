@@ -9,11 +9,13 @@ from vgame.agents.order import matches
 from vgame.agents.status import read_game
 from vgame.chain.game import PAGE, Game
 from vgame.chain.records import JobSpec, Phase, Turn
-from vgame.delivery.buyer import late_trainer
+from vgame.delivery.buyer import CALL_GAS, late_trainer
 from vgame.errors import Abstain, ChainError, VgameError
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
+
+ORDER_GAS = 360_000  # more than the limit of `createJob` (docs/gas.json)
 
 
 def off_chain(bundle: Bundle) -> str:
@@ -49,8 +51,23 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
         raise ChainError(
             f"this order stands already, it is job {job.hex()}; to order the same once more give another --nonce"
         )
+    _check_funds(game, spec)
     game.send("createJob", astuple(spec), nonce, bundle.program.header, value=spec.reward)
     return job
+
+
+def _check_funds(game: Game, spec: JobSpec) -> None:
+    """ChainError unless the account holds the reward and gas for what it may have to call."""
+    assert game.wallet is not None
+    base, tip = game.chain.fees()
+    gas = ORDER_GAS + (CALL_GAS if spec.confirm_window else 0)
+    needed, owned = spec.reward + gas * (2 * base + tip), game.chain.balance(game.wallet.address)
+    if owned < needed:
+        later = ", and to decline a delivery that does not come" if spec.confirm_window else ""
+        raise ChainError(
+            f"{game.wallet.address} has {owned} wei; {needed} are needed: the reward of {spec.reward}, and "
+            f"{needed - spec.reward} for the gas to order{later}; send it some ether"
+        )
 
 
 def close_job(game: Game, job: bytes) -> tuple[Phase, int]:

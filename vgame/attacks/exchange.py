@@ -214,7 +214,7 @@ def _request_all(x: Exchange) -> None:
     """Every chunk, as many as the contract takes; one more is refused."""
     places = [(t, c) for t, count in enumerate(x.seller.shape.chunks) for c in range(count)]
     for tensor, chunk in places[:MOST_REQUESTS]:
-        x.buyer._request([(tensor, chunk)])
+        x.buyer._request(tensor, chunk)
     if len(places) >= MOST_REQUESTS:
         x.refused("TooManyRequests", x.client, "request", x.job, *places[0], 0, x.buyer.record(0))
 

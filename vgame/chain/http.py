@@ -6,9 +6,11 @@ import io
 import json
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from http.client import HTTPResponse
+from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,8 +35,19 @@ MOST_VALUES = 2**20  # in a reply: as Python objects some 200 MB; 32 MiB of noth
 CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
 
 
-#: Until when the reply that is waited for has to be here, on the monotonic clock.
+#: Until when the reply that is waited for has to be here, on the monotonic clock; and until when all replies have to.
 _END: ContextVar[float] = ContextVar("end")
+_LAST: ContextVar[float] = ContextVar("last", default=inf)
+
+
+@contextmanager
+def replies_until(end: float) -> Iterator[None]:
+    """No reply is waited for beyond a time of the monotonic clock."""
+    token = _LAST.set(min(end, _LAST.get()))
+    try:
+        yield
+    finally:
+        _LAST.reset(token)
 
 
 class _InTime(io.RawIOBase):
@@ -93,7 +106,11 @@ class _InTimeAdapter(HTTPAdapter):
 
     def send(self, *args: Any, **options: Any) -> requests.Response:
         """INVARIANT: a body is as large as what arrived. Compressed it could be of any size, and was not asked for."""
-        _END.set(time.monotonic() + REPLY_TIMEOUT)
+        now = time.monotonic()
+        _END.set(min(now + REPLY_TIMEOUT, _LAST.get()))
+        if (left := _END.get() - now) <= 0:
+            raise requests.Timeout("the time for it is over")
+        options["timeout"] = tuple(min(left, seconds) for seconds in options["timeout"])
         response = super().send(*args, **options)
         if response.is_redirect:
             raise requests.TooManyRedirects(

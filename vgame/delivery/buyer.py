@@ -12,25 +12,31 @@ By itself, with no question to anybody (docs/delivery.md section 4):
   than declining does; else one, by chance: is anybody there?
 - `refused`, `closeDelivery`: as soon as the trainer is late with an answer or the key.
 - `decline`: in the last tenth of the confirm window, if more is missing than is requested.
+
+A look at what is served ends when the next of these may be due, however slowly it is served.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vgame.chain.game import Game
+from vgame.chain.http import replies_until
 from vgame.chain.records import Exchange, Job, Phase
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
 from vgame.delivery.seller import MOST_REQUESTS, open_requests
-from vgame.errors import ContractError, DeliveryError, NotYet, Undelivered
+from vgame.errors import ChainError, ContractError, DeliveryError, NotYet, Undelivered, VgameError
 
 HARMLESS = frozenset(
     {
@@ -45,8 +51,19 @@ HARMLESS = frozenset(
     }
 )
 STEADY = 4  # times the base fee that a request's price still holds
+CALL_GAS = 200_000  # more than the limit of a `request` or a `decline` (docs/gas.json)
 
 Write = Callable[[Piece, np.ndarray], None]
+
+
+def _margin(job: Job) -> int:
+    """Seconds before the end of the confirm window from which on it is declined."""
+    return job.spec.confirm_window // 10
+
+
+def _pressing(job: Job) -> int:
+    """Seconds before its end from which on chunks are requested."""
+    return max(job.spec.confirm_window // 2, job.spec.key_window + 2 * _margin(job))
 
 
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
@@ -80,7 +97,8 @@ class Buyer:
             record,
         )
         self.progress = progress
-        self._sealed: SealedFolder | None = None
+        self._fetched: tuple[Offer, SealedFolder] | None = None
+        self._end = self._limit = inf  # of this look, by the chain and by the monotonic clock
 
     def ready(self) -> bool:
         """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
@@ -88,10 +106,15 @@ class Buyer:
         job = self.game.job(self.job)
         match job.phase:
             case Phase.CLAIMED:
-                self._complaining(self.fetch)
+                with self._until(job.since + job.spec.challenge_window, job):
+                    self._complaining(self.fetch)
             case Phase.DELIVERING:
                 self._deliver(job)
-            case Phase.REVEALED | Phase.FINAL:
+            case Phase.REVEALED:
+                with self._until(job.since + job.spec.complaint_window, job):
+                    self._complaining(self.fetch)
+                return True
+            case Phase.FINAL:
                 self._complaining(self.fetch)
                 return True
             case Phase.CREATED | Phase.ACCEPTED:
@@ -107,8 +130,8 @@ class Buyer:
     @property
     def sealed(self) -> SealedFolder:
         """What was fetched."""
-        assert self._sealed is not None
-        return self._sealed
+        assert self._fetched is not None
+        return self._fetched[1]
 
     def offer(self) -> Offer:
         """What the claim committed to, by its event, checked against what stands in the contract."""
@@ -122,13 +145,33 @@ class Buyer:
         )
 
     def fetch(self) -> SealedFolder:
-        """The ciphertext, every byte verified; what was answered on chain counts too."""
-        if self._sealed is None:
+        """The ciphertext of the offer that stands, every byte verified; what was answered on chain counts too."""
+        offer = self.offer()
+        if self._fetched is None or self._fetched[0] != offer:
             for event in self.game.events("Answered", self.job):
                 a = event.args
                 keep_chunk(self.shape, self.folder, a["tensor"], a["chunk"], a["leaves"], b"".join(a["trueHashes"]))
-            self._sealed = fetch(self.get, self.shape, self.offer(), self.folder, self.progress)
-        return self._sealed
+            self._fetched = offer, fetch(self._get, self.shape, offer, self.folder, self.progress)
+        return self._fetched[1]
+
+    def _get(self, name: str, first: int, size: int) -> bytes:
+        """What is served, in the time of this look: it is the chain's, but passes too where no block comes."""
+        with suppress(ChainError):
+            if time.monotonic() >= self._limit or self.game.chain.now() >= self._end:
+                raise DeliveryError("the time of this look is over")
+        with replies_until(self._limit):
+            return self.get(name, first, size)
+
+    @contextmanager
+    def _until(self, end: int, job: Job) -> Iterator[None]:
+        """Nothing is fetched after a time of the chain; a twentieth of the confirm window is left for it, at least."""
+        now = self.game.chain.now()
+        self._end = max(end, now + job.spec.confirm_window // 20 + 1)
+        self._limit = time.monotonic() + self._end - now
+        try:
+            yield
+        finally:
+            self._end = self._limit = inf
 
     def _open(self, write: Write) -> None:
         key = self.game.events("KeyRevealed", self.job)[-1].args["key"]
@@ -164,15 +207,28 @@ class Buyer:
     def _deliver(self, job: Job) -> None:
         if self.game.wallet is not None and (late := late_trainer(self.game, self.job)) and self._attempt(*late):
             return
+        exchange = self.game.exchange(self.job)
         try:
-            self._complaining(self.fetch)
+            with self._until(self._decision(job, exchange), job):
+                self._complaining(self.fetch)
         except Missing as missing:
             if self._own(job):
                 self._press(job, missing)
             raise
         exchange = self.game.exchange(self.job)
         if self._own(job) and not exchange.confirmed and not exchange.open and self._left(exchange) > 0:
+            self._confirm(exchange)
+
+    def _confirm(self, exchange: Exchange) -> None:
+        """INVARIANT: only the offer whose ciphertext is here."""
+        if self._fetched and self.game.offer_hash(astuple(self._fetched[0])) == exchange.offer:
             self._attempt("confirm", self.job)
+
+    def _decision(self, job: Job, exchange: Exchange) -> int:
+        """Time by which a look has to be over: requests are due, or `decline`; then half of what is left."""
+        left = self._left(exchange)
+        marks = [mark for mark in (_pressing(job) - 1, _margin(job)) if mark < left]
+        return exchange.until - (marks[0] if marks else max(0, left) // 2)
 
     def _own(self, job: Job) -> bool:
         return self.game.wallet is not None and self.game.wallet.address == job.client
@@ -182,20 +238,34 @@ class Buyer:
         return exchange.until - self.game.chain.now()
 
     def _press(self, job: Job, missing: Missing) -> None:
-        """Requests in time, `decline` where they cannot help any more."""
-        exchange, spec = self.game.exchange(self.job), job.spec
+        """Requests in time, `decline` where they cannot help any more, or cannot be paid."""
+        exchange = self.game.exchange(self.job)
         asked = {(e.args["tensor"], e.args["chunk"]) for e in self.game.events("Requested", self.job)}
-        left, margin = self._left(exchange), spec.confirm_window // 10
-        if exchange.confirmed or left <= 0:
+        if exchange.confirmed or self._left(exchange) <= 0:
             return
-        wanted = [place for place in missing.chunks if place not in asked]
-        if left < max(spec.confirm_window // 2, spec.key_window + 2 * margin) and wanted:
-            if missing.all_known and self._affordable(job, exchange, wanted):
-                return self._request(wanted)
-            if left > margin and not exchange.open and exchange.requests < MOST_REQUESTS:
-                return self._request([secrets.choice(wanted)])
-        if left <= margin and (wanted or not missing.all_known):
+        wanted, problem = [place for place in missing.chunks if place not in asked], None
+        try:
+            for place in self._wanted(job, exchange, missing, wanted):
+                self._request(*place)
+                wanted.remove(place)
+        except VgameError as error:
+            problem = error
+        if self._left(exchange) <= _margin(job) and (wanted or not missing.all_known):
             self._attempt("decline", self.job)
+        elif problem:
+            raise problem
+
+    def _wanted(
+        self, job: Job, exchange: Exchange, missing: Missing, wanted: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """The chunks to request now."""
+        left = self._left(exchange)
+        if left >= _pressing(job) or not wanted:
+            return []
+        if missing.all_known and self._affordable(job, exchange, wanted):
+            return list(wanted)
+        probes = left > _margin(job) and not exchange.open and exchange.requests < MOST_REQUESTS
+        return [secrets.choice(wanted)] if probes else []
 
     def _affordable(self, job: Job, exchange: Exchange, wanted: list[tuple[int, int]]) -> bool:
         """As many requests are left, and the answers to all of them cost less than `decline` loses."""
@@ -203,11 +273,21 @@ class Buyer:
         most = max(self.game.answer_gas(self.job, self.shape.elements[t], c) for t, c in wanted[:MOST_REQUESTS])
         return count <= MOST_REQUESTS and count * most * base <= job.spec.reward - job.spec.reward // 4
 
-    def _request(self, wanted: list[tuple[int, int]]) -> None:
-        price = STEADY * self.game.chain.fees()[0]
-        for tensor, chunk in wanted:
-            cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
-            self._attempt("request", self.job, tensor, chunk, price, self.record(tensor), value=cost)
+    def _request(self, tensor: int, chunk: int) -> None:
+        """ChainError where the account cannot pay it, or could not decline any more; what the contract owes is taken
+        first."""
+        base, tip = self.game.chain.fees()
+        price = STEADY * base
+        cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
+        needed, address = cost + 2 * CALL_GAS * (2 * base + tip), self.game.wallet.address
+        if self.game.chain.balance(address) < needed and self.game.credits(address):
+            self._attempt("withdraw", address)
+        if (owned := self.game.chain.balance(address)) < needed:
+            raise ChainError(
+                f"{address} has {owned} wei; {needed} are needed to request chunk {chunk} of tensor {tensor} and still "
+                "decline: send it some ether, or the delivery is declined for three quarters of the reward"
+            )
+        self._attempt("request", self.job, tensor, chunk, price, self.record(tensor), value=cost)
 
     def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
         """False where it was not needed any more."""
