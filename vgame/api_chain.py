@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from vgame.agents import auditor_service, client, config, delivery, local_run, r
 from vgame.agents.retry import Retry
 from vgame.api import save_pretrained
 from vgame.chain import game as contract
-from vgame.chain.connection import Chain
+from vgame.chain.connection import Chain, checksum_address
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError
@@ -142,11 +142,15 @@ class _Agent:
         """The next move, if there is one: True if it was made. The first call computes the whole run before. VgameError
         where the world is in the way; the next call tries again."""
         with use_device(self.device) as kind:
-            if self._player is None:
-                self._player = self._start(local_run.LocalRun(self.seat, kind, self.reporter))
+            self._begin(kind)
             return self._move()
 
-    def _start(self, computation: local_run.LocalRun) -> Any:
+    def _begin(self, kind: str) -> None:
+        """Compute the whole run, once."""
+        if self._player is None:
+            self._player = self._start(kind)
+
+    def _start(self, kind: str) -> Any:
         raise NotImplementedError
 
     def _move(self) -> bool:
@@ -172,8 +176,9 @@ class TrainerAgent(_Agent):
         super().__init__(game, bundle, store, device=device, any_terms=any_terms)
         self.order = order
 
-    def _start(self, computation: local_run.LocalRun) -> Trainer:
-        return roles.trainer_of(self.game, self.order.job, computation, self.any_terms)
+    def _start(self, kind: str) -> Trainer:
+        self._computation = local_run.LocalRun(self.seat, kind, self.reporter)
+        return roles.trainer_of(self.game, self.order.job, self._computation, self.any_terms)
 
     def _move(self) -> bool:
         return bool(self._player.step())
@@ -181,29 +186,52 @@ class TrainerAgent(_Agent):
     def run(self) -> str:
         """Play until the job has ended: final or convicted. Outages are waited for."""
         with use_device(self.device) as kind:
-            computation = local_run.LocalRun(self.seat, kind, self.reporter)
-            trainer = roles.trainer_of(self.game, self.order.job, computation, self.any_terms)
-            return roles.play(trainer, computation, self.reporter, self.seat.poll).name.lower()
+            self._begin(kind)
+            return roles.play(self._player, self._computation, self.reporter, self.seat.poll).name.lower()
 
 
 class AuditorAgent(_Agent):
     """Executes a bundle (a folder) again, watches all jobs of the game that order it, disputes every claim that
-    differs."""
+    differs.
+
+    `orders`, `clients`: it plays these orders, and those of these addresses; without them every order of the bundle.
+    `log`: the trainer's run folder, which a bundle in mode `logged` is audited by. `published`: folder or URLs of the
+    trainer's run, whose states save time.
+    """
 
     role = "auditor"
 
-    def _start(self, computation: local_run.LocalRun) -> auditor_service.AuditorService:
-        computation.run()
-        limits = auditor_service.Limits(any_clocks=self.any_terms)
-        return auditor_service.AuditorService(self.game, computation, self.reporter, self.seat.poll, limits)
+    def __init__(
+        self,
+        game: Game,
+        bundle: Path | str,
+        store: Path | str,
+        *,
+        device: str = "default",
+        any_terms: bool = False,
+        orders: Iterable[Order] = (),
+        clients: Iterable[str] = (),
+        log: Path | str | None = None,
+        published: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__(game, bundle, store, device=device, any_terms=any_terms)
+        published = (published,) if isinstance(published, str) else tuple(published)
+        self.seat = replace(self.seat, log=None if log is None else Path(log), published=published)
+        jobs, addresses = frozenset(order.job for order in orders), frozenset(map(checksum_address, clients))
+        self.limits = auditor_service.Limits(any_clocks=any_terms, jobs=jobs, clients=addresses)
+
+    def _start(self, kind: str) -> auditor_service.AuditorService:
+        return auditor_service.auditor_of(self.game, self.seat, kind, self.reporter, self.limits)
 
     def _move(self) -> bool:
         return bool(self._player.round())
 
     def run(self) -> None:
-        """Play until every job that orders the bundle has ended. Outages are waited for."""
+        """Play until every job that it plays has ended. Outages are waited for."""
+        with use_device(self.device) as kind:
+            self._begin(kind)
         retry = Retry(self.reporter, self.seat.poll)
-        while self._player is None or not self._player.finished:
+        while not self._player.finished:
             with retry:
                 if not self.step():
                     time.sleep(self.seat.poll)

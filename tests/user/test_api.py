@@ -17,6 +17,7 @@ from torch import nn
 
 import vgame
 from vgame.job.state_keys import keys_root, load_keys
+from vgame.runs.logged_history import LoggedHistory
 
 
 class Net(nn.Module):
@@ -219,7 +220,9 @@ def test_errors_are_one_tree_and_say_what_is_wrong(run: vgame.Run, tmp_path: Pat
     assert all(issubclass(getattr(vgame, name), vgame.VgameError) for name in names)
 
 
-def test_a_game_is_played_in_python(bundle: vgame.Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_game_is_played_in_python(
+    bundle: vgame.Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle.save(tmp_path / "bundle")
     with vgame.embedded_chain() as node, caplog.at_level(logging.INFO, "vgame"):
         assert isinstance(node, vgame.Node)
@@ -242,9 +245,50 @@ def test_a_game_is_played_in_python(bundle: vgame.Bundle, tmp_path: Path, caplog
         )
         assert not watcher.step() and "auditor: job" in caplog.text and "MATCH, own root" in caplog.text
         chain.advance(bundle.terms.challenge_window + 1)
-        assert seller.run() == "final" and order.phase == "final"
+        with monkeypatch.context() as patch:
+            patch.setattr("vgame.agents.local_run.LocalRun.__init__", None)  # `run` goes on with the run of `step`
+            assert seller.run() == "final" and order.phase == "final"
         watcher.run()
         with pytest.raises(vgame.VgameError, match="start `vgame trainer --device compatible`"):
             vgame.TrainerAgent(game, order, tmp_path / "bundle", tmp_path / "seller", device="compatible")
     other = vgame.Order(game, order.job)
     assert other == order
+
+
+def test_an_auditor_in_python_is_the_one_of_the_command_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In mode `logged` it needs the log; it rehearses a dispute before it watches; it plays the orders that it is
+    given."""
+    bundle = vgame.prepare(job(mode="logged", log=vgame.LogTerms(thresholds="proven")))
+    bundle.save(tmp_path / "bundle")
+    rehearsed: list[Path] = []
+    usual = LoggedHistory.rehearse
+    monkeypatch.setattr(LoggedHistory, "rehearse", lambda own: rehearsed.append(own.store.folder) or usual(own))
+    with vgame.embedded_chain() as node, caplog.at_level(logging.INFO, "vgame"):
+        chain = vgame.connect(node.url)
+        client, trainer, auditor = (vgame.Wallet(chain, key) for key in node.keys[:3])
+        game = vgame.Game.deploy(client)
+        orders = [game.post(bundle, nonce) for nonce in (0, 1)]
+        own = vgame.Game(chain, game.address, auditor)
+        blind = vgame.AuditorAgent(own, tmp_path / "bundle", tmp_path / "blind")
+        for play in (blind.step, blind.run):
+            with pytest.raises(vgame.VgameError, match="is audited by its log"):
+                play()
+        seller = vgame.TrainerAgent(
+            vgame.Game(chain, game.address, trainer), orders[0], tmp_path / "bundle", tmp_path / "seller"
+        )
+        while seller.step():
+            pass
+        rehearsed.clear()
+        given = {"log": tmp_path / "seller" / bundle.identity.hex()[:16], "orders": orders[:1]}
+        watcher = vgame.AuditorAgent(own, tmp_path / "bundle", tmp_path / "watcher", **given)
+        watcher.step()
+        assert [folder.parent for folder in rehearsed] == [tmp_path / "watcher"]
+        assert f"auditor: plays job {orders[0].job.hex()[:16]}" in caplog.text and ": MATCH, own root" in caplog.text
+        unknown = vgame.AuditorAgent(
+            own, tmp_path / "bundle", tmp_path / "watcher", orders=[vgame.Order(own, bytes(32))]
+        )
+        unknown.seat = watcher.seat
+        with pytest.raises(vgame.ChainError, match="there is no job 0000"):
+            unknown.step()

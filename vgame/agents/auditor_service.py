@@ -9,30 +9,26 @@ from functools import partial
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun, hello
-from vgame.agents.order import matches
+from vgame.agents.order import find_order, matches
 from vgame.agents.retry import QUIET, Deferred, Retry
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.player import run_duties
+from vgame.dispute.player import DISPUTE_GAS, gas_money, run_duties
+from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain
 from vgame.execute.devices import use_device
-from vgame.job.bundle import load_bundle
-from vgame.job.terms import INCLUSION, auditor_shortcomings
+from vgame.job.bundle import Bundle, load_bundle
+from vgame.job.terms import INCLUSION, Pace, auditor_shortcomings, count_moves
 from vgame.system.progress import Reporter
 
 
 def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: bool = False) -> None:
     """Re-execute the bundle, then watch every job that orders it; `once`: until all such jobs have ended."""
-    if seat.log is None and load_bundle(seat.bundle).mode == "logged":
-        raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
     game = open_game(seat, reporter)
     with use_device(seat.device) as kind:
         hello(reporter, "auditor", seat.device)
-        computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
-        computation.run()
-        computation.rehearse()
-        watch = AuditorService(game, computation, reporter, seat.poll, limits)
+        watch = auditor_of(game, seat, kind, reporter, limits)
         retry = Retry(reporter, seat.poll)
         while not (once and watch.finished):
             with retry:
@@ -40,13 +36,41 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
                     game.chain.pause(QUIET * seat.poll)
 
 
+def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, limits: Limits) -> AuditorService:
+    """The auditor of a bundle, which it has executed again; a dispute's work was rehearsed."""
+    if seat.log is None and load_bundle(seat.bundle).mode == "logged":
+        raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
+    computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
+    for job in limits.jobs:
+        find_order(game, computation.bundle, job)
+    reporter.emit("plays", f"plays {limits.played}")
+    stakes = Stakes.beside(seat.store / computation.bundle.identity.hex()[:16], game)
+    computation.run()
+    computation.rehearse()
+    service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
+    service.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
+    return service
+
+
 @dataclass(frozen=True)
 class Limits:
     """What an auditor stakes: `bond` wei at most, by default never more than the trainer does; `any_clocks`: also on
-    short ones."""
+    short ones. What it plays: `jobs`, and orders of `clients`; every order of the bundle where neither is given."""
 
     bond: int | None = None
     any_clocks: bool = False
+    jobs: frozenset[bytes] = frozenset()
+    clients: frozenset[str] = frozenset()
+
+    def plays(self, job: bytes, client: str) -> bool:
+        return job in self.jobs or client in self.clients or not (self.jobs or self.clients)
+
+    @property
+    def played(self) -> str:
+        """The same in words."""
+        named = [f"job {job.hex()[:16]}" for job in sorted(self.jobs)]
+        named += [f"orders of {client}" for client in sorted(self.clients)]
+        return ", ".join(named) or "every order of this bundle, whoever posted it (--job and --client name some)"
 
 
 class AuditorService:
@@ -66,9 +90,15 @@ class AuditorService:
     RANGES = 16  # ranges of blocks whose events are read in one look at a job without an own dispute
     GONE = 3_600.0  # seconds after which a job that is not shown is believed to be none: nodes lag
     LONGEST = 5.0  # seconds between two tries of a job with a problem
+    dispute_gas = DISPUTE_GAS  # that a dispute may need
 
-    def __init__(self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits) -> None:
+    def __init__(
+        self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits,
+        stakes: Stakes | None = None,
+    ) -> None:  # fmt: skip
         self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
+        self.stakes = stakes or Stakes(game)
+        self.stakes.watch()
         self.auditors: dict[bytes, Auditor] = {}
         self.retry: dict[bytes, Deferred] = {}
         self.foreign: set[tuple[object, ...]] = set()
@@ -114,12 +144,13 @@ class AuditorService:
             job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
             if job in self.auditors or told in self.foreign:
                 continue
-            if not matches(self.game, self.computation.bundle, event):
+            if not (self.limits.plays(job, told[1]) and matches(self.game, self.computation.bundle, event)):
                 self.foreign.add(told)
                 continue
             self.auditors[job] = Auditor(self.game, job, self.computation.history)
             self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
-            self.auditors[job].refusal = self.refusal
+            self.auditors[job].refusal, self.auditors[job].kept = self.refusal, self.kept
+            self.auditors[job].stakes = self.stakes
             self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
             self.idle[job] = None
         return False
@@ -274,16 +305,32 @@ class AuditorService:
         self.said.add((job, state.run_root))
         return False
 
+    def kept(self, disputes: int = 0) -> int:
+        """Wei for the gas of so many open disputes, those that are open and one at the least."""
+        return gas_money(self.game.chain, max(1, disputes, len(self._engaged())) * self.dispute_gas)
+
     def refusal(self, state: Job) -> str:
-        """Why even the right side would lose its bond, or stakes more than it was told to; empty if neither."""
-        most = state.spec.trainer_bond if self.limits.bond is None else self.limits.bond
-        if state.spec.stake > most:
-            return (
-                f"the auditor's bond and the fee are {state.spec.stake} wei, more than {most} (--max-bond allows more)"
-            )
+        """Why nothing is staked now: the order, the own limits, or the money; empty if it is."""
         others = len(self._engaged())
-        short = auditor_shortcomings(self.computation.bundle, self.computation.pace, INCLUSION, others)
-        if self.limits.any_clocks or not short:
+        if why := why_not_staked(self.computation.bundle, state.spec, self.computation.pace, self.limits, others):
+            return why
+        kept, account = self.kept(others + 1), self.game.wallet.address
+        if (owned := self.game.chain.balance(account)) >= state.spec.stake + kept:
             return ""
-        beside = f"beside {others} disputes of other claims that wait for the same moves: " if others else ""
-        return f"{beside}{'; '.join(short)} (--any-terms disputes all the same)"
+        return (
+            f"{account} has {owned} wei, and needs {state.spec.stake} for bond and fee and {kept} for the gas of "
+            f"{others + 1} open disputes; send it some ether"
+        )
+
+
+def why_not_staked(bundle: Bundle, spec: JobSpec, pace: Pace, limits: Limits, others: int = 0) -> str:
+    """Why an auditor of that pace disputes no claim of an order, for even the right side would lose its bond, or it
+    stakes more than it may; empty if it does. `others`: disputes of other claims that it plays already."""
+    most = spec.trainer_bond if limits.bond is None else limits.bond
+    if spec.stake > most:
+        return f"the auditor's bond and the fee are {spec.stake} wei, more than {most} (--max-bond allows more)"
+    short = auditor_shortcomings(bundle, pace, INCLUSION, others)
+    if limits.any_clocks or not short:
+        return ""
+    beside = f"beside {others} disputes of other claims that wait for the same moves: " if others else ""
+    return f"{beside}{'; '.join(short)} (--any-terms disputes all the same)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from eth_account import Account
@@ -57,6 +58,8 @@ class Wallet:
         self.chain = chain
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
+        #: Each sees number and hash of every transaction before it is sent; it is not sent where one of them raises.
+        self.watchers: list[Callable[[int, bytes], None]] = []
 
     @property
     def key(self) -> bytes:
@@ -89,6 +92,8 @@ class Wallet:
                     f"{self.address} has {owned} wei, {needed} are needed for this transaction; send it some ether"
                 )
             signed = self.account.sign_transaction(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most})
+            for watcher in self.watchers:
+                watcher(tx["nonce"], bytes(signed.hash))
             refusal = None
             try:
                 self.chain.ask(lambda raw=signed.raw_transaction: web3.eth.send_raw_transaction(raw))

@@ -215,7 +215,13 @@ def auditor(
     bundle: BundleFolder,
     store: StoreFolder,
     device: DeviceName = "default",
-    once: Annotated[bool, typer.Option(help="stop when all jobs of this bundle have ended")] = False,
+    job: Annotated[
+        list[str] | None, typer.Option("--job", help="play this job, hex; may be repeated; default: every order")
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option("--client", help="play the orders of this address; may be repeated")
+    ] = None,
+    once: Annotated[bool, typer.Option(help="stop when all jobs that it plays have ended")] = False,
     max_bond: Annotated[
         str | None, typer.Option(help='most that is staked, "0.5 ether"; default: the trainer\'s bond')
     ] = None,
@@ -234,8 +240,11 @@ def auditor(
     """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
     seat = seat_of(rpc, game, bundle, store, device, chain_id, log, published or (), workers)
     from vgame.agents.auditor_service import Limits, run_auditor
+    from vgame.chain.connection import checksum_address
 
-    run_auditor(seat, heard("auditor", metrics, log_json, json), Limits(wei_of(max_bond), any_terms), once)
+    named = {"jobs": frozenset(map(job_id, job or ())), "clients": frozenset(map(checksum_address, client or ()))}
+    limits = Limits(wei_of(max_bond), any_terms, **named)
+    run_auditor(seat, heard("auditor", metrics, log_json, json), limits, once)
 
 
 @app.command()

@@ -9,6 +9,7 @@ import hmac
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 
 from web3 import Web3
@@ -17,19 +18,21 @@ from vgame.chain.records import CAUSES, Dispute, Job, Level, Phase, Standing, St
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
-from vgame.dispute.player import Player, one_of, run_duties
+from vgame.dispute.player import BATCH, Player, gas_money, one_of, run_duties
+from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain, ContractError, NotYet
 
 log = logging.getLogger(__name__)
 
 EMPTY = bytes(32)
 DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
+TIMEOUT_GAS = 50_000  # of one that has run out of time, and of a conviction by it
 LATE = 2  # disputes about one claim that may be lost by time; after these nothing more is staked on it
 
 
 class Auditor(Player):
-    """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it
-    may."""
+    """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may.
+    `stakes`: what was staked before. `kept`: wei that all open disputes of this account may need for gas."""
 
     side = Turn.AUDITOR
     windows = {  # noqa: RUF012
@@ -37,6 +40,8 @@ class Auditor(Player):
         Phase.CONVICTED: [("reward_window", "the time to show what was known")],
     }
     refusal: Callable[[Job], str] | None = None
+    stakes: Stakes | None = None
+    kept: Callable[[], int] | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
     engaged_in = False  # has an open dispute, as far as the last look saw
     lost_or_won: Set[int] = frozenset()  # own disputes of the claim that have ended, as that look saw
@@ -87,23 +92,36 @@ class Auditor(Player):
     # ---- what to dispute ----
 
     def challenge(self, view: ClaimView) -> bool:
-        """Open a dispute where the claim differs from my run, unless I have one that is in time: one conviction ends
-        the claim, and each further stake would be beside it, with a clock of its own."""
+        """Open a dispute where the claim differs from my run, unless I have one: one conviction ends the claim, and
+        each further stake would be beside it, with a clock of its own."""
         job = view.job
-        if self.game.chain.now() > job.since + job.spec.challenge_window:
-            return False
-        if any(s.turn is not Turn.AUDITOR_EXPIRED for s in view.open_mine):
+        if self.game.chain.now() > job.since + job.spec.challenge_window or view.open_mine:
             return False
         self.check_refuted(view)
         entry = next(self.differences(view), None)
-        if entry is None or self.convict(view):  # what ends it without a stake comes first
-            return entry is not None
+        if entry is None:
+            return False
+        if self.convict(view, self.can_spare):  # what ends it without a stake comes first
+            return True
+        memory = self.remembered(view)
         self.check_stake(view)
         root, commitment = view.claimed_root(entry), self.commitment(view.own_tree(entry.level, entry.where).root)
         place = (int(entry.level), entry.where, root, commitment)
         self.engaged_in = True  # as long as it is not known
-        self.engaged_in = self.attempt("challenge", self.id, *place, value=job.spec.stake)
+        with memory:
+            self.engaged_in = self.attempt("challenge", self.id, *place, value=job.spec.stake)
         return self.engaged_in
+
+    def remembered(self, view: ClaimView) -> AbstractContextManager[None]:
+        """Remembers the stake that is sent inside of it. NotYet where an earlier one on this claim is not shown: that
+        may be a dispute, whatever an endpoint shows."""
+        if self.stakes is None:
+            return nullcontext()
+        claim, seen = f"{self.id.hex()} {view.job.run_root.hex()}", len(view.mine)
+        self.engaged_in = True
+        number = self.stakes.number_for(claim, seen)
+        self.engaged_in = False
+        return self.stakes.sending(claim, seen, number)
 
     def check_refuted(self, view: ClaimView) -> None:
         """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed
@@ -185,10 +203,11 @@ class Auditor(Player):
         moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
         return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])
 
-    def convict(self, view: ClaimView) -> bool:
-        """Where the trainer's time is over in a dispute of somebody else, that convicts it as well."""
+    def convict(self, view: ClaimView, may: Callable[[int], bool] = lambda gas: True) -> bool:
+        """Where the trainer's time is over in a dispute of another auditor, that convicts it as well. `may`: is there
+        money for so much gas?"""
         over = [s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED]
-        return bool(over) and self.attempt("timeout", self.id, over[0])
+        return bool(over) and may(TIMEOUT_GAS) and self.attempt("timeout", self.id, over[0])
 
     def turn(self, job: Job, number: int, d: Dispute) -> bool:
         """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just
@@ -258,6 +277,19 @@ class Auditor(Player):
         return self.attempt("prove", self.id, number, prior, path, proof.proof)
 
     # ---- money ----
+
+    def reserve(self) -> int:
+        return self.kept() if self.kept else super().reserve()
+
+    def can_spare(self, gas: int) -> bool:
+        """Is there money for so much gas that no open dispute may need?"""
+        chain = self.game.chain
+        return chain.balance(self.address) >= self.reserve() + gas_money(chain, gas)
+
+    def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
+        """End disputes of others whose time is over, with money that no own dispute may need."""
+        over = sum(s.turn is Turn.AUDITOR_EXPIRED for s in standings)
+        return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
 
     def secret(self, what: bytes) -> bytes:
         """Nobody else can know it, and a lost store does not lose it."""

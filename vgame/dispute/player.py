@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
+from vgame.chain.connection import Chain
 from vgame.chain.game import PAGE, Game
 from vgame.chain.records import Dispute, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.commit.machine import Machine
@@ -152,12 +153,16 @@ class Player:
         left = [(end - now, what) for end, what in ends if end >= now]
         return f"{min(left)[0]} s are left of {min(left)[1]}" if left else ""
 
+    def reserve(self) -> int:
+        """Wei that open disputes may need for gas."""
+        return gas_money(self.game.chain, DISPUTE_GAS)
+
     def refill(self) -> bool:
         """Take what the contract owes before money for gas runs short: disputes that are won pay for those that are
         open still."""
         try:
             price = sum(self.game.chain.fees())
-            if self.game.chain.balance(self.address) >= 2 * DISPUTE_GAS * price:
+            if self.game.chain.balance(self.address) >= self.reserve():
                 return False
             return self.game.credits(self.address) > 10 * WITHDRAW_GAS * price and self.withdraw()
         except VgameError as problem:  # an account that takes no ether keeps nobody from a move
@@ -171,6 +176,11 @@ class Player:
             return False
         self.withdrawn += owed
         return True
+
+
+def gas_money(chain: Chain, gas: int) -> int:
+    """Wei for so much gas, at twice the fees of now: what a transaction offers."""
+    return 2 * gas * sum(chain.fees())
 
 
 def run_duties(duties: Iterable[Callable[[], bool]]) -> bool:

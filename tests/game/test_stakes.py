@@ -1,0 +1,353 @@
+"""At most one open stake on a claim, whatever an endpoint shows and whenever the process ends; and never the money that
+open disputes need for gas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frauds import SETUP
+from scene import Play, Scene, deployed, embedded_chain
+from test_sybils import crowd
+from test_watch import LIE, staked, watch
+
+import vgame.agents.auditor_service
+from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.chain.records import Phase, Status, Turn
+from vgame.chain.wallet import Wallet
+from vgame.dispute.player import DISPUTE_GAS
+from vgame.dispute.stakes import Stakes
+from vgame.errors import StoreError
+
+GWEI = 10**9
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks are long enough, and nothing depends on the time of a round."""
+    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(AuditorService, "OTHERS", 1e9)
+
+
+def rounds(*services: AuditorService, count: int = 1) -> None:
+    for _ in range(count):
+        for service in services:
+            for retry in service.retry.values():
+                retry.until = 0.0
+            service.round()
+
+
+def begun(play: Play, store: Path, wallet: Any = None) -> AuditorService:
+    """An auditor of one job, begun with its account and its store."""
+    service = watch(play, Limits(jobs=frozenset({play.id})))
+    if wallet is not None:
+        service.game = play.scene.game(wallet)
+    service.stakes = Stakes.beside(store / "run", service.game)
+    service.stakes.watch()
+    return service
+
+
+def hidden(service: AuditorService, *plays: Play) -> Callable[[], None]:
+    """Its endpoint shows neither disputes of the jobs nor challenges; calling what is returned ends that."""
+    game, before = service.game, {play.id: play.job for play in plays}
+    usual = type(game).events
+    game.job = before.__getitem__
+    game.events = lambda name=None, *args, **more: [] if name == "Challenged" else usual(game, name, *args, **more)
+
+    def show() -> None:
+        del game.job, game.events
+
+    return show
+
+
+# ---- an endpoint that hides the own dispute ----
+
+
+def test_a_dispute_that_is_not_shown_is_not_staked_on_again(
+    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also after a restart. Once it is shown it is played to its end."""
+    play = scene.claimed(SETUP, LIE)
+    service = begun(play, tmp_path)
+    show = hidden(service, play)
+    rounds(service, count=4)
+    show()
+    assert staked(play, service) == 1
+    assert capsys.readouterr().out.count("does not show the stake on this claim") == 1
+    again = begun(play, tmp_path, service.game.wallet)
+    show = hidden(again, play)
+    rounds(again, count=3)
+    assert staked(play, service) == 1 and again.auditors[play.id].engaged_in
+    show()
+    for _ in range(60):
+        rounds(again)
+        play.trainer.step()
+    assert play.phase is Phase.CONVICTED and staked(play, service) == 1
+
+
+def test_a_dispute_that_is_not_shown_needs_its_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twin order's claim is staked on only with money for both."""
+    plays = [scene.claimed(SETUP, LIE) for _ in range(2)]
+    service = watch(plays[0], Limits())
+    monkeypatch.setattr(scene.chain, "fees", lambda: (GWEI, GWEI))
+    each = 4 * DISPUTE_GAS * GWEI
+    scene.chain.node.evm.set_balance(service.game.wallet.address, 2 * SETUP.spec.stake + each)
+    show = hidden(service, *plays)
+    rounds(service, count=4)
+    show()
+    assert sorted(staked(play, service) for play in plays) == [0, 1]
+
+
+def test_a_dispute_that_is_lost_by_time_is_ended_before_the_next_one(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits())
+    rounds(service)
+    play.trainer.step()
+    play.advance(SETUP.spec.auditor_budget + 1)
+    assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR_EXPIRED
+    for _ in range(3):
+        rounds(service)
+        assert sum(d.status is Status.OPEN for d in play.disputes()) <= 1
+    assert [d.status for d in play.disputes()] == [Status.DISMISSED, Status.OPEN]
+
+
+def test_a_clock_that_is_not_over_is_no_reason_to_stake(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint shows the own dispute as lost by time."""
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits())
+    rounds(service)
+    usual = service.game.disputes
+    over = lambda *args: [replace(s, turn=Turn.AUDITOR_EXPIRED) for s in usual(*args)]  # noqa: E731
+    monkeypatch.setattr(service.game, "disputes", over)
+    rounds(service, count=3)
+    assert staked(play, service) == 1
+
+
+# ---- a process that is killed; on a node with real nonces ----
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Scene]:
+    with embedded_chain() as chain:
+        yield deployed(chain)
+
+
+def killed(service: AuditorService, wallet: Wallet, where: str) -> None:
+    """Run until the stake; the process ends before or after it was given to the node."""
+    chain = service.game.chain
+    usual = chain.web3.eth.send_raw_transaction
+
+    def send(raw: bytes) -> Any:
+        if where == "sent":
+            usual(raw)
+        raise Killed
+
+    chain.web3.eth.send_raw_transaction = send
+    try:
+        with pytest.raises(Killed):
+            rounds(service)
+    finally:
+        chain.web3.eth.send_raw_transaction = usual
+        wallet.watchers.clear()
+
+
+def test_killed_before_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    killed(begun(play, tmp_path, wallet), wallet, "written")
+    assert not play.disputes() and len(json.loads(next(tmp_path.iterdir()).read_bytes())["last"]) == 1
+    again = begun(play, tmp_path, wallet)
+    rounds(again)
+    assert staked(play, again) == 1
+
+
+def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
+    """The endpoint that it begins with again has not seen the stake yet."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    killed(begun(play, tmp_path, wallet), wallet, "sent")
+    again = begun(play, tmp_path, wallet)
+    assert staked(play, again) == 1
+    before = replace(play.job, disputes=0, open=0)
+    real_job, again.game.job = again.game.job, lambda job: before
+    rounds(again, count=3)
+    again.game.job = real_job
+    rounds(again)
+    assert staked(play, again) == 1 and again.auditors[play.id].engaged_in
+
+
+def test_another_transaction_has_the_number_of_the_stake(real: Scene, tmp_path: Path) -> None:
+    """Killed before it was sent; then the account makes a move elsewhere, after which the stake has the next one."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    killed(begun(play, tmp_path, wallet), wallet, "written")
+    again = begun(play, tmp_path, wallet)
+    wallet.send(play.client.wallet.address, b"", 1, 30_000)
+    rounds(again)
+    assert staked(play, again) == 1
+    rounds(again, count=2)
+    assert staked(play, again) == 1
+
+
+def test_a_number_that_another_program_spent_is_no_reason_to_stake(
+    real: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing shows that it was not the stake."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    killed(begun(play, tmp_path, wallet), wallet, "written")
+    wallet.send(play.client.wallet.address, b"", 1, 30_000)
+    again = begun(play, tmp_path, wallet)
+    rounds(again, count=2)
+    assert not play.disputes() and "no other program with this account" in capsys.readouterr().out
+
+
+def test_a_stake_that_reverted_is_sent_again(real: Scene, tmp_path: Path) -> None:
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    service = begun(play, tmp_path, wallet)
+    rounds_before = service.game.wallet.send
+    wallet.send = lambda to, data, value=0, gas=None: rounds_before(to, data, value, 30_000)  # too little gas
+    with suppress(Exception):
+        rounds(service)
+    del wallet.send
+    assert not play.disputes() and service.stakes.last
+    rounds(service, count=2)
+    assert staked(play, service) == 1
+
+
+def test_a_node_that_lags_counts_fewer_transactions(real: Scene, tmp_path: Path) -> None:
+    """One of two nodes behind a balancer answers with an older state and an older count."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    wallet.send(wallet.address, b"", 0, 30_000)
+    service = begun(play, tmp_path, wallet)
+    before, eth = play.job, service.game.chain.web3.eth
+    rounds(service)
+    show, count = service.game.job, eth.get_transaction_count
+    service.game.job, eth.get_transaction_count = lambda job: before, lambda *_: count(wallet.address) - 2
+    rounds(service, count=2)
+    eth.get_transaction_count = lambda *_: count(wallet.address) - 1  # the node refuses what is signed with it
+    with suppress(Exception):
+        rounds(service, count=2)
+    service.game.job, eth.get_transaction_count = show, count
+    assert staked(play, service) == 1
+
+
+def test_a_damaged_memory_is_said(scene: Scene, tmp_path: Path) -> None:
+    play = scene.claimed(SETUP, LIE)
+    service = begun(play, tmp_path)
+    rounds(service)
+    (path,) = tmp_path.iterdir()
+    for damage in (b"", b"{}", b'{"last": {"a": 1}, "sent": {}}', b"[]"):
+        path.write_bytes(damage)
+        with pytest.raises(StoreError, match=f"{path} cannot be read"):
+            begun(play, tmp_path, service.game.wallet)
+
+
+def test_a_disk_that_takes_nothing_keeps_no_move_but_every_stake(real: Scene, tmp_path: Path) -> None:
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    service = begun(play, tmp_path / "store", wallet)
+    (tmp_path / "store").write_text("no folder")
+    rounds(service)
+    assert not play.disputes()
+    wallet.send(wallet.address, b"", 0, 30_000)
+    (tmp_path / "store").unlink()
+    rounds(service)
+    assert staked(play, service) == 1
+
+
+# ---- money for gas ----
+
+
+@pytest.fixture
+def dear(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Wei that one dispute may need."""
+    monkeypatch.setattr(scene.chain, "fees", lambda: (GWEI, GWEI))
+    return 4 * DISPUTE_GAS * GWEI
+
+
+def with_money(scene: Scene, service: AuditorService, wei: int) -> None:
+    scene.chain.node.evm.set_balance(service.game.wallet.address, wei)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_no_stake_takes_the_gas_money_of_a_dispute(
+    scene: Scene, dear: int, missing: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twins: the second one waits until the first one is won."""
+    plays = [scene.claimed(SETUP, LIE) for _ in range(2)]
+    service = watch(plays[0], Limits())
+    with_money(scene, service, 2 * (SETUP.spec.stake + dear) - missing)
+    rounds(service, count=3)
+    assert [staked(play, service) for play in plays] == [1, 1 - missing]
+    assert capsys.readouterr().out.count(f"{2 * dear} for the gas of 2 open disputes") == missing
+    for _ in range(300):
+        rounds(service)
+        for play in plays:
+            play.trainer.step()
+        if all(play.phase is Phase.CONVICTED for play in plays):
+            break
+    assert [play.phase for play in plays] == [Phase.CONVICTED] * 2
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_one_bond_that_nearly_fills_the_wallet_is_not_staked(scene: Scene, dear: int, missing: int) -> None:
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits())
+    with_money(scene, service, SETUP.spec.stake + dear - missing)
+    rounds(service)
+    assert staked(play, service) == 1 - missing
+
+
+@pytest.mark.parametrize("more", [0, 20])
+def test_idle_disputes_of_others_are_ended_with_what_is_left(scene: Scene, dear: int, more: int) -> None:
+    """A cheat has as many as it likes."""
+    play = scene.claimed(SETUP, LIE)
+    crowd(play, 3)
+    play.trainer.step()
+    play.advance(SETUP.spec.auditor_budget + 1)
+    service = watch(play, Limits())
+    with_money(scene, service, SETUP.spec.stake + (1 + more) * dear)
+    rounds(service, count=6)
+    ended = [d.status for d in play.disputes()[:3]]
+    assert ended == [Status.DISMISSED if more else Status.OPEN] * 3 and staked(play, service) == 1
+
+
+@pytest.mark.parametrize("more", [0, 20])
+def test_claims_that_end_by_disputes_of_others_are_ended_with_what_is_left(scene: Scene, dear: int, more: int) -> None:
+    """In each twin an accomplice waits for a trainer that is out of time."""
+    own, other = (scene.claimed(SETUP, LIE) for _ in range(2))
+    crowd(other, 1)
+    service = watch(own, Limits())
+    with_money(scene, service, SETUP.spec.stake + (1 + more) * dear)
+    rounds(service)
+    assert staked(own, service) == 1
+    own.trainer.step()
+    rounds(service)
+    scene.chain.advance(other.client.turn(other.id, 0)[1] + 1 - scene.chain.now())
+    assert other.client.turn(other.id, 0)[0] is Turn.TRAINER_EXPIRED
+    rounds(service)
+    assert (other.phase is Phase.CONVICTED) == (more > 0)
+
+
+# ---- what it plays ----
+
+
+def test_an_auditor_plays_the_jobs_and_clients_that_it_is_given(scene: Scene) -> None:
+    plays = [scene.claimed(SETUP, LIE) for _ in range(4)]
+    named = Limits(jobs=frozenset({plays[1].id}), clients=frozenset({plays[2].client.wallet.address}))
+    for limits, wanted in ((named, [0, 1, 1, 0]), (Limits(jobs=frozenset({bytes(32)})), [0] * 4), (Limits(), [1] * 4)):
+        service = watch(plays[0], limits)
+        rounds(service)
+        assert [staked(play, service) for play in plays] == wanted
+
+
+def test_an_auditor_says_what_it_plays() -> None:
+    assert Limits().played.startswith("every order of this bundle")
+    assert Limits(jobs=frozenset({b"\x01" * 32}), clients=frozenset({"0xA"})).played == (
+        "job 0101010101010101, orders of 0xA"
+    )
