@@ -285,6 +285,7 @@ class RevmChain(Chain):
     def __init__(self, node: RevmNode) -> None:
         self.checks = []  # this node is never away
         self.url, self.poll, self.node = "in process", 0.0, node
+        self._secret = self.url
         self.web3 = Web3(InProcess(node))
         self.chain_id = CHAIN_ID
 

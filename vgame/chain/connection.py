@@ -23,7 +23,6 @@ from web3.exceptions import (
     ContractLogicError,
     TimeExhausted,
     TransactionNotFound,
-    Web3Exception,
     Web3RPCError,
 )
 
@@ -188,11 +187,11 @@ class Chain:
         return base, min(self.ask(lambda: quantity(self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
 
     def final_time(self, most: int) -> int:
-        """Time up to which no reorganisation undoes anything; a node that does not say: 15 minutes (or `most`) before
-        its last block."""
+        """Time up to which no reorganisation undoes anything; a node that does not say, in whatever manner: 15 minutes
+        (or `most`) before its last block."""
         try:
-            return int(self.web3.eth.get_block("finalized")["timestamp"])
-        except (Web3Exception, ValueError, KeyError, TypeError):
+            return self.time_of("finalized")
+        except (RefusedError, EndpointError):
             return self.now() - min(FINALITY, most)
 
     def advance(self, seconds: int) -> bool:

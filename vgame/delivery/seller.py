@@ -24,6 +24,7 @@ from vgame.errors import Abstain, DeliveryError
 
 Attempt = Callable[..., bool]
 MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
+WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
 FIRST_ANSWERS = 4  # that are paid for before the pay of the first one is there
 
 
@@ -117,9 +118,18 @@ class Seller:
         return self._key_is_due(game, job) and attempt("revealKey", self.job, astuple(offer), self.key())
 
     def _key_is_due(self, game: Game, job: Job) -> bool:
-        """Not before the client's word, or its silence, is final: a key cannot be taken back."""
-        exchange, final = game.exchange(self.job), game.chain.final_time(job.spec.key_window // 2)
-        return not exchange.open and (exchange.until <= final if exchange.confirmed else exchange.until < final)
+        """Not before the client's word, or its silence, is final, for a key cannot be taken back; where that takes too
+        long, when the newest block shows it and the key has to go out: to keep it costs reward and bond."""
+        exchange, window = game.exchange(self.job), job.spec.key_window
+        if exchange.open:
+            return False
+
+        def decided(time: int) -> bool:
+            return exchange.until <= time if exchange.confirmed else exchange.until < time
+
+        now = game.chain.now()
+        late = now >= exchange.until + window - min(WORST_INCLUSION, window // 2)
+        return decided(now) and (late or decided(game.chain.final_time(window // 2)))
 
 
 def open_requests(game: Game, job: bytes) -> list[tuple[int, int, int]]:

@@ -1,0 +1,103 @@
+"""When the key goes out, by what a node says of finality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from exchange import DELIVERY, KEY_WINDOW
+from scene import Scene
+from test_delivery_agents import Sides
+
+from vgame.chain.records import Phase
+from vgame.delivery.seller import WORST_INCLUSION
+from vgame.errors import ChainError
+
+LATEST = KEY_WINDOW - min(WORST_INCLUSION, KEY_WINDOW // 2)  # seconds after the confirmation
+
+
+@pytest.fixture
+def sides(scene: Scene, tmp_path: Path) -> Sides:
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    return sides
+
+
+@pytest.fixture
+def finalized(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
+    """Sets what the node answers when it is asked for the finalized block."""
+
+    def says(answer: Callable[[], Any]) -> None:
+        usual = scene.chain.node.methods["eth_getBlockByNumber"]
+        monkeypatch.setitem(
+            scene.chain.node.methods,
+            "eth_getBlockByNumber",
+            lambda number, full=False: answer() if number == "finalized" else usual(number, full),
+        )
+
+    return says
+
+
+def http(status: int) -> Callable[[], Any]:
+    def fail() -> Any:
+        response = requests.Response()
+        response.status_code = status
+        raise requests.HTTPError("for url http://127.0.0.1/v3/secret", response=response)
+
+    return fail
+
+
+def key_after(sides: Sides) -> int:
+    """Seconds between the end of the confirm window and the key; the trainer looks every 10."""
+    until = sides.game.exchange(sides.play.id).until
+    for _ in range(400):
+        with suppress(ChainError):
+            sides.trainer.step()
+        if sides.play.phase is not Phase.DELIVERING:
+            assert sides.play.phase is Phase.REVEALED
+            return sides.play.job.since - until
+        sides.play.advance(10)
+    raise AssertionError(sides.play.phase)
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_finality_that_comes_too_late_does_not_keep_the_key_back(sides: Sides, finalized, confirmed: bool) -> None:
+    """Reward and bond would be lost."""
+    long_ago = sides.play.scene.chain.node.blocks[1]
+    finalized(lambda: long_ago)
+    if confirmed:
+        assert sides.receive() is None
+    assert LATEST <= key_after(sides) <= LATEST + 30
+    assert sides.receive() is not None
+    sides.until(Phase.FINAL)
+    assert sides.game.credits(sides.trainer.address) == DELIVERY.spec.reward + DELIVERY.spec.trainer_bond
+
+
+@pytest.mark.parametrize("answer", [http(400), http(403), lambda: None, lambda: {"number": "0x1"}, lambda: "no"])
+def test_a_node_that_does_not_say_what_is_final(sides: Sides, finalized, answer: Callable[[], Any]) -> None:
+    """In whatever manner it refuses."""
+    finalized(answer)
+    assert KEY_WINDOW // 2 <= key_after(sides) <= KEY_WINDOW // 2 + 30
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_endpoint_that_fails_when_it_is_asked_what_is_final(sides: Sides, finalized, status: int) -> None:
+    """It may pass, so nothing is taken for final; at the latest moment the newest block decides."""
+    finalized(http(status))
+    assert LATEST <= key_after(sides) <= LATEST + 30
+
+
+def test_no_key_before_the_newest_block_shows_the_confirmation(sides: Sides, finalized) -> None:
+    """Not even where a node calls everything final."""
+    future = sides.play.scene.chain.node.blocks[-1] | {"timestamp": hex(2**40)}
+    finalized(lambda: future)
+    sides.play.advance(DELIVERY.spec.confirm_window - 10 - (sides.play.scene.chain.now() - sides.play.job.since))
+    until = sides.game.exchange(sides.play.id).until
+    while sides.play.scene.chain.now() < until:
+        assert not sides.trainer.step()
+        sides.play.advance(1)
+    assert key_after(sides) < 30
