@@ -9,7 +9,7 @@ from pathlib import Path
 from vgame.agents.config import AgentConfig
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun
-from vgame.runs.local import link_bundle
+from vgame.runs.local import copy_bundle
 from vgame.system.progress import Reporter
 
 REPORTER = Reporter(json_lines=True)
@@ -19,7 +19,7 @@ def computed(folder: Path, store: Path, attack: tuple[str, int] | None = None, k
     """A trainer's run, published as its folder."""
     run = LocalRun(AgentConfig("", "", folder, store, keep=keep), "cpu", REPORTER, attack)
     run.run()
-    link_bundle(folder, run.store.folder)
+    copy_bundle(folder, run.store.folder)
     return run
 
 

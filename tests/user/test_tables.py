@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import vgame
-from vgame.commit import mapped as commit
 from vgame.tasks import tables
 
 pa = pytest.importorskip("pyarrow")
@@ -22,7 +21,6 @@ parquet = pytest.importorskip("pyarrow.parquet")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(commit, "_found", {})
 
 
 IDS = np.arange(60).reshape(12, 5)

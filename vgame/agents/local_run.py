@@ -21,7 +21,7 @@ from vgame.execute.devices import fingerprint
 from vgame.execute.work import operations
 from vgame.job.bundle import load_bundle
 from vgame.job.terms import Pace, trainer_shortcomings
-from vgame.runs.local import link_bundle
+from vgame.runs.local import copy_bundle
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.pace import measure
 from vgame.runs.published_log import PublishedLog
@@ -60,7 +60,7 @@ class LocalRun:
         )
         folder = seat.store / self.bundle.identity.hex()[:16]
         self.store = Store(folder, self.bundle, seat.keep)
-        link_bundle(seat.bundle, folder)
+        copy_bundle(seat.bundle, folder)
         self.stepper, history = executor, History
         if attack:
             name, step = attack
@@ -80,7 +80,7 @@ class LocalRun:
             steer(self.stepper, attack[1])
         if seat.log is None:
             self.store = log = LoggedStore(seat.store / identity, self.bundle, seat.keep)
-            link_bundle(seat.bundle, seat.store / identity)
+            copy_bundle(seat.bundle, seat.store / identity)
             log.record(self.stepper)
         else:
             self.published = log = self._await_log(seat, seat.log)

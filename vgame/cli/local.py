@@ -194,7 +194,7 @@ def check(
     game: GameAddress,
     job: Annotated[str, typer.Option(help="identity of the job, hex")],
     bundle: Annotated[
-        Path | None, typer.Option(help="the order: names are checked too, and that none is missing")
+        Path | None, typer.Option(help="the order: names, types and shapes are checked too, and that none is missing")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -203,7 +203,7 @@ def check(
     from vgame.agents.certified import check_claim
 
     count, root = check_claim(weights, rpc, game, identity, bundle)
-    names = "" if bundle else "; the names are the file's own (--bundle compares them with your order)"
+    names = "" if bundle else "; names and types are the file's own (--bundle compares them with your order)"
     text = (
         f"{weights} is what the final claim of job {identity.hex()[:16]} certifies: {count} tensors, state root "
         f"{root.hex()}{names}"

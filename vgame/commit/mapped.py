@@ -1,23 +1,22 @@
-"""Tensors that stay in their files: words that are read from disk when a step gathers them, hashed once while
-streaming.
+"""Tensors that stay in their files: words that are read from disk when a step gathers them, hashed while streaming.
 
 In: a file, a place in it. Out: a flat tensor over a read-only mapping, and what one pass over it found: root, extremes,
-the first NaN. That is remembered by the file's identity (device, inode, size, time of change), in this process and in
-the cache folder.
+the first NaN. Each mapping has its own first pass; what it found holds for good. Where the file has the same identity
+(device, inode, size, times of change) as before the last pass, it is not hashed again; who commits, compares or gives
+away what was computed has it hashed whatever its identity is.
 
-SAFETY: whoever changes the file while it is trained on changes the run; `refuse_changed` is asked at every checkpoint.
+SAFETY: a file that is cut short while a step reads it ends the process.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import mmap
 import os
+import time
 import warnings
+import weakref
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +25,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from vgame.commit.merkle import Kind, fold
 from vgame.commit.words import LEAF_WORDS, tensor_height, words_root
-from vgame.errors import DataError, VgameError
-from vgame.system.files import open_file, parse_json, read_file, write_atomic
+from vgame.errors import DataError
+from vgame.system.files import open_file
 
 HEIGHT = 15  # of the subtree that is hashed at a time
 PIECE = LEAF_WORDS << HEIGHT  # its words: 16 MiB
 CANONICAL_NAN = 0x7FC00000
-MOST_FOUND = 4096  # bytes of a remembered pass
+SETTLED = 2 * 10**9  # ns: a file that changes twice within one tick of its clock has the same times after both
 
 Tell = Callable[[int, int], None]  # (words done, words in all)
 
@@ -51,19 +50,20 @@ class Found:
     first: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Source:
-    """Where the words of a tensor lie."""
+    """Where the words of a tensor lie. `descriptor`: of the file that is mapped, whatever has its name now."""
 
     path: Path
     offset: int
     words: np.ndarray  # flat, int32 or float32
-    identity: tuple[int, ...]
     memory: mmap.mmap
+    descriptor: int
+    found: Found | None = None  # by the first pass
+    identity: tuple[int, ...] | None = None  # of the file before the last pass; None: it had just been written
 
-    def key(self) -> str:
-        told = f"1 {self.identity} {self.offset} {self.words.dtype} {self.words.size}"
-        return hashlib.sha256(told.encode()).hexdigest()
+    def __post_init__(self) -> None:
+        weakref.finalize(self, os.close, self.descriptor)
 
     def release(self) -> None:
         """Give the pages back that were read: they are the file's, and come again when they are asked for."""
@@ -71,7 +71,6 @@ class Source:
 
 
 _sources = WeakTensorKeyDictionary()
-_found: dict[str, Found] = {}
 
 
 def cache_folder() -> Path:
@@ -86,12 +85,13 @@ def map_words(path: Path, offset: int, count: int, integer: bool, follow: bool =
         if count < 1 or offset < 0 or status.st_size < offset + 4 * count:
             raise DataError(f"{path} has {status.st_size:,} bytes; {count:,} words from byte {offset} on are expected")
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        descriptor = os.dup(file.fileno())
     memory.madvise(mmap.MADV_RANDOM)
     words = np.frombuffer(memory, "<i4" if integer else "<f4", count, offset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it cannot be written to
         tensor = torch.from_numpy(words)
-    return mark(tensor, Source(path, offset, words, _identity(status), memory))
+    return mark(tensor, Source(path, offset, words, memory, descriptor))
 
 
 def mark(tensor: torch.Tensor, source: Source) -> torch.Tensor:
@@ -110,35 +110,42 @@ def flat_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return None if source is None else mark(tensor.reshape(-1), source)
 
 
-def refuse_changed(tensor: torch.Tensor) -> None:
-    """Raise DataError if the file is not what it was when it was hashed; give back what was read of it."""
-    source = source_of(tensor)
-    if source is None:
-        return
-    try:
-        same = _identity(os.stat(source.path)) == source.identity
-    except OSError:
-        same = False
-    if not same:
-        raise DataError(
-            f"{source.path} has changed while it was used: nothing is committed; restore it, or prepare the job again"
-        )
-    source.release()
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+def refuse_changed(tensor: torch.Tensor, anew: bool = False) -> None:
+    """Raise DataError if the file holds other words than when it was first hashed; give back what was read of it.
+    `anew`: it is hashed again even if its identity is the same."""
+    if source := source_of(tensor):
+        look_through(source, anew=anew)
+        source.release()
 
 
 # ---- one pass ----
 
 
-def look_through(source: Source, tell: Tell | None = None) -> Found:
-    """What a pass over the words finds, from memory where the file is the same as then."""
-    key = source.key()
-    if key not in _found:
-        _found[key] = _remembered(key) or _keep(key, _pass(source, tell))
-    return _found[key]
+def look_through(source: Source, tell: Tell | None = None, anew: bool = False) -> Found:
+    """What the first pass over the words found; DataError if the words are others now."""
+    identity = _identity(source)
+    if source.found is None:
+        source.found = _pass(source, tell)
+    elif (anew or identity is None or identity != source.identity) and not _same_words(source, source.found, tell):
+        raise DataError(
+            f"{source.path} holds other words than when it was hashed: nothing that was computed since counts; "
+            "restore it, or prepare the job again"
+        )
+    source.identity = identity
+    return source.found
+
+
+def _identity(source: Source) -> tuple[int, ...] | None:
+    """Device, inode, size, both times of change, of which a user can set one only; None if it changed just now."""
+    status = os.fstat(source.descriptor)
+    if abs(time.time_ns() - status.st_ctime_ns) < SETTLED:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _same_words(source: Source, found: Found, tell: Tell | None) -> bool:
+    whole = os.fstat(source.descriptor).st_size >= source.offset + source.words.nbytes
+    return whole and _pass(source, tell).root == found.root
 
 
 def _pass(source: Source, tell: Tell | None) -> Found:
@@ -162,17 +169,3 @@ def _pass(source: Source, tell: Tell | None) -> Found:
             tell(min(at + PIECE, words.size), words.size)
     root = fold(Kind.TENSOR, roots, whole - HEIGHT, HEIGHT) if whole > HEIGHT else roots[0]
     return Found(root.hex(), least, most, least_at, most_at, nan, first)
-
-
-def _keep(key: str, found: Found) -> Found:
-    with suppress(VgameError):  # a full disk: the next process looks again
-        write_atomic(cache_folder() / "roots" / f"{key}.json", json.dumps(asdict(found)).encode())
-    return found
-
-
-def _remembered(key: str) -> Found | None:
-    try:
-        found = Found(**parse_json(read_file(cache_folder() / "roots" / f"{key}.json", MOST_FOUND)))
-        return found if len(bytes.fromhex(found.root)) == 32 else None
-    except (OSError, ValueError, TypeError):
-        return None

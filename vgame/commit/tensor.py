@@ -57,7 +57,8 @@ def tensor_tree(tensor: torch.Tensor) -> Tree:
 
 
 def tensor_root(tensor: torch.Tensor) -> bytes:
-    """Root of the TENSOR tree. A tensor that has not changed since it was asked for last is not hashed again.
+    """Root of the TENSOR tree. A tensor that has not changed since it was asked for last is not hashed again;
+    of one in a file, vgame.commit.mapped knows.
 
     SAFETY: torch counts its own writes only; nothing in vgame writes to a tensor by other means once it has been
     hashed.
@@ -73,7 +74,7 @@ def _root_here(tensor: torch.Tensor) -> bytes:
 
 def _hash(tensors: Sequence[torch.Tensor]) -> None:
     """Remember the roots of the tensors that have changed since; those on a GPU are hashed there, all together."""
-    changed = [t for t in tensors if _roots.get(t, (None, b""))[0] != t._version]
+    changed = [t for t in tensors if source_of(t) or _roots.get(t, (None, b""))[0] != t._version]
     there = [checked(t) for t in changed if gate.in_use(t.device)]
     here = [t for t in changed if not gate.in_use(t.device)]
     found = [_root_here(t) for t in here]

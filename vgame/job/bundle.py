@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from vgame.commit.mapped import refuse_changed
 from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import BundleError
@@ -70,6 +71,12 @@ class Bundle:
     def save(self, folder: Path | str) -> None:
         """Write all files into a folder."""
         save_bundle(self, Path(folder))
+
+    def refuse_changed(self, anew: bool = False) -> None:
+        """DataError if a file of the data has changed since it was hashed. `anew`: all bytes are read for it, as
+        before a claim, a verdict or an export."""
+        for tensor in self.data:
+            refuse_changed(tensor, anew)
 
     @cached_property
     def initial_root(self) -> bytes:

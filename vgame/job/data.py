@@ -1,7 +1,8 @@
-"""The data of a bundle on disk: small tensors in data.safetensors, those of large files as links to these files.
+"""The data of a bundle on disk: small tensors in data.safetensors, those of large files as copies of these files.
 
     BUNDLE/data.json         {"files": {PLACE: [NAME OF THE FILE IN THE BUNDLE, BYTE OF THE FIRST WORD]}}, if any
-    BUNDLE/data-PLACE.words  the file itself: a hard link where the disk has them, so no byte is copied, else a copy
+    BUNDLE/data-PLACE.words  a copy of the file, for whoever edits the file must not edit the order; file systems that
+                             share blocks (Btrfs, XFS) take no space for it
 
 In: labels and tensors. Out: the same tensors, in memory or in their files.
 """
@@ -9,50 +10,36 @@ In: labels and tensors. Out: the same tensors, in memory or in their files.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
 import torch
 
-from vgame.commit.mapped import Source, map_words, source_of
+from vgame.commit.mapped import map_words, source_of
+from vgame.commit.tensor import tensor_root
 from vgame.errors import BundleError, DataError
 from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import pack_tensors, read_tensors
-from vgame.system.files import parse_json, read_file, write_atomic
+from vgame.system.files import copy_file, parse_json, read_file, write_atomic
 
 MOST_BYTES = 2**20
 
 
 def save_data(folder: Path, labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> None:
-    sources = [source_of(t) for t in tensors]
-    held = [i for i, source in enumerate(sources) if source is None]
+    sources = {i: source for i, tensor in enumerate(tensors) if (source := source_of(tensor)) is not None}
+    held = [i for i in range(len(tensors)) if i not in sources]
     write_atomic(folder / "data.safetensors", pack_tensors([labels[i] for i in held], [tensors[i] for i in held]))
-    files = {str(i): [f"data-{i:04d}.words", source.offset] for i, source in enumerate(sources) if source is not None}
+    files = {str(i): [f"data-{i:04d}.words", source.offset] for i, source in sources.items()}
     if not files:
         (folder / "data.json").unlink(missing_ok=True)
         return
-    for place, (name, _) in files.items():
-        _link(sources[int(place)], folder / name)
+    for i, source in sources.items():
+        name, offset = f"data-{i:04d}.words", source.offset
+        copy_file(source.descriptor, folder / name)
+        if tensor_root(_mapped(folder, labels[i], name, offset)) != tensor_root(tensors[i]):
+            raise DataError(f"{source.path} changed while it was copied; prepare the job again")
     write_atomic(folder / "data.json", (json.dumps({"files": files}, indent=1) + "\n").encode())
-
-
-def _link(source: Source | None, target: Path) -> None:
-    assert source is not None
-    if target.exists() and os.path.samefile(source.path, target):
-        return
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source.path, target)
-        return
-    except OSError:
-        pass  # another disk
-    try:
-        shutil.copyfile(source.path, target)
-    except OSError as error:
-        raise BundleError(f"{target} cannot be written: {error.strerror}; free space, then prepare again") from None
 
 
 def load_data(folder: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tensor, ...]:

@@ -79,10 +79,14 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
 
 def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str) -> None:
     """`model.load_state_dict`, whose problems become one sentence."""
-    own = model.state_dict()
+    own = model.state_dict(keep_vars=True)
+    given = _with_tied(own, given)
     missing, unknown = [k for k in own if k not in given], [k for k in given if k not in own]
-    shapes = [k for k in own if k in given and getattr(given[k], "shape", None) != own[k].shape]
-    parts = (("has no", missing), ("has", unknown), ("has another shape of", shapes))
+    both = [k for k in own if k in given]
+    shapes = [k for k in both if getattr(given[k], "shape", None) != own[k].shape]
+    kinds = [k for k in both if k not in shapes and given[k].is_floating_point() != own[k].is_floating_point()]
+    mixed = "has integers instead of floating-point numbers, or these instead of integers, in"
+    parts = (("has no", missing), ("has", unknown), ("has another shape of", shapes), (mixed, kinds))
     if told := [f"{what} {_few(names)}" for what, names in parts if names]:
         raise VgameError(f"{where} does not fit the model: it {', '.join(told)}")
     complete = OrderedDict(given)
@@ -91,6 +95,12 @@ def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str
         model.load_state_dict(complete)
     except Exception as error:  # a module may load in its own way
         raise VgameError(f"{where} cannot be loaded into the model: {' '.join(str(error).split())[:300]}") from None
+
+
+def _with_tied(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """With every key of a tensor that the module holds under several, where one of them is given."""
+    one = {id(own[k]): t for k, t in given.items() if k in own}
+    return dict(given) | {k: one[id(t)] for k, t in own.items() if k not in given and id(t) in one}
 
 
 def load_named(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from vgame.commit.merkle import Kind, fold, tree_height
 from vgame.commit.tensor import tensor_root
 from vgame.errors import BundleError, VgameError
+from vgame.job.state_keys import TYPES
 from vgame.system.files import open_file, parse_json, write_atomic
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any] | 
 def check_weights(path: Path, final_state: bytes, bundle: Bundle | None = None) -> list[str]:
     """The keys of a file, all of whose words are those of the state with this root; VgameError says what is not so.
 
-    `bundle`: the names too are those of the order, and none is missing. Without it the names are the file's own: no
-    root covers them.
+    `bundle`: names, types and shapes too are those of the order, and none is missing. Without it they are the file's
+    own: no root covers them.
     """
     tensors, head = read_weights(path)
     names, roots, keys = _places(path, tensors, head)
@@ -87,6 +88,7 @@ def check_weights(path: Path, final_state: bytes, bundle: Bundle | None = None) 
         )
     if bundle is not None:
         _check_names(path, bundle, names, keys)
+        _check_types(path, bundle, tensors, keys)
     for key, tensor in tensors.items():
         if (root := _root(path, key, tensor)) != roots[names.index(keys[key])]:
             raise VgameError(
@@ -129,6 +131,20 @@ def _check_names(path: Path, bundle: Bundle, names: Sequence[str], keys: Mapping
         if keys.get(key, keys.get(f"{names.index(name):04d} {name}")) != name:
             raise BundleError(
                 f"{path}: the order's {key} is the state tensor {name}, the file says {keys.get(key, 'nothing')}"
+            )
+
+
+def _check_types(path: Path, bundle: Bundle, tensors: Mapping[str, torch.Tensor], keys: Mapping[str, str]) -> None:
+    """The same words are other numbers in another type."""
+    labels = {label.name: label for label in bundle.program.labels.state}
+    for key, tensor in tensors.items():
+        label = labels[keys[key]]
+        _, kind = bundle.keys.get(key, (label.name, "int32" if label.integer else "float32"))
+        found, expected = (tuple(tensor.shape), tensor.dtype), (label.shape, TYPES[kind])
+        if found != expected:
+            raise BundleError(
+                f"{path}: {key} is {found[0]} of {found[1]}, the order's is {expected[0]} of {expected[1]}; get the "
+                "weights again, or export them from the run"
             )
 
 

@@ -13,6 +13,7 @@ import torch
 
 from vgame.arithmetic.torch.partial import Approximate, Nothing, Products, Summands, Terms
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
+from vgame.commit.mapped import refuse_changed
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.ordinary import Run
@@ -92,6 +93,8 @@ class RankExecutor(Executor):
 
     def roots(self, state: Sequence[torch.Tensor]) -> list[bytes]:
         """The root of each tensor of that state, on rank 0; nothing on the others."""
+        for tensor in self.data:
+            refuse_changed(tensor)
         held = [(form, source.elements) for form, source in zip(self.plan.state, self.shared.sources, strict=True)]
         return shared_roots(self.group, state, held)
 

@@ -80,6 +80,7 @@ def audit_run(
             finding = audit_alone(store, executor, chosen, listener)
         else:
             finding = audit_by_workers(store, executor, device, chosen, workers, listener)
+        store.bundle.refuse_changed(anew=True)
     return Audit(store, chosen, finding, executor)
 
 

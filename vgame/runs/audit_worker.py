@@ -46,13 +46,16 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
         _say(ready=opened(store, count), vgame=sources())
         for line in sys.stdin:
             if line.startswith("segment "):
-                _say(segment=[root.hex() for root in History(store, executor).segment(int(line.split()[1]))])
+                found = History(store, executor).segment(int(line.split()[1]))
+                store.bundle.refuse_changed(anew=True)
+                _say(segment=[root.hex() for root in found])
                 continue
             first, last, begin = map(int, line.split())
             if store.nearest(first - 1) < begin:  # a server may say so, for each part to be executed from step 1
                 raise StoreError(f"the state of checkpoint {begin} was there, and is there no more; audit it again")
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, NULL_PROGRESS)
+            store.bundle.refuse_changed(anew=True)
             _say(first=first, last=last, **asdict(finding))
 
 

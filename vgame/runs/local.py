@@ -6,8 +6,6 @@ anywhere. What captures a job takes half a second to import, and is imported whe
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, Progress, train
+from vgame.system.files import copy_file, open_file
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 
@@ -60,19 +59,15 @@ def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
     return bundle
 
 
-def link_bundle(source: Path, run: Path) -> None:
-    """A bundle's files in a role's run, which so can be audited and given away as any run; links where the disk has
-    them, else copies."""
+def copy_bundle(source: Path, run: Path) -> None:
+    """A bundle's files in a role's run, which so can be audited and given away as any run."""
     target = run / "job"
     if (target / "spec.json").exists():
         return
-    target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir(), key=lambda path: path.name == "spec.json"):  # spec.json comes last
         if path.is_file() and not (target / path.name).exists():
-            try:
-                os.link(path, target / path.name, follow_symlinks=False)
-            except OSError:
-                shutil.copyfile(path, target / path.name)
+            with open_file(path, follow=True) as file:
+                copy_file(file.fileno(), target / path.name)
 
 
 def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:

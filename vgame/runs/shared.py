@@ -109,6 +109,7 @@ def audit_shared(
             if leader is not None:
                 chosen = chosen_checkpoints(store, segment, sample, seed)
                 finding = audit_alone(store, leader, chosen, listener)
+                store.bundle.refuse_changed(anew=True)
                 told = [chosen, asdict(finding) | {"checked": [*finding.checked]}]
                 group.health.store.set("found", json.dumps(told))
         chosen, found = json.loads(group.health.store.get("found"))

@@ -69,4 +69,6 @@ def state_after(store: Store, step: int) -> Any:
             assert isinstance(executor, LoggedExecutor), "a run in mode logged has an executor that follows"
             store.follow(executor)
         state = state_at(store, executor, checkpoint)
-        return advance(executor, state, min(checkpoint * interval, store.bundle.steps) + 1, step)
+        state = advance(executor, state, min(checkpoint * interval, store.bundle.steps) + 1, step)
+        store.bundle.refuse_changed(anew=True)
+        return state

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import torch
 
-from vgame.commit.mapped import refuse_changed
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.errors import StoreError
@@ -53,8 +52,8 @@ def train(
     store.lock()
     state = state_at(store, stepper, len(store.roots))
     for end in islice(intervals(store.bundle, stepper, state, store.step + 1, progress), most):
-        for tensor in store.bundle.data:
-            refuse_changed(tensor)
+        last = isinstance(end, Divergence) or len(store.roots) + 1 == store.bundle.checkpoints
+        store.bundle.refuse_changed(anew=last)
         insist(partial(store.diverged, end) if isinstance(end, Divergence) else partial(store.commit, *end))
         if committed and not isinstance(end, Divergence):
             committed(store, *end)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -28,9 +29,9 @@ def _umask() -> int:
 MODE = 0o666 & ~_umask()  # of files that are made; at the import, while there is one thread
 
 
-def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
+def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview] | Callable[[IO[bytes]], None]) -> None:
     """Write to a temporary file beside the target, flush it to the disk, then rename. The file is locked as long as its
-    writer lives. Pieces are written as they come."""
+    writer lives. Pieces are written as they come; a function writes by itself."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(HALF, f".{path.name}.", path.parent)
@@ -39,7 +40,10 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None
                 with suppress(OSError):  # some file systems have no locks: what is left there stays
                     fcntl.flock(file, fcntl.LOCK_EX)
                 os.fchmod(descriptor, MODE)
-                file.writelines([data] if isinstance(data, bytes | bytearray | memoryview) else data)
+                if callable(data):
+                    data(file)
+                else:
+                    file.writelines([data] if isinstance(data, bytes | bytearray | memoryview) else data)
                 file.flush()
                 os.fsync(descriptor)
                 os.replace(temporary, path)
@@ -48,6 +52,26 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None
             raise
     except OSError as error:
         raise VgameError(f"{path} cannot be written: {error.strerror or error}; nothing was changed") from None
+
+
+def copy_file(descriptor: int, target: Path) -> None:
+    """All bytes of an open file, as a file of their own, whole or not at all; file systems that share blocks share
+    them."""
+    write_atomic(target, lambda file: _copy(descriptor, file.fileno()))
+
+
+def _copy(source: int, target: int) -> None:
+    at, size = 0, os.fstat(source).st_size
+    while at < size:
+        try:
+            done = os.copy_file_range(source, target, size - at, at)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            done = os.sendfile(target, source, at, size - at)
+        if not done:
+            raise OSError(errno.EIO, "the file that is copied became shorter")
+        at += done
 
 
 def truncate(path: Path, size: int) -> None:
@@ -110,6 +134,21 @@ def read_file(path: Path, most: int, follow: bool = False) -> bytes:
         if os.fstat(file.fileno()).st_size > most or len(data := file.read(most + 1)) > most:
             raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
     return data
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """SHA-256 of the digests of the contents of files."""
+    whole = hashlib.sha256()
+    for path in paths:
+        with open_file(path, follow=True) as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
+
+
+def refuse_other_digest(paths: Sequence[Path], digest: str) -> None:
+    """OSError if files have changed since."""
+    if digest_of(paths) != digest:
+        raise OSError(errno.EAGAIN, "it changed while it was read", str(paths[0]))
 
 
 def parse_json(data: bytes) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 from vgame.commit.mapped import cache_folder, map_words, mark, source_of
 from vgame.errors import DataError
-from vgame.system.files import open_file, parse_json
+from vgame.system.files import digest_of, open_file, parse_json, refuse_other_digest
 from vgame.tasks.tables import SUFFIXES, column_file
 
 PIECE = 2**22  # numbers that are converted at a time
@@ -120,9 +120,9 @@ def _safetensors(file: IO[bytes], name: str | None) -> tuple[np.dtype, tuple[int
 
 
 def _widened(path: Path, offset: int, count: int, kind: np.dtype) -> Path:
-    """A file of the same numbers as int32, made once for a file and kept in the cache folder."""
-    status = os.stat(path)
-    told = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {offset} {count} {kind}"
+    """A file of the same numbers as int32, made once for the content of a file and kept in the cache folder."""
+    digest = digest_of([path])
+    told = f"2 {digest} {offset} {count} {kind}"
     target = cache_folder() / "words" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.i32"
     if target.exists() and target.stat().st_size == 4 * count:
         return target
@@ -133,6 +133,7 @@ def _widened(path: Path, offset: int, count: int, kind: np.dtype) -> Path:
             source.seek(offset)
             for at in range(0, count, PIECE):
                 file.write(_words(path, at, np.fromfile(source, kind, min(PIECE, count - at))))
+        refuse_other_digest([path], digest)
         os.replace(half, target)
     finally:
         half.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from vgame.commit.mapped import cache_folder
 from vgame.errors import DataError, missing_package
-from vgame.system.files import parse_json
+from vgame.system.files import digest_of, parse_json, refuse_other_digest
 
 HEADER = 128  # bytes of a .npy's header, also after its number of rows is known
 BATCH = 4_096  # rows of a Parquet file that are read at a time
@@ -25,8 +25,8 @@ SUFFIXES = (".arrow", ".parquet")
 
 
 def column_file(path: Path, column: str | None) -> Path:
-    """The .npy of a column, made once for the same files. DataError where they cannot be read as numbers of one shape a
-    row."""
+    """The .npy of a column, made once for the same content. DataError where the files cannot be read as numbers of one
+    shape a row."""
     files = _files(path)
     try:
         import pyarrow
@@ -34,11 +34,11 @@ def column_file(path: Path, column: str | None) -> Path:
         raise missing_package(error) from None
     try:
         column, integer, depth = _checked_types(files, column)
-        told = " ".join(f"{p.resolve()} {(s := p.stat()).st_ino} {s.st_size} {s.st_mtime_ns}" for p in files)
-        digest = hashlib.sha256(f"{told} {column}".encode()).hexdigest()[:32]
-        target = cache_folder() / "columns" / f"{digest}.npy"
+        digest = digest_of(files)
+        name = hashlib.sha256(f"2 {digest} {column}".encode()).hexdigest()[:32]
+        target = cache_folder() / "columns" / f"{name}.npy"
         if not target.exists():
-            _write(target, files, column, "<i4" if integer else "<f4", depth)
+            _write(target, files, column, "<i4" if integer else "<f4", depth, digest)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
     return target
@@ -119,7 +119,7 @@ def _open(path: Path) -> tuple[Any, Iterator[Any]]:
         return file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
 
 
-def _write(target: Path, files: Sequence[Path], column: str, kind: str, depth: int) -> None:
+def _write(target: Path, files: Sequence[Path], column: str, kind: str, depth: int, digest: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_suffix(f".{os.getpid()}.half")
     rows, shape = 0, None
@@ -142,6 +142,7 @@ def _write(target: Path, files: Sequence[Path], column: str, kind: str, depth: i
             assert out.tell() == HEADER, "a header of numpy's has other bytes"
         if not rows:
             raise DataError(f"{files[0].parent}: the column {column} has no row")
+        refuse_other_digest(files, digest)
         os.replace(half, target)
     finally:
         half.unlink(missing_ok=True)
