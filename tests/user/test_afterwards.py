@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -79,6 +83,27 @@ def test_an_exported_file_loads_into_the_module(run: vgame.Run, tmp_path: Path) 
         "export", run.folder, "--out", tmp_path / "x", "--step", 9
     ).replace("step = 9", "step 9")
     assert "is a folder" in refused("export", run.folder, "--out", tmp_path)
+
+
+AGAIN = "import sys, vgame; vgame.Run.open(sys.argv[1]).export(sys.argv[2], slots=sys.argv[3] == 'slots')"
+
+
+@pytest.mark.parametrize("slots", ["weights", "slots"])
+def test_an_export_has_one_digest(run: vgame.Run, tmp_path: Path, slots: str) -> None:
+    """Again, in other processes, after a resumed run, from a bundle whose keys stand in another order."""
+    resumed = tmp_path / "resumed"
+    with pytest.raises(vgame.Cancelled):
+        vgame.train(run.folder / "job", resumed, cancel=iter([False, False, False, True]).__next__)
+    other = vgame.train(run.folder / "job", resumed)
+    module = json.loads((resumed / "job" / "module.json").read_text())
+    turned = module | {"keys": dict(reversed(module["keys"].items()))}
+    (resumed / "job" / "module.json").write_text(json.dumps(turned))
+    for n, exported in enumerate([run] * 5 + [other, vgame.Run.open(resumed)]):
+        exported.export(tmp_path / f"{n}.safetensors", slots=slots == "slots")
+    for n, folder in enumerate([run.folder, resumed], 7):
+        command = [sys.executable, "-c", AGAIN, str(folder), str(tmp_path / f"{n}.safetensors"), slots]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": str(n)})
+    assert len({(tmp_path / f"{n}.safetensors").read_bytes() for n in range(9)}) == 1
 
 
 def test_a_file_is_or_is_not_what_a_final_state_holds(run: vgame.Run, tmp_path: Path) -> None:

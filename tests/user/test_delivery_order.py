@@ -102,7 +102,8 @@ def test_a_received_file_is_what_an_export_writes(tmp_path: Path) -> None:
         for piece in reversed(list(shape.pieces())):
             file.write(piece, piece_leaves(tensor_bytes(state[piece.tensor]), piece))
     named = state_dict(keys, labels, state, False)
-    (tmp_path / "expected").write_bytes(pack_weights(bundle, 3, state, named))
+    (tmp_path / "expected").write_bytes(b"".join(pack_weights(bundle, 3, state, named)))
+    assert (tmp_path / "m.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
     found, head = read_weights(tmp_path / "m.safetensors")
     assert set(found) == set(named) and head == read_weights(tmp_path / "expected")[1]
     for key, tensor in named.items():

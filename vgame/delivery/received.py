@@ -2,15 +2,14 @@
 in memory.
 
 In: a bundle (names, shapes, types), the roots of the state's tensors, deciphered leaves in any order. Out: the file,
-whole or not there. Equivalent to: `write_weights(path, pack_weights(...))` of the module's tensors, but for the order
-of its header's fields.
+whole or not there. Equivalent to: `write_weights(path, pack_weights(...))` of the module's tensors.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import IO
 
@@ -22,19 +21,7 @@ from vgame.delivery.sealed import Piece
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.state_keys import TYPES
-from vgame.job.weights import metadata
-
-#: How safetensors names the types of a state.
-NAMES = {
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+from vgame.job.weights import metadata, pack_header
 
 
 class StateFile:
@@ -50,17 +37,11 @@ class StateFile:
         }
         keys = bundle.keys or {name: (name, str(kind).removeprefix("torch.")) for name, kind in kinds.items()}
         self.places: dict[int, list[tuple[int, torch.dtype]]] = {}  # of a tensor: where it begins, in which type
-        header: dict[str, object] = {"__metadata__": metadata(bundle, bundle.steps, roots, keys)}
-        end = 0
-        # Equivalent to: the order in which safetensors writes, wide types first.
-        for key, (name, kind) in sorted(keys.items(), key=lambda item: (-TYPES[item[1][1]].itemsize, item[0])):
-            dtype, label = TYPES[kind], self._labels[numbers[name]]
-            begin, end = end, end + int(np.prod(label.shape, dtype=np.int64)) * dtype.itemsize
-            self.places.setdefault(numbers[name], []).append((begin, dtype))
-            header[key] = {"dtype": NAMES[dtype], "shape": list(label.shape), "data_offsets": [begin, end]}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        self.head = len(text).to_bytes(8, "little") + text
+        shapes = {key: (TYPES[kind], self._labels[numbers[name]].shape) for key, (name, kind) in keys.items()}
+        self.head, begins = pack_header(metadata(bundle, bundle.steps, roots, keys), shapes)
+        for key, begin in begins.items():
+            self.places.setdefault(numbers[keys[key][0]], []).append((begin, shapes[key][0]))
+        end = sum(prod(shape) * dtype.itemsize for dtype, shape in shapes.values())
         self.size = len(self.head) + end
 
     @property

@@ -7,13 +7,13 @@ header names the root of every tensor of the state; or the sentence that says wh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from vgame.commit.merkle import Kind, fold, tree_height
 from vgame.commit.tensor import tensor_root
@@ -26,17 +26,44 @@ if TYPE_CHECKING:
 
 HEAD = "vgame"  # key in the file's metadata
 ROOT_BYTES = 32
+#: How safetensors names the types of a state.
+NAMES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def pack_weights(
     bundle: Bundle, step: int, state: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]
-) -> bytes:
-    """The content of a file of `tensors`, which are the module's, or also the slots. Tied weights are written under
-    each of their keys."""
-    return save(
-        {key: t.clone(memory_format=torch.contiguous_format) for key, t in tensors.items()},
-        metadata(bundle, step, list(map(tensor_root, state)), tensors),
-    )
+) -> Iterator[bytes | memoryview]:
+    """The content of a file of `tensors`, which are the module's, or also the slots; the same bytes for the same
+    words. Tied weights are written under each of their keys."""
+    head = metadata(bundle, step, list(map(tensor_root, state)), tensors)
+    first, places = pack_header(head, {key: (t.dtype, t.shape) for key, t in tensors.items()})
+    yield first
+    for key in places:
+        yield tensors[key].contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def pack_header(
+    metadata: Mapping[str, str], tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]
+) -> tuple[bytes, dict[str, int]]:
+    """The first bytes of a safetensors file, and where each tensor begins behind them: wide types first, then by key.
+    The library leaves the order of its header open."""
+    places, header, end = dict[str, int](), dict[str, Any](), 0
+    for key in sorted(tensors, key=lambda key: (-tensors[key][0].itemsize, key)):
+        dtype, shape = tensors[key]
+        places[key], end = end, end + prod(shape) * dtype.itemsize
+        header[key] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [places[key], end]}
+    text = json.dumps({"__metadata__": metadata} | header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, places
 
 
 def metadata(bundle: Bundle, step: int, roots: Sequence[bytes], keys: Iterable[str]) -> dict[str, str]:
@@ -44,12 +71,13 @@ def metadata(bundle: Bundle, step: int, roots: Sequence[bytes], keys: Iterable[s
     places = [[label.name, root.hex()] for label, root in zip(bundle.program.labels.state, roots, strict=True)]
     names = {key: name for key, (name, _) in bundle.keys.items()}
     head = {
-        "job": bundle.identity.hex(), "step": step, "state": places, "keys": {key: names.get(key, key) for key in keys},
+        "job": bundle.identity.hex(), "step": step, "state": places,
+        "keys": {key: names.get(key, key) for key in sorted(keys)},
     }  # fmt: skip
     return {"format": "pt", HEAD: json.dumps(head)}
 
 
-def write_weights(path: Path, content: bytes) -> None:
+def write_weights(path: Path, content: Iterable[bytes | memoryview]) -> None:
     if path.is_dir():
         raise VgameError(
             f"{path} is a folder; the name of a file is expected, {path / 'model.safetensors'} for example"
