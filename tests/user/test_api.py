@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vgame
+from vgame.job.bundle import ordered_differences
 from vgame.job.state_keys import keys_root, load_keys
 from vgame.runs.logged_history import LoggedHistory
 
@@ -140,6 +143,40 @@ def test_an_audit_compares_the_keys_with_the_order(run: vgame.Run, bundle: vgame
     assert vgame.audit(other, segments=(1, 1)).match, "nobody's order is in hand"
     with pytest.raises(vgame.StoreError, match="other names"):
         vgame.audit(other, order=tmp_path / "order", segments=(1, 1))
+
+
+def test_the_steps_before_the_first_are_those_of_the_order(
+    run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path
+) -> None:
+    bundle.save(tmp_path / "order")
+    shutil.copytree(run.folder, tmp_path / "run")
+    path, spec = tmp_path / "run" / "job" / "module.json", tmp_path / "run" / "job" / "spec.json"
+    told = path.read_text()
+    path.write_text(told.replace('"before": 0', '"before": 3'))
+    with pytest.raises(vgame.BundleError, match="the keys root of the files is"):
+        vgame.audit(tmp_path / "run", segments=(1, 1))
+    root = keys_root(*load_keys(path.parent, bundle.program.labels.state)).hex()
+    spec.write_text(re.sub(r'(?<="keys_root": ")\w+', root, spec.read_text()))
+    with pytest.raises(vgame.StoreError, match="other steps before the first"):
+        vgame.audit(tmp_path / "run", order=tmp_path / "order", segments=(1, 1))
+
+
+@pytest.mark.parametrize("keys", ["all", "none"])
+def test_a_bundle_without_its_keys_is_none(bundle: vgame.Bundle, tmp_path: Path, keys: str) -> None:
+    """Also if its spec.json states no root of them, or names none."""
+    bundle.save(tmp_path)
+    order, spec = vgame.Bundle.load(tmp_path), json.loads((tmp_path / "spec.json").read_text())
+    spec.pop("keys_root")
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    if keys == "all":
+        (tmp_path / "module.json").unlink()
+        with pytest.raises(vgame.BundleError, match=r"module.json cannot be read: No such file"):
+            vgame.Bundle.load(tmp_path)
+    else:
+        (tmp_path / "module.json").write_text('{"keys": {}, "before": 0}')
+        with pytest.raises(vgame.BundleError, match=r"the keys root of the files is .*, spec.json orders None"):
+            vgame.Bundle.load(tmp_path)
+    assert ordered_differences(order, replace(order, keys={})) == ["names"]
 
 
 def test_another_device_runs_in_a_process_of_its_own(

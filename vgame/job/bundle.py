@@ -150,11 +150,9 @@ def differences(a: Bundle, b: Bundle) -> list[str]:
 
 
 def ordered_differences(order: Bundle, held: Bundle) -> list[str]:
-    """The same, and the names of the tensors, which decide where weights are loaded."""
-    names = order.program.labels.root != held.program.labels.root
-    if order.keys and held.keys:  # earlier versions did not write them
-        names |= order.keys != held.keys
-    return differences(order, held) + ["names"] * names
+    """The same, and the names of the tensors, which decide where weights are loaded, and the steps before the first."""
+    names = order.program.labels.root != held.program.labels.root or order.keys != held.keys
+    return differences(order, held) + ["names"] * names + ["steps before the first"] * (order.before != held.before)
 
 
 def refuse_invalid(bundle: Bundle) -> None:
@@ -245,8 +243,6 @@ def load_bundle(folder: Path) -> Bundle:
     )
     refuse_invalid(bundle)
     spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it
-    if not bundle.keys:  # nor this one
-        spec.setdefault("keys_root", keys_root({}, bundle.before).hex())
     for name, value in bundle.rendering().items():
         if spec.get(name) != value:
             raise BundleError(

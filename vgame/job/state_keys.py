@@ -49,8 +49,7 @@ def save_keys(folder: Path, keys: Keys, before: int) -> None:
 
 
 def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
-    """The keys of a bundle, and the steps before its first; none where an older version wrote it.
-    BundleError where they do not fit the state."""
+    """The keys of a bundle, and the steps before its first. BundleError where they do not fit the state."""
     path, integers = folder / FILE, {label.name: label.integer for label in labels}
     try:
         found = parse_json(read_file(path, MOST_BYTES))
@@ -58,9 +57,11 @@ def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
         before = found.get("before", 0)
         if type(before) is not int or not 0 <= before < MOST_BEFORE:
             raise ValueError(f"it counts {str(before)[:40]} steps before the first")
-    except FileNotFoundError:
-        return {}, 0
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise BundleError(
+            f"{path} cannot be read: {error.strerror or error}; get the bundle again from the client"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{path} cannot be read: {error}; get the bundle again from the client") from None
     for key, (name, kind) in keys.items():
         if name not in integers or kind not in TYPES or (key in integers and key != name):

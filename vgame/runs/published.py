@@ -134,9 +134,9 @@ class Published:
         fetch("initial.safetensors", most_bytes(program.labels.state))
         fetch("data.safetensors", most_bytes(program.labels.data))
         fetch("scalars.safetensors", most_bytes([TensorLabel("scalars", (MOST_STEPS, program.scalars))]))
-        for name, most in ((KEYS, MOST_KEYS), ("data.json", MOST_FILES)):
-            with suppress(Absent):
-                fetch(name, most)
+        fetch(KEYS, MOST_KEYS)
+        with suppress(Absent):
+            fetch("data.json", MOST_FILES)
         for place, (name, offset) in files_of(job, len(program.labels.data)).items():
             words = 4 * prod(program.labels.data[place].shape)
             source.fetch(f"job/{name}", offset + words, job / name, only=True)
