@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ import pytest
 from vgame.agents.config import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
 from vgame.chain.connection import Chain
 from vgame.chain.embedded import serve
-from vgame.chain.http import MOST_VALUES, _Provider, without_secrets
+from vgame.chain.http import MOST_VALUES, _Provider, hide_secrets, without_secrets
+from vgame.delivery.fetch import Source
 from vgame.demo import processes
-from vgame.errors import ChainError
+from vgame.errors import ChainError, DeliveryError
 from vgame.system.progress import Reporter, fail, plain
 
 NAME = "https://user:word@node.example:8545/v3/0123456789abcdef?key=sesame"
@@ -36,6 +38,62 @@ def test_what_an_endpoint_keeps_secret_is_in_no_message(url: str) -> None:
     assert "sesame" not in str(caught.value).replace("sesame://", "") and "word@" not in str(caught.value)
     assert without_secrets(NAME) == "https://node.example:8545/..."
     assert without_secrets("http://127.0.0.1:8545") == "http://127.0.0.1:8545"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "node.example/v3/sesame-key", "user:sesame-key@node.example:8545", "https:/node.example/sesame-key",
+        "https://node.example/#sesame-key", "http://node.example:port/sesame-key", "//node.example/sesame-key",
+        "http:///v3/sesame-key", "https://sesame-key@node.example", "node.example?key=sesame-key",
+    ],
+)  # fmt: skip
+def test_of_any_url_the_host_is_shown_at_most(url: str) -> None:
+    assert "sesame" not in without_secrets(url)
+    assert "sesame" not in hide_secrets(f"Invalid URL {url!r}: perhaps you meant https://{url}? (key sesame-key)", url)
+    with pytest.raises(ChainError) as caught:
+        Chain(url.replace("node.example", "127.0.0.1"))
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["refused", "status", "rpc", "redirect", "header", "nonsense"])
+def test_an_endpoint_that_quotes_its_own_secret(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """In a reply of any kind, and in its header, of which a library warns with the whole URL."""
+
+    class Quoting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            quoted = f"the key sesame%20key, or sesame key, of {self.path} is not known".encode()
+            reply = {"jsonrpc": "2.0", "id": 0, "error": {"code": -32000, "message": quoted.decode()}}
+            body = json.dumps(reply).encode() if kind in ("rpc", "header") else quoted
+            if kind == "header":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nno header: at all\r\n\tx\r\nbroken\r\n")
+                self.wfile.write(f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                return
+            self.send_response({"status": 403, "redirect": 302}.get(kind, 200), quoted.decode())
+            self.send_header("Location", f"http://127.0.0.1{self.path}")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Quoting)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    port = server.server_port
+    if kind == "refused":
+        server.shutdown()
+        server.server_close()
+    url = f"http://127.0.0.1:{port}/v3/sesame%20key?key=sesame-too"
+    with pytest.raises(ChainError) as caught:
+        Chain(url)
+    with pytest.raises(DeliveryError) as fetched:
+        Source(url).get("leaves", 0, 512)
+    if kind != "refused":
+        server.shutdown()
+        server.server_close()
+    shown = f"{caught.value} {fetched.value} {''.join(capfd.readouterr())}"
+    assert "sesame" not in shown and f"http://127.0.0.1:{port}/..." in shown
 
 
 def test_a_reply_has_each_key_once_and_few_values() -> None:

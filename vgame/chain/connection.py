@@ -26,7 +26,7 @@ from web3.exceptions import (
     Web3RPCError,
 )
 
-from vgame.chain.http import LOOPBACK, provider, without_secrets
+from vgame.chain.http import LOOPBACK, hide_secrets, provider, without_secrets
 from vgame.errors import ChainError, EndpointError, VgameError
 
 #: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over
@@ -132,15 +132,7 @@ class Chain:
 
     def _told(self, error: Exception) -> str:
         """An error's words, without what only this endpoint's users may know."""
-        try:
-            parts = urlsplit(self._secret)
-        except ValueError:
-            return "it cannot be read"
-        secrets = [self._secret, parts.path, parts.query, parts.username, parts.password]
-        text = str(error)
-        for secret in sorted((s for s in secrets if s and len(s) > 1), key=len, reverse=True):
-            text = text.replace(secret, "...")
-        return text
+        return hide_secrets(str(error), self._secret)
 
     def _meet_again(self) -> None:
         """Is it still this chain, and the contracts that were found on it?"""

@@ -15,7 +15,7 @@ from typing import IO, TypeVar
 import numpy as np
 import requests
 
-from vgame.chain.http import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session
+from vgame.chain.http import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session, hide_secrets, without_secrets
 from vgame.commit.words import LEAF_BYTES
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, Pair
@@ -48,10 +48,10 @@ class Source:
 
     def get(self, name: str, first: int, size: int) -> bytes:
         """`size` bytes of a file; DeliveryError where they do not come."""
-        place = f"{self.url}/{name}"
+        place = f"{without_secrets(self.url)}/{name}"
         try:
             with self.session.get(
-                place,
+                f"{self.url}/{name}",
                 headers={"Range": f"bytes={first}-{first + size - 1}"},
                 timeout=(CONNECT_TIMEOUT, REPLY_TIMEOUT),
                 stream=True,
@@ -62,9 +62,9 @@ class Source:
         except DeliveryError:
             raise
         except (requests.RequestException, OSError) as error:
-            raise DeliveryError(f"{place} cannot be read: {error}") from None
+            raise DeliveryError(f"{place} cannot be read: {hide_secrets(str(error), self.url)}") from None
         except Exception as error:  # what urllib3 raises in the middle of a body is no RequestException
-            raise DeliveryError(f"{place} broke off: {error}") from None
+            raise DeliveryError(f"{place} broke off: {hide_secrets(str(error), self.url)}") from None
         if len(data) != size:
             raise DeliveryError(f"{place} gave {len(data)} of {size} bytes")
         return data
