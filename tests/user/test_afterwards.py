@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -21,7 +17,6 @@ import vgame
 from vgame.cli import app
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.job.start import load_weights
 from vgame.job.weights import check_weights
 
 
@@ -85,27 +80,6 @@ def test_an_exported_file_loads_into_the_module(run: vgame.Run, tmp_path: Path) 
     assert "is a folder" in refused("export", run.folder, "--out", tmp_path)
 
 
-AGAIN = "import sys, vgame; vgame.Run.open(sys.argv[1]).export(sys.argv[2], slots=sys.argv[3] == 'slots')"
-
-
-@pytest.mark.parametrize("slots", ["weights", "slots"])
-def test_an_export_has_one_digest(run: vgame.Run, tmp_path: Path, slots: str) -> None:
-    """Again, in other processes, after a resumed run, from a bundle whose keys stand in another order."""
-    resumed = tmp_path / "resumed"
-    with pytest.raises(vgame.Cancelled):
-        vgame.train(run.folder / "job", resumed, cancel=iter([False, False, False, True]).__next__)
-    other = vgame.train(run.folder / "job", resumed)
-    module = json.loads((resumed / "job" / "module.json").read_text())
-    turned = module | {"keys": dict(reversed(module["keys"].items()))}
-    (resumed / "job" / "module.json").write_text(json.dumps(turned))
-    for n, exported in enumerate([run] * 5 + [other, vgame.Run.open(resumed)]):
-        exported.export(tmp_path / f"{n}.safetensors", slots=slots == "slots")
-    for n, folder in enumerate([run.folder, resumed], 7):
-        command = [sys.executable, "-c", AGAIN, str(folder), str(tmp_path / f"{n}.safetensors"), slots]
-        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": str(n)})
-    assert len({(tmp_path / f"{n}.safetensors").read_bytes() for n in range(9)}) == 1
-
-
 def test_a_file_is_or_is_not_what_a_final_state_holds(run: vgame.Run, tmp_path: Path) -> None:
     path, root = tmp_path / "model.safetensors", final_root(run)
     run.export(path)
@@ -149,62 +123,6 @@ def test_a_changed_word_another_name_and_a_missing_tensor_are_found(run: vgame.R
     path.write_bytes(b"no tensors at all")
     with pytest.raises(vgame.VgameError, match="is not a safetensors file"):
         check_weights(path, root)
-
-
-INTO = {
-    "int32 patterns": lambda t: t["first.bias"].view(torch.int32),
-    "int64 patterns": lambda t: t["first.bias"].view(torch.int32).long(),
-    "another shape": lambda t: t["first.bias"].reshape(1, -1),
-}
-
-
-@pytest.mark.parametrize("into", INTO)
-def test_the_same_words_of_another_type_or_shape_are_not_the_order(run: vgame.Run, tmp_path: Path, into: str) -> None:
-    path, root = tmp_path / "model.safetensors", final_root(run)
-    rewritten(run, path, lambda t: t.update({"first.bias": INTO[into](t).contiguous()}))
-    with pytest.raises(
-        vgame.BundleError, match=r"first.bias is \(.*\) of torch.\w+, the order's is \(\d+,\) of torch.float32"
-    ):
-        check_weights(path, root, run.bundle)
-
-
-def test_counts_as_floating_point_numbers_are_not_the_order(run: vgame.Run, tmp_path: Path) -> None:
-    key, path = "norm.num_batches_tracked", tmp_path / "model.safetensors"
-    count = lambda t: t[key].to(torch.int32).view(torch.float32)  # noqa: E731
-    rewritten(run, path, lambda t: t.update({key: count(t)}))
-    with pytest.raises(vgame.BundleError, match=r"the order's is \(\) of torch.int64"):
-        check_weights(path, final_root(run), run.bundle)
-
-
-def test_a_checkpoint_of_another_type_is_not_the_order(run: vgame.Run, tmp_path: Path) -> None:
-    path, state = tmp_path / "state.safetensors", load_file(run.folder / "states" / "0000000004.safetensors")
-    save_file(state, path)
-    assert check_weights(path, final_root(run), run.bundle)
-    key = next(key for key, tensor in state.items() if tensor.is_floating_point())
-    save_file(state | {key: state[key].view(torch.int32)}, path)
-    with pytest.raises(vgame.BundleError, match=r"of torch.int32, the order's is .* of torch.float32"):
-        check_weights(path, final_root(run), run.bundle)
-
-
-def test_weights_without_the_second_key_of_a_tied_tensor(run: vgame.Run) -> None:
-    """As `save_pretrained` of transformers writes them."""
-    given, model = {k: t for k, t in run.state_dict().items() if k != "last.weight"}, Net()
-    load_weights(model, given, "it")
-    assert all(torch.equal(t, run.state_dict()[k]) for k, t in model.state_dict().items())
-    model.last.weight = nn.Parameter(model.last.weight.detach().clone())
-    with pytest.raises(vgame.VgameError, match=r"it has no last\.weight"):
-        load_weights(model, given, "it")
-
-
-def test_patterns_of_bits_are_no_weights_to_start_from(run: vgame.Run, tmp_path: Path) -> None:
-    path = rewritten(
-        run, tmp_path / "model.safetensors", lambda t: t.update({"first.bias": t["first.bias"].view(torch.int32)})
-    )
-    with pytest.raises(
-        vgame.VgameError,
-        match=r"has integers instead of floating-point numbers, or these instead of integers, in first.bias",
-    ):
-        load_weights(Net(), load_file(path), str(path))
 
 
 def test_save_pretrained_is_the_models_own(run: vgame.Run, tmp_path: Path) -> None:
