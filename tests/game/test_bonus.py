@@ -19,7 +19,7 @@ from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.chain.records import CAUSES, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ContractError
+from vgame.errors import Abstain, ContractError, NotYet
 from vgame.runs.history import History
 from vgame.runs.store import Store
 from vgame.runs.training import train
@@ -76,6 +76,43 @@ def test_a_false_number_is_convicted_and_the_payer_has_the_money_back(system, tr
     before = stage.chain.balance(stage.client.wallet.address)
     assert stage.escrow.close(stage.id) == "returned"
     assert stage.chain.balance(stage.client.wallet.address) - before == AMOUNT
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_an_evaluation_that_was_claimed_before_its_training_is_worth_nothing(
+    system, tmp_path: Path, final: bool
+) -> None:
+    """Who has computed the training first orders its evaluation: no auditor has the state to check it with. Neither
+    trainer nor payer shows it; the same evaluation once more, claimed after the training, is paid."""
+    trained = Trained(tmp_path, terms=vgame.Terms(claim_window=10**6))
+    stage = Stage(system, trained)
+    trainer = Trainer(stage.game(), stage.job, trained.history(trained.run))
+    trainer.accept()
+    run = vgame.train(stage.escrow.evaluation(stage.id, trained.run, task()), tmp_path / "evaluation")
+    early = stage.post(run.bundle)
+    stage.claimed(early, History(run._store, executor(run.bundle)))
+    if final:
+        stage.finish(early)
+    trainer.claim()
+    stage.finish(stage.job)
+    if not final:
+        stage.client.send("finalize", early)
+    for game in (trainer.game, stage.client):
+        with pytest.raises(Abstain, match=r"was claimed in block .* worth no bonus"):
+            stage.seen_by(game).pay(stage.id, early, trained.run, run)
+    assert stage.escrow.bonus(stage.id) is not None
+    assert stage.escrow.pay(stage.id, *_evaluated(stage, run)) == AMOUNT
+
+
+def test_a_claim_that_is_not_shown_is_waited_for(stage: Stage) -> None:
+    stage.train()
+    job, run = stage.evaluation("unseen")
+    events = stage.client.events
+    stage.client.events = lambda name=None, *given, **more: [] if name == "ClaimPosted" else events(name, *given)
+    with pytest.raises(NotYet, match="does not show when job"):
+        stage.escrow.pay(stage.id, job, stage.trained.run, run)
+    del stage.client.events
+    assert stage.escrow.pay(stage.id, job, stage.trained.run, run) == AMOUNT
 
 
 def test_a_missed_mark_is_paid_back_after_the_window(system, trained: Trained) -> None:

@@ -18,6 +18,7 @@ from vgame.agents.bonus import needed_window, untrained_evaluation
 from vgame.chain.connection import artifact
 from vgame.chain.escrow import NAME, BonusProof, entry_of
 from vgame.errors import Abstain, ChainError
+from vgame.job.terms import LONGEST_WINDOW
 from vgame.runs.history import History
 from vgame.runs.store import Store
 
@@ -201,12 +202,26 @@ def test_a_trainer_sees_what_is_not_its_task(system, trained: Trained) -> None:
             escrow.check(identity, bundle, task())
 
 
-@pytest.mark.parametrize("terms", [{"fee": 2**96 - 1}, {"auditor_bond": 10**26}, {"challenge_window": 1}])
-def test_an_evaluation_that_nobody_could_dispute_is_refused(system, tmp_path: Path, terms: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "terms, why",
+    [
+        ({"fee": 2**96 - 1}, "the auditor's bond and the fee are"),
+        ({"fee": 10**18}, "fee is 1000000000000000000 wei"),
+        ({"auditor_bond": 10**26}, "the auditor's bond and the fee are"),
+        ({"auditor_bond": 10**18, "fee": 1 + 10**18}, "the auditor's bond and the fee are"),
+        ({"challenge_window": 1}, "challenge_window is 1"),
+        ({"slot": 1, "auditor_budget": 600}, "auditor_budget is 600"),
+        ({"trainer_budget": LONGEST_WINDOW + 1}, "trainer_budget is"),
+        ({"slot": 2**24 - 1, "trainer_budget": 2**24}, "slot is 16777215"),
+    ],
+)
+def test_an_evaluation_that_no_auditor_would_dispute_is_refused(
+    system, tmp_path: Path, terms: dict[str, int], why: str
+) -> None:
     """The payer's own trainer would make it final, as often as the evaluation is ordered, and the bonus would go
-    back."""
+    back. The criterion is the one by which `vgame auditor` stakes."""
     stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**terms)))
-    with pytest.raises(Abstain, match=f"nobody could dispute a false evaluation: `{next(iter(terms))}`"):
+    with pytest.raises(Abstain, match=f"an auditor would not dispute a false evaluation: .*{why}"):
         stage.escrow.check(stage.id, stage.trained.bundle, task())
 
 

@@ -12,18 +12,22 @@ from typing import Any
 
 import torch
 
+from vgame.agents.auditor_service import Limits, why_not_staked
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, TOTALS, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
+from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
-from vgame.errors import Abstain, ChainError, ContractError, ProgramError, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, NotYet, ProgramError, VgameError
+from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
-from vgame.job.terms import FEE_SHARE, INCLUSION, count_moves, needed_budgets
+from vgame.job.terms import INCLUSION, count_moves
 from vgame.runs.logged_store import LoggedStore
+from vgame.runs.pace import measure
 from vgame.tasks.task import Task
 
 INSIDE = "model."  # the trained model is this part of what an evaluation runs
@@ -119,18 +123,24 @@ def _template(evaluation: Bundle) -> JobSpec:
     return replace(JobSpec(**evaluation.order), initial_root=bytes(32))
 
 
-def check(promised: Promised, training: Bundle, task: Task) -> str:
-    """As a trainer, before the work: is the bonus what the task measures, and can its window be kept? The total that is
-    meant; Abstain says what is wrong."""
+def check(promised: Promised, training: Bundle, task: Task) -> None:
+    """As a trainer, before the work: Abstain unless the bonus is what the task measures, its window can be kept, and an
+    auditor on this device would dispute a false evaluation."""
+    _, own = _measured(promised, training, task)
+    _check_disputes(promised, own)
+    _check_window(promised, own)
+
+
+def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bundle]:
+    """The total that the bonus is for, and its evaluation before the training; Abstain where the task measures
+    something else."""
     found: list[list[str]] = []
     for total in integer_totals(task):
         own = untrained_evaluation(task, total, training, promised.amount)
         own = replace(own, interval=promised.evaluation.interval)
         found.append(_differences(promised, training, own))
         if not found[-1]:
-            _check_disputes(promised, own)
-            _check_window(promised, own)
-            return total
+            return total, own
     what = ", ".join(min(found, key=len)) if found else "it counts no integers, total"
     raise Abstain(f"bonus {promised.id.hex()[:16]} is not for what the task measures: {what} differ")
 
@@ -143,21 +153,15 @@ def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]
 
 
 def _check_disputes(promised: Promised, own: Bundle) -> None:
-    """A false evaluation has to be disputed, by this trainer if by nobody else: the payer has its money back where none
-    is true."""
-    terms, moves = own.terms, count_moves(own)
-    least = needed_budgets(moves, terms.slot, INCLUSION)[1]
-    for name, value, limit, much in (
-        ("fee", terms.fee, terms.trainer_bond // FEE_SHARE, "at most"),
-        ("auditor_bond", terms.auditor_bond, terms.trainer_bond, "at most"),
-        ("auditor_budget", terms.auditor_budget, least, "at least"),
-        ("challenge_window", terms.challenge_window, moves.auditor * INCLUSION + terms.slot, "at least"),
-    ):
-        if value > limit if much == "at most" else value < limit:
-            raise Abstain(
-                f"bonus {promised.id.hex()[:16]}: nobody could dispute a false evaluation: `{name}` = {value}, {much} "
-                f"{limit} is expected"
-            )
+    """A false evaluation has to be disputed, by this trainer if by no other auditor: the payer has its money back where
+    none is true."""
+    pace = measure(own, Executor(own.program, own.data, own.scalars, own.seed, own.mode))
+    why = why_not_staked(own, JobSpec(**own.order), pace, Limits())
+    least = count_moves(own).auditor * INCLUSION + own.terms.slot
+    if not why and own.terms.challenge_window < least:
+        why = f"challenge_window is {own.terms.challenge_window}, {least} is needed"
+    if why:
+        raise Abstain(f"bonus {promised.id.hex()[:16]}: an auditor would not dispute a false evaluation: {why}")
 
 
 def _check_window(promised: Promised, own: Bundle) -> None:
@@ -178,7 +182,7 @@ def _terms(spec: JobSpec) -> Terms:
 def evaluation_bundle(promised: Promised, run: Run | Path | str, task: Task) -> Bundle:
     """As whoever has the trained run: the evaluation that the bonus asks for, to be ordered in the game."""
     run = run if isinstance(run, Run) else Run.open(run)
-    total = check(promised, run.bundle, task)
+    total, _ = _measured(promised, run.bundle, task)
     terms = _terms(promised.evaluation)
     bundle = prepare(evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms))
     if astuple(_template(bundle)) != astuple(promised.evaluation):
@@ -218,10 +222,29 @@ def _final_path(run: Run) -> list[bytes]:
 def pay(
     escrow: EscrowContract, identity: bytes, job: bytes, run: Run | Path | str, evaluation: Run | Path | str
 ) -> int:
-    """Show that the mark is reached; what the trainer is paid, wei."""
+    """Show that the mark is reached; what the trainer is paid, wei. Abstain where the evaluation was claimed first."""
     promised = escrow.promised(identity)
+    _check_order(escrow.game, promised.terms.training, job)
     escrow.send("pay", identity, astuple(proof_of(promised, job, run, evaluation)))
     return promised.amount
+
+
+def _check_order(game: Game, training: bytes, evaluation: bytes) -> None:
+    """Before the training's claim no auditor can know the state that an evaluation starts from, so none could dispute
+    it."""
+    trained, measured = (_claimed_in(game, job) for job in (training, evaluation))
+    if measured < trained:
+        raise Abstain(
+            f"evaluation {evaluation.hex()[:16]} was claimed in block {measured}, its training in block {trained}: it "
+            "is worth no bonus, for no auditor could check it; order the evaluation once more"
+        )
+
+
+def _claimed_in(game: Game, job: bytes) -> int:
+    """Number of the block with a job's claim."""
+    if not (events := game.events("ClaimPosted", job)):
+        raise NotYet(f"{game.chain.url} does not show when job {job.hex()[:16]} was claimed; use another endpoint")
+    return events[-1].block
 
 
 def close(escrow: EscrowContract, identity: bytes) -> str:
