@@ -26,6 +26,7 @@ from vgame.errors import Cancelled, JobFileError, VgameError
 from vgame.execute.devices import find
 from vgame.job import factory, file
 from vgame.job.bundle import Bundle
+from vgame.job.cautions import warned_of_untrained
 from vgame.job.file import LogTerms, Terms
 from vgame.job.start import Start, load_named, load_weights
 from vgame.job.state_keys import state_dict
@@ -55,9 +56,6 @@ Folder = Path | str
 Progress = Callable[[str, int, int, str], None]
 Cancel = Callable[[], bool]
 Callback = Callable[[int, torch.nn.Module, list[float]], Any]
-
-
-# ---- schedules ----
 
 
 # ---- jobs ----
@@ -120,9 +118,10 @@ class Job(_Order):
 
 
 def prepare(job: Job, *, progress: bool | Progress = False, cancel: Cancel | None = None) -> Bundle:
-    """Capture the task: program, initial state, data, scalars. ProgramError where it cannot be (docs/capture.md)."""
+    """Capture the task; ProgramError where it cannot be (docs/capture.md). A warning and `without_gradient` of the
+    bundle name the parameters that no gradient reaches."""
     with _Listener(progress, cancel) as listener:
-        return preparing.prepare(job._file(), listener)
+        return warned_of_untrained(preparing.prepare(job._file(), listener))
 
 
 # ---- runs ----

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from cases_indexing import _indices, aten, joined
 from torch import nn
 from traced import Batch, Case, over
 from user_modules import Average, Bags, Residual, Rows, Tied, Unused, _attention, _recurrent, tokens
@@ -246,10 +247,42 @@ class _Distances(nn.Module):
         return torch.cdist(x, x[:, :2] + 1, self.p)
 
 
+class Duplicates(nn.Module):
+    """Several writers write one word to a place, where constants, data and parameters decide about the place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(1 + 0.2 * torch.randn(5, 3))
+        self.register_buffer("used", torch.zeros(5))
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        """x [4, 5, 3], i [4, 4] from 0 to 4."""
+        x = self.a * x
+        first, constant, wide = i[:, 0], torch.tensor([2, 0, 2, 2, 1, 0]), i[..., None].expand(-1, -1, 3)
+        codes = x.detach().argmax(1)
+        with torch.no_grad():
+            self.used[first] = self.used[first] + 1
+            self.used[codes] = self.used[codes] + 0.5
+            self.used[codes[:, 0]] = self.used[codes[:, 0]] * 2
+        return joined(
+            x.scatter(1, wide, x.gather(1, wide) * 2),
+            x.scatter(1, codes[:, None] % 2, x.gather(1, codes[:, None] % 2) * 2),
+            x.scatter(1, constant[None, :, None].expand(4, -1, 3), x[:, constant] * 2),
+            aten.index_put(x, [first % 4], x[first % 4] * 3),
+            aten.index_put(x, [None, constant], x[:, constant] * 2),
+            aten.index_put(x, [i[:, :2] % 4, i[:, 2:]], x[i[:, :2] % 4, i[:, 2:]] * 2),
+            aten.index_put(x, [torch.arange(4)[:, None], i], x[torch.arange(4)[:, None], i] * 2),
+            aten.index_put(x, [torch.tensor([0, -4])], x[[0, 0]] * 2),
+            x.index_copy(1, i[0], x.index_select(1, i[0]) * 2),
+            x.put(i, x.take(i) * 2),
+        )
+
+
 CASES: dict[str, Case] = {
     **_tasks(),
     **_opened(),
     **_losses(),
+    "writers of one word": Case(Duplicates, _indices, steps=2),
     "tied embeddings": Case(Tied, tokens(7, 6)),
     "embedding with padding": Case(lambda: Rows(padding_idx=3), tokens(7, 5)),
     "embedding counted from the end": Case(lambda: Rows(padding_idx=-1), tokens(7, 5)),

@@ -40,6 +40,7 @@ def prepare(
     if (out / "spec.json").exists() and not force:
         raise VgameError(f"{out} holds a bundle already; choose another folder, or overwrite it with --force")
     from vgame.job.bundle import save_bundle
+    from vgame.job.cautions import untrained
     from vgame.job.file import read_job_file
     from vgame.runs.prepare import prepare as prepare_bundle
 
@@ -50,9 +51,9 @@ def prepare(
     program = bundle.program
     text = (
         f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root "
-        f"{program.root.hex()}"
+        f"{program.root.hex()}{untrained(bundle.without_gradient)}"
     )
-    reporter.emit("prepared", text, **bundle.rendering())
+    reporter.emit("prepared", text, **bundle.rendering(), without_gradient=bundle.without_gradient)
 
 
 @app.command()

@@ -62,6 +62,7 @@ class Bundle:
     keys: Keys = field(default_factory=dict)  # of the module's state_dict; no bit depends on them
     before: int = 0  # steps that the initial state has behind it, where a run is continued; for who continues this one
     recipes: dict[str, Any] = field(default_factory=dict)  # name of a data tensor -> how `vgame.packed` made it
+    without_gradient: tuple[str, ...] = ()  # as it was prepared, in no file: parameters that no gradient reaches
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:

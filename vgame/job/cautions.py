@@ -9,13 +9,15 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from vgame.job.bundle import Bundle
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
 
+MOST_TOLD = 5
 LONG = 10.0  # seconds: a factory that takes longer is not called twice
 
 
@@ -44,6 +46,25 @@ def warn_of_batch(task: Task) -> None:
             "them again; give a batch of at most that many",
             stacklevel=2,
         )
+
+
+def untrained(names: Sequence[str]) -> str:
+    """Parameters that no gradient reaches, to be told behind a result; nothing where there are none."""
+    if not names:
+        return ""
+    some = ", ".join(names[:MOST_TOLD]) + (f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else "")
+    return f"; not trained, as no gradient reaches them: {some}"
+
+
+def warned_of_untrained(bundle: Bundle) -> Bundle:
+    """Parameters that may be trained and stay as they are, in torch's own loop too."""
+    if names := bundle.without_gradient:
+        warnings.warn(
+            f"{len(names)} parameters stay as they are{untrained(names)}; use them in the loss, or freeze them: "
+            "requires_grad_(False)",
+            stacklevel=3,
+        )
+    return bundle
 
 
 def call_factory(make: Callable[[], Task]) -> Task:

@@ -23,16 +23,12 @@ from torch._decomp import core_aten_decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributions import Distribution
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError, VgameError
 from vgame.program.autocast import as_on_cuda
-from vgame.program.constants import is_random
-from vgame.program.decompositions import Opened
 from vgame.program.hidden_state import (
-    Held,
     attributes_change,
     containers,
     line_of,
@@ -40,12 +36,11 @@ from vgame.program.hidden_state import (
     same_parts,
 )
 from vgame.program.lowering import HANDLERS
-from vgame.program.origins import label_gradients, labelled_modules, module_of
+from vgame.program.origins import labelled_modules
+from vgame.program.passes import Step
 from vgame.program.refusals import (
     _fails,
     decides_by_values,
-    functions,
-    refuse_no_loss,
     refuse_other_names,
     refuse_types,
     refuse_unknown_shapes,
@@ -68,6 +63,7 @@ class Captured:
     trained: tuple[str, ...]  # parameters that get a gradient
     buffers: tuple[str, ...]
     batch: tuple[str, ...]
+    without_gradient: tuple[str, ...] = ()  # parameters that an optimizer may train and no gradient reaches
 
     def unchanged_buffers(self) -> dict[str, torch.fx.Node]:
         """The placeholders of the buffers that a step leaves as they are."""
@@ -92,7 +88,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
     refuse_types(task, parameters, buffers)
     trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in owned)
     batch = task.samples(torch.arange(task.batch) % task.population)
-    wrapper = _Step(task, loss, trained)
+    wrapper = Step(task, loss, trained)
     try:
         with ExitStack() as stack:
             stack.enter_context(_restored(task.model))
@@ -112,7 +108,9 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
         raise _fails(error) from None
     refuse_unknown_shapes(graph, wrapper.decided)
-    captured = Captured(graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch))
+    captured = Captured(
+        graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch), wrapper.without_gradient
+    )
     refuse_other_names(captured, parameters, buffers)
     return captured
 
@@ -135,83 +133,7 @@ def _without_tracebacks() -> Iterator[None]:
         logger.disabled = disabled
 
 
-class _Step:
-    """forward, loss and gradients as a pure function of tensors; then forward and loss once more, of other tensors."""
-
-    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
-        self.task, self.loss, self.trained = task, loss, trained
-        self.changed: list[str] = []  # attributes that the first forward pass changed
-        self.decided: list[str] = []  # what read numbers from tensors
-        self.functions: list[list[str]] = []  # of autograd, of each pass
-
-    def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
-        """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
-        without gradients."""
-        with Opened() as opened:
-            self.decided = opened.decided
-            return self._pass(True, *inputs[:3]), self._pass(False, *inputs[3:])
-
-    def _pass(
-        self,
-        first: bool,
-        parameters: Mapping[str, torch.Tensor],
-        buffers: Mapping[str, torch.Tensor],
-        batch: Mapping[str, torch.Tensor],
-    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-        parameters = {n: p.detach().requires_grad_(n in self.trained) for n, p in parameters.items()}
-        buffers = {n: t.clone() for n, t in buffers.items()}
-        batch = {n: t.clone() for n, t in batch.items()}
-        tensors = {**parameters, **buffers}
-        with _own_tensors(self.task.model), _reparametrize_module(self.task.model, tensors, tie_weights=True):
-            held = Held(self.task.model)
-            loss = self.loss(self.task.model, batch)
-            held.refuse_changes()
-            refuse_no_loss(loss)
-            self.functions.append(functions(loss))
-            if self.task.accumulate > 1:
-                loss = loss / self.task.accumulate
-            gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
-        buffers = {n: tensors[n] for n in buffers}  # those that were reassigned are in `tensors` now
-        if first:
-            self.changed = held.changed()
-        else:
-            held.refuse_counts()
-        return loss, gradients, list(buffers.values())
-
-    def _gradients(self, loss: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Of the parameters that the loss depends on, which `trained` names from now on."""
-        if loss.dim() or loss.dtype != torch.float32:
-            raise ProgramError(
-                f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected: write .float()"
-            )
-        fx_traceback.current_meta.pop("custom", None)
-        if not self.trained:  # an evaluation
-            return []
-        label_gradients(loss)
-        wanted = [parameters[n] for n in self.trained]
-        with _without_random_numbers():
-            gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
-        used = [(n, g) for n, g in zip(self.trained, gradients, strict=True) if g is not None]
-        self.trained = tuple(n for n, _ in used)
-        return [g for _, g in used]
-
-
-@contextmanager
-def _without_random_numbers() -> Iterator[None]:
-    """The backward pass draws none: a checkpointed part that it computes again would see others than the forward pass
-    did."""
-    nodes = get_proxy_mode().tracer.graph.nodes
-    known = len(nodes)
-    yield
-    for node in list(nodes)[known:]:
-        if is_random(node):
-            raise ProgramError(
-                f"the backward pass draws random numbers ({node.target} in {module_of(node)}), not those of the "
-                "forward pass; leave dropout and the like out of what torch.utils.checkpoint computes again"
-            )
-
-
-def _two_passes(step: _Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
+def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
     opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
     inputs = (parameters, buffers, batch)
     again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, so other placeholders
@@ -280,20 +202,6 @@ def _restored(model: nn.Module) -> Iterator[None]:
             if not same_parts(each, parts):
                 each.clear()
                 (each.update if isinstance(each, dict | set) else each.extend)(parts)
-
-
-@contextmanager
-def _own_tensors(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module has its own parameters and buffers again, for the next pass (torch forgets those of a
-    module that has two names)."""
-    before = [(own, dict(own)) for m in model.modules() for own in (m._parameters, m._buffers)]
-    try:
-        yield
-    finally:
-        for own, tensors in before:
-            if any(own.get(name) is not tensor for name, tensor in tensors.items()):
-                own.clear()
-                own.update(tensors)
 
 
 @contextmanager

@@ -51,6 +51,7 @@ class Lowered:
     state: tuple[torch.Tensor, ...]
     data: tuple[torch.Tensor, ...]
     scalars: torch.Tensor
+    without_gradient: tuple[str, ...] = ()  # parameters that no gradient reaches, though they may be trained
 
 
 def value_type(tensor: torch.Tensor) -> torch.dtype:
@@ -373,4 +374,5 @@ class _Lowering:
         )  # fmt: skip
         data = tuple(as_words(name, tensor) for name, tensor in self.task.data.items())
         table = np.stack(self.scalar_columns, 1) if self.scalar_columns else np.zeros((self.steps, 0), np.float32)
-        return Lowered(program, tuple(t for _, t in self.state), data, torch.from_numpy(table))
+        without = tuple(name for captured in self.captured for name in captured.without_gradient)
+        return Lowered(program, tuple(t for _, t in self.state), data, torch.from_numpy(table), without)

@@ -49,10 +49,7 @@ def _fails(error: Exception) -> ProgramError:
             f"traced{line_of(error)}; write torch.func.jacrev(jacrev(f)), or torch.autograd.grad with create_graph=True"
         )
     if "does not require grad and does not have a grad_fn" in what:
-        return ProgramError(
-            "the loss depends on no parameter that is trained: compute it from the model's output, without "
-            "torch.no_grad, .detach() and .item()"
-        )
+        return _no_gradient()
     if found := re.search(r"modified by an inplace operation: .*?which is (output \d+ of \w+)", what):
         return ProgramError(
             f"an operator writes in place to what the gradient needs ({found[1]}); write x = x + y for x += y, and "
@@ -61,6 +58,19 @@ def _fails(error: Exception) -> ProgramError:
     advice = next((f"; {then}" for when, then in ADVICE.items() if when in what), "")
     return ProgramError(
         f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}{advice}"
+    )
+
+
+def refuse_no_gradient(trained: Sequence[str]) -> None:
+    """Raise ProgramError unless there are parameters that a gradient reaches."""
+    if not trained:
+        raise _no_gradient()
+
+
+def _no_gradient() -> ProgramError:
+    return ProgramError(
+        "the loss depends on no parameter that is trained: compute it from the model's output, without torch.no_grad, "
+        ".detach() and .item()"
     )
 
 

@@ -39,7 +39,7 @@ def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS) ->
     bundle = Bundle(
         lowered.program, state, lowered.data, scalars,
         job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model), start.before,
-        recipes,
+        recipes, lowered.without_gradient,
     )  # fmt: skip
     refuse_invalid(bundle)
     return bundle

@@ -1,0 +1,147 @@
+"""Forward pass, loss and gradients of a task as a function of tensors, which can be traced.
+
+In: a task and one of its losses. Out: per call the results of two passes; beside them the parameters that no gradient
+reaches, and what a program would not carry from step to step (ProgramError).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn.utils.stateless import _reparametrize_module
+
+from vgame.errors import ProgramError
+from vgame.program.constants import is_random
+from vgame.program.decompositions import DEEP, Opened
+from vgame.program.hidden_state import Held, own_line
+from vgame.program.origins import label_gradients, module_of
+from vgame.program.refusals import functions, refuse_no_gradient, refuse_no_loss
+from vgame.tasks.task import Task
+
+
+class Step:
+    """forward, loss and gradients as a pure function of tensors; then forward and loss once more, of other tensors."""
+
+    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
+        self.task, self.loss, self.trained = task, loss, trained
+        self.changed: list[str] = []  # attributes that the first forward pass changed
+        self.decided: list[str] = []  # what read numbers from tensors
+        self.functions: list[list[str]] = []  # of autograd, of each pass
+        self.without_gradient: tuple[str, ...] = ()
+        self.inner = ""  # line of the last gradient that was kept before the pass's own were
+
+    def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+        """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
+        without gradients."""
+        with Opened() as opened:
+            self.decided = opened.decided
+            return self._pass(True, *inputs[:3]), self._pass(False, *inputs[3:])
+
+    def _pass(
+        self,
+        first: bool,
+        parameters: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        batch: Mapping[str, torch.Tensor],
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        own = {**dict(self.task.model.named_parameters()), **dict(self.task.model.named_buffers())}
+        parameters = {n: self._parameter(p, own[n], n in self.trained) for n, p in parameters.items()}
+        buffers = {n: _posing(t.clone(), own[n]) for n, t in buffers.items()}
+        batch = {n: t.clone() for n, t in batch.items()}
+        tensors = {**parameters, **buffers}
+        with _own_tensors(self.task.model), _reparametrize_module(self.task.model, tensors, tie_weights=True):
+            held = Held(self.task.model)
+            loss = self.loss(self.task.model, batch)
+            held.refuse_changes()
+            refuse_no_loss(loss)
+            self.functions.append(functions(loss))
+            if self.task.accumulate > 1:
+                loss = loss / self.task.accumulate
+            gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
+        buffers = {n: tensors[n] for n in buffers}  # those that were reassigned are in `tensors` now
+        if first:
+            self.changed = held.changed()
+        else:
+            held.refuse_counts()
+        return loss, gradients, list(buffers.values())
+
+    def _parameter(self, tensor: torch.Tensor, own: nn.Parameter, trained: bool) -> torch.Tensor:
+        """A leaf that stands for the model's own parameter."""
+        leaf = _posing(tensor.detach().requires_grad_(trained), own)
+        if trained:
+            leaf.register_post_accumulate_grad_hook(self._note_line)
+        return leaf
+
+    def _note_line(self, parameter: torch.Tensor) -> None:
+        self.inner = own_line(traceback.extract_stack(limit=DEEP)) or " in the forward pass"
+
+    def _gradients(self, loss: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """What `loss.backward()` leaves in the parameters, also from backward passes inside it. `trained` names those
+        that it reaches from now on."""
+        if loss.dim() or loss.dtype != torch.float32:
+            raise ProgramError(
+                f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected: write .float()"
+            )
+        fx_traceback.current_meta.pop("custom", None)
+        if not self.trained:  # an evaluation
+            return []
+        wanted = {n: parameters[n] for n in self.trained}
+        if self.inner and (self.task.accumulate > 1 or any(p.grad is not None for p in wanted.values())):
+            raise ProgramError(
+                f"the loss calls backward{self.inner}; leave backward and the optimizer's step out: vgame makes them "
+                "(gradients inside a loss: torch.autograd.grad)"
+            )
+        label_gradients(loss)
+        with _without_random_numbers():
+            torch.autograd.backward(loss)
+        self.trained = tuple(n for n, p in wanted.items() if p.grad is not None)
+        self.without_gradient = tuple(n for n, p in wanted.items() if p.grad is None)
+        refuse_no_gradient(self.trained)
+        return [wanted[n].grad for n in self.trained]
+
+
+def _posing(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """The tensor with the attributes of the model's own, and of its class to whoever asks by isinstance."""
+    tensor.__dict__.update(vars(own))
+    if type(own) is nn.Parameter:
+        tensor._is_param = True
+    elif type(own) is not torch.Tensor and type(tensor) is FakeTensor:
+        tensor.__class__ = type("Posing", (FakeTensor,), {"__class__": property(lambda _: type(own))})
+    return tensor
+
+
+@contextmanager
+def _own_tensors(model: nn.Module) -> Iterator[None]:
+    """Afterwards every module has its own parameters and buffers again, for the next pass (torch forgets those of a
+    module that has two names)."""
+    before = [(own, dict(own)) for m in model.modules() for own in (m._parameters, m._buffers)]
+    try:
+        yield
+    finally:
+        for own, tensors in before:
+            if any(own.get(name) is not tensor for name, tensor in tensors.items()):
+                own.clear()
+                own.update(tensors)
+
+
+@contextmanager
+def _without_random_numbers() -> Iterator[None]:
+    """The backward pass draws none: a checkpointed part that it computes again would see others than the forward pass
+    did."""
+    nodes = get_proxy_mode().tracer.graph.nodes
+    known = len(nodes)
+    yield
+    for node in list(nodes)[known:]:
+        if is_random(node):
+            raise ProgramError(
+                f"the backward pass draws random numbers ({node.target} in {module_of(node)}), not those of the "
+                "forward pass; leave dropout and the like out of what torch.utils.checkpoint computes again"
+            )
