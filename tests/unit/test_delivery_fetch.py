@@ -3,17 +3,20 @@ with."""
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
 
-from vgame.chain.http import replies_until
+from vgame.chain.http import careful_session, replies_until
 from vgame.commit.merkle import Kind
 from vgame.delivery.cipher import CHUNK, Pair, key_hash, parent
 from vgame.delivery.fetch import AWAY, TRIES, Missing, Source, fetch, keep_chunk
@@ -299,3 +302,27 @@ def test_no_reply_is_waited_for_beyond_a_time(server: ThreadingHTTPServer) -> No
         with pytest.raises(DeliveryError, match="the time for it is over"):
             source.get("leaves", 0, 512)
     assert time.monotonic() - begin < 5 and len(source.get("leaves", 0, 512)) == 512
+
+
+def test_a_name_with_many_silent_addresses_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for connecting is for all of them together."""
+    with socket.socket() as silent, ExitStack() as waiting:
+        silent.bind(("", 0))
+        silent.listen(0)
+        port = silent.getsockname()[1]
+        for _ in range(4):  # nothing more is accepted
+            queued = waiting.enter_context(socket.socket())
+            queued.setblocking(False)
+            queued.connect_ex(("127.0.0.1", port))
+        usual = socket.getaddrinfo
+
+        def many(name: str, *args: object, **options: object) -> list[tuple]:
+            if name != "many.example":
+                return usual(name, *args, **options)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", port)) for n in range(1, 40)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", many)
+        begin = time.monotonic()
+        with pytest.raises(requests.ConnectionError):
+            careful_session().get(f"http://many.example:{port}/", timeout=(0.2, 1))
+        assert 0.1 < time.monotonic() - begin < 2

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, HTTPError
 from web3 import HTTPProvider
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
@@ -37,7 +38,7 @@ MOST_VALUES = 2**20  # in a reply: as Python objects some 200 MB; 32 MiB of noth
 SHORTEST_KEY = 6  # letters of a part of a path or query that may be a key
 
 
-CONNECT_TIMEOUT = 10  # seconds of these for each address of the endpoint
+CONNECT_TIMEOUT = 10  # seconds of these until one of the endpoint's addresses answers
 
 
 # It warns of a reply's header with the whole URL.
@@ -87,15 +88,43 @@ class _InTime(io.RawIOBase):
         super().close()
 
 
+def _addresses(name: str, port: int) -> list[str]:
+    """The addresses of a host; its name where it has none."""
+    try:
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return [name]
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
 def _in_time(pool: Any) -> Any:
     """A pool of connections whose replies, from the first line of the header on, have to be here by `_END`."""
 
     def reply(_: Any, sock: socket.socket, **options: Any) -> HTTPResponse:
         return HTTPResponse(_InTime(sock), **options)  # type: ignore[arg-type]
 
-    return type(
-        pool.__name__, (pool,), {"ConnectionCls": type("Connection", (pool.ConnectionCls,), {"response_class": reply})}
-    )
+    class Connection(pool.ConnectionCls):
+        """The time for connecting is for all addresses of a name together: a stranger's name may have thousands."""
+
+        response_class = reply
+
+        def _new_conn(self) -> socket.socket:
+            name, seconds, end = self._dns_host, self.timeout, time.monotonic() + self.timeout
+            problem: Exception = ConnectTimeoutError(self, f"connecting to {name} takes too long")
+            try:
+                for address in _addresses(name, self.port):
+                    if (left := end - time.monotonic()) <= 0:
+                        break
+                    self._dns_host, self.timeout = address, left
+                    try:
+                        return super()._new_conn()
+                    except HTTPError as error:
+                        problem = error
+            finally:
+                self._dns_host, self.timeout = name, seconds
+            raise problem
+
+    return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
 
 
 class _InTimeAdapter(HTTPAdapter):
