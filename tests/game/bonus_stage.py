@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from revm_node import RevmChain, RevmGame
+from revm_chain import RevmChain, RevmGame
 
 import vgame
 from vgame.agents.bonus import proof_of

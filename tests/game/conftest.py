@@ -11,7 +11,8 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[1] / "twin"))
 
 from bonus_stage import stage, trained  # noqa: F401
-from revm_node import RevmChain, RevmNode
+from revm_chain import RevmChain
+from revm_node import RevmNode
 from scene import Scene, fast_scene, watch
 
 from vgame.chain.wallet import deploy_game

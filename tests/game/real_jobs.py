@@ -7,7 +7,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from revm_calls import calldata
-from revm_node import RevmChain, RevmGame
+from revm_chain import RevmChain, RevmGame
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.attacks.tampered_log import Tampering

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any
 
 import pyrevm
-from eth_abi import encode
 from eth_account import Account
-from revm_calls import calldata, decode_log, decode_output, topic
 from web3 import Web3
-from web3.providers import JSONBaseProvider
 
-from vgame.chain.connection import Chain
-from vgame.chain.game import Game
-from vgame.chain.records import Event
-from vgame.chain.wallet import GAS_CAP, Wallet
+from vgame.chain.block_ids import RpcError, find, log_range, state
 
 CHAIN_ID = 1337
 START = 1_700_000_000
 RICH = [f"0x{i:040x}" for i in range(0xA1, 0xA4)]
+HISTORY = 256  # blocks before the newest whose states can be asked for
 REVERT = re.compile(r"^Revert \{ gas_used: \d+, output: (0x[0-9a-f]*) \}")
 
 
@@ -53,30 +49,53 @@ def replaced(code: bytes, old: int, new: int) -> bytes:
     return bytes(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Env:
+    """What contracts see of a block; `beacon` is the base fee that is shown to them."""
+
+    number: int
+    time: int
+    beacon: int
+
+    def enter(self, evm: pyrevm.EVM) -> None:
+        beacon = self.beacon.to_bytes(32, "big")
+        evm.set_block_env(pyrevm.BlockEnv(number=self.number, timestamp=self.time, gas_limit=10**12, prevrandao=beacon))
+
+
+def new_evm() -> pyrevm.EVM:
+    return pyrevm.EVM(pyrevm.Env(cfg=pyrevm.CfgEnv(chain_id=CHAIN_ID)), gas_limit=10**13, spec_id="PRAGUE")
+
+
 class RevmNode:
     """The JSON-RPC methods that vgame uses."""
 
-    def __init__(self) -> None:
-        env = pyrevm.Env(cfg=pyrevm.CfgEnv(chain_id=CHAIN_ID))
-        self.evm = pyrevm.EVM(env, gas_limit=10**13, spec_id="PRAGUE")
-        self.blocks: list[dict[str, Any]] = [self._block(0, START, [])]
+    def __init__(self, history: int = HISTORY) -> None:
+        self.evm, self.history = new_evm(), history
+        self.blocks: list[dict[str, Any]] = []
+        self.numbers: dict[str, int] = {}  # of every block that was ever made
+        self.deeds: list[Callable[[pyrevm.EVM], object]] = []  # all that changed the state, in order
+        self.ends: list[int] = []  # for every block but the newest how many of these it has seen
+        self.past: tuple[int, pyrevm.EVM] | None = None  # an EVM that has repeated so many of them
         self.receipts: dict[str, dict[str, Any]] = {}
         self.read, self.found = 0, defaultdict[tuple[str, str | None], list[dict[str, Any]]](list)
         self.nonces: dict[str, int] = {}
         self.next_time: int | None = None
         self.base_fee = 0  # as contracts see it to which it is shown
+        self._append(Env(0, START, 0), [])
         for account in RICH:
-            self.evm.set_balance(account, 10**30)
+            self.set_balance(account, 10**30)
         self.methods = {
             "eth_chainId": lambda: hex(CHAIN_ID),
+            "eth_blockNumber": lambda: hex(self.newest()),
             "eth_accounts": lambda: RICH,
             "eth_maxPriorityFeePerGas": lambda: "0x0",
-            "eth_getBalance": lambda account, block="latest": hex(self.evm.get_balance(account)),
-            "eth_getTransactionCount": lambda account, block="latest": hex(self.nonces.get(account.lower(), 0)),
+            "eth_getBalance": lambda account, block=None: hex(self.state(block).get_balance(account)),
+            "eth_getTransactionCount": lambda account, block=None: hex(self.nonce(account, block)),
             "eth_getCode": self.code,
-            "eth_getBlockByNumber": lambda number, full=False: self.blocks[
-                -1 if number == "latest" else int(number, 16)
-            ],
+            "eth_getStorageAt": self.storage,
+            "eth_getBlockByNumber": self.block,
+            "eth_getBlockByHash": self.block,
+            "eth_getBlockReceipts": self.block_receipts,
             "eth_getTransactionByHash": lambda digest: self.receipts.get(digest),
             "eth_getTransactionReceipt": lambda digest: self.receipts.get(digest),
             "eth_getLogs": self.logs,
@@ -86,7 +105,7 @@ class RevmNode:
             "eth_sendRawTransaction": self.send_raw,
             "evm_increaseTime": self.increase_time,
             "evm_setNextBlockTimestamp": lambda time: setattr(self, "next_time", time),
-            "evm_mine": lambda: self.mine(self._begin(), []),
+            "evm_mine": lambda: self.mine(self._next(), [], len(self.deeds)),
             "evm_snapshot": self.snapshot,
             "evm_revert": self.revert,
         }
@@ -97,7 +116,7 @@ class RevmNode:
             return reply | {"error": {"code": -32601, "message": f"the method {method} does not exist"}}
         try:
             return reply | {"result": self.methods[method](*params)}
-        except Reverted as error:
+        except (Reverted, RpcError) as error:
             return reply | {"error": error.body}
 
     # ---- blocks and time ----
@@ -106,24 +125,47 @@ class RevmNode:
     def now(self) -> int:
         return int(self.blocks[-1]["timestamp"], 16)
 
-    def _block(self, number: int, time: int, transactions: list[str]) -> dict[str, Any]:
-        digest = Web3.to_hex(Web3.keccak(text=f"block {number} {time} {transactions}"))
-        return {
-            "number": hex(number), "timestamp": hex(time), "hash": digest, "transactions": transactions,
-            "baseFeePerGas": "0x0", "gasLimit": hex(10**9),
-        }  # fmt: skip
+    def newest(self) -> int:
+        return len(self.blocks) - 1
 
-    def _begin(self) -> int:
-        """Put the EVM into the next block; its timestamp."""
-        time = max(self.now + 1, self.next_time or 0)
-        beacon = self.base_fee.to_bytes(32, "big")
-        self.evm.set_block_env(
-            pyrevm.BlockEnv(number=len(self.blocks), timestamp=time, gas_limit=10**12, prevrandao=beacon)
-        )
-        return time
+    def hash_at(self, number: int) -> str:
+        return self.blocks[number]["hash"]
 
-    def mine(self, time: int, transactions: list[str]) -> str:
-        self.blocks.append(self._block(len(self.blocks), time, transactions))
+    def number_of(self, digest: str) -> int | None:
+        return self.numbers.get(digest)
+
+    def block(self, which: str, full: bool = False) -> dict[str, Any] | None:
+        """With hashes of its transactions. The pending one is not made up."""
+        number = find(self, which)
+        return None if number is None else self.blocks[min(number, self.newest())]
+
+    def block_receipts(self, which: Any) -> list[Any] | None:
+        block = self.block(which)
+        return block and [self.receipts[digest] for digest in block["transactions"]]
+
+    def _append(self, env: Env, transactions: list[str]) -> None:
+        parent = self.blocks[-1]["hash"] if self.blocks else "0x" + 32 * "00"
+        digest = Web3.to_hex(Web3.keccak(text=f"block {parent} {env} {transactions}"))
+        self.numbers[digest] = env.number
+        self.blocks.append({
+            "number": hex(env.number), "timestamp": hex(env.time), "hash": digest, "parentHash": parent,
+            "transactions": transactions, "baseFeePerGas": "0x0", "gasLimit": hex(10**9), "mixHash": hex(env.beacon),
+        })  # fmt: skip
+
+    def _env(self, number: int) -> Env:
+        """Of a block, or of the next one."""
+        if number > self.newest():
+            return self._next()
+        block = self.blocks[number]
+        return Env(number, int(block["timestamp"], 16), int(block["mixHash"], 16))
+
+    def _next(self) -> Env:
+        return Env(len(self.blocks), max(self.now + 1, self.next_time or 0), self.base_fee)
+
+    def mine(self, env: Env, transactions: list[str], before: int) -> str:
+        """`before`: deeds that the last block has seen."""
+        self.ends.append(before)
+        self._append(env, transactions)
         self.next_time = None
         return "0x0"
 
@@ -133,52 +175,92 @@ class RevmNode:
 
     def snapshot(self) -> tuple[Any, ...]:
         """Everything but the EVM is immutable or copied."""
-        return (self.evm.snapshot(), list(self.blocks), dict(self.receipts), dict(self.nonces), self.next_time)
+        lists = list(self.blocks), list(self.ends), list(self.deeds)
+        return (self.evm.snapshot(), lists, dict(self.receipts), dict(self.nonces), self.next_time)
 
     def revert(self, to: tuple[Any, ...]) -> bool:
-        point, blocks, receipts, nonces, self.next_time = to
+        point, lists, receipts, nonces, self.next_time = to
         self.forget()
         self.evm.revert(point)
-        self.blocks, self.receipts, self.nonces = list(blocks), dict(receipts), dict(nonces)
+        self.blocks, self.ends, self.deeds = map(list, lists)
+        self.receipts, self.nonces, self.past = dict(receipts), dict(nonces), None
         return True
 
-    # ---- calls and transactions ----
+    # ---- the state after a block ----
 
-    def code(self, account: str, block: str = "latest") -> str:
+    def state(self, block: Any) -> pyrevm.EVM:
+        """The state that is named; of an old block, in a second EVM that does again what was done until then."""
+        number = state(self, block)
+        if number >= self.newest():
+            return self.evm
+        done, evm = self.past or (0, new_evm())
+        if done > self.ends[number]:
+            done, evm = 0, new_evm()
+        for deed in self.deeds[done : self.ends[number]]:
+            deed(evm)
+        self.past = self.ends[number], evm
+        return evm
+
+    def nonce(self, account: str, block: Any = None) -> int:
+        number, account = state(self, block), account.lower()
+        if number >= self.newest():
+            return self.nonces.get(account, 0)
+        digests = (digest for made in self.blocks[: number + 1] for digest in made["transactions"])
+        return sum(self.receipts[digest]["from"].lower() == account for digest in digests)
+
+    def code(self, account: str, block: Any = None) -> str:
         """revm keeps 33 zero bytes behind the code that it has analysed."""
-        return "0x" + bytes(self.evm.get_code(account) or b"")[:-33].hex()
+        return "0x" + bytes(self.state(block).get_code(account) or b"")[:-33].hex()
+
+    def storage(self, account: str, slot: str, block: Any = None) -> str:
+        return f"0x{self.state(block).storage(account, int(slot, 16)):064x}"
+
+    def _do(self, deed: Callable[[pyrevm.EVM], object]) -> None:
+        deed(self.evm)
+        self.deeds.append(deed)
+
+    def set_balance(self, account: str, wei: int) -> None:
+        self._do(lambda evm: evm.set_balance(account, wei))
+
+    # ---- calls and transactions ----
 
     def show_base_fee(self, address: str) -> None:
         """A contract sees `base_fee` from now on. pyrevm sets it to 0 in every call, so BASEFEE is replaced by
         PREVRANDAO."""
-        old, code = self.evm.basic(address), bytes.fromhex(self.code(address)[2:])
-        code = replaced(code, BASEFEE, PREVRANDAO)
-        self.evm.insert_account_info(address, pyrevm.AccountInfo(balance=old.balance, nonce=old.nonce, code=code))
+        code = replaced(bytes.fromhex(self.code(address)[2:]), BASEFEE, PREVRANDAO)
 
-    def _run(self, tx: dict[str, Any]) -> bytes:
+        def show(evm: pyrevm.EVM) -> None:
+            old = evm.basic(address)
+            evm.insert_account_info(address, pyrevm.AccountInfo(balance=old.balance, nonce=old.nonce, code=code))
+
+        self._do(show)
+
+    @staticmethod
+    def _run(evm: pyrevm.EVM, tx: dict[str, Any]) -> bytes:
         value, data = (_number(tx.get("value")), bytes.fromhex((tx.get("data") or tx.get("input") or "0x")[2:]))
         sender = tx.get("from") or RICH[0]
         try:
             if not tx.get("to"):
-                address = self.evm.deploy(sender, data, value)
+                address = evm.deploy(sender, data, value)
                 return bytes.fromhex(address[2:])
             gas = _number(tx.get("gas")) or 10**9
-            return bytes(self.evm.message_call(sender, tx["to"], calldata=data, value=value, gas=gas))
+            return bytes(evm.message_call(sender, tx["to"], calldata=data, value=value, gas=gas))
         except RuntimeError as error:
             found = REVERT.match(str(error))
             raise Reverted(found[1] if found else "0x", "" if found else str(error)[:60]) from None
 
-    def call(self, tx: dict[str, Any], block: str = "latest") -> str:
-        """A call that leaves no trace, in the next block."""
-        self._begin()
-        point = self.evm.snapshot()
+    def call(self, tx: dict[str, Any], block: Any = None) -> str:
+        """A call that leaves no trace, in the block that is named."""
+        evm = self.state(block)
+        self._env(state(self, block)).enter(evm)
+        point = evm.snapshot()
         try:
-            return "0x" + self._run(tx).hex()
+            return "0x" + self._run(evm, tx).hex()
         finally:
-            self.evm.revert(point)
+            evm.revert(point)
 
-    def estimate(self, tx: dict[str, Any], block: str = "latest") -> str:
-        self.call(tx)
+    def estimate(self, tx: dict[str, Any], block: Any = None) -> str:
+        self.call(tx, block)
         return hex(4_000_000)
 
     def send_raw(self, raw: str) -> str:
@@ -188,18 +270,29 @@ class RevmNode:
         sender = tx["from"].lower()
         nonce = self.nonces.get(sender, 0)
         digest = tx.get("hash") or Web3.to_hex(Web3.keccak(text=f"{sender} {nonce} {len(self.blocks)} {tx}"))
-        time = self._begin()
-        point, address, logs, status = self.evm.snapshot(), None, [], 1
+        env, before = self._next(), len(self.deeds)
+        address, logs, status = None, [], 1
+
+        def deed(evm: pyrevm.EVM) -> bytes:
+            env.enter(evm)
+            point = evm.snapshot()
+            try:
+                output = self._run(evm, tx)
+            except Reverted:
+                evm.revert(point)
+                raise
+            evm.commit()  # or the journal nests one level deeper with each transaction, and 1,024 are the most
+            return output
+
         try:
-            output = self._run(tx)
+            output = deed(self.evm)
+            self.deeds.append(deed)
             address = None if tx.get("to") else "0x" + output.hex()
             logs = list(self.evm.result.logs)
-            self.evm.commit()  # or the journal nests one level deeper with each transaction, and 1,024 are the most
         except Reverted:
-            self.evm.revert(point)
             status = 0
         self.nonces[sender] = nonce + 1
-        self.mine(time, [digest])
+        self.mine(env, [digest], before)
         self._receipt(digest, tx, status, address, logs)
         return digest
 
@@ -231,11 +324,13 @@ class RevmNode:
         }
 
     def logs(self, query: dict[str, Any]) -> list[dict[str, Any]]:
-        (address,), topics = query["address"], query.get("topics") or []
-        found = (
-            log for block in self.blocks for digest in block["transactions"] for log in self.receipts[digest]["logs"]
-        )
-        return [log for log in found if log["address"].lower() == address.lower() and _matches(log["topics"], topics)]
+        address, topics = query.get("address"), query.get("topics") or []
+        wanted = None if address is None else {a.lower() for a in ([address] if isinstance(address, str) else address)}
+        digests = (digest for n in log_range(self, query) for digest in self.blocks[n]["transactions"])
+        found = (log for digest in digests for log in self.receipts[digest]["logs"])
+        return [
+            log for log in found if (not wanted or log["address"].lower() in wanted) and _matches(log["topics"], topics)
+        ]
 
     def forget(self) -> None:
         """Receipts are taken away: what was read of them is read again."""
@@ -260,135 +355,18 @@ def _data(log: Any) -> bytes:
     return bytes(data[1] if isinstance(data, tuple) else data)
 
 
+def _accounts(asked: str | list[str]) -> set[str]:
+    return {account.lower() for account in ([asked] if isinstance(asked, str) else asked)}
+
+
 def _matches(topics: list[str], wanted: list[Any]) -> bool:
     pairs = zip(wanted, [*topics, *[None] * len(wanted)], strict=False)
     return all(w is None or (t is not None and w.lower() == t.lower()) for w, t in pairs)
 
 
-# ---- a chain object over it ----
-
-
-class InProcess(JSONBaseProvider):
-    """A provider that calls `handle` of a node."""
-
-    def __init__(self, node: RevmNode) -> None:
-        super().__init__()
-        self.node = node
-
-    def make_request(self, method: str, params: Any) -> Any:
-        return self.node.handle(method, list(params))
-
-
-class RevmChain(Chain):
-    """vgame's chain object without a socket."""
-
-    def __init__(self, node: RevmNode) -> None:
-        self.checks = []  # this node is never away
-        self.url, self.poll, self.node = "in process", 0.0, node
-        self._secret = self.url
-        self.web3 = Web3(InProcess(node))
-        self.chain_id = CHAIN_ID
-
-    def pause(self, seconds: float) -> None:
-        """Nobody else mines."""
-
-    def now(self) -> int:
-        return self.node.now
-
-    def balance(self, address: str) -> int:
-        return self.node.evm.get_balance(address)
-
-    def advance(self, seconds: int) -> bool:
-        self.node.increase_time(seconds)
-        self.node.mine(self.node._begin(), [])
-        return True
-
-    def wallet(self, ether: int = 100) -> Wallet:
-        """A new account with money, whose signature is its name."""
-        wallet = Wallet(self)
-        wallet.account = Unsigned(wallet.account)
-        self.node.evm.set_balance(wallet.address, ether * 10**18)
-        return wallet
-
-
-class RevmGame(Game):
-    """vgame's game object without web3, which costs ten times as much as the EVM; the tests on other chains use the
-    real one."""
-
-    def __init__(self, chain: RevmChain, address: str, wallet: Any = None) -> None:
-        self.chain, self.address, self.wallet, self.begun = chain, Web3.to_checksum_address(address), wallet, {}
-
-    def _request(self, name: str, args: Any, value: int = 0) -> dict[str, Any]:
-        sender = self.wallet.address if self.wallet else RICH[0]
-        return {"from": sender, "to": self.address, "data": calldata(name, args), "value": value, "gas": GAS_CAP}
-
-    _transaction = _request
-
-    def _run(self, request: dict[str, Any]) -> str:
-        try:
-            return self.chain.node.call(request)
-        except Reverted as error:
-            raise self.contract_error(error.args[0]) from None
-
-    def _call(self, name: str, *args: Any) -> Any:
-        raw = self._run(self._request(name, args) | {"from": RICH[0]})
-        values = decode_output(name, raw)
-        return values[0] if len(values) == 1 else values
-
-    def send(self, name: str, *args: Any, value: int = 0) -> Any:
-        self._check_funds(name, value)
-        request = self._transaction(name, args, value)
-        self._run(request)
-        receipt = self.chain.node.receipts[self.chain.node.send(request)]
-        assert receipt["status"] == "0x1"
-        return receipt
-
-    def events(
-        self,
-        name: str | None = None,
-        job: bytes | None = None,
-        **place: Any,
-    ) -> list[Event]:
-        logs = self.chain.node.logs_of(self.address, name and topic(name))
-        place |= {} if job is None else {"job": job}
-        return [e for e in map(decode_log, logs) if place.items() <= e.args.items()]
-
-
-class PayeeGame(RevmGame):
-    """The game as tests/contracts/Payee.sol plays it: transactions go through the contract at `payee`."""
-
-    def __init__(self, chain: RevmChain, address: str, payee: str) -> None:
-        super().__init__(chain, address, SimpleNamespace(address=payee))
-
-    def _check_funds(self, name: str, value: int) -> None:
-        """The money comes with the call."""
-
-    def _transaction(self, name: str, args: Any, value: int = 0) -> dict[str, Any]:
-        request = self._request(name, args, value)
-        inner = [self.address, value, bytes.fromhex(request["data"][2:])]
-        data = bytes(Web3.keccak(text="run(address,uint256,bytes)"))[:4] + encode(
-            ["address", "uint256", "bytes"], inner
-        )
-        return request | {"from": RICH[0], "to": self.wallet.address, "data": "0x" + data.hex()}
-
-
-class Unsigned:
-    """An account that writes its address where the signature belongs: signing and recovering cost more than all the
-    rest of a test."""
-
-    def __init__(self, account: Any) -> None:
-        self.address, self.key = account.address, account.key
-
-    def sign_transaction(self, tx: dict[str, Any]) -> SimpleNamespace:
-        to = bytes.fromhex(tx["to"][2:]) if "to" in tx else bytes(20)
-        head = [bytes.fromhex(self.address[2:]), to, tx["value"].to_bytes(32, "big"), tx["gas"].to_bytes(8, "big")]
-        raw = b"unsigned" + b"".join(head) + tx["nonce"].to_bytes(8, "big") + tx["data"]
-        return SimpleNamespace(raw_transaction=raw, hash=Web3.keccak(raw))
-
-
 def decode_raw(raw: bytes) -> dict[str, Any]:
     if not raw.startswith(b"unsigned"):
-        raise ValueError(f"only {Unsigned.__name__} accounts are known here, not {Account.recover_transaction(raw)}")
+        raise ValueError(f"only unsigned transactions are known here, not of {Account.recover_transaction(raw)}")
     sender, to, value, gas, data = raw[8:28], raw[28:48], raw[48:80], raw[80:88], raw[96:]
     tx = {"from": "0x" + sender.hex(), "value": int.from_bytes(value, "big"), "gas": int.from_bytes(gas, "big")}
     return tx | {"data": "0x" + data.hex()} | ({"to": "0x" + to.hex()} if any(to) else {})

@@ -16,7 +16,8 @@ from typing import Any
 from deployed import compile_cached
 from eth_abi import encode
 from ghost import Ghost
-from revm_node import PayeeGame, RevmChain, RevmGame, RevmNode
+from revm_chain import PayeeGame, RevmChain, RevmGame
+from revm_node import RevmNode
 from toy import Kind, Lies, Operator, Program, State, ToyMachine
 
 from vgame.chain.connection import Chain

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from outcomes import share
-from revm_node import RevmChain, RevmGame, RevmNode
+from revm_chain import RevmChain, RevmGame
+from revm_node import RevmNode
 from scene import Play, Scene, watch
 
 from vgame.attacks import computation as attacks

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from real_jobs import AtElement, Scene
-from revm_node import RevmChain
+from revm_chain import RevmChain
 from torch import nn
 from wide import of_many
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from real_jobs import AtElement, Scene
-from revm_node import RevmChain
+from revm_chain import RevmChain
 
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.reference.binary32 import round_word, to_fraction

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from bonus_stage import AMOUNT, Stage, Trained, executor, measure, task
-from revm_node import RevmGame
+from revm_chain import RevmGame
 
 import vgame
 from vgame.agents.bonus import needed_window, untrained_evaluation

@@ -138,10 +138,10 @@ class Trial:
     def make(self, data: bytes) -> bool:
         """Send it, compare, undo it; False if the contract refuses."""
         request = {"from": self.trainer.address, "to": self.trainer.game.address, "data": "0x" + data.hex()}
-        self.node._begin()
+        self.node._next().enter(self.node.evm)
         point = self.node.evm.snapshot()
         try:
-            self.node._run(request)
+            self.node._run(self.node.evm, request)
             self.node._receipt("case", request, 1, None, list(self.node.evm.result.logs))
             self.compare()
         except Reverted:

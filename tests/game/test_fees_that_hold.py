@@ -28,7 +28,7 @@ MOST = 2**96 - 1
 def rich(play: Play, *players: Auditor) -> None:
     """They can pay any fee."""
     for player in players:
-        play.scene.chain.node.evm.set_balance(player.address, 2**100)
+        play.scene.chain.node.set_balance(player.address, 2**100)
 
 
 @pytest.mark.parametrize("fee", [0, 1, 10 * ETHER, MOST])

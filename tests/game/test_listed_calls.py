@@ -165,7 +165,7 @@ def test_extreme_numbers(scene: Scene) -> None:
     """S12: bonds, rewards and windows at the limits of their types: no overflow bricks a job."""
     big = 2**128 - 1
     for wallet in (play_wallets := [scene.wallet() for _ in range(3)]):
-        scene.chain.node.evm.set_balance(wallet.address, 2**130)
+        scene.chain.node.set_balance(wallet.address, 2**130)
     terms = {"reward": big, "diverged_pay": big, "trainer_bond": big, "auditor_bond": big}
     terms |= dict.fromkeys(
         ("challenge_window", "claim_window", "trainer_budget", "auditor_budget", "accept_window"), 2**32 - 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from real_jobs import AtElement, Scene, train_run
-from revm_node import RevmChain
+from revm_chain import RevmChain
 
 from vgame.chain.records import Phase
 from vgame.job.bundle import Bundle, load_bundle, save_bundle

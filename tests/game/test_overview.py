@@ -159,7 +159,7 @@ def test_the_reserve_for_all_disputes_that_are_open(scene: Scene, monkeypatch: p
     players = (play.trainer.address, accusers[0].address)
     for owned, alarmed in ((9 * DISPUTE_GAS, 0), (9 * DISPUTE_GAS - 1, 1)):
         for address in players:
-            scene.chain.node.evm.set_balance(address, owned)
+            scene.chain.node.set_balance(address, owned)
         assert ["balance" in kinds(play, a) for a in players] == [bool(alarmed), False]
 
 

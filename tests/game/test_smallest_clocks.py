@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from revm_node import RevmChain, RevmGame, RevmNode
+from revm_chain import RevmChain, RevmGame
+from revm_node import RevmNode
 from scene import Play, Scene
 from test_attacks import STRIKE, Job
 

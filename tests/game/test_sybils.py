@@ -169,8 +169,8 @@ def test_credits_are_withdrawn_before_the_money_for_gas_runs_out(scene: Scene, m
     owed = game.credits(address)
     monkeypatch.setattr(scene.chain, "fees", lambda: (10**9, 10**9))
     assert owed and play.trainer.refill() is False  # 100 ether are enough
-    scene.chain.node.evm.set_balance(address, 4 * DISPUTE_GAS * 10**9 - 1)
+    scene.chain.node.set_balance(address, 4 * DISPUTE_GAS * 10**9 - 1)
     assert play.trainer.step() and game.credits(address) == 0
     assert game.chain.balance(address) == 4 * DISPUTE_GAS * 10**9 - 1 + owed
-    scene.chain.node.evm.set_balance(address, 0)
+    scene.chain.node.set_balance(address, 0)
     assert play.trainer.refill() is False  # nothing is owed

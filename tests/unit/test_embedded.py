@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from unittest.mock import patch
 
 import pytest
@@ -52,6 +54,37 @@ def test_an_answer_stands_until_time_is_moved(node: Node) -> None:
     ask(node, "evm_increaseTime", 1000)
     ask(node, "evm_mine")
     assert int(ask(node, *clock)["timestamp"], 16) >= before + 1000
+
+
+def at(node: Node) -> tuple[int, int]:
+    """Number and time of the newest block."""
+    newest = ask(node, "eth_getBlockByNumber", "latest", False)
+    return int(newest["number"], 16), int(newest["timestamp"], 16)
+
+
+@pytest.mark.parametrize("disturb", ["nothing", "transactions", "moved time"])
+def test_a_chain_that_keeps_time_mines_a_block_a_second(node: Node, disturb: str) -> None:
+    if disturb == "transactions":
+        for _ in range(5):
+            ask(node, "eth_sendTransaction", {"to": "0x" + "11" * 20})
+    elif disturb == "moved time":
+        ask(node, "evm_increaseTime", 1000)
+    threading.Thread(target=node.keep_time, daemon=True).start()
+    time.sleep(1.5)  # the first block: the wall clock's time, or after what was moved
+    (number, then), begin = at(node), time.monotonic()
+    time.sleep(3)
+    blocks, seconds = at(node)[0] - number, at(node)[1] - then
+    passed = time.monotonic() - begin
+    node.stopped.set()
+    assert 2 <= blocks <= passed + 1 and abs(seconds - passed) <= 2, (blocks, seconds, passed)
+
+
+def test_moved_time_is_the_next_block_s(node: Node) -> None:
+    number, then = at(node)
+    ask(node, "evm_increaseTime", 1000)
+    assert at(node) == (number, then)
+    ask(node, "evm_mine")
+    assert at(node)[0] == number + 1 and 1000 <= at(node)[1] - then <= 1001
 
 
 def test_gas_is_found_by_two_trials_and_is_enough(node: Node) -> None:

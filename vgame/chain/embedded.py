@@ -18,16 +18,19 @@ from urllib.parse import urlsplit
 
 from eth.constants import GAS_CALLSTIPEND
 from eth.estimators.gas import binary_gas_search_1000_tolerance
+from eth.exceptions import HeaderNotFound
 from eth.vm.spoof import SpoofTransaction
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_tester.backends.pyevm.main import get_default_account_keys
-from eth_tester.exceptions import BlockNotFound, TransactionFailed
-from hexbytes import HexBytes
+from eth_tester.exceptions import TransactionFailed
 
+from vgame.chain.block_ids import FAILED, RpcError, find, log_range, state
 from vgame.chain.connection import LOOPBACK
+from vgame.chain.tester_json import BLOCK, LOG, RECEIPT, TRANSACTION, encode, renamed
 from vgame.errors import ChainError
 
 GAS_LIMIT = 60_000_000
+HISTORY = 2**14  # blocks before the newest whose states are answered from
 CLIENT = "vgame-embedded/1 (eth-tester, py-evm)"
 #: Whose answers are always the same, or change nothing.
 TIMELESS = frozenset(
@@ -49,9 +52,12 @@ READS = frozenset(
         "eth_call",
         "eth_estimateGas",
         "eth_getBalance",
+        "eth_getBlockByHash",
         "eth_getBlockByNumber",
+        "eth_getBlockReceipts",
         "eth_getCode",
         "eth_getLogs",
+        "eth_getStorageAt",
         "eth_getTransactionCount",
     }
 )
@@ -86,20 +92,31 @@ def _trial(state: Any, transaction: Any, gas: int) -> Any:
         state.revert(point)
 
 
-class RpcError(Exception):
-    """A JSON-RPC error object."""
+class TesterBlocks:
+    """The chain's blocks, as requests name them. INVARIANT: hashes above a block that was returned to lead nowhere."""
 
-    def __init__(self, code: int, message: str, data: str | None = None) -> None:
-        super().__init__(message)
-        self.body = {"code": code, "message": message} | ({"data": data} if data is not None else {})
+    def __init__(self, tester: EthereumTester, history: int) -> None:
+        self._backend, self.history = tester.backend, history
+
+    def newest(self) -> int:
+        return self._backend.chain.header.block_number - 1
+
+    def hash_at(self, number: int) -> str:
+        return "0x" + self._backend.chain.get_canonical_block_hash(number).hex()
+
+    def number_of(self, digest: str) -> int | None:
+        try:
+            return self._backend.chain.get_block_header_by_hash(bytes.fromhex(digest[2:])).block_number
+        except HeaderNotFound:
+            return None
 
 
 class Node:
     """The JSON-RPC methods that vgame uses, over one EthereumTester."""
 
-    def __init__(self, tester: EthereumTester) -> None:
-        self.tester = tester
-        self.lock = threading.Lock()
+    def __init__(self, tester: EthereumTester, history: int = HISTORY) -> None:
+        self.tester, self.blocks = tester, TesterBlocks(tester, history)
+        self.lock, self.stopped = threading.Lock(), threading.Event()
         self._logs: dict[int, list[Any]] = {}
         self._transactions: dict[str, Any] = {}
         self._receipts: dict[str, Any] = {}
@@ -108,23 +125,26 @@ class Node:
             "web3_clientVersion": lambda: CLIENT,
             "net_version": lambda: str(self.tester.backend.chain.chain_id),
             "eth_chainId": lambda: self.tester.backend.chain.chain_id,
-            "eth_blockNumber": lambda: self.tester.get_block_by_number("latest")["number"],
+            "eth_blockNumber": self.blocks.newest,
             "eth_accounts": lambda: list(self.tester.get_accounts()),
             "eth_gasPrice": lambda: 10**9,
             "eth_maxPriorityFeePerGas": lambda: 10**9,
-            "eth_getBalance": lambda account, block="latest": self.tester.get_balance(account, _block(block)),
-            "eth_getTransactionCount": lambda account, block="latest": self.tester.get_nonce(account, "pending"),
-            "eth_getCode": lambda account, block="latest": self.tester.get_code(account, _block(block)),
+            "eth_getBalance": lambda account, block=None: self.tester.get_balance(account, self.at(block)),
+            "eth_getTransactionCount": lambda account, block=None: self.tester.get_nonce(account, self.at(block)),
+            "eth_getCode": lambda account, block=None: self.tester.get_code(account, self.at(block)),
+            "eth_getStorageAt": self.storage,
             "eth_getBlockByNumber": self.block,
+            "eth_getBlockByHash": self.block,
+            "eth_getBlockReceipts": self.block_receipts,
             "eth_getTransactionByHash": self.transaction,
             "eth_getTransactionReceipt": self.receipt,
             "eth_getLogs": self.logs,
-            "eth_call": lambda tx, block="latest": self.tester.call(self._transaction(tx), "pending"),
-            "eth_estimateGas": lambda tx, block="latest": self.tester.estimate_gas(self._transaction(tx)),
+            "eth_call": lambda tx, block=None: self.tester.call(self._transaction(tx), self.at(block)),
+            "eth_estimateGas": self.estimate,
             "eth_sendTransaction": lambda tx: self.sent(self.tester.send_transaction(self._transaction(tx))),
             "eth_sendRawTransaction": lambda raw: self.sent(self.tester.send_raw_transaction(raw)),
             "evm_increaseTime": self.increase_time,
-            "evm_mine": lambda *_: self.tester.mine_block(),
+            "evm_mine": self.mine,
             "evm_snapshot": self.tester.take_snapshot,
             "evm_revert": self.revert,
         }
@@ -151,19 +171,11 @@ class Node:
         except TransactionFailed as error:
             return {"error": revert_error(error).body}
         except Exception as error:
-            return {"error": {"code": -32000, "message": f"{type(error).__name__}: {error}"}}
+            return {"error": {"code": FAILED, "message": f"{type(error).__name__}: {error}"}}
 
     def _transaction(self, tx: dict[str, Any]) -> dict[str, Any]:
-        renamed = {
-            "from": "from",
-            "to": "to",
-            "data": "data",
-            "input": "data",
-            "value": "value",
-            "gas": "gas",
-            "nonce": "nonce",
-        }
-        result = {renamed[k]: v for k, v in tx.items() if k in renamed and v is not None}
+        names = {name: name for name in ("from", "to", "data", "value", "gas", "nonce")} | {"input": "data"}
+        result = {names[k]: v for k, v in tx.items() if k in names and v is not None}
         for name in ("value", "gas", "nonce"):
             if name in result:
                 result[name] = _number(result[name])
@@ -171,22 +183,39 @@ class Node:
         result.setdefault("gas", GAS_LIMIT)
         return result
 
-    def block(self, number: str, full: bool = False) -> Any:
-        try:
-            block = self.tester.get_block_by_number(_block(number), full)
-        except BlockNotFound:
+    def at(self, block: Any) -> int | str:
+        """The block whose state is named, as eth-tester calls it."""
+        number = state(self.blocks, block)
+        return "pending" if number > self.blocks.newest() else number
+
+    def estimate(self, tx: dict[str, Any], block: Any = None) -> int:
+        """Gas after a block; after the newest where that is the pending one, of which eth-tester knows none."""
+        number = min(state(self.blocks, block), self.blocks.newest())
+        return self.tester.estimate_gas(self._transaction(tx), number)
+
+    def storage(self, account: str, slot: str, block: Any = None) -> str:
+        value = self.tester.backend.get_storage(bytes.fromhex(account[2:]), _number(slot), self.at(block))
+        return f"0x{value:064x}"
+
+    def block(self, which: str, full: bool = False) -> Any:
+        if (number := find(self.blocks, which)) is None:
             return None
+        block = self.tester.get_block_by_number("pending" if number > self.blocks.newest() else number, full)
         if full:
-            block = dict(block, transactions=[_rename(dict(t), TRANSACTION) for t in block["transactions"]])
-        return _rename(dict(block), BLOCK)
+            block = dict(block, transactions=[renamed(dict(t), TRANSACTION) for t in block["transactions"]])
+        return renamed(dict(block), BLOCK)
+
+    def block_receipts(self, which: Any) -> list[Any] | None:
+        block = self.block(which)
+        return block and [self.receipt(digest) for digest in block["transactions"]]
 
     def sent(self, digest: str) -> str:
         """A transaction and its receipt are remembered while they are in the last block, where they are found at
         once: the library looks through all blocks."""
-        self._transactions[digest] = _rename(dict(self.tester.get_transaction_by_hash(digest)), TRANSACTION)
+        self._transactions[digest] = renamed(dict(self.tester.get_transaction_by_hash(digest)), TRANSACTION)
         receipt = dict(self.tester.get_transaction_receipt(digest))
-        receipt["logs"] = [_rename(dict(log), LOG) for log in receipt["logs"]]
-        self._receipts[digest] = _rename(receipt, RECEIPT)
+        receipt["logs"] = [renamed(dict(log), LOG) for log in receipt["logs"]]
+        self._receipts[digest] = renamed(receipt, RECEIPT)
         return digest
 
     def transaction(self, digest: str) -> Any:
@@ -196,12 +225,9 @@ class Node:
         return self._receipts.get(digest)
 
     def logs(self, query: dict[str, Any]) -> Any:
-        latest = self.tester.get_block_by_number("latest")["number"]
-        first, last = (_block(query.get(k, "latest")) for k in ("fromBlock", "toBlock"))
-        first = latest if isinstance(first, str) else first
-        last = latest if isinstance(last, str) else min(last, latest)
         wanted = [_lower(query.get("address")), *map(_lower, query.get("topics") or [])]
-        return [log for n in range(first, last + 1) for log, found in self.block_logs(n) if _matches(found, wanted)]
+        numbers = log_range(self.blocks, query)
+        return [log for n in numbers for log, found in self.block_logs(n) if _matches(found, wanted)]
 
     def block_logs(self, number: int) -> list[tuple[Any, list[str]]]:
         """All logs of a block, each with its address and topics in small letters; read once."""
@@ -214,73 +240,34 @@ class Node:
     def revert(self, number: Any) -> bool:
         self.tester.revert_to_snapshot(_number(number))
         self._logs.clear()
-        latest = self.tester.get_block_by_number("latest")["number"]
+        latest = self.blocks.newest()
         for kept in (self._transactions, self._receipts):
             for digest in [d for d, found in kept.items() if found["blockNumber"] > latest]:
                 del kept[digest]
         return True
 
     def keep_time(self) -> None:
-        """Mine a block every second, a second later."""
-        while True:
-            time.sleep(1)
-            with self.lock:
-                self.increase_time(1)
-                self.tester.mine_block()
+        """A block every second, at the wall clock's time unless the chain is ahead of it; until `stopped`."""
+        while not self.stopped.wait(1):
+            self.handle({"method": "evm_mine", "params": [int(time.time())]})
+
+    def mine(self, earliest: Any = 0) -> str:
+        """One more block, a second after the last, or at a later time that is given."""
+        self._begin(_number(earliest))
+        return self.tester.mine_block()
 
     def increase_time(self, seconds: Any) -> int:
-        latest = self.tester.get_block_by_number("latest")["timestamp"]
-        pending = self.tester.get_block_by_number("pending")["timestamp"]
-        self.tester.time_travel(max(latest, pending) + _number(seconds))
+        """The next block comes so much later."""
+        self._begin(self.tester.backend.chain.header.timestamp + _number(seconds))
         return _number(seconds)
 
-
-BLOCK = {
-    "parent_hash": "parentHash",
-    "sha3_uncles": "sha3Uncles",
-    "logs_bloom": "logsBloom",
-    "transactions_root": "transactionsRoot",
-    "receipts_root": "receiptsRoot",
-    "state_root": "stateRoot",
-    "total_difficulty": "totalDifficulty",
-    "mix_hash": "mixHash",
-    "extra_data": "extraData",
-    "gas_limit": "gasLimit",
-    "gas_used": "gasUsed",
-    "base_fee_per_gas": "baseFeePerGas",
-    "coinbase": "miner",
-    "withdrawals_root": "withdrawalsRoot",
-    "blob_gas_used": "blobGasUsed",
-    "excess_blob_gas": "excessBlobGas",
-    "parent_beacon_block_root": "parentBeaconBlockRoot",
-    "requests_hash": "requestsHash",
-}
-TRANSACTION = {
-    "block_hash": "blockHash", "block_number": "blockNumber", "transaction_index": "transactionIndex", "data": "input",
-    "gas_price": "gasPrice", "chain_id": "chainId", "max_fee_per_gas": "maxFeePerGas", "y_parity": "yParity",
-    "max_priority_fee_per_gas": "maxPriorityFeePerGas", "access_list": "accessList",
-}  # fmt: skip
-RECEIPT = {
-    "transaction_hash": "transactionHash", "transaction_index": "transactionIndex", "block_number": "blockNumber",
-    "block_hash": "blockHash", "cumulative_gas_used": "cumulativeGasUsed", "gas_used": "gasUsed", "state_root": "root",
-    "contract_address": "contractAddress", "effective_gas_price": "effectiveGasPrice", "logs_bloom": "logsBloom",
-}  # fmt: skip
-LOG = {
-    "log_index": "logIndex", "transaction_index": "transactionIndex", "transaction_hash": "transactionHash",
-    "block_hash": "blockHash", "block_number": "blockNumber",
-}  # fmt: skip
-
-
-def _rename(item: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    return {names.get(key, key): value for key, value in item.items()}
+    def _begin(self, earliest: int) -> None:
+        chain = self.tester.backend.chain
+        chain.set_header_timestamp(max(chain.header.timestamp, earliest))
 
 
 def _number(value: Any) -> int:
     return int(value, 16) if isinstance(value, str) else int(value)
-
-
-def _block(value: Any) -> Any:
-    return _number(value) if isinstance(value, str) and value.startswith("0x") else value
 
 
 def _lower(wanted: str | list[str] | None) -> set[str] | None:
@@ -290,24 +277,6 @@ def _lower(wanted: str | list[str] | None) -> set[str] | None:
 
 def _matches(found: list[str], wanted: list[set[str] | None]) -> bool:
     return len(found) >= len(wanted) and all(w is None or f in w for f, w in zip(found, wanted, strict=False))
-
-
-def encode(value: Any) -> Any:
-    """Python values as JSON-RPC writes them: quantities and data in hex."""
-    match value:
-        case bool() | None:
-            return value
-        case int():
-            return hex(value)
-        case str():
-            return value
-        case bytes() | HexBytes():
-            return "0x" + bytes(value).hex()
-        case dict():
-            return {key: encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    return {key: encode(item) for key, item in dict(value).items()}
 
 
 def revert_error(error: TransactionFailed) -> RpcError:
