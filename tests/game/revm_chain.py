@@ -33,7 +33,8 @@ class RevmChain(Chain):
 
     def __init__(self, node: RevmNode) -> None:
         self.checks = []  # this node is never away
-        self.url, self.poll, self.node = "in process", 0.0, node
+        self.url = self._secret = "in process"
+        self.poll, self.node = 0.0, node
         self.web3 = Web3(InProcess(node))
         self.chain_id = CHAIN_ID
 

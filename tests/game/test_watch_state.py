@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,49 @@ def test_a_dispute_is_seen_to_narrow_move_by_move(scene: Scene) -> None:
         "leaf",
         "blocks",
     )
+
+
+def about_to(name: str, scene: Scene) -> Callable[[], object]:
+    """A game in which the next move changes amounts: that move."""
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    call = play.run_until(name, auditor, play.trainer)
+    return lambda: call.send(auditor.game)
+
+
+@pytest.mark.parametrize("name", ["challenge", "prove", "withdraw"])
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_look_shows_one_block_whatever_comes_between_its_requests(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str, undone: bool
+) -> None:
+    """A move before any request, or a block that is undone, gives what stood before or what stands after."""
+    move, node = about_to(name, scene), scene.chain.node
+    watched = reader(scene)
+    real, before, start = node.handle, watched.look(), node.snapshot()
+    move()
+    after = reader(scene).look()
+    node.revert(start)
+    assert before != after
+    when = asked = 0
+    while asked >= when:
+        when, asked = when + 1, 0
+        start = node.snapshot()
+        if undone:
+            move()
+
+        def handle(method: str, params: list[Any]) -> dict[str, Any]:
+            nonlocal asked
+            if (asked := asked + 1) == when:
+                node.revert(start) if undone else move()
+            return real(method, params)
+
+        monkeypatch.setattr(node, "handle", handle)
+        state = watched.look()
+        monkeypatch.setattr(node, "handle", real)
+        assert state["game"]["agrees"] and state in (before, after), when
+        if not undone or asked < when:
+            node.revert(start)
+    assert when > 9
 
 
 def test_a_verdict_names_place_cause_and_words(scene: Scene) -> None:

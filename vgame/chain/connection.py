@@ -10,7 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -47,6 +49,15 @@ CHAIN_VARIABLE = "VGAME_CHAIN_ID"
 
 class RefusedError(ChainError):
     """The node is there, but did not do what it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block's header: number, hash, Unix time."""
+
+    number: int
+    digest: bytes
+    time: int
 
 
 @cache
@@ -150,9 +161,28 @@ class Chain:
                 f"{self.url} was chain {self.chain_id} and is chain {found} now: nothing is sent; check the endpoint"
             )
 
+    def block(self, which: int | str | None = None) -> Block:
+        """A block's header; the newest's if none is named, or that of `at`."""
+        named = self.web3.eth.default_block if which is None else which
+
+        def read() -> Block:
+            found = self.web3.eth.get_block(named)
+            return Block(quantity(found["number"]), bytes(found["hash"]), quantity(found["timestamp"]))
+
+        return self.ask(read)
+
+    @contextmanager
+    def at(self, block: int | str) -> Iterator[None]:
+        """What is asked meanwhile is answered as it stood after this block: a number or a hash."""
+        self.web3.eth.default_block = block
+        try:
+            yield
+        finally:
+            self.web3.eth.default_block = "latest"
+
     def now(self) -> int:
         """Timestamp of the newest block."""
-        return self.time_of("latest")
+        return self.time_of(self.web3.eth.default_block)
 
     def time_of(self, block: int | str) -> int:
         """Timestamp of a block."""
@@ -175,7 +205,8 @@ class Chain:
     def fees(self) -> tuple[int, int]:
         """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base
         fee."""
-        base = self.ask(lambda: quantity(self.web3.eth.get_block("latest").get("baseFeePerGas", 0)))
+        newest = self.web3.eth.default_block
+        base = self.ask(lambda: quantity(self.web3.eth.get_block(newest).get("baseFeePerGas", 0)))
         return base, min(self.ask(lambda: quantity(self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
 
     def final_time(self, most: int) -> int:

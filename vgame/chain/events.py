@@ -19,20 +19,11 @@ from typing import Any
 from web3 import Web3
 from web3.utils.address import get_create_address
 
-from vgame.chain.connection import Chain, RefusedError, quantity
+from vgame.chain.connection import Block, Chain, RefusedError
 from vgame.errors import ChainError, EndpointError, NotYet
 
 Topics = tuple[str | None, ...]
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block's header: number, hash, Unix time."""
-
-    number: int
-    digest: bytes
-    time: int
 
 
 @dataclass(slots=True)
@@ -136,7 +127,7 @@ class Events:
         while last >= first:
             asked += 1
             if asked % self.CHECKED == 0:
-                self._block(newest)
+                self.chain.block(newest)
             before = max(first, last - self.range + 1)
             events = [e for _, events in self._ranges(topics, before, last) for e in events]
             yield [e for e in events if place.items() <= e.args.items()], before
@@ -168,7 +159,7 @@ class Events:
 
     def _look(self) -> int:
         """The newest block's number; what is remembered holds on the chain that it ends."""
-        newest, settled = self._block("latest"), self._settled
+        newest, settled = self.chain.block(), self._settled
         lags = settled is not None and newest.number < settled.number
         self._lags = (time.monotonic() if self._lags is None else self._lags) if lags else None
         if settled and self._lags is not None and time.monotonic() - self._lags < self.LATER:
@@ -176,7 +167,7 @@ class Events:
                 f"{self.chain.url} shows block {newest.number} as the newest, but has shown block {settled.number}, "
                 "which was old by then: it lags; use another endpoint if this goes on"
             )
-        if settled and (lags or self._block(settled.number) != settled):
+        if settled and (lags or self.chain.block(settled.number) != settled):
             self._forget()
             settled = None
         before, self._looked = self._looked, time.monotonic()
@@ -187,7 +178,7 @@ class Events:
         least = self.range if self._looked - self._aged < self.LATER else self.MARGIN
         if newest.number - (settled.number if settled else 0) > least:
             self._aged = self._looked
-            self._block(newest.number)  # a number that was made up would have ranges asked for without end
+            self.chain.block(newest.number)  # a number that was made up would have ranges asked for without end
             found = self._old(newest)
             if settled is None:
                 self._start = min(self._birth(newest.number), found.number + 1)
@@ -199,7 +190,7 @@ class Events:
         """A block that is old enough to be settled."""
         back = self.MARGIN
         while True:
-            block = self._block(max(newest.number - back, 0))
+            block = self.chain.block(max(newest.number - back, 0))
             if block.time <= newest.time - self.SETTLED or block.number == 0:
                 return block
             back *= 2
@@ -230,13 +221,6 @@ class Events:
         except (RefusedError, EndpointError):
             return False
 
-    def _block(self, which: int | str) -> Block:
-        def read() -> Block:
-            block = self.chain.web3.eth.get_block(which)
-            return Block(quantity(block["number"]), bytes(block["hash"]), quantity(block["timestamp"]))
-
-        return self.chain.ask(read)
-
     def _ranges(self, topics: Topics, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
         """(next block, events) of range after range; smaller ones where the endpoint refuses so many blocks, or takes
         too long. Once in a while it has to show that the last block is there."""
@@ -244,7 +228,7 @@ class Events:
         while first <= last:
             asked += 1
             if asked % self.CHECKED == 0:
-                self._block(last)
+                self.chain.block(last)
             count = min(self.range, last - first + 1)
             try:
                 events = self._logs(topics, first, first + count - 1)

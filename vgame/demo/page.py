@@ -35,8 +35,7 @@ class StoryPage:
 
     def look(self) -> State:
         """What stands on the chain, and what the roles say."""
-        state = self._reader.look()
-        return state | self._own.records(state)
+        return self._reader.look(self._own.records)
 
     def follow(self, folder: Path, bundle: Bundle) -> None:
         """Show a run's progress and losses."""

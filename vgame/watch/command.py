@@ -12,7 +12,6 @@ from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.runs.folder import open_run
 from vgame.system.progress import Reporter
-from vgame.watch.differences import State
 from vgame.watch.own import Own, OwnRun
 from vgame.watch.programs import Programs
 from vgame.watch.reader import Reader
@@ -42,11 +41,7 @@ def serve_page(watched: Watched, reporter: Reporter) -> None:
     )
     reader = Reader(game, Programs([*watched.bundles, *(run / "job" for run in watched.runs)]))
 
-    def look() -> State:
-        state = reader.look()
-        return state | own.records(state)
-
-    server = PageServer(Hub(look, watched.every), watched.port)
+    server = PageServer(Hub(lambda: reader.look(own.records), watched.every), watched.port)
     reporter.emit("watching", f"{server.url} shows the game at {game.address}; end with Ctrl-C", url=server.url)
     server.serve()
 

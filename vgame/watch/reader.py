@@ -2,24 +2,31 @@
 
 What can change no more is read once: transactions, times of blocks, jobs that have ended. Only views and events are
 asked for, so any endpoint will do; nothing is signed.
+
+INVARIANT: a state is that of one block, so its amounts agree whatever is mined while they are read.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from web3.exceptions import TransactionNotFound
+
+from vgame.chain.connection import Block, RefusedError
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Event, Job, Phase, delivery_window
-from vgame.errors import ChainError, VgameError
+from vgame.errors import ChainError, EndpointError, VgameError
 from vgame.watch.differences import State
 from vgame.watch.money import flows, owed
 from vgame.watch.moves import Transaction
 from vgame.watch.programs import Programs
 from vgame.watch.state import JobFacts, job_records
 
+LOOKS = 3  # at a newest block that is undone, or not known, while it is read
 LIVE = 180  # seconds that a chain's clock may be behind the wall's where time passes by itself
 
 
@@ -34,13 +41,39 @@ class Reader:
     budget: int = 400  # transactions that are looked up at one look; the others follow at the next ones
 
     def __post_init__(self) -> None:
+        self._looking = threading.Lock()  # one look at a time: the chain is set to a block
         self._transactions: dict[str, Transaction] = {}
         self._proofs: dict[str, bytes] = {}
         self._times: dict[int, int] = {}
         self._jobs: dict[str, tuple[Any, State, JobFacts]] = {}
 
-    def look(self) -> State:
-        """The state now."""
+    def look(self, beside: Callable[[State], State] = lambda _: {}) -> State:
+        """The state after the newest block; `beside` adds records, and reads at the same block."""
+        chain = self.game.chain
+        problem: ChainError = EndpointError(f"{chain.url} has shown {LOOKS} newest blocks that it then undid")
+        with self._looking:
+            for _ in range(LOOKS):
+                newest = chain.block("latest")
+                try:
+                    with chain.at(self._name(newest)):
+                        state = self._read(newest.time)
+                        state |= beside(state)
+                    if chain.block(newest.number) == newest:  # logs are asked for by number
+                        return state
+                except (RefusedError, EndpointError) as refusal:  # the block was undone, or this node lags
+                    problem = refusal
+            raise problem
+
+    def _name(self, block: Block) -> str | int:
+        """Its hash; its number where the node answers by no hashes."""
+        digest, web3 = "0x" + block.digest.hex(), self.game.chain.web3
+        try:
+            self.game.chain.ask(lambda: web3.eth.get_balance(self.game.address, digest))
+        except RefusedError:
+            return block.number
+        return digest
+
+    def _read(self, now: int) -> State:
         events = self.game.events()
         complete = self._look_up(events)
         state, facts = dict[str, Any](), []
@@ -48,7 +81,6 @@ class Reader:
             records, told = self._job(job, own)
             state |= records
             facts.append(told)
-        now = self.game.chain.now()
         state["game"] = {
             "chain": self.game.chain.chain_id,
             "address": self.game.address,
@@ -104,7 +136,7 @@ class Reader:
         for digest in missing[: self.budget]:
             try:
                 self._transactions[digest] = self._transaction(digest, blocks[digest])
-            except ChainError:  # not there yet, or no more: the next look will tell
+            except (ChainError, TransactionNotFound):  # not there yet, or no more: the next look will tell
                 continue
         return all(digest in self._transactions for digest in missing)
 
