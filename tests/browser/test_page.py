@@ -13,6 +13,7 @@ import pytest
 from frauds import SETUP, SUM, word_lie
 from scene import Play, Scene, fast_scene
 
+from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.watch.differences import shown
@@ -78,10 +79,46 @@ def test_a_dispute_is_watched_from_the_claim_to_the_verdict(stage: Stage, page: 
     page.get_by_role("heading", name="The verdict").wait_for()
     text = page.inner_text("main")
     assert "Decided by partial sum" in text and "auditor Ann" in text and "element" in text
-    assert "The trainer loses its bond of 2.000000000000000001 ether" in text
+    assert "The trainer loses its bond of 2 ether" in text
+    assert page.locator("main p span[title='2.000000000000000001 ether']").count() == 1
     page.get_by_role("link", name="Its job").click()
     page.get_by_text("showed that the claim is wrong").wait_for()
     assert "half of the convicted" not in page.inner_text("main")  # not before it is paid
+
+
+AMOUNTS = {
+    0: "0 ether", 1: "0.000000000000000001 ether", 10**18: "1 ether", 15 * 10**17: "1.5 ether",
+    123_456_789_012_345_678: "0.123457 ether", 2 * 10**18 + 1: "2 ether", -(10**18) - 1: "−1 ether",
+    999_999_999_999_999_999: "1 ether", 999_999_999_999: "0.000001 ether", 123_456_749_999: "0.000000123457 ether",
+    -123_456_789: "−0.000000000123457 ether", 10**30 + 5 * 10**11: "1000000000000.000001 ether",
+}  # fmt: skip
+
+
+def test_amounts_are_rounded_and_exact_in_a_tooltip(stage: Stage, page: Any) -> None:
+    page.goto(stage.server.url)
+    for wei, near in AMOUNTS.items():
+        told = (
+            "w => { const e = ether(w), exact = exactEther(w); return [exact, e.textContent ?? e, e.title ?? exact]; }"
+        )
+        exact, shown_as, tip = page.evaluate(told, str(wei))
+        assert shown_as == near and tip == exact
+        digits = exact.replace("−", "-").removesuffix(" ether").partition(".")
+        assert int(digits[0] + digits[2].ljust(18, "0")) == wei or (wei < 0 and digits[0] == "-0")
+
+
+def test_an_honest_game_shows_no_alarm(stage: Stage, page: Any) -> None:
+    play = stage.scene.claimed(SETUP)
+    accuser = play.auditor(None, FalseAccuser)
+    page.goto(stage.server.url)
+    seen = 0
+    for _ in rounds(play, accuser, play.trainer):
+        stage.look()
+        seen += 1
+        events = stage.hub.state["game"]["events"]
+        page.wait_for_function("n => index && index.game && index.game.events === n && !wanted", arg=events)
+        assert page.locator("main .alarm, main dd .bad").count() == 0 and "do not agree" not in page.inner_text("main")
+        assert "problem" not in stage.hub.state
+    assert seen >= 5 and play.verdicts[0][0] == "Dismissed"
 
 
 def hostile() -> dict[str, Any]:
@@ -175,12 +212,14 @@ def test_every_view_is_accessible_and_fits_a_narrow_screen(stage: Stage, page: A
     }
     stage.look()
     for view in VIEWS:
-        for width in (360, 1100):
+        for width in (360, 390, 1100):
             page.set_viewport_size({"width": width, "height": 800})
             page.goto("about:blank")
             page.goto(address(stage, play, view))
             page.locator("main h1:not(:text('Connecting'))").wait_for()
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (view, width)
+            narrow = "c => c.map(e => e.getBoundingClientRect().width / e.parentElement.getBoundingClientRect().width)"
+            assert all(share > 0.9 for share in page.locator("caption").evaluate_all(narrow)), (view, width)
             page.evaluate(AXE.read_text().replace("</", "<\\/"))
             found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
             assert not found["violations"], [

@@ -15,6 +15,11 @@ function h(tag, attributes, ...children) {
   return made;
 }
 
+// A sentence in which values may be elements: phrase`It has ${ether(wei)}.`
+function phrase(texts, ...values) {
+  return texts.map((text, i) => [text, i < values.length ? values[i] : ""]);
+}
+
 // Makes `old` like `made` by changing what differs: focus, selection and scroll positions stay where they are.
 function patch(old, made) {
   if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName) return void old.replaceWith(made);

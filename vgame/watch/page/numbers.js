@@ -1,10 +1,27 @@
 "use strict";
 // Amounts to the wei, times in words, binary32 taken apart.
 
-function ether(wei) {
+// An amount in ether, to the wei.
+function exactEther(wei) {
   const amount = BigInt(wei), size = amount < 0n ? -amount : amount;
   const whole = size / 10n ** 18n, rest = (size % 10n ** 18n).toString().padStart(18, "0").replace(/0+$/, "");
   return `${amount < 0n ? "−" : ""}${whole}${rest ? "." + rest : ""} ether`;
+}
+
+// ROUNDING: to nearest, to DIGITS decimals, or to as many significant digits where that would be less than one unit.
+const DIGITS = 6;
+
+function roundEther(wei) {
+  const amount = BigInt(wei), size = amount < 0n ? -amount : amount, digits = size.toString().length;
+  const unit = 10n ** BigInt(size >= 10n ** 12n ? 18 - DIGITS : Math.max(digits - DIGITS, 0));
+  const near = ((size + unit / 2n) / unit) * unit;
+  return exactEther(amount < 0n ? -near : near);
+}
+
+// An amount as a reader wants it; to the wei in its tooltip where that is more.
+function ether(wei) {
+  const exact = exactEther(wei), near = roundEther(wei);
+  return exact === near ? exact : h("span", { class: "about", title: exact }, near);
 }
 
 function many(count, what) {

@@ -55,7 +55,7 @@ function jobCard(index, job) {
     h("h3", {}, h("a", { href: `#/job/${job.id}` }, h("span", { class: "text" }, titleOf(index, job)))),
     h("p", {}, phase(job), job.verdict && `, by ${CAUSES[job.verdict.cause]}`),
     job.deadline && h("p", { class: "soft" }, `Time left (${job.window_name.replace("_", " ")}): `, clock(index, job.deadline), windowBar(index, job)),
-    h("p", { class: "soft" }, `${many(job.spec.steps, "step")}. In the contract: ${ether(job.held)}. ${many(job.disputes, "dispute")}, ${job.open} open.`),
+    h("p", { class: "soft" }, phrase`${many(job.spec.steps, "step")}. In the contract: ${ether(job.held)}. ${many(job.disputes, "dispute")}, ${job.open} open.`),
   ];
 }
 
@@ -97,8 +97,8 @@ function missing(what, id) {
 function standing(index, job) {
   const left = job.deadline ? duration(job.deadline - chainNow(index)) : "";
   switch (job.phase) {
-    case "created": return `The client has put ${ether(job.spec.reward)} into the contract. A trainer can take the job for another ${left}.`;
-    case "accepted": return `The trainer has put down ${ether(job.spec.trainer_bond)} and computes. Its claim is due in ${left}.`;
+    case "created": return phrase`The client has put ${ether(job.spec.reward)} into the contract. A trainer can take the job for another ${left}.`;
+    case "accepted": return phrase`The trainer has put down ${ether(job.spec.trainer_bond)} and computes. Its claim is due in ${left}.`;
     case "claimed": return job.open ? `Disputes are open: ${job.open}. The claim can become final only when all are decided.` : `Nobody disputes the claim. It becomes final in ${left}.`;
     case "delivering": return delivering(job, left);
     case "revealed": return `The trainer has shown the key, so the client can read the model. It may complain about a wrong piece for another ${left}; then the trainer is paid.`;
@@ -114,9 +114,9 @@ function standing(index, job) {
 // Of the encrypted model: who has to do what next.
 function delivering(job, left) {
   const d = job.delivery || {};
-  const asked = d.requests ? ` It has requested ${many(d.requests, "piece")} on chain, ${d.open} not answered yet; ${ether(d.deposits)} pay for the answers.` : "";
-  if (job.window_name === "confirm_window") return `The claim is final, and its model is offered, encrypted. The client fetches and checks it for another ${left}: it confirms, requests pieces, or declines.${asked}`;
-  return `${d.confirmed ? "The client has confirmed that it has the encrypted model." : "The client was silent, which counts as a yes."} The trainer has to show the key within ${left}, or it loses its bond.${asked}`;
+  const asked = d.requests ? phrase` It has requested ${many(d.requests, "piece")} on chain, ${d.open} not answered yet; ${ether(d.deposits)} pay for the answers.` : "";
+  if (job.window_name === "confirm_window") return phrase`The claim is final, and its model is offered, encrypted. The client fetches and checks it for another ${left}: it confirms, requests pieces, or declines.${asked}`;
+  return phrase`${d.confirmed ? "The client has confirmed that it has the encrypted model." : "The client was silent, which counts as a yes."} The trainer has to show the key within ${left}, or it loses its bond.${asked}`;
 }
 
 // Checkpoints that were computed here show as such, where nothing else is known of them.
@@ -182,7 +182,7 @@ function moneyView(index, job) {
     totals.set(f.payer, (totals.get(f.payer) || 0n) - BigInt(f.wei));
   }
   return [
-    table("Who paid whom, to the wei", [
+    table("Who paid whom; each amount shows itself to the wei where it is pointed at", [
       ["From", (f) => who(index, f.payer)], ["To", (f) => who(index, f.payee)], ["Amount", (f) => ether(f.wei), "n"],
       ["Why", (f) => f.why + (f.dispute === null ? "" : ` (dispute ${f.dispute})`)],
     ], flows),
@@ -275,9 +275,9 @@ function endView(index, job, d) {
 }
 
 function losing(job, d) {
-  if (d.status === "won") return `The trainer loses its bond of ${ether(job.spec.trainer_bond)}, and the client gets its reward of ${ether(job.spec.reward)} back.`;
-  if (d.status === "dismissed") return `The auditor loses its bond of ${ether(job.spec.auditor_bond)}: half goes to the trainer, half is burnt.`;
-  return `The auditor's bond of ${ether(job.spec.auditor_bond)} went back.`;
+  if (d.status === "won") return phrase`The trainer loses its bond of ${ether(job.spec.trainer_bond)}, and the client gets its reward of ${ether(job.spec.reward)} back.`;
+  if (d.status === "dismissed") return phrase`The auditor loses its bond of ${ether(job.spec.auditor_bond)}: half goes to the trainer, half is burnt.`;
+  return phrase`The auditor's bond of ${ether(job.spec.auditor_bond)} went back.`;
 }
 
 function wordsView(d) {
@@ -327,7 +327,7 @@ function roleCard(index, r) {
     h("h3", {}, h("span", { class: "text" }, r.name)), h("p", { class: "text" }, r.doing || "says nothing"),
     r.total && bar(r.done, r.total, "progress"),
     facts(r.address && ["Account", who(index, r.address)], r.balance && ["Balance", ether(r.balance)], r.credits && [term("credit", "To withdraw"), ether(r.credits)],
-      r.reserve && ["Gas reserve", `enough for ${many(r.reserve.disputes, "dispute")} at today's price (${ether(r.reserve.each)} each)`], r.disk && ["Disk", `${(r.disk / 1e9).toFixed(1)} GB are free`]),
+      r.reserve && ["Gas reserve", phrase`enough for ${many(r.reserve.disputes, "dispute")} at today's price (${ether(r.reserve.each)} each)`], r.disk && ["Disk", `${(r.disk / 1e9).toFixed(1)} GB are free`]),
   ];
 }
 
