@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exchange import COMPLAINT, offered
 from frauds import SETUP, SUM, word_lie
+from revm_node import RevmNode
 from scene import Play, Scene
 
 from vgame.attacks.adversaries import FalseAccuser
@@ -79,31 +81,39 @@ def test_a_look_shows_one_block_whatever_comes_between_its_requests(
     """A move before any request, or a block that is undone, gives what stood before or what stands after."""
     move, node = about_to(name, scene), scene.chain.node
     watched = reader(scene)
-    real, before, start = node.handle, watched.look(), node.snapshot()
+    before, start = watched.look(), node.snapshot()
     move()
     after = reader(scene).look()
     node.revert(start)
     assert before != after
-    when = asked = 0
-    while asked >= when:
-        when, asked = when + 1, 0
-        start = node.snapshot()
+    when, requests = 0, 1
+    while when < requests:
+        when, start = when + 1, node.snapshot()
         if undone:
             move()
-
-        def handle(method: str, params: list[Any]) -> dict[str, Any]:
-            nonlocal asked
-            if (asked := asked + 1) == when:
-                node.revert(start) if undone else move()
-            return real(method, params)
-
-        monkeypatch.setattr(node, "handle", handle)
-        state = watched.look()
-        monkeypatch.setattr(node, "handle", real)
+        change = partial(node.revert, start) if undone else move
+        with monkeypatch.context() as patch:
+            state, requests = interrupted(watched, patch, node, when, change)
         assert state["game"]["agrees"] and state in (before, after), when
-        if not undone or asked < when:
+        if not undone or requests < when:
             node.revert(start)
     assert when > 9
+
+
+def interrupted(
+    watched: Reader, patch: pytest.MonkeyPatch, node: RevmNode, when: int, change: Callable[[], object]
+) -> tuple[dict[str, Any], int]:
+    """A look in which something happens before one request; how many there were."""
+    asked, real = 0, node.handle
+
+    def handle(method: str, params: list[Any]) -> dict[str, Any]:
+        nonlocal asked
+        if (asked := asked + 1) == when:
+            change()
+        return real(method, params)
+
+    patch.setattr(node, "handle", handle)
+    return watched.look(), asked
 
 
 def test_a_verdict_names_place_cause_and_words(scene: Scene) -> None:
