@@ -126,6 +126,31 @@ def test_a_model_that_cannot_be_captured_is_refused_in_one_sentence(then, expect
     assert expected in message and "\n" not in message and len(message) < 400
 
 
+def _seeded(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return F.dropout(x, 0.5)
+
+
+def _forked(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        return F.dropout(x, 0.5)
+
+
+def _replayed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    state = torch.get_rng_state()
+    x = F.dropout(x, 0.5)
+    torch.set_rng_state(state)
+    return F.dropout(x, 0.5)
+
+
+@pytest.mark.parametrize("then", [_seeded, _forked, _replayed, lambda m, x: x * (torch.seed() > 0)])
+def test_a_model_that_sets_torchs_random_numbers_is_refused_with_its_line(then) -> None:
+    model, state = Made(then), torch.get_rng_state()
+    with pytest.raises(ProgramError, match=r"sets torch's random numbers, test_capture\.py line \d+; a program draws"):
+        lowered(model)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def _random_operators(program: Lowered) -> int:
     return sum(isinstance(operator, Philox) for operator in program.program.operators)
 

@@ -48,6 +48,7 @@ from vgame.program.refusals import (
     refuse_written_constants,
 )
 from vgame.program.retrace import is_repeated, output_of, source, without_repetition
+from vgame.program.seeds import unset
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -97,6 +98,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
             stack.enter_context(_without_mkldnn())
             stack.enter_context(_without_validation())
             stack.enter_context(as_on_cuda())
+            stack.enter_context(unset())
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))
             stack.enter_context(_without_tracebacks())

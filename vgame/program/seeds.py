@@ -1,0 +1,59 @@
+"""A model or a loss that sets torch's random numbers while it is traced: refused with its line. A program draws its own
+numbers from the job's seed, so the setting would be lost."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+import torch.utils.checkpoint
+
+from vgame.errors import ProgramError
+from vgame.program.decompositions import DEEP
+from vgame.program.hidden_state import own_line
+
+
+class _Unset:
+    """torch's generator, without what sets it; torch.utils.checkpoint alone may take a state back."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.generator, name)
+
+    def manual_seed(self, seed: int) -> NoReturn:
+        _refuse()
+
+    def seed(self) -> NoReturn:
+        _refuse()
+
+    def set_state(self, state: torch.Tensor) -> None:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename in (torch.random.__file__, contextlib.__file__):
+            frame = frame.f_back
+        if frame.f_code.co_filename != torch.utils.checkpoint.__file__:
+            _refuse()
+        self.generator.set_state(state)
+
+
+def _refuse() -> NoReturn:
+    line = own_line(f for f in traceback.extract_stack(limit=DEEP) if f.filename not in (__file__, contextlib.__file__))
+    raise ProgramError(
+        f"the model or its loss sets torch's random numbers{line}; a program draws them from the job's seed: leave "
+        "torch.manual_seed, torch.random.fork_rng and the like out"
+    )
+
+
+@contextlib.contextmanager
+def unset() -> Iterator[None]:
+    """While active, setting torch's random numbers is refused."""
+    generator, torch.random.default_generator = torch.random.default_generator, _Unset(torch.random.default_generator)
+    try:
+        yield
+    finally:
+        torch.random.default_generator = generator
