@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 
 import forked
 import pytest
 import torch  # noqa: F401 (makes its loggers, which are changed here)
 
+# Thousands of tests prepare jobs; those of validation ask for it (docs/validation.md).
+os.environ.setdefault("VGAME_VALIDATE", "0")
 # Torch is 300,000 objects, and every captured graph thousands that refer to each other.
 gc.set_threshold(100_000)
 # Pytest listens to every logger that does not propagate, and to whom somebody listens torch tells each traced call.

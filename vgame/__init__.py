@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ProgramError,
         StoreError,
         UnsupportedOperators,
+        ValidationError,
         VgameError,
     )
     from vgame.job.bundle import Bundle
@@ -52,7 +53,7 @@ _PLACES = {
     "vgame.schedules": ("Constant", "Cosine", "Linear", "StepDecay"),
     "vgame.errors": (
         "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError",
-        "MissingPackage", "ProgramError", "StoreError", "UnsupportedOperators", "VgameError",
+        "MissingPackage", "ProgramError", "StoreError", "UnsupportedOperators", "ValidationError", "VgameError",
     ),
     "vgame.chain.connection": ("Chain", "connect"),
     "vgame.chain.wallet": ("Wallet",),
@@ -98,6 +99,7 @@ __all__ = [
     "Terms",
     "TrainerAgent",
     "UnsupportedOperators",
+    "ValidationError",
     "VgameError",
     "Wallet",
     "__version__",

@@ -49,6 +49,7 @@ from vgame.runs.training import Committed
 from vgame.schedules import Constant
 from vgame.system.progress import NullProgress, Reporter
 from vgame.tasks.task import Task
+from vgame.validation.record import seconds_of
 
 log = logging.getLogger("vgame")
 
@@ -117,11 +118,14 @@ class Job(_Order):
         return job
 
 
-def prepare(job: Job, *, progress: bool | Progress = False, cancel: Cancel | None = None) -> Bundle:
+def prepare(
+    job: Job, *, validate: float | None = None, progress: bool | Progress = False, cancel: Cancel | None = None
+) -> Bundle:
     """Capture the task; ProgramError where it cannot be (docs/capture.md). A warning and `without_gradient` of the
-    bundle name the parameters that no gradient reaches."""
+    bundle name the parameters that no gradient reaches. `validate`: seconds (None: 60) in which the program is compared
+    with the task's code (docs/validation.md); 0: not at all."""
     with _Listener(progress, cancel) as listener:
-        return warned_of_untrained(preparing.prepare(job._file(), listener))
+        return warned_of_untrained(preparing.prepare(job._file(), listener, seconds_of(validate)))
 
 
 # ---- runs ----

@@ -77,6 +77,14 @@ class UnsupportedOperators(ProgramError):
         super().__init__(f"the training step uses operators that are not supported: {listing}{advice}")
 
 
+class ValidationError(ProgramError):
+    """The program is not what the task's own code computes (docs/validation.md); `difference` says where."""
+
+    def __init__(self, text: str, difference: object = None) -> None:
+        self.difference = difference
+        super().__init__(text)
+
+
 class JobFileError(VgameError):
     """A job file is missing, malformed or names something that is not there."""
 

@@ -34,6 +34,10 @@ def prepare(
     job: Annotated[Path, typer.Argument(help="job file (TOML)")],
     out: Annotated[Path, typer.Option(help="folder of the new bundle")],
     force: Annotated[bool, typer.Option("--force", help="overwrite the bundle that is there")] = False,
+    validate: Annotated[
+        float | None,
+        typer.Option(help="seconds in which the program is compared with your code, 0: not at all", show_default="60"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Capture a job's model and write the bundle that everybody needs."""
@@ -43,9 +47,11 @@ def prepare(
     from vgame.job.cautions import untrained
     from vgame.job.file import read_job_file
     from vgame.runs.prepare import prepare as prepare_bundle
+    from vgame.validation.record import line, seconds_of
 
     reporter = Reporter(json)
-    bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter)
+    bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter, seconds_of(validate))
+    reporter.emit("validated", line(bundle.validation), **bundle.validation)
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     program = bundle.program

@@ -63,6 +63,7 @@ class Bundle:
     before: int = 0  # steps that the initial state has behind it, where a run is continued; for who continues this one
     recipes: dict[str, Any] = field(default_factory=dict)  # name of a data tensor -> how `vgame.packed` made it
     without_gradient: tuple[str, ...] = ()  # as it was prepared, in no file: parameters that no gradient reaches
+    validation: dict[str, Any] | None = None  # what was compared with the user's code: docs/validation.md; in no root
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
@@ -193,6 +194,8 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     save_data(folder, labels.data, bundle.data)
     write_atomic(folder / "scalars.safetensors", pack_tensors([_scalars_label(bundle.scalars.shape)], [bundle.scalars]))
     save_keys(folder, bundle.keys, bundle.before)
+    if bundle.validation is not None:
+        write_atomic(folder / "validation.json", (json.dumps(bundle.validation, indent=2) + "\n").encode())
     write_atomic(folder / "spec.json", (json.dumps(bundle.rendering(), indent=2) + "\n").encode())
 
 
@@ -241,6 +244,7 @@ def load_bundle(folder: Path) -> Bundle:
         log,
         *load_keys(folder, program.labels.state),
         _recipes(folder / "spec.json", spec.get("recipes", {}), [label.name for label in program.labels.data]),
+        validation=_validation(folder / "validation.json"),
     )
     refuse_invalid(bundle)
     spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it
@@ -251,6 +255,19 @@ def load_bundle(folder: Path) -> Bundle:
                 "the bundle is damaged or not the one that was ordered: get it again from the client"
             )
     return bundle
+
+
+def _validation(path: Path) -> dict[str, Any] | None:
+    """What the bundle says of its validation; None where it says nothing, as those of earlier versions."""
+    try:
+        found = parse_json(read_file(path, MOST_SPEC))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path} is damaged: {error}; delete it, no root depends on it") from None
+    if not isinstance(found, dict):
+        raise BundleError(f"{path} is damaged: it holds a {type(found).__name__}; delete it, no root depends on it")
+    return found
 
 
 def _recipes(path: Path, found: Any, names: Sequence[str]) -> dict[str, Any]:

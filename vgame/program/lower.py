@@ -6,8 +6,8 @@ be lowered is reported at once, with the modules it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -23,6 +23,7 @@ from vgame.program.frozen import asleep_of, awake_column
 from vgame.program.indices import check_indices
 from vgame.program.lowering import Builder, Value
 from vgame.program.lowering.graph import Graph
+from vgame.program.lowering.marks import Draw, Marks, Turn, philox_from, renumbered_value
 from vgame.program.lowering.pointwise import clamp
 from vgame.program.lowering.precision import narrowed
 from vgame.program.lowering.reduction import vector_norm
@@ -35,7 +36,7 @@ from vgame.program.play import Played
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
 from vgame.program.renumber import moved, reachable, renumber
-from vgame.program.schedule import Schedule, to_binary32
+from vgame.program.schedule import Schedule, double, to_binary32
 from vgame.program.usual import mark_usual
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
@@ -52,6 +53,7 @@ class Lowered:
     data: tuple[torch.Tensor, ...]
     scalars: torch.Tensor
     without_gradient: tuple[str, ...] = ()  # parameters that no gradient reaches, though they may be trained
+    marks: Marks = field(default_factory=Marks)
 
 
 def value_type(tensor: torch.Tensor) -> torch.dtype:
@@ -135,6 +137,10 @@ class _Lowering:
         self.outputs: list[Value] = []
         self.scalar_names: list[str] = []
         self.scalar_columns: list[np.ndarray] = []
+        self.scalars: list[Callable[[int], float]] = []  # of each column, before it was rounded
+        self.turns: list[Turn] = []
+        self.forms: set[int] = {1}  # the first step of each form of an optimizer
+        self.fills: dict[str, float] = {}
 
     def run(self) -> Lowered:
         self._state_inputs()
@@ -152,23 +158,32 @@ class _Lowering:
         self, captured: Captured, optimizers: Sequence[torch.optim.Optimizer], batches: Sequence[Sequence[Value]]
     ) -> Value:
         """A loss and the steps of its optimizers, over the state as it stands in this step by now."""
-        loss, gradients = self._gradients(captured, batches)
-        gradients = dict(zip(captured.trained, gradients, strict=True))
+        names = (*captured.parameters, *captured.buffers)
+        before = dict(zip(names, self.outputs, strict=False))
+        draws: list[tuple[Draw, ...]] = []
+        loss, gradients = self._gradients(captured, batches, draws)
+        gradients = whole = dict(zip(captured.trained, gradients, strict=True))
+        after = {name: self.outputs[self._index(name)] for name in captured.buffers}
         if self.task.clip is not None:
             gradients = self._clipped(gradients, self.task.clip)
         if (limit := self.task.clip_value) is not None:
             self.b.label = "clip"
             gradients = {name: clamp(self.b, g, -limit, limit) for name, g in gradients.items()}
+        self.turns.append(Turn(before, loss, whole, gradients, after, tuple(draws)))
         self._optimizer(optimizers, gradients)
         return loss
 
-    def _gradients(self, captured: Captured, batches: Sequence[Sequence[Value]]) -> tuple[Value, list[Value]]:
+    def _gradients(
+        self, captured: Captured, batches: Sequence[Sequence[Value]], draws: list[tuple[Draw, ...]]
+    ) -> tuple[Value, list[Value]]:
         """(loss, gradients), summed over the step's batches; each batch sees the buffers that the one before left."""
         count = len(captured.parameters)
         parameters, buffers = self.outputs[:count], self.outputs[count : count + len(captured.buffers)]
         sums: list[Value] = []
         for batch in batches:
-            loss, gradients, buffers = Graph(captured, self.b).run([*parameters, *buffers, *batch])
+            graph = Graph(captured, self.b)
+            loss, gradients, buffers = graph.run([*parameters, *buffers, *batch])
+            draws.append(tuple(graph.draws))
             news = [loss, *gradients]
             sums = [self.b.map(Function.ADD, a, b) for a, b in zip(sums, news, strict=True)] if sums else news
         for name, value in zip(captured.buffers, buffers, strict=True):
@@ -245,6 +260,7 @@ class _Lowering:
         self.b.label = "data"
         count = task.batch * task.accumulate
         rows, position = rows_of(self.b, task, self._state)
+        self.rows, self.row_draws = rows, philox_from(self.b.operators, 0)
         if position is not None:
             self._assign(POSITION, position)
         if task.window is not None:
@@ -301,8 +317,10 @@ class _Lowering:
             parameter = optimizer.param_groups[key[0]]["params"][key[1]]
             name = names[id(parameter)]
             step = steps.setdefault(id(each), OptimizerStep(type(optimizer).__name__, each, key, self._scalar))
+            self.forms.update(each.which.index(form) + 1 for form in range(len(each.forms)))
             initial = step.initial(optimizer.state.get(parameter, {}))
             slots = {slot: self._state(f"{slot}.{name}", tensor) for slot, tensor in initial.items()}
+            self.fills |= {f"{slot}.{name}": number for slot, number in each.initial.items()}
             before, p = len(self.b.operators), self.inputs[self._index(name)]
             self._updated(name, *step.update(self.b, self._run, p, gradients[name], slots))
             self.b.labels[before:] = [f"optimizer {name}"] * (len(self.b.operators) - before)
@@ -322,19 +340,21 @@ class _Lowering:
                 return to_binary32(formula(rate(t), t))
 
             column = np.fromiter(map(word, range(1, self.steps + 1)), np.float32, self.steps)
-            values[name] = self._scalar(f"{name}.{group}", column)
+            values[name] = self._scalar(f"{name}.{group}", column, lambda t, f=formula: double(f(rate(t), t)))
         return values
 
-    def _scalar(self, name: str, column: np.ndarray) -> Value:
-        """The scalar that has these words, one per step."""
-        return self.b.tensor(Ref(RefClass.SCALAR, self._column(name, column)), (), torch.float32)
+    def _scalar(self, name: str, column: np.ndarray, exact: Callable[[int], float] | None = None) -> Value:
+        """The scalar that has these words, one per step; `exact`: the number of a step before it was rounded."""
+        exact = exact or (lambda t: float(column[t - 1]))
+        return self.b.tensor(Ref(RefClass.SCALAR, self._column(name, column, exact)), (), torch.float32)
 
-    def _column(self, name: str, column: np.ndarray) -> int:
+    def _column(self, name: str, column: np.ndarray, exact: Callable[[int], float]) -> int:
         for i, known in enumerate(self.scalar_columns):
             if (known.view(np.uint32) == column.view(np.uint32)).all():
                 return i
         self.scalar_names.append(name)
         self.scalar_columns.append(column)
+        self.scalars.append(exact)
         return len(self.scalar_columns) - 1
 
     def _average(self, average: float | str, trained: Iterable[str]) -> None:
@@ -342,7 +362,7 @@ class _Lowering:
         (torch.optim.swa_utils.AveragedModel)."""
         equal = average == "equal"
         column = [1.0 if t == 1 else 1 / t if equal else 1.0 - average for t in range(1, self.steps + 1)]
-        share = self._scalar("average", np.array(column, np.float32))
+        share = self._scalar("average", np.array(column, np.float32), lambda t: column[t - 1])
         for name in trained:
             self.b.label = f"average {name}"
             index = self._index(name)
@@ -375,4 +395,8 @@ class _Lowering:
         data = tuple(as_words(name, tensor) for name, tensor in self.task.data.items())
         table = np.stack(self.scalar_columns, 1) if self.scalar_columns else np.zeros((self.steps, 0), np.float32)
         without = tuple(name for captured in self.captured for name in captured.without_gradient)
-        return Lowered(program, tuple(t for _, t in self.state), data, torch.from_numpy(table), without)
+        turns = tuple(turn.renumbered(renumbered) for turn in self.turns)
+        rows = renumbered_value(self.rows, renumbered)
+        drawn = tuple(map(renumbered.get, self.row_draws))
+        marks = Marks(turns, rows, drawn, self.b.exact, tuple(self.scalars), tuple(sorted(self.forms)), self.fills)
+        return Lowered(program, tuple(t for _, t in self.state), data, torch.from_numpy(table), without, marks)

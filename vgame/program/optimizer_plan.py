@@ -18,7 +18,7 @@ from vgame.program.frozen import Asleep
 from vgame.program.optimizers import check_groups, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
-from vgame.program.schedule import Rate, Schedule
+from vgame.program.schedule import Rate, Schedule, double
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
 
@@ -57,7 +57,7 @@ def plan_of(
     rates = _scheduled_rates(task, optimizer, schedule, steps)
     if by_rule:
         return ByRule(rates)
-    doubles = None if schedule is None else lambda t: [_double(rate(t)) for rate in rates]
+    doubles = None if schedule is None else lambda t: [double(rate(t), 64) for rate in rates]
     return play(optimizer, {*names}, (), doubles, steps, sleeping, listener)
 
 
@@ -95,8 +95,3 @@ def _scheduled_rates(task: Task, optimizer: Optimizer, schedule: Schedule | None
         return [lambda t, lr=float(group["lr"]): Fraction(repr(lr)) for group in groups]
     ratios = [Fraction(1.0 if group["lr"] == base else float(group["lr"]) / base) for group in groups]
     return [lambda t, ratio=ratio: schedule.rate(t, steps) * ratio for ratio in ratios]
-
-
-def _double(rate: Rate) -> float:
-    """The Python number that an optimizer computes with: within 2^-60 of the rate."""
-    return float(rate if isinstance(rate, Fraction) else rate.enclose(64)[0])

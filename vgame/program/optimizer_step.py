@@ -24,7 +24,8 @@ from vgame.program.play import Played
 from vgame.program.recorder import Form, Key, Label, Number, Operation
 from vgame.program.schedule import to_binary32
 
-Column = Callable[[str, np.ndarray], Value]  # name and one word per step -> the scalar of the step
+# name, one word per step, the numbers before they were rounded -> the scalar of the step
+Column = Callable[[str, np.ndarray, Callable[[int], float] | None], Value]
 
 #: What an operator with numbers that change is, with tensors for them (rounded to binary32 once, as every scalar is).
 WITH_TENSORS: dict[str, Callable[..., torch.Tensor]] = {
@@ -83,7 +84,7 @@ class OptimizerStep:
     def _chosen(self, number: int) -> Value:
         """1 in the steps of this form, else 0."""
         words = (np.frombuffer(self.played.which, np.int8) == number).astype(np.float32)
-        return self.column(f"form{number}.{self._place}", words)
+        return self.column(f"form{number}.{self._place}", words, None)
 
     @property
     def _place(self) -> str:
@@ -112,9 +113,12 @@ class OptimizerStep:
     def _scalar(self, number: int, n: int, values: np.ndarray) -> Value:
         """RN of the numbers; steps of other forms have the first one, which nothing reads."""
         words = np.array([to_binary32(_exact(self.name, value)) for value in values], np.float32)
-        table = np.full(len(self.played.which), words[0], np.float32)
-        table[np.frombuffer(self.played.which, np.int8) == number] = words
-        return self.column(f"number{n}.{self._place}", table)
+        table, exact = (
+            np.full(len(self.played.which), first[0], kind) for first, kind in ((words, "f"), (values, "d"))
+        )
+        here = np.frombuffer(self.played.which, np.int8) == number
+        table[here], exact[here] = words, values
+        return self.column(f"number{n}.{self._place}", table, lambda t: float(exact[t - 1]))
 
 
 def _exact(name: str, value: float) -> Fraction:

@@ -125,6 +125,11 @@ def _wave(progress: Fraction, bits: int) -> Ends:
     return Fraction(max(middle - margin, 0), scale), Fraction(min(middle + margin, scale), scale)
 
 
+def double(value: Rate, bits: int = BITS) -> float:
+    """A Python number within 2^-bits of the value, and of half a unit in its last place."""
+    return float(ends(value, bits)[0])
+
+
 def to_binary32(value: Rate) -> np.float32:
     """RN(value), ties to even; what rounds to infinity is refused.
 

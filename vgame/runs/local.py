@@ -46,8 +46,9 @@ def bundle_of(source: Path, listener: NullProgress) -> Bundle:
     if source.is_dir():
         return load_bundle(source)
     from vgame.runs.prepare import prepare
+    from vgame.validation.record import seconds_of
 
-    return prepare(read_job_file(source), listener)
+    return prepare(read_job_file(source), listener, seconds_of(None))
 
 
 def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
+from typing import Any
 
 from vgame.errors import JobFileError
 from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
@@ -14,17 +16,21 @@ from vgame.program.lower import Lowered, lower_task
 from vgame.runs.start import start_from
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.packing import recipe_of
+from vgame.validation.record import line, record
+from vgame.validation.steps import Order
+from vgame.validation.steps import validate as validation_of
 
 
-def prepare(job: JobFile, listener: NullProgress = NULL_PROGRESS) -> Bundle:
-    """Capture the job's model and collect everything that the order consists of."""
-    bundle = prepare_without_log(job, listener)
+def prepare(job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0) -> Bundle:
+    """Capture the job's model and collect everything that the order consists of. `validate`: seconds in which the
+    program is compared with the task's own code (docs/validation.md)."""
+    bundle = prepare_without_log(job, listener, validate)
     if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
         listener.stage("calibrates thresholds on two devices")
     return with_log(bundle, job.log)
 
 
-def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS) -> Bundle:
+def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0) -> Bundle:
     """The same, but for what mode `logged` calibrates."""
     if job._task is None:
         listener.stage(f"calls {job.model}")
@@ -32,7 +38,8 @@ def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS) ->
     warn_of_rate(task, job.schedule)
     warn_of_batch(task)
     start = start_from(initial_of(job), task.model)
-    lowered: Lowered = lower_task(task, start.schedule(job.schedule), start.before + job.steps, listener)
+    schedule, steps = start.schedule(job.schedule), start.before + job.steps
+    lowered: Lowered = lower_task(task, schedule, steps, listener)
     state, scalars = start.lowered(lowered)
     named = zip(lowered.program.labels.data, lowered.data, strict=True)
     recipes = {label.name: recipe for label, tensor in named if (recipe := recipe_of(tensor))}
@@ -42,7 +49,20 @@ def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS) ->
         recipes, lowered.without_gradient,
     )  # fmt: skip
     refuse_invalid(bundle)
-    return bundle
+    order = Order(task, lowered, state, schedule, job.seed, steps, start.before)
+    return replace(bundle, validation=_validated(order, listener, validate))
+
+
+def _validated(order: Order, listener: NullProgress, seconds: float) -> dict[str, Any]:
+    """What validation.json says."""
+    if not seconds:
+        return record(None, order.lowered.program.root)
+    listener.stage(f"compares the program with your code, for at most {seconds:g} s")
+    found = record(validation_of(order, seconds), order.lowered.program.root)
+    listener.stage(line(found))
+    if found["unchecked"]:
+        warnings.warn(f"the program was compared in part: {'; '.join(found['unchecked'])}", stacklevel=2)
+    return found
 
 
 def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:

@@ -86,10 +86,22 @@ class Value:
         return not self.is_immediate and self.layout.is_contiguous() and self.elements == self.base
 
 
-def float_word(number: float) -> int:
+class Word(int):
+    """The bits of a rounded number, which keeps the number for vgame/validation."""
+
+    exact: float
+
+    @classmethod
+    def of(cls, bits: int, exact: float) -> Word:
+        word = cls(bits)
+        word.exact = exact
+        return word
+
+
+def float_word(number: float) -> Word:
     """Bits of RN(number) in binary32; a Python double is rounded once, here."""
     word = int.from_bytes(torch.tensor(number, dtype=torch.float32).numpy().tobytes(), "little")
-    return 0x7FC00000 if number != number else word
+    return Word.of(0x7FC00000 if number != number else word, float(number))
 
 
 def integer_word(number: int) -> int:
@@ -110,6 +122,7 @@ class Builder:
         self.checked = False  # of the operator that is lowered: its operands are the usual ones (usual.py)
         self._seen: dict[Operator, int] = {}
         self._constants: dict[tuple[bool, bytes], int] = {}
+        self.exact: dict[int, torch.Tensor] = {}  # constants before they were rounded to binary32, flat
         self.narrow: set[Ref] = set()  # tensors that are known to hold bfloat16 words (precision.py)
 
     # ---- values ----
@@ -134,19 +147,22 @@ class Builder:
         return value.like(value.layout.expand(tuple(shape)))
 
     def constant(self, tensor: torch.Tensor) -> Value:
-        """A tensor known at capture: float32, or any integer type that fits int32."""
+        """A tensor known at capture: float32 (float64 is rounded), or any integer type that fits int32."""
         integer = not tensor.is_floating_point()
         dtype = torch.bool if tensor.dtype == torch.bool else torch.int32 if integer else torch.float32
         if integer and tensor.numel() and not (int(tensor.min()) >= -(2**31) and int(tensor.max()) < 2**31):
             raise ProgramError(f"an integer constant of shape {tuple(tensor.shape)} does not fit int32")
         flat = tensor.detach().cpu().to(torch.int32 if integer else torch.float32).contiguous().reshape(-1)
         if flat.numel() and (flat.view(torch.int32) == flat.view(torch.int32)[0]).all():
-            value = self._immediate(int(flat.view(torch.int32)[0]) & 0xFFFFFFFF, dtype)
+            word = int(flat.view(torch.int32)[0]) & 0xFFFFFFFF
+            value = self._immediate(word if integer else Word.of(word, float(tensor.reshape(-1)[0])), dtype)
             return value.like(value.layout.expand(tensor.shape))
         key = (integer, flat.numpy().tobytes())
         if key not in self._constants:
             self._constants[key] = len(self.constants)
             self.constants.append(flat)
+            if tensor.dtype == torch.float64:
+                self.exact[self._constants[key]] = tensor.detach().reshape(-1)
         return self.tensor(Ref(RefClass.CONSTANT, self._constants[key]), tensor.shape, dtype)
 
     def emit(self, operator: Operator, shape: Sequence[int], dtype: torch.dtype | None = None) -> Value:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vgame.errors import ProgramError, UnsupportedOperators
+from vgame.program.constants import is_random
 from vgame.program.lowering import HANDLERS, Builder, Value
 from vgame.program.lowering.conform import conform
+from vgame.program.lowering.marks import Draw, philox_from
 from vgame.program.operators import (
     Ref,
     RefClass,
@@ -40,6 +42,7 @@ class Graph:
         self.captured, self.b = captured, b
         self.values: dict[torch.fx.Node, Any] = {}
         self.problems: dict[str, set[str]] = defaultdict(set)
+        self.draws: list[Draw] = []
 
     def run(self, inputs: Sequence[Value]) -> tuple[Value, list[Value], list[Value]]:
         inputs = iter(inputs)
@@ -72,10 +75,14 @@ class Graph:
         self.b.checked = node.meta.get(CHECKED, False)
         if handler and any(self.values[n] is None for n in node.all_input_nodes):
             return self._stand_in(node.meta.get("val"))  # follows from what was refused
+        known = len(self.b.operators)
         try:
             if handler is None:
                 raise ProgramError("no rule")
-            return self._conformed(node, handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs)))
+            value = self._conformed(node, handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs)))
+            if is_random(node):
+                self.draws.append(Draw(str(node.target), philox_from(self.b.operators, known)))
+            return value
         except Exception as error:
             what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
             target = node.args[0].target if one_of_several else node.target

@@ -73,7 +73,7 @@ def _matrix(rule: str, n: int, m: int, corners: bool, scale: Scale) -> torch.Ten
             weights = (_linear if rule == "linear" else _cubic)(_source(i, n, m, corners, scale), n)
         for j, weight in weights.items():
             matrix[i, j] = weight
-    return matrix.float()
+    return matrix
 
 
 def _along(b: Builder, x: Value, dim: int, matrix: torch.Tensor) -> Value:

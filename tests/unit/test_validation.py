@@ -1,0 +1,182 @@
+"""The program is compared with the task's own code (docs/validation.md): right programs pass, and are found where they
+differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import vgame
+from vgame.errors import ValidationError, VgameError
+from vgame.program.lower import lower_task
+from vgame.program.lowering import HANDLERS
+from vgame.tasks.task import Task
+from vgame.validation.steps import Order, Report, validate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+aten = torch.ops.aten
+
+
+def data(count: int = 20) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {"x": torch.randn(count, 6, generator=generator), "y": torch.randn(count, 4, generator=generator)}
+
+
+def squares(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.mse_loss(model(batch["x"]), batch["y"])
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.3), nn.Linear(8, 4))
+
+
+def task(model: nn.Module | None = None, loss: Any = squares, optimizer: Any = None, **options: Any) -> Task:
+    model = model or network()
+    make = optimizer or (lambda p: torch.optim.AdamW(p, lr=1e-3))
+    return Task(model, loss, make(model.parameters()), data(), 4, **options)
+
+
+def report(one: Task, steps: int = 12, seconds: float = 100.0, schedule: Any = None) -> Report:
+    lowered = lower_task(one, schedule, steps)
+    return validate(Order(one, lowered, lowered.state, schedule, 11, steps), seconds)
+
+
+def test_a_step_with_everything_is_the_same() -> None:
+    found = report(task(clip=1.0, clip_value=0.1, accumulate=2, average=0.99))
+    assert found.complete and found.steps == [1, 2] and found.batches == 4 and not found.tally.flips
+    assert set(found.tally.compared) == {"loss and gradients", "clipping", "optimizer", "average"}
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(p, amsgrad=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.5),
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "rprop": torch.optim.Rprop,
+    "asgd": torch.optim.ASGD,
+    "adafactor": torch.optim.Adafactor,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_form_of_an_optimizer(name: str) -> None:
+    assert report(task(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), optimizer=OPTIMIZERS[name])).complete
+
+
+def test_parameters_that_are_frozen_for_a_while() -> None:
+    assert report(task(frozen={"0.*": 5, "4.bias": (3, 4)}, clip=0.5, average="equal")).complete
+
+
+@pytest.mark.parametrize("order", ["sequential", "streams", "replacement", [3, 1, 2, 3, 3], None])
+def test_every_order(order: Any) -> None:
+    assert report(task(order=order)).complete
+
+
+def test_samples_that_are_drawn_by_weights() -> None:
+    assert report(task(weights=torch.arange(20.0))).complete
+
+
+def test_losses_that_take_turns() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(6, 4), "b": nn.Linear(4, 4)})
+    losses = [
+        lambda m, batch: F.mse_loss(m["b"](m["a"](batch["x"])), batch["y"]),
+        lambda m, batch: m["b"](m["a"](batch["x"]).detach()).square().mean(),
+    ]
+    optimizers = [torch.optim.SGD(model["a"].parameters(), lr=0.1), torch.optim.Adam(model["b"].parameters())]
+    assert report(Task(model, losses, optimizers, data(), 4)).complete
+
+
+# ---- what is found ----
+
+
+def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HANDLERS, aten.gelu.default, lambda b, x, approximate="none": HANDLERS[aten.relu.default](b, x))
+    with pytest.raises(ValidationError, match=r"loss differs in the stage 'loss and gradients' of step 1"):
+        report(task())
+
+
+def test_a_layer_that_the_program_does_not_train_is_found() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(x)
+            if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+                hidden = hidden.detach()  # what a capture that sees other code than eager does to a graph
+            return self.second(hidden)
+
+    with pytest.raises(ValidationError, match="first.weight differs .* the program gives it none, your code does"):
+        report(task(Cut()))
+
+
+def test_the_model_is_left_as_it_was_also_where_its_code_fails() -> None:
+    model = network()
+    calls = []
+
+    def loss(m: nn.Module, batch: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) > 2:
+            raise KeyError("no such thing")
+        return squares(m, batch)
+
+    one = task(model, loss)
+    before, chance = {n: t.clone() for n, t in model.state_dict().items()}, torch.get_rng_state()
+    found = report(one)
+    assert "KeyError: 'no such thing'" in found.unchecked[0] and not found.tally.compared
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters()) and torch.equal(chance, torch.get_rng_state())
+
+
+def test_a_draw_that_the_program_has_not_is_never_a_pass() -> None:
+    seen = []
+
+    def loss(m: nn.Module, batch: Any) -> torch.Tensor:
+        seen.append(1)
+        noise = torch.rand_like(batch["x"]) if len(seen) > 2 else torch.zeros_like(batch["x"])
+        return F.mse_loss(m(batch["x"] + noise), batch["y"])
+
+    found = report(task(nn.Linear(6, 4), loss))
+    assert "random numbers of aten.rand_like" in found.unchecked[0] and not found.tally.compared
+
+
+def test_seconds_are_a_bound() -> None:
+    found = report(task(), seconds=1e-3)
+    assert found.unchecked == ["what comes after 0.001 seconds"] and not found.tally.compared
+
+
+# ---- the bundle, the API, the command line ----
+
+
+def test_what_was_compared_is_in_the_bundle(tmp_path: Path) -> None:
+    job = vgame.Job(task(), steps=3, interval=1, seed=1)
+    bundle = vgame.prepare(job, validate=60)
+    bundle.save(tmp_path)
+    record = json.loads((tmp_path / "validation.json").read_text())
+    assert record["validated"] and record["complete"] and record["program_root"] == bundle.program.root.hex()
+    assert vgame.Bundle.load(tmp_path).validation == record == bundle.validation
+    plain = vgame.prepare(job, validate=0)
+    assert not plain.validation["validated"] and plain.identity == bundle.identity
+    (tmp_path / "validation.json").unlink()
+    assert vgame.Bundle.load(tmp_path).validation is None
+
+
+def test_a_number_of_seconds_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = vgame.Job(task(nn.Linear(6, 4)), steps=3, interval=1, seed=1)
+    with pytest.raises(VgameError, match="validate = -1: a number of seconds is expected"):
+        vgame.prepare(job, validate=-1)
+    monkeypatch.setenv("VGAME_VALIDATE", "soon")
+    with pytest.raises(VgameError, match="VGAME_VALIDATE = soon: a number of seconds is expected"):
+        vgame.prepare(job)
+    monkeypatch.setenv("VGAME_VALIDATE", "30")
+    assert vgame.prepare(job).validation["validated"]

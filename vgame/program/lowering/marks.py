@@ -1,0 +1,74 @@
+"""Where the stages of a training step stand in a program: what vgame/validation compares, and nothing else reads.
+
+In: what the lowering knows when it ends a stage. Out: values by the final numbers of their operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from vgame.program.lowering.builder import Value
+from vgame.program.operators import Operator, Philox, RefClass
+from vgame.program.renumber import moved
+
+Values = Mapping[str, Value | None]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One random operator of the graph, and the Philox operators that its words come from (None: the program needs it
+    not)."""
+
+    target: str
+    operators: tuple[int | None, ...]
+
+
+def philox_from(operators: Sequence[Operator], first: int) -> tuple[int, ...]:
+    """The numbers of the Philox operators from `first` on."""
+    return tuple(i for i in range(first, len(operators)) if isinstance(operators[i], Philox))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One loss and the step of its optimizers. `before`, `after`: parameters and buffers when its loss begins, buffers
+    when it ends; `draws`: by batch."""
+
+    before: Values
+    loss: Value | None
+    gradients: Values
+    clipped: Values
+    after: Values
+    draws: tuple[tuple[Draw, ...], ...]
+
+    def renumbered(self, places: Mapping[int, int]) -> Turn:
+        """The same by the numbers that the operators of the program have; None for what it does not need."""
+        before, gradients, clipped, after = (
+            {name: renumbered_value(each, places) for name, each in values.items()}
+            for values in (self.before, self.gradients, self.clipped, self.after)
+        )
+        draws = tuple(tuple(Draw(d.target, tuple(map(places.get, d.operators))) for d in batch) for batch in self.draws)
+        return Turn(before, renumbered_value(self.loss, places), gradients, clipped, after, draws)
+
+
+def renumbered_value(value: Value | None, places: Mapping[int, int]) -> Value | None:
+    """The value by the new number of its operator; None if that is gone."""
+    gone = value is None or (value.ref.cls is RefClass.OPERATOR and value.ref.index not in places)
+    return None if gone else replace(value, ref=moved(value.ref, places))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """`rows`: the samples of a step, and the Philox operators that draw them; `constants`: by number, before they were
+    rounded; `scalars`: of each column the number at a step, before it was rounded; `forms`: the first steps of the
+    forms of the optimizers; `fills`: what slots are filled with by the step that makes them, before it was rounded."""
+
+    turns: tuple[Turn, ...] = ()
+    rows: Value | None = None
+    row_draws: tuple[int | None, ...] = ()
+    constants: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    scalars: tuple[Callable[[int], float], ...] = ()
+    forms: tuple[int, ...] = ()
+    fills: Mapping[str, float] = field(default_factory=dict)

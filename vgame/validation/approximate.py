@@ -1,0 +1,75 @@
+"""Functions of a few digits: those whose definition is vgame's own (docs/capture.md), and those that torch computes
+with constants of binary32 also in binary64.
+
+In: an operator of torch on numbers of binary64. Out: the other definition's value where it is as near to torch's as it
+should be, and torch's elsewhere, so that an error shows and the missing digits do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+T = torch.Tensor
+aten = torch.ops.aten
+NEAR = 2.0**-22  # relative
+CEPHES = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)  # atanf of Cephes
+
+
+def _atan(x: T) -> T:
+    size = x.abs()
+    reduced = torch.where(size > math.tan(3 * math.pi / 8), -1 / size, (size - 1) / (size + 1))
+    start = torch.where(size > math.tan(3 * math.pi / 8), math.pi / 2, math.pi / 4)
+    small = size <= math.tan(math.pi / 8)
+    y, start = torch.where(small, size, reduced), torch.where(small, 0.0, start)
+    square, series = y * y, torch.zeros_like(y)
+    for coefficient in CEPHES:
+        series = series * square + coefficient
+    return torch.copysign(start + (series * square * y + y), x)
+
+
+def _atan2(y: T, x: T) -> T:
+    angle = _atan(y / x)
+    return torch.where(x < 0, angle + torch.where(y < 0, -math.pi, math.pi), angle)
+
+
+def _hard_sigmoid(x: T) -> T:
+    return (x + 3).clamp(0, 6) / 6
+
+
+def _hard_swish_gradient(gradient: T, x: T) -> T:
+    return torch.where(x <= -3, 0.0, torch.where(x < 3, gradient * (x / 3 + 0.5), gradient))
+
+
+def _near(op: Any, other: Callable[..., T]) -> Callable[..., T]:
+    def function(*x: T) -> T:
+        true, found = op(*x), other(*x)
+        return torch.where((found - true).abs() <= NEAR * true.abs(), found, true)
+
+    return function
+
+
+def _in_place(function: Callable[..., T]) -> Callable[..., T]:
+    return lambda x, *others: x.copy_(function(x.clone(), *others))
+
+
+OTHERS: dict[str, Callable[..., T]] = {
+    "atan": _atan,
+    "atan2": _atan2,
+    "asin": lambda x: _atan(x / torch.sqrt((1 - x) * (1 + x))),
+    "acos": lambda x: 2 * _atan(torch.sqrt((1 - x) / (1 + x))),
+    "hardsigmoid": _hard_sigmoid,
+    "hardswish": lambda x: x * _hard_sigmoid(x),
+    "hardsigmoid_backward": lambda gradient, x: torch.where(x.abs() < 3, gradient / 6, 0.0),
+    "hardswish_backward": _hard_swish_gradient,
+}
+
+OTHERWISE: dict[Any, Callable[..., T]] = {}
+for _name, _other in OTHERS.items():
+    _function = _near(getattr(aten, _name).default, _other)
+    OTHERWISE[getattr(aten, _name).default] = _function
+    if hasattr(aten, f"{_name}_"):
+        OTHERWISE[getattr(aten, f"{_name}_").default] = _in_place(_function)

@@ -1,0 +1,143 @@
+"""When two sides of a stage are the same (docs/validation.md): rounding shrinks when the precision grows, an error of
+translation does not.
+
+In: what the program and the user's code give, by name. Out: nothing where they agree, else the first difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+T = torch.Tensor
+Tensors = Mapping[str, T | None]
+STRICT, SHRINKS, NOISE, FLIPS = 2.0**-44, 2.0**-16, 64.0, 0.01
+UPDATE, WEIGHT = 2.0**-40, 2.0**-50
+
+
+@dataclass(frozen=True)
+class Differs:
+    """A tensor of the two sides that is not the same. `far`: the largest difference; `size`: the program's largest
+    element."""
+
+    stage: str
+    name: str
+    step: int
+    far: float
+    size: float
+    told: str = ""
+
+    def __str__(self) -> str:
+        amount = self.told or f"by up to {self.far:.3g}, where it is up to {self.size:.3g}"
+        return f"{self.name} differs in the stage {self.stage!r} of step {self.step}: {amount}"
+
+
+@dataclass
+class Tally:
+    """What was compared: tensors by stage, the highest rung that one needed, elements that flip."""
+
+    compared: dict[str, int] = field(default_factory=dict)
+    rung: int = 0
+    flips: dict[str, int] = field(default_factory=dict)
+
+    def add(self, stage: str, rung: int) -> None:
+        self.compared[stage] = self.compared.get(stage, 0) + 1
+        self.rung = max(self.rung, rung)
+
+
+class Rungs:
+    """What the later rungs need, computed when the first tensor asks: both sides in binary32, the program moved."""
+
+    def __init__(self, rounded: Callable[[], tuple[Tensors, Tensors]], moved: Callable[[], Tensors]) -> None:
+        self._rounded, self._moved = rounded, moved
+
+    @cached_property
+    def rounded(self) -> tuple[Tensors, Tensors]:
+        return self._rounded()
+
+    @cached_property
+    def moved(self) -> Tensors:
+        return self._moved()
+
+
+def largest(x: T) -> float:
+    """The largest absolute value; 0 of nothing."""
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def distance(a: T, b: T) -> T:
+    """|a - b|, 0 where both are the same infinity or both NaN, infinite where one alone is no number."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, 0.0, (a - b).abs().nan_to_num(torch.inf, torch.inf))
+
+
+def compare(stage: str, step: int, ours: Tensors, theirs: Tensors, rungs: Rungs, tally: Tally) -> Differs | None:
+    """Gradients, losses, buffers: the first that is not the same."""
+    for name, mine in ours.items():
+        other = theirs[name]
+        if mine is None or other is None:
+            if (mine is None) != (other is None):
+                return Differs(stage, name, step, 0.0, 0.0, _one_sided(mine is None))
+            continue
+        if mine.shape != other.shape:
+            return Differs(stage, name, step, 0.0, 0.0, f"shapes {tuple(mine.shape)} and {tuple(other.shape)}")
+        rung = _rung(name, mine, other.to(mine.dtype), rungs, tally)
+        if rung is None:
+            return Differs(stage, name, step, largest(distance(mine, other.to(mine.dtype))), largest(mine))
+        tally.add(stage, rung)
+    return None
+
+
+def _one_sided(ours: bool) -> str:
+    return "the program gives it none, your code does" if ours else "your code gives it none, the program does"
+
+
+def _rung(name: str, mine: T, other: T, rungs: Rungs, tally: Tally) -> int | None:
+    """1, 2 or 3; None where the tensor differs."""
+    if not mine.is_floating_point():
+        return 1 if torch.equal(mine, other) else None
+    apart = distance(mine, other)
+    far = largest(apart)
+    if far <= STRICT * float(torch.linalg.vector_norm(mine.nan_to_num(0.0, 0.0, 0.0))):
+        return 1
+    rounded = [side.get(name) for side in rungs.rounded]
+    if all(side is not None for side in rounded) and far <= SHRINKS * _finite(distance(*rounded)):
+        return 2
+    moved = distance(mine, rungs.moved[name])
+    noise = float(torch.quantile(moved.flatten()[:1_000_000], 0.9)) if moved.numel() else 0.0
+    beyond = apart > max(NOISE * noise, STRICT * largest(mine))
+    flips = beyond & (NOISE * moved >= apart)
+    if int(beyond.sum()) > int(flips.sum()) or int(flips.sum()) > FLIPS * mine.numel():
+        return None
+    if count := int(flips.sum()):
+        tally.flips[name] = count
+    return 3
+
+
+def _finite(x: T) -> float:
+    return largest(x.nan_to_num(0.0, 0.0, 0.0))
+
+
+def compare_updates(
+    stage: str, step: int, ours: Tensors, theirs: Tensors, old: Tensors, tally: Tally
+) -> Differs | None:
+    """New weights and slots, beside the old ones."""
+    for name, mine in ours.items():
+        other = theirs.get(name)
+        if other is None and torch.equal(mine, old[name]):
+            continue  # a slot that no step has made yet
+        if other is None:
+            return Differs(stage, name, step, 0.0, 0.0, "your optimizer keeps no such tensor")
+        if mine.shape != other.shape:
+            return Differs(stage, name, step, 0.0, 0.0, f"shapes {tuple(mine.shape)} and {tuple(other.shape)}")
+        change = largest((other - old[name]).nan_to_num(0.0, 0.0, 0.0))
+        limit = UPDATE * change + WEIGHT * max(largest(old[name]), _finite(other))
+        far = largest(distance(mine, other))
+        if far > limit:
+            told = f"by up to {far:.3g}, where it changes by up to {change:.3g}"
+            return Differs(stage, name, step, far, change, told)
+        tally.add(stage, 1)
+    return None

@@ -1,0 +1,104 @@
+"""The program's random numbers for code of torch: the words of its Philox operators, turned into draws by the formulas
+of docs/formats.md section 5 and docs/capture.md, in binary64.
+
+In: what the lowering noted of each random operator. Out: for the n-th random operator that the code calls, its numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from vgame.arithmetic.torch.philox import random_words
+from vgame.program.lowering.marks import Draw
+
+T = torch.Tensor
+
+
+class Drawn:
+    """The draws of one batch, in their order."""
+
+    def __init__(self, draws: Sequence[Draw], seed: int, step: int) -> None:
+        self.draws, self.seed, self.step = draws, seed, step
+        self.place = 0
+
+    def next(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: T) -> T | None:
+        """What the next random operator gives; None where the program has none, or another one."""
+        family = _family(str(func))
+        draw = self.draws[self.place] if self.place < len(self.draws) else None
+        self.place += 1
+        if draw is None or _family(draw.target) != family or family not in FAMILIES:
+            return None
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if str(func) == "aten.bernoulli.default":
+            given["p"] = given["self"]
+        words = [self._words(operator, result.numel()) for operator in draw.operators]
+        return FAMILIES[family](words, given).reshape(result.shape)
+
+    def _words(self, operator: int | None, count: int) -> T:
+        """Unsigned words; of a draw that the program leaves out, some that nothing must depend on."""
+        if operator is None:
+            return torch.randint(0, 2**32, (count,), generator=torch.Generator().manual_seed(count))
+        return random_words(self.seed, self.step, operator, count, torch.zeros(1)).to(torch.int64) & 0xFFFFFFFF
+
+
+def _family(name: str) -> str:
+    """`bernoulli` of `aten.bernoulli_.float`."""
+    return name.removeprefix("aten.").split(".")[0].removesuffix("_functional").removesuffix("_")
+
+
+def _below_one(words: T) -> T:
+    return (words >> 8).to(torch.float64) * 2.0**-24
+
+
+def _above_zero(words: T) -> T:
+    return ((words >> 8).to(torch.float64) + 1) * 2.0**-24
+
+
+def _bernoulli(words: list[T], given: Mapping[str, Any]) -> T:
+    p = given.get("p", 0.5)
+    if isinstance(p, T):
+        return (_below_one(words[0]) < p.reshape(-1)).to(torch.float64)
+    if not words:
+        return torch.zeros(given["self"].shape)  # 0 with certainty
+    return (words[0] >= math.floor((1 - Fraction(p)) * 2**32)).to(torch.float64)
+
+
+def _normal(words: list[T], mean: float = 0.0, std: float = 1.0) -> T:
+    """Box and Muller."""
+    radius = torch.sqrt(-2 * torch.log(_above_zero(words[0])))
+    return mean + std * radius * torch.cos(2 * math.pi * _below_one(words[1]))
+
+
+def _between(words: list[T], given: Mapping[str, Any]) -> T:
+    low = given.get("low", 0)
+    return low + (words[0] >> 1) % (given["high"] - low)
+
+
+def _uniform(words: list[T], given: Mapping[str, Any]) -> T:
+    low, high = given.get("from", 0.0), given.get("to", 1.0)
+    return low + (high - low) * _below_one(words[0])
+
+
+FAMILIES: Mapping[str, Callable[[list[T], Mapping[str, Any]], T]] = {
+    "bernoulli": _bernoulli,
+    "rand": lambda words, _: _below_one(words[0]),
+    "rand_like": lambda words, _: _below_one(words[0]),
+    "uniform": _uniform,
+    "randn": lambda words, _: _normal(words),
+    "randn_like": lambda words, _: _normal(words),
+    "normal": lambda words, given: _normal(words, given.get("mean", 0.0), given.get("std", 1.0)),
+    "exponential": lambda words, given: -torch.log(_above_zero(words[0])) / given.get("lambd", 1.0),
+    "randint": _between,
+    "randint_like": _between,
+    "randperm": lambda words, _: torch.sort(_signed(words[0]), stable=True).indices,
+}
+
+
+def _signed(words: T) -> T:
+    return torch.where(words >= 2**31, words - 2**32, words)

@@ -1,0 +1,64 @@
+"""The samples of a step by the formulas of docs/formats.md section 5 and docs/capture.md, apart from the operators that
+a program has for them.
+
+In: a task, the seed, a step. Out: the indices of its samples, batch after batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from vgame.arithmetic.reference.philox import shuffle_index
+from vgame.arithmetic.torch.philox import random_words
+from vgame.program.draws import CELL, alias_table
+from vgame.tasks.task import Task
+from vgame.validation.compare import Differs
+
+T = torch.Tensor
+
+
+def rows_of_step(task: Task, seed: int, step: int, position: int, draws: Sequence[int | None]) -> T:
+    """[batch * accumulate]. `position`: how many samples (of each stream) were read before this step."""
+    count, population = task.batch * task.accumulate, task.population
+    words = [random_words(seed, step, d, count, torch.zeros(1)).to(torch.int64) & 0xFFFFFFFF for d in draws]
+    if task.weights is not None:
+        return _weighted(task, words)
+    if task.order is not None and not isinstance(task.order, str):
+        order = torch.as_tensor(task.order).to(torch.int64)
+        return order[(position + torch.arange(count)) % len(order)]
+    if task.order == "replacement":
+        return (words[0] >> 1) % population
+    if task.order == "sequential":
+        return (position + torch.arange(count)) % population
+    if task.order == "streams":
+        length = population // task.batch
+        within = (position + torch.arange(task.accumulate)) % length
+        return (within[:, None] + torch.arange(task.batch) * length).reshape(-1)
+    return torch.tensor([shuffle_index(seed, step, e, count, population) for e in range(count)])
+
+
+def samples_of(task: Task) -> int:
+    """By how much a position moves in a step."""
+    return task.accumulate if task.order == "streams" else task.batch * task.accumulate
+
+
+def _weighted(task: Task, words: Sequence[T]) -> T:
+    thresholds, aliases = (torch.from_numpy(t).to(torch.int64) for t in alias_table(task.weights, task.population))
+    cell = (words[0] >> 1) % task.population
+    return torch.where((words[1] >> 1) < thresholds[cell], cell, aliases[cell])
+
+
+def check_weights(task: Task) -> Differs | None:
+    """The alias table gives each sample its weight, to 2^-31 of a mean weight."""
+    if task.weights is None:
+        return None
+    thresholds, aliases = (torch.from_numpy(t).to(torch.float64) for t in alias_table(task.weights, task.population))
+    thresholds[aliases == torch.arange(task.population)] = CELL  # a whole cell
+    shares = thresholds.index_add(0, aliases.to(torch.int64), CELL - thresholds) / CELL
+    given = torch.as_tensor(task.weights, dtype=torch.float64).reshape(-1)
+    apart = (shares - given / given.sum() * task.population).abs()
+    far = float(apart.max())
+    largest_share = task.population * 2.0**-30
+    return Differs("batches", "weights", 1, far, float(shares.max())) if far > largest_share else None

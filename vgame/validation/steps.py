@@ -1,0 +1,357 @@
+"""Translation validation: the user's own step beside the program's, stage by stage, in binary64 (docs/validation.md).
+
+In: a task, what it was lowered to, the state that training starts from. Out: a `Report`; ValidationError where a stage
+differs. Each stage of the user's side starts from the program's values.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import torch
+
+from vgame.errors import ValidationError
+from vgame.program.frozen import Asleep, asleep_of
+from vgame.program.lower import Lowered
+from vgame.program.lowering.builder import Value
+from vgame.program.lowering.marks import Turn
+from vgame.program.operators import Ref, RefClass
+from vgame.program.schedule import Schedule, double
+from vgame.tasks.task import Task
+from vgame.validation import user
+from vgame.validation.compare import Differs, Rungs, Tally, Tensors, compare, compare_updates
+from vgame.validation.draws import Drawn
+from vgame.validation.evaluate import Evaluation, OutOfTime
+from vgame.validation.order import check_weights, rows_of_step, samples_of
+from vgame.validation.shadow import CannotCheck
+
+T = torch.Tensor
+POSITION = "data.position"
+CHUNK = 2**24  # elements of parameters whose optimizer step is compared at once
+LATEST = 1_000  # the last step of an optimizer that is compared, but for those of its forms
+
+
+@dataclass
+class Report:
+    """What was compared, for people and for validation.json. `unchecked`: why a stage was left out."""
+
+    steps: list[int] = field(default_factory=list)
+    batches: int = 0
+    tally: Tally = field(default_factory=Tally)
+    unchecked: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        return not self.unchecked
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a validation is about. `state`: flat, as training begins; `before`: steps that it has behind it."""
+
+    task: Task
+    lowered: Lowered
+    state: Sequence[T]
+    schedule: Any
+    seed: int
+    steps: int
+    before: int = 0
+
+
+def validate(order: Order, seconds: float) -> Report:
+    """Compare as much as the seconds reach. ValidationError for the first tensor that differs."""
+    report, begin = Report(), time.monotonic()
+    try:
+        _Validation(order, report, begin + seconds).run()
+    except OutOfTime:
+        report.unchecked.append(f"what comes after {seconds:g} seconds")
+    except CannotCheck as reason:
+        report.unchecked.append(str(reason))
+    report.seconds = time.monotonic() - begin
+    return report
+
+
+class _Validation:
+    def __init__(self, order: Order, report: Report, deadline: float) -> None:
+        self.order, self.report, self.deadline = order, report, deadline
+        self.task, self.program, self.marks = order.task, order.lowered.program, order.lowered.marks
+        self.places = {label.name: i for i, label in enumerate(self.program.labels.state)}
+        self.shapes = {label.name: label.shape for label in self.program.labels.state}
+        self.chance = torch.Generator().manual_seed(1)
+        self.narrow = any(getattr(operator, "bfloat16", False) for operator in self.program.operators)
+        names = [name for turn in self.marks.turns for name in turn.gradients]
+        self.asleep: Asleep = asleep_of(self.task, names) if self.task.frozen else {}
+
+    def run(self) -> None:
+        first = self.order.before + 1
+        self._raise(check_weights(self.task))
+        self._steps(first, list(self.order.state))
+        if self.order.steps > first:
+            self._steps(min(first + 1, self.order.steps), self._moved_state(), later=True)
+
+    def _steps(self, step: int, state: list[T], later: bool = False) -> None:
+        """All stages at a step; the optimizers also at the others of their steps, if `later`."""
+        if POSITION in self.places:
+            state[self.places[POSITION]] = torch.tensor([self._position(step)], dtype=torch.int32)
+        for number, turn in enumerate(self.marks.turns):
+            flats = self._gradients(number, turn, step, state)
+            self._clipping(turn, step, state, flats)
+            for each in self._optimizer_steps() if later else [step]:
+                self._optimizer(number, turn, each, state, flats)
+        if self.task.average is not None:
+            self._average(step, state)
+        self.report.steps.append(step)
+
+    def _raise(self, found: Differs | None) -> None:
+        if found is not None:
+            raise ValidationError(str(found), found)
+
+    # ---- states ----
+
+    def _position(self, step: int) -> int:
+        start = int(self.order.state[self.places[POSITION]][0])
+        order = self.task.order
+        length = self.task.population if order is None or isinstance(order, str) else len(order)
+        length = self.task.population // self.task.batch if self.task.order == "streams" else length
+        return (start + (step - self.order.before - 1) * samples_of(self.task)) % length
+
+    def _moved_state(self) -> list[T]:
+        """Trained weights and averages moved by about a hundredth of their size."""
+        state = list(self.order.state)
+        trained = {name for turn in self.marks.turns for name in turn.gradients}
+        for name in [*trained, *(f"average.{name}" for name in trained)]:
+            if name in self.places:
+                old = state[self.places[name]]
+                size = float(old.square().mean().sqrt()) or 0.1
+                state[self.places[name]] = old + 0.02 * size * (self._uniform(old.shape) - 0.5)
+        return state
+
+    def _uniform(self, shape: Sequence[int]) -> T:
+        return torch.rand(tuple(shape), generator=self.chance)
+
+    def _evaluation(self, step: int, state: Sequence[T], **how: Any) -> Evaluation:
+        lowered = self.order.lowered
+        return Evaluation(self.program, self.marks, lowered.data, state, self.order.seed, step, self.deadline, **how)
+
+    # ---- loss and gradients ----
+
+    def _gradients(self, number: int, turn: Turn, step: int, state: Sequence[T]) -> dict[Ref, T]:
+        """The program's flat tensors of the gradients, before and after clipping, once they are compared."""
+        values = {"loss": turn.loss, **{f"gradient.{n}": v for n, v in turn.gradients.items() if v is not None}}
+        values |= {f"buffer.{n}": v for n, v in turn.after.items() if v is not None}
+        clipped = [v for v in turn.clipped.values() if v is not None]
+        wanted = [*values.values(), *turn.before.values(), *clipped, *filter(None, [self.marks.rows])]
+        evaluation = self._evaluation(step, state)
+        flats = evaluation.wanted(_refs(wanted))
+        rows = self._rows(step, state, evaluation, flats)
+        ours = {name: evaluation.value(value, flats) for name, value in values.items()}
+        before = {name: evaluation.value(value, flats) for name, value in turn.before.items()}
+        batches = [self.task.samples(part) for part in rows.split(self.task.batch)]
+
+        def play(dtype: torch.dtype = torch.float64) -> user.Side:
+            draws = [Drawn(batch, self.order.seed, step) for batch in turn.draws]
+            loss = self.task.losses[number]
+            return _told(partial(user.gradients, self.task, loss, before, batches, draws, self.deadline, dtype))
+
+        def again(**how: Any) -> Tensors:
+            other = self._evaluation(step, state, **how)
+            tensors = other.wanted(_refs(values.values()))
+            return {name: other.value(value, tensors) for name, value in values.items()}
+
+        theirs = play()
+        rounded = lambda: play(torch.float32).exact if self.narrow else theirs.rounded  # noqa: E731
+        rungs = Rungs(lambda: (again(dtype=torch.float32), rounded()), lambda: again(moved=step))
+        ours |= dict.fromkeys(self._untrained(number, turn, theirs))
+        self._raise(compare("loss and gradients", step, ours, theirs.exact, rungs, self.report.tally))
+        self.report.batches += len(batches)
+        return {ref: flats[ref] for ref in _refs([*turn.gradients.values(), *clipped])}
+
+    def _rows(self, step: int, state: Sequence[T], evaluation: Evaluation, flats: Mapping[Ref, T]) -> T:
+        """The samples of the step, which the program must read."""
+        position = int(state[self.places[POSITION]][0]) if POSITION in self.places else 0
+        rows = rows_of_step(self.task, self.order.seed, step, position, self.marks.row_draws)
+        if self.marks.rows is not None:
+            ours = evaluation.value(self.marks.rows, flats)
+            if not torch.equal(ours, rows):
+                wrong = int((ours != rows).int().argmax())
+                told = f"the program reads sample {int(ours[wrong])}, sample {int(rows[wrong])} is due"
+                self._raise(Differs("batches", f"row {wrong}", step, 0.0, 0.0, told))
+        return rows
+
+    def _untrained(self, number: int, turn: Turn, theirs: user.Side) -> Iterator[str]:
+        """Parameters of this loss's optimizers that get a gradient in torch alone."""
+        own = {id(p) for o in self._optimizers(number) for group in o.param_groups for p in group["params"]}
+        for name, parameter in self.task.model.named_parameters():
+            counts = len(self.marks.turns) == 1 or id(parameter) in own
+            if counts and name not in turn.gradients and theirs.exact.get(f"gradient.{name}") is not None:
+                yield f"gradient.{name}"
+
+    def _optimizers(self, number: int) -> Sequence[torch.optim.Optimizer]:
+        return self.task.optimizers if len(self.marks.turns) == 1 else [self.task.optimizers[number]]
+
+    # ---- clipping ----
+
+    def _clipping(self, turn: Turn, step: int, state: Sequence[T], flats: Mapping[Ref, T]) -> None:
+        """As the gradients are, and once more scaled over, or below, the limit."""
+        if self.task.clip is None and self.task.clip_value is None:
+            return
+        for scale in (1.0, self._other_scale(turn, flats, step, state)):
+            given = {r.index: scale * flats[r] for r in _refs(turn.gradients.values()) if r.cls is RefClass.OPERATOR}
+            evaluation = self._evaluation(step, state)
+            found = evaluation.wanted(_refs([*turn.clipped.values(), *turn.gradients.values()]), given)
+            raw = {n: evaluation.value(v, found) for n, v in turn.gradients.items() if v is not None}
+            ours = {n: evaluation.value(v, found) for n, v in turn.clipped.items() if v is not None and n in raw}
+            awake = {n: g if self._awake(n, step) else None for n, g in raw.items()}
+            theirs = user.clipped(self.task, awake, self.deadline).exact
+            ours = {name: tensor for name, tensor in ours.items() if name in theirs}
+            self._raise(compare("clipping", step, ours, theirs, _NO_RUNGS, self.report.tally))
+
+    def _other_scale(self, turn: Turn, flats: Mapping[Ref, T], step: int, state: Sequence[T]) -> float:
+        evaluation = self._evaluation(step, state)
+        known = [evaluation.value(v, flats) for v in turn.gradients.values() if v is not None]
+        norm = float(torch.stack([torch.linalg.vector_norm(g) for g in known]).norm())
+        limit = self.task.clip if self.task.clip is not None else self.task.clip_value
+        return (3.0 if norm < limit else 0.3) * limit / norm if norm else 1.0
+
+    def _awake(self, name: str, step: int) -> bool:
+        return not any(step in steps for steps in self.asleep.get(name, ()))
+
+    # ---- optimizers ----
+
+    def _optimizer_steps(self) -> list[int]:
+        """One of each form, of each edge of a frozen stretch, and some between."""
+        first, last = self.order.before + 1, self.order.steps
+        stretches = [stretch for ranges in self.asleep.values() for stretch in ranges]
+        edges = [e for r in stretches for e in (r.start - 1, r.start, r.stop - 1, r.stop)]
+        chosen = {first + 1, first + 2, min(first + 9, last), min(last // 2, LATEST), *edges, *self.marks.forms}
+        return sorted(step for step in chosen if first < step <= last)
+
+    def _optimizer(self, number: int, turn: Turn, step: int, state: list[T], flats: Mapping[Ref, T]) -> None:
+        evaluation = self._evaluation(step, state)
+        gradients = {n: evaluation.value(v, flats) for n, v in turn.clipped.items() if v is not None}
+        names = {id(p): n for n, p in self.task.model.named_parameters() if n in gradients}
+        for optimizer in self._optimizers(number):
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            mine = {i: name for i, name in names.items() if i in held}
+            at = _told(partial(
+                user.AtStep, self.task, optimizer, mine, self.asleep, self._rates(optimizer), step, self.deadline
+            ))  # fmt: skip
+            for chunk in _chunks(mine.values(), self.shapes):
+                self._update(at, chunk, gradients, step, state, flats)
+
+    def _update(
+        self,
+        at: user.AtStep,
+        names: Sequence[str],
+        gradients: Tensors,
+        step: int,
+        state: list[T],
+        flats: Mapping[Ref, T],
+    ) -> None:
+        """The optimizer's step of these parameters, at this scale of their slots."""
+        for signed in (True, False):
+            slots = {name: self._slots(name, gradients[name], state, not at.begun(name), signed) for name in names}
+            filled = list(state)
+            for name in names:
+                for slot, value in slots[name].items():
+                    filled[self.places[f"{slot}.{name}"]] = value.reshape(-1)
+            places = {n: self.places[n] for name in names for n in (name, *(f"{s}.{name}" for s in slots[name]))}
+            ours = self._after(places, step, filled, flats)
+            if all(bool(t.isfinite().all()) for t in ours.values()):
+                break
+        old = {n: filled[p].reshape(self.shapes[n]).to(torch.float64) for n, p in places.items()}
+        values = {name: old[name] for name in names}
+        given = {name: {s: v.to(torch.float64) for s, v in slots[name].items()} for name in names}
+        theirs = _told(partial(at.stepped, values, gradients, given, self.deadline)).exact
+        self._raise(compare_updates("optimizer", step, ours, theirs, old, self.report.tally))
+
+    def _after(self, places: Mapping[str, int], step: int, state: Sequence[T], flats: Mapping[Ref, T]) -> dict[str, T]:
+        """What the program makes of these state tensors, given the clipped gradients."""
+        sources = {name: self.program.sources[place].ref for name, place in places.items()}
+        given = {ref.index: flat for ref, flat in flats.items() if ref.cls is RefClass.OPERATOR}
+        found = self._evaluation(step, state).wanted(sources.values(), given)
+        return {name: found[ref].reshape(self.shapes[name]) for name, ref in sources.items()}
+
+    def _slots(self, name: str, gradient: T, state: Sequence[T], fresh: bool, signed: bool) -> dict[str, T]:
+        """The slots of a parameter: as training begins, or at the scale of its gradient, away from 0."""
+        found = {}
+        for full, place in self.places.items():
+            slot, _, owner = full.partition(".")
+            if owner != name or slot == "average":
+                continue
+            if fresh:
+                value = state[place].reshape(self.shapes[full])
+                fill = self.marks.fills.get(full)
+                found[slot] = value if fill is None else torch.full(value.shape, fill, dtype=torch.float64)
+                continue
+            size = float(gradient.square().mean().sqrt()) or 1e-3
+            squares = any(part in slot for part in ("sq", "var", "sum"))
+            value = (size * size if squares else size) * (0.5 + self._uniform(self.shapes[full]))
+            sign = 1 - 2 * (self._uniform(self.shapes[full]) < 0.5).float() if signed and not squares else 1
+            found[slot] = value * sign
+        return found
+
+    def _rates(self, optimizer: torch.optim.Optimizer) -> Callable[[int], list[float]] | None:
+        schedule = self.order.schedule
+        if schedule is None:
+            return None
+        base = self.task.optimizers[0].param_groups[0]["lr"]
+        shares = [1.0 if g["lr"] == base else float(g["lr"]) / base for g in optimizer.param_groups]
+        return lambda step: [double(schedule.rate(step, self.order.steps) * Fraction(share)) for share in shares]
+
+    # ---- average ----
+
+    def _average(self, step: int, state: Sequence[T]) -> None:
+        names = [name for turn in self.marks.turns for name in turn.gradients]
+        sources = {n: self.program.sources[self.places[n]].ref for n in (*names, *(f"average.{n}" for n in names))}
+        found = self._evaluation(step, state).wanted(sources.values())
+        tensors = {n: found[ref].reshape(self.shapes[n]) for n, ref in sources.items()}
+        old = {n: state[self.places[n]].reshape(self.shapes[n]).to(torch.float64) for n in sources}
+        ours = {f"average.{n}": tensors[f"average.{n}"] for n in names}
+        theirs = user.averaged(
+            self.task.average, {n: old[f"average.{n}"] for n in names}, {n: tensors[n] for n in names}, step
+        ).exact
+        self._raise(compare_updates("average", step, ours, theirs, old, self.report.tally))
+
+
+def _refs(values: Iterable[Value | None]) -> list[Ref]:
+    return list({v.ref: None for v in values if v is not None and not v.is_immediate})
+
+
+def _chunks(names: Iterable[str], shapes: Mapping[str, Sequence[int]]) -> Iterator[list[str]]:
+    """Names of about CHUNK elements together."""
+    chunk, size = [], 0
+    for name in names:
+        chunk.append(name)
+        size += torch.Size(shapes[name]).numel()
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _told(run: Callable[[], Any]) -> Any:
+    """What the user's code gives; an error of it is a reason why nothing can be compared."""
+    try:
+        return run()
+    except (CannotCheck, OutOfTime):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise CannotCheck(f"your code fails when torch runs it: {type(error).__name__}: {text}") from error
+
+
+def _nothing() -> Any:
+    return {}
+
+
+_NO_RUNGS = Rungs(lambda: ({}, {}), _nothing)
+
+__all__ = ["Order", "Report", "Schedule", "validate"]

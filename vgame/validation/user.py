@@ -1,0 +1,279 @@
+"""The user's side of each stage: the task's own loss, clipping, optimizer and average, run by torch with shadows of
+binary64 (vgame/validation/shadow.py).
+
+In: a task, and the values that a stage starts from. Out: what the stage gives, by name: `exact` from the shadows,
+`rounded` as torch computes it in float32. The task's model and optimizers are left as they were, also where it fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.swa_utils import get_ema_avg_fn, get_swa_avg_fn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vgame.program.autocast import as_on_cuda
+from vgame.program.capture import _restored, _train, _without_mkldnn, _without_validation
+from vgame.program.optimizers import has_rule
+from vgame.program.play import _copied, _follow
+from vgame.program.recorder import Recorder
+from vgame.program.torchs_steps import without_values
+from vgame.tasks.task import Task
+from vgame.validation.draws import Drawn
+from vgame.validation.evaluate import OutOfTime
+from vgame.validation.shadow import Shadows
+
+T = torch.Tensor
+Tensors = Mapping[str, T]
+#: What torch calls a slot of a rule of ours.
+TORCHS = {"momentum": "momentum_buffer"}
+
+
+@dataclass
+class Side:
+    """What one side computes in a stage, by name: in binary64, and in binary32 where that is known."""
+
+    exact: dict[str, T | None] = field(default_factory=dict)
+    rounded: dict[str, T | None] = field(default_factory=dict)
+
+
+def as_trained(model: nn.Module) -> ExitStack:
+    """A context in which the model is run as the capture ran it, and after which it is as before."""
+    stack = ExitStack()
+    stack.enter_context(torch.enable_grad())
+    stack.enter_context(_same_contents(model))
+    stack.enter_context(_restored(model))
+    _train(model)
+    for context in (sdpa_kernel(SDPBackend.MATH), _without_mkldnn(), _without_validation(), as_on_cuda()):
+        stack.enter_context(context)
+    return stack
+
+
+@contextmanager
+def _same_contents(model: nn.Module) -> Iterator[None]:
+    """Afterwards parameters and buffers hold what they held, and gradients are those of before."""
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [(t, t.detach().clone(), t.grad) for t in tensors]
+    chance = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(chance)
+        with torch.no_grad():
+            for tensor, content, gradient in before:
+                tensor.grad = gradient
+                if not same(tensor, content):
+                    tensor.copy_(content)
+
+
+def same(a: T, b: T) -> bool:
+    """Equal words, but for the kind of a NaN."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def gradients(
+    task: Task,
+    loss: Callable[..., T],
+    before: Tensors,
+    batches: Sequence[Tensors],
+    draws: Sequence[Drawn],
+    deadline: float,
+    dtype: torch.dtype = torch.float64,
+) -> Side:
+    """`loss`, `gradient.NAME` (None: torch gives none) and `buffer.NAME` after the batches of a step."""
+    side, total = Side(), torch.zeros((), dtype=dtype)
+    with as_trained(task.model):
+        shadows = Shadows(deadline, dtype=dtype)
+        tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
+        for name, tensor in tensors.items():
+            tensor.grad = None
+            if name in before and not same(tensor.detach().to(before[name].dtype), before[name]):
+                shadows.put(tensor, before[name])
+        for batch, drawn in zip(batches, draws, strict=True):
+            shadows.draws = drawn
+            with shadows:
+                result = loss(task.model, {name: t.clone() for name, t in batch.items()})
+                share = result / task.accumulate if task.accumulate > 1 else result
+                share.backward()
+            total = total + shadows.of(share)
+        found = {f"gradient.{n}": p.grad for n, p in task.model.named_parameters() if p.requires_grad}
+        found |= {f"buffer.{n}": t for n, t in task.model.named_buffers()}
+        side.exact = {n: None if t is None else shadows.of(t).clone() for n, t in found.items()} | {"loss": total}
+        side.rounded = {n: None if t is None else t.detach().clone() for n, t in found.items()}
+    return side
+
+
+def clipped(task: Task, given: Mapping[str, T | None], deadline: float) -> Side:
+    """The gradients after the task's clipping; None of parameters that are asleep."""
+    shadows = Shadows(deadline)
+    parameters = _with_gradients(shadows, {n: (g, g) for n, g in given.items() if g is not None})
+    with shadows:
+        if task.clip is not None:
+            nn.utils.clip_grad_norm_(parameters.values(), task.clip)
+        if task.clip_value is not None:
+            nn.utils.clip_grad_value_(parameters.values(), task.clip_value)
+    return Side({n: shadows.of(p.grad).clone() for n, p in parameters.items()})
+
+
+def _with_gradients(shadows: Shadows, pairs: Mapping[str, tuple[T, T]]) -> dict[str, nn.Parameter]:
+    """Parameters of (values, gradients)."""
+    made = {}
+    for name, (value, gradient) in pairs.items():
+        made[name] = p = nn.Parameter(torch.empty(value.shape))
+        p.grad = torch.empty(value.shape)
+        shadows.put(p, value)
+        shadows.put(p.grad, gradient)
+    return made
+
+
+Groups = Callable[[int], Sequence[float]]  # step -> the learning rate of each group
+
+
+class AtStep:
+    """A task's optimizer as it stands before a step: its options as its schedulers leave them, its counters."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: torch.optim.Optimizer,
+        trained: Mapping[int, str],
+        asleep: Mapping[str, Sequence[range]],
+        rates: Groups | None,
+        step: int,
+        deadline: float,
+    ) -> None:
+        """`trained`: by `id`, the names of the parameters that have a gradient."""
+        self.optimizer, self.step, self.rates = optimizer, step, rates
+        schedulers = [s for s in task.schedulers if s.optimizer is optimizer]
+        self.copied, followers = _copied(optimizer, schedulers)
+        self.names: dict[int, str] = {}  # by id of the copy's parameter
+        pairs = zip(_parameters(optimizer), _parameters(self.copied), strict=True)
+        self.names = {id(c): trained[id(p)] for p, c in pairs if id(p) in trained}
+        self.asleep = asleep
+        self.quick = has_rule(optimizer) and not any(name in asleep for name in self.names.values())
+        for played in range(1, step):
+            if time.monotonic() > deadline:
+                raise OutOfTime
+            if not self.quick:
+                self._play(played)
+            _follow(followers)
+        if self.quick and step > 1:
+            self._count()
+        if rates is not None:
+            self._set_rates(step)
+
+    def awake(self, name: str) -> bool:
+        return not any(self.step in steps for steps in self.asleep.get(name, ()))
+
+    def begun(self, name: str) -> bool:
+        """Whether a step before has made the parameter's slots."""
+        states = (state for p, state in self.copied.state.items() if self.names.get(id(p)) == name)
+        kept = any(isinstance(t, T) and t.is_meta for state in states for t in state.values())
+        return self.step > 1 and (self.quick or kept)
+
+    def _play(self, step: int) -> None:
+        if self.rates is not None:
+            self._set_rates(step)
+        for p in _parameters(self.copied):
+            name = self.names.get(id(p))
+            rests = name is None or any(step in steps for steps in self.asleep.get(name, ()))
+            p.grad = None if rests else torch.empty_like(p, requires_grad=False)
+        with without_values(), _Counters():
+            type(self.optimizer).step(self.copied)
+
+    def _set_rates(self, step: int) -> None:
+        for group, rate in zip(self.copied.param_groups, self.rates(step), strict=True):
+            group["lr"] = rate
+
+    def _count(self) -> None:
+        """What steps of SGD, Adam and AdamW leave beside their slots."""
+        for p in _parameters(self.copied):
+            if id(p) in self.names and not isinstance(self.optimizer, torch.optim.SGD):
+                self.copied.state[p]["step"] = torch.tensor(float(self.step - 1))
+
+    def stepped(self, values: Tensors, gradients: Tensors, slots: Mapping[str, Tensors], deadline: float) -> Side:
+        """`NAME` and `SLOT.NAME` after the step of the parameters in `values`. `slots`: by parameter; empty where the
+        optimizer has made none yet."""
+        shadows = Shadows(deadline, steps=True)
+        optimizer, mine = self._real(shadows, values, gradients, slots)
+        with shadows, torch.no_grad():
+            type(self.optimizer).step(optimizer)
+        own = {theirs: ours for ours, theirs in TORCHS.items()}
+        found: dict[str, T] = {}
+        for name, p in mine.items():
+            found[name] = p.detach()
+            kept = {s: t for s, t in optimizer.state.get(p, {}).items() if isinstance(t, T)}
+            found |= {f"{each}.{name}": t for s, t in kept.items() for each in {s, own.get(s, s)}}
+        return Side({name: shadows.of(t).clone() for name, t in found.items()})
+
+    def _real(
+        self, shadows: Shadows, values: Tensors, gradients: Tensors, slots: Mapping[str, Tensors]
+    ) -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
+        """The optimizer over parameters with data; those that are not in `values` have neither data nor gradient."""
+        memo: dict[int, Any] = {}
+        mine: dict[str, nn.Parameter] = {}
+        for p in _parameters(self.copied):
+            name = self.names.get(id(p), "")
+            if name not in values:
+                memo[id(p)] = nn.Parameter(torch.empty(0))
+                continue
+            memo[id(p)] = mine[name] = real = nn.Parameter(torch.empty(values[name].shape))
+            shadows.put(real, values[name])
+            if self.awake(name):
+                real.grad = torch.empty(real.shape)
+                shadows.put(real.grad, gradients[name])
+        optimizer = object.__new__(type(self.copied))
+        memo[id(self.copied)] = optimizer
+        for p, state in self.copied.state.items():
+            own = slots.get(self.names.get(id(p), ""), {})
+            for slot, tensor in state.items():
+                if isinstance(tensor, T) and tensor.is_meta:
+                    memo[id(tensor)] = self._slot(shadows, own, slot, tensor)
+        filled = {id(tensor) for tensor in memo.values()}
+        vars(optimizer).update(deepcopy(vars(self.copied), memo))
+        for tensor in (t for state in optimizer.state.values() for t in state.values()):
+            if isinstance(tensor, T) and id(tensor) not in filled:
+                shadows.count(tensor)
+        for name, p in mine.items() if self.quick and self.step > 1 else ():
+            for slot, value in slots.get(name, {}).items():
+                if TORCHS.get(slot, slot) not in optimizer.state[p]:
+                    optimizer.state[p][TORCHS.get(slot, slot)] = self._slot(shadows, slots[name], slot, value)
+        return optimizer, mine
+
+    @staticmethod
+    def _slot(shadows: Shadows, slots: Tensors, slot: str, like: T) -> T:
+        real = torch.zeros(like.shape)
+        value = next((v for k, v in slots.items() if TORCHS.get(k, k) == slot or k == slot), None)
+        if value is not None:
+            shadows.put(real, value)
+        return real
+
+
+class _Counters(TorchDispatchMode):
+    """Counters that a step makes on its parameter's device, which has no data here, keep their value."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **Recorder._counted(args, kwargs or {}))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def averaged(average: float | str, old: Tensors, new: Tensors, step: int) -> Side:
+    """`average.NAME` after a step."""
+    mean = get_swa_avg_fn() if average == "equal" else get_ema_avg_fn(average)
+    if step == 1:
+        return Side({f"average.{n}": t for n, t in new.items()})
+    return Side({f"average.{n}": mean(old[n], t, torch.tensor(step - 1)) for n, t in new.items()})
+
+
+__all__ = ["AtStep", "Side", "averaged", "clipped", "gradients", "same"]
