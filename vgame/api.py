@@ -59,9 +59,6 @@ Cancel = Callable[[], bool]
 Callback = Callable[[int, torch.nn.Module, list[float]], Any]
 
 
-# ---- jobs ----
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Order:
     interval: int
@@ -121,9 +118,8 @@ class Job(_Order):
 def prepare(
     job: Job, *, validate: float | None = None, progress: bool | Progress = False, cancel: Cancel | None = None
 ) -> Bundle:
-    """Capture the task; ProgramError where it cannot be (docs/capture.md). A warning and `without_gradient` of the
-    bundle name the parameters that no gradient reaches. `validate`: seconds (None: 60) in which the program is compared
-    with the task's code (docs/validation.md); 0: not at all."""
+    """Capture the task; ProgramError where it cannot be (docs/capture.md). A warning and `without_gradient` name the
+    parameters that no gradient reaches. `validate`: seconds to compare with the task's code (None: 60, 0: none)."""
     with _Listener(progress, cancel) as listener:
         return warned_of_untrained(preparing.prepare(job._file(), listener, seconds_of(validate)))
 

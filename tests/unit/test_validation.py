@@ -116,7 +116,7 @@ def test_a_layer_that_the_program_does_not_train_is_found() -> None:
                 hidden = hidden.detach()  # what a capture that sees other code than eager does to a graph
             return self.second(hidden)
 
-    with pytest.raises(ValidationError, match="first.weight differs .* the program gives it none, your code does"):
+    with pytest.raises(ValidationError, match=r"first.weight differs .* the program gives it none, your code does"):
         report(task(Cut()))
 
 

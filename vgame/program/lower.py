@@ -23,7 +23,7 @@ from vgame.program.frozen import asleep_of, awake_column
 from vgame.program.indices import check_indices
 from vgame.program.lowering import Builder, Value
 from vgame.program.lowering.graph import Graph
-from vgame.program.lowering.marks import Draw, Marks, Turn, philox_from, renumbered_value
+from vgame.program.lowering.marks import Marks, Notes, philox_from
 from vgame.program.lowering.pointwise import clamp
 from vgame.program.lowering.precision import narrowed
 from vgame.program.lowering.reduction import vector_norm
@@ -137,10 +137,7 @@ class _Lowering:
         self.outputs: list[Value] = []
         self.scalar_names: list[str] = []
         self.scalar_columns: list[np.ndarray] = []
-        self.scalars: list[Callable[[int], float]] = []  # of each column, before it was rounded
-        self.turns: list[Turn] = []
-        self.forms: set[int] = {1}  # the first step of each form of an optimizer
-        self.fills: dict[str, float] = {}
+        self.notes = Notes(self.b.exact)
 
     def run(self) -> Lowered:
         self._state_inputs()
@@ -160,8 +157,7 @@ class _Lowering:
         """A loss and the steps of its optimizers, over the state as it stands in this step by now."""
         names = (*captured.parameters, *captured.buffers)
         before = dict(zip(names, self.outputs, strict=False))
-        draws: list[tuple[Draw, ...]] = []
-        loss, gradients = self._gradients(captured, batches, draws)
+        loss, gradients = self._gradients(captured, batches)
         gradients = whole = dict(zip(captured.trained, gradients, strict=True))
         after = {name: self.outputs[self._index(name)] for name in captured.buffers}
         if self.task.clip is not None:
@@ -169,13 +165,11 @@ class _Lowering:
         if (limit := self.task.clip_value) is not None:
             self.b.label = "clip"
             gradients = {name: clamp(self.b, g, -limit, limit) for name, g in gradients.items()}
-        self.turns.append(Turn(before, loss, whole, gradients, after, tuple(draws)))
+        self.notes.turn(before, loss, whole, gradients, after)
         self._optimizer(optimizers, gradients)
         return loss
 
-    def _gradients(
-        self, captured: Captured, batches: Sequence[Sequence[Value]], draws: list[tuple[Draw, ...]]
-    ) -> tuple[Value, list[Value]]:
+    def _gradients(self, captured: Captured, batches: Sequence[Sequence[Value]]) -> tuple[Value, list[Value]]:
         """(loss, gradients), summed over the step's batches; each batch sees the buffers that the one before left."""
         count = len(captured.parameters)
         parameters, buffers = self.outputs[:count], self.outputs[count : count + len(captured.buffers)]
@@ -183,7 +177,7 @@ class _Lowering:
         for batch in batches:
             graph = Graph(captured, self.b)
             loss, gradients, buffers = graph.run([*parameters, *buffers, *batch])
-            draws.append(tuple(graph.draws))
+            self.notes.draws.append(tuple(graph.draws))
             news = [loss, *gradients]
             sums = [self.b.map(Function.ADD, a, b) for a, b in zip(sums, news, strict=True)] if sums else news
         for name, value in zip(captured.buffers, buffers, strict=True):
@@ -260,7 +254,7 @@ class _Lowering:
         self.b.label = "data"
         count = task.batch * task.accumulate
         rows, position = rows_of(self.b, task, self._state)
-        self.rows, self.row_draws = rows, philox_from(self.b.operators, 0)
+        self.notes.rows, self.notes.row_draws = rows, philox_from(self.b.operators, 0)
         if position is not None:
             self._assign(POSITION, position)
         if task.window is not None:
@@ -317,10 +311,10 @@ class _Lowering:
             parameter = optimizer.param_groups[key[0]]["params"][key[1]]
             name = names[id(parameter)]
             step = steps.setdefault(id(each), OptimizerStep(type(optimizer).__name__, each, key, self._scalar))
-            self.forms.update(each.which.index(form) + 1 for form in range(len(each.forms)))
+            self.notes.forms.update(each.which.index(form) + 1 for form in range(len(each.forms)))
             initial = step.initial(optimizer.state.get(parameter, {}))
             slots = {slot: self._state(f"{slot}.{name}", tensor) for slot, tensor in initial.items()}
-            self.fills |= {f"{slot}.{name}": number for slot, number in each.initial.items()}
+            self.notes.fills |= {f"{slot}.{name}": number for slot, number in each.initial.items()}
             before, p = len(self.b.operators), self.inputs[self._index(name)]
             self._updated(name, *step.update(self.b, self._run, p, gradients[name], slots))
             self.b.labels[before:] = [f"optimizer {name}"] * (len(self.b.operators) - before)
@@ -354,7 +348,7 @@ class _Lowering:
                 return i
         self.scalar_names.append(name)
         self.scalar_columns.append(column)
-        self.scalars.append(exact)
+        self.notes.scalars.append(exact)
         return len(self.scalar_columns) - 1
 
     def _average(self, average: float | str, trained: Iterable[str]) -> None:
@@ -395,8 +389,11 @@ class _Lowering:
         data = tuple(as_words(name, tensor) for name, tensor in self.task.data.items())
         table = np.stack(self.scalar_columns, 1) if self.scalar_columns else np.zeros((self.steps, 0), np.float32)
         without = tuple(name for captured in self.captured for name in captured.without_gradient)
-        turns = tuple(turn.renumbered(renumbered) for turn in self.turns)
-        rows = renumbered_value(self.rows, renumbered)
-        drawn = tuple(map(renumbered.get, self.row_draws))
-        marks = Marks(turns, rows, drawn, self.b.exact, tuple(self.scalars), tuple(sorted(self.forms)), self.fills)
-        return Lowered(program, tuple(t for _, t in self.state), data, torch.from_numpy(table), without, marks)
+        return Lowered(
+            program,
+            tuple(t for _, t in self.state),
+            data,
+            torch.from_numpy(table),
+            without,
+            self.notes.marks(renumbered),
+        )

@@ -67,7 +67,15 @@ OTHERS: dict[str, Callable[..., T]] = {
     "hardswish_backward": _hard_swish_gradient,
 }
 
-OTHERWISE: dict[Any, Callable[..., T]] = {}
+
+def _grouped(a: T, b: T, offs: T, *_: Any, **__: Any) -> T:
+    """Rows of a, in groups that end at offs, each times its group's b; torch's kernel knows no binary64."""
+    ends = [0, *offs.tolist()]
+    parts = [a[start:end] @ matrix for start, end, matrix in zip(ends[:-1], ends[1:], b, strict=True)]
+    return torch.cat([*parts, a.new_zeros(len(a) - ends[-1], b.shape[-1])])
+
+
+OTHERWISE: dict[Any, Callable[..., T]] = {aten._grouped_mm.default: _grouped}
 for _name, _other in OTHERS.items():
     _function = _near(getattr(aten, _name).default, _other)
     OTHERWISE[getattr(aten, _name).default] = _function

@@ -42,6 +42,8 @@ class Shadows(TorchDispatchMode):
         self.draws: Drawn | None = None
         self.counters: dict[int, T] = {}
         self._shadows: dict[int, tuple[StorageWeakRef, torch.dtype, T]] = {}
+        #: Of integers that an operator keeps for its gradient, in another form in binary64 (bags of embeddings).
+        self._whole: dict[int, tuple[StorageWeakRef, T]] = {}
         self._count = 0
 
     # ---- tensors and their shadows ----
@@ -59,6 +61,9 @@ class Shadows(TorchDispatchMode):
     def _shadow(self, tensor: T) -> T:
         if type(tensor) not in (T, torch.nn.Parameter):
             raise CannotCheck(f"a tensor of type {type(tensor).__name__}")
+        whole = self._whole.get(tensor.untyped_storage()._cdata)
+        if whole is not None and not whole[0].expired():
+            return whole[1]
         flat = self._flat(tensor)
         return torch.as_strided(flat, tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -153,6 +158,9 @@ class Shadows(TorchDispatchMode):
                 self._add(func, output, shadow)
 
     def _add(self, func: Any, output: T, shadow: T) -> None:
+        if output.shape != shadow.shape and not output.is_floating_point():
+            self._whole[output.untyped_storage()._cdata] = StorageWeakRef(output.untyped_storage()), shadow
+            return
         if output.shape != shadow.shape:
             raise CannotCheck(f"{func} whose result has another shape in binary64")
         size = output.untyped_storage().nbytes() // output.element_size()

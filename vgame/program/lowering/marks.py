@@ -72,3 +72,26 @@ class Marks:
     scalars: tuple[Callable[[int], float], ...] = ()
     forms: tuple[int, ...] = ()
     fills: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Notes:
+    """What becomes Marks when the operators of a program have their final numbers."""
+
+    constants: Mapping[int, torch.Tensor]
+    turns: list[Turn] = field(default_factory=list)
+    draws: list[tuple[Draw, ...]] = field(default_factory=list)  # of the turn that is lowered
+    rows: Value | None = None
+    row_draws: tuple[int, ...] = ()
+    scalars: list[Callable[[int], float]] = field(default_factory=list)
+    forms: set[int] = field(default_factory=lambda: {1})
+    fills: dict[str, float] = field(default_factory=dict)
+
+    def turn(self, before: Values, loss: Value, gradients: Values, clipped: Values, after: Values) -> None:
+        self.turns.append(Turn(before, loss, gradients, clipped, after, tuple(self.draws)))
+        self.draws = []
+
+    def marks(self, places: Mapping[int, int]) -> Marks:
+        turns = tuple(turn.renumbered(places) for turn in self.turns)
+        rows, drawn = renumbered_value(self.rows, places), tuple(map(places.get, self.row_draws))
+        return Marks(turns, rows, drawn, self.constants, tuple(self.scalars), tuple(sorted(self.forms)), self.fills)
