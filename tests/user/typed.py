@@ -1,0 +1,123 @@
+"""A page as its reader uses it: its files are written, its shell blocks are typed into a terminal as they stand.
+
+Only what a reader has to replace is replaced: names in capitals, and a port that may be in use.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def section(page: str, heading: str) -> str:
+    """From a heading, without its marks, to the next of its rank or above; within a block # begins a comment."""
+    found: list[str] = []
+    rank, fenced = 0, False
+    for line in (ROOT / page).read_text().splitlines():
+        fenced ^= line.startswith("```")
+        marks = 0 if fenced else len(line) - len(line.lstrip("#"))
+        if rank and 0 < marks <= rank:
+            break
+        if rank:
+            found.append(line + "\n")
+        elif marks and line.lstrip("# ") == heading:
+            rank = marks
+    assert found, f"{page} has no heading {heading!r}"
+    return "".join(found)
+
+
+def files(text: str) -> Iterator[tuple[str, str]]:
+    """Name and content of every block that "`NAME`, ...:" announces."""
+    yield from re.findall(r"^`([\w.]+)`,[^`]*:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str) -> list[str]:
+    """Every block that a shell is given."""
+    return re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def inline(text: str, start: str) -> str:
+    """The command in a sentence that starts so, on one line."""
+    found = re.search(rf"`({re.escape(start)}[^`]*)`", text)
+    assert found, f"no command starts with {start!r}"
+    return " ".join(found[1].split())
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """The text with a reader's own values; each is asked for."""
+    for name, value in values.items():
+        assert re.search(rf"\b{name}\b", text), f"{name} is not in {text!r}"
+        text = re.sub(rf"\b{name}\b", value, text)
+    return text
+
+
+class Terminal:
+    """An interactive bash; `seen` is all that it has shown, without an echo of what was typed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seen, (self._line, theirs) = "", os.openpty()
+        modes = termios.tcgetattr(theirs)
+        modes[1] &= ~termios.ONLCR
+        modes[3] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, modes)
+        termios.tcsetwinsize(theirs, (50, 200))
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1", "PS1": ""}
+        self._shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "--noediting", "-i"], cwd=folder, env=environment, start_new_session=True,
+            stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(theirs)
+
+    def type(self, text: str) -> None:
+        """What somebody types, and Enter."""
+        os.write(self._line, text.strip("\n").encode() + b"\n")
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        os.write(self._line, b"\x03")
+
+    def run(self, text: str, seconds: float = 60) -> str:
+        """What a command shows until it ends."""
+        mark = f"ended {time.monotonic_ns()}"
+        before = len(self.seen)
+        self.type(f"{text}\necho {mark.replace(' ', '  ')}")
+        self.wait(mark, seconds)
+        return self.seen[before:].rpartition(mark)[0]
+
+    def wait(self, pattern: str, seconds: float) -> re.Match[str]:
+        """The pattern in what is shown, within so many seconds."""
+        end = time.monotonic() + seconds
+        while (found := re.search(pattern, self.seen)) is None:
+            left = end - time.monotonic()
+            assert left > 0, f"no {pattern!r} within {seconds} s:\n{self.seen[-4000:]}"
+            if select.select([self._line], [], [], left)[0]:
+                self.seen += os.read(self._line, 2**16).decode(errors="replace")
+        return found
+
+    def close(self) -> None:
+        """As a window is closed: bash ends, and its jobs."""
+        self._shell.send_signal(signal.SIGHUP)
+        self._shell.wait(20)
+        os.close(self._line)
+
+
+@contextmanager
+def terminal(folder: Path) -> Iterator[Terminal]:
+    made = Terminal(folder)
+    try:
+        yield made
+    finally:
+        made.close()
