@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from web3.exceptions import TransactionNotFound
-
-from vgame.chain.connection import Block, RefusedError
+from vgame.chain.connection import Block, RefusedError, TransactionNotFound
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Event, Job, Phase, delivery_window
 from vgame.errors import ChainError, EndpointError, VgameError
