@@ -73,7 +73,7 @@ class Terminal:
         modes[3] &= ~termios.ECHO
         termios.tcsetattr(theirs, termios.TCSANOW, modes)
         termios.tcsetwinsize(theirs, (50, 200))
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = f"{Path(sys.executable).absolute().parent}{os.pathsep}{os.environ['PATH']}"
         environment = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1", "PS1": ""}
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "--noediting", "-i"], cwd=folder, env=environment, start_new_session=True,
