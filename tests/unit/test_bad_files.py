@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from audited_runs import renew_checks
 from job_files import write
 from runs_at_hand import QUIET, audit, sentence, told, weights
 
@@ -210,6 +211,27 @@ def test_who_resumes_a_run_of_somebody_else_writes_through_no_link(name: str, be
     with contextlib.suppress(VgameError):
         train_offline(begun / "job", begun, "default", 1, QUIET)
     assert (mine.read_bytes() if mine.exists() else None) == before
+
+
+@pytest.mark.parametrize("name", ["states", "job"])
+def test_who_resumes_deletes_nothing_behind_a_link(name: str, begun: Path, tmp_path: Path) -> None:
+    mine = (begun / name).rename(tmp_path / "mine")
+    (begun / name).symlink_to(mine)
+    for file in ("0000000002.safetensors", ".dead.half"):
+        (mine / file).touch()
+    before = sorted(mine.iterdir())
+    with pytest.raises(VgameError, match=f"{name} cannot be used for a run: it is a link; move the folder that"):
+        train_offline(begun / "job", begun, "default", 2, QUIET)
+    assert sorted(mine.iterdir()) == before
+
+
+@pytest.mark.parametrize("chosen", [{}, {"segment": "4..4"}, {"sample": 1.0}, {"segment": "1..1"}])
+def test_one_root_too_many(chosen: dict, run: Path) -> None:
+    with open(run / "roots.bin", "ab") as roots:
+        roots.write(roots.name.encode().ljust(32)[:32])
+    renew_checks(run)
+    with pytest.raises(StoreError, match="holds 4 checkpoints, its order has 3"):
+        audit(run, **chosen)
 
 
 def test_a_key_that_stands_twice(run: Path) -> None:

@@ -88,8 +88,9 @@ def test_no_part_of_a_run_that_diverged_at_once(run: Path) -> None:
 
 def test_a_divergence_that_is_none_is_found_at_its_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     diverged(run, 3)
-    assert audit(run, "1..1")
-    assert "that it diverged was not checked" in sentence(capsys, run, segment="1..1")
+    for chosen in ({"segment": "1..1"}, {"sample": 1.0}):
+        told = sentence(capsys, run, **chosen)
+        assert told.startswith("NO MATCH at checkpoint 2: theirs diverged at step 3, operator 0, element 0, mine no")
     assert not audit(run)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-1]["differs"] == 2 and {line["total"] for line in lines if line["event"] == "progress"} == {3}

@@ -14,10 +14,11 @@ import pytest
 from vgame.agents.config import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
 from vgame.chain.connection import Chain
 from vgame.chain.embedded import serve
-from vgame.chain.http import MOST_VALUES, _Provider, hide_secrets, without_secrets
+from vgame.chain.http import MOST_VALUES, _Provider
 from vgame.delivery.fetch import Source
 from vgame.demo import processes
 from vgame.errors import ChainError, DeliveryError
+from vgame.system.endpoints import hide_secrets, without_secrets
 from vgame.system.progress import Reporter, fail, plain
 
 NAME = "https://user:word@node.example:8545/v3/0123456789abcdef?key=sesame"

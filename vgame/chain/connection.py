@@ -28,8 +28,9 @@ from web3.exceptions import (
     Web3RPCError,
 )
 
-from vgame.chain.http import LOOPBACK, hide_secrets, provider, without_secrets
+from vgame.chain.http import LOOPBACK, provider
 from vgame.errors import ChainError, EndpointError, VgameError
+from vgame.system.endpoints import hide_secrets, without_secrets
 
 #: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over
 #: the C stack.

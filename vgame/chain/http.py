@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from contextvars import ContextVar
 from http.client import HTTPResponse
 from math import inf
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -33,9 +32,6 @@ MOST_REPLY = 2**25  # bytes of a reply, header and all
 
 
 MOST_VALUES = 2**20  # in a reply: as Python objects some 200 MB; 32 MiB of nothing but values would be gigabytes
-
-
-SHORTEST_KEY = 6  # letters of a part of a path or query that may be a key
 
 
 CONNECT_TIMEOUT = 10  # seconds of these until one of the endpoint's addresses answers
@@ -172,35 +168,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
         raise ValueError("a reply has the same key twice")
     return found
-
-
-def without_secrets(url: str) -> str:
-    """Scheme, host and port, which is all that messages say of an endpoint: passwords stand before its host, keys in
-    its path or query."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, f":{parts.port}" if parts.port else ""
-    except ValueError:
-        host = None
-    if not host:  # it cannot be told from the rest
-        return "the endpoint" if set("@?#/") & set(url.removeprefix("http://").removeprefix("https://")) else url
-    hidden = "/..." if parts.path.strip("/") or parts.query or parts.fragment else ""
-    return f"{parts.scheme}://{host}{port}{hidden}"
-
-
-def hide_secrets(text: str, url: str) -> str:
-    """The text of an error, which may quote a URL or parts of it, without its secrets."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "it cannot be read"
-    secrets = {url, parts.path, parts.query, parts.fragment, parts.username, parts.password}
-    parted = re.split("[/?&=;#@:]", f"{parts.path}?{parts.query}#{parts.fragment}")
-    secrets |= {s for s in parted if len(s) >= SHORTEST_KEY}
-    secrets = {form(s) for s in secrets if s for form in (str, quote, unquote)}
-    for secret in sorted((s for s in secrets if len(s) > 1), key=len, reverse=True):
-        text = text.replace(secret, "...")
-    return text
 
 
 def careful_session() -> requests.Session:

@@ -127,7 +127,7 @@ def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> s
     count = f"{len(finding.checked)} of {store.bundle.checkpoints} checkpoints"
     if chosen:
         only = " only" if len(chosen) < len(store.roots) else ""
-        rest = "; that it diverged was not checked" if store.divergence else ""
+        rest = f"; diverged at step {store.divergence.step}" if store.divergence else ""
         rest += sampled(len(store.roots), len(chosen)) if drawn else ""
         return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
     if store.divergence:

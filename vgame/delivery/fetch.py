@@ -15,13 +15,14 @@ from typing import IO, TypeVar
 import numpy as np
 import requests
 
-from vgame.chain.http import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session, hide_secrets, without_secrets
+from vgame.chain.http import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session
 from vgame.commit.words import LEAF_BYTES
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, Pair
 from vgame.delivery.opening import node_of_chunk, root_node
 from vgame.delivery.sealed import CipherTree, Offer, Piece, SealedFolder, Shape, chunk_levels
 from vgame.errors import DeliveryError
+from vgame.system.endpoints import hide_secrets, without_secrets
 
 TRIES = 5  # of one piece, in a row
 AWAY = 8  # chunks in a row that do not come: the server is away

@@ -205,31 +205,8 @@ def _scalars_label(shape: Sequence[int]) -> TensorLabel:
 
 def load_bundle(folder: Path) -> Bundle:
     """Read a bundle back, recompute every root and compare it with what spec.json states."""
-    spec = _read_spec(folder / "spec.json")
-    if spec.get("version") != VERSION:
-        raise BundleError(
-            f"{folder} is a bundle of version {str(spec.get('version', 1))[:20]}, this vgame reads version {VERSION}, "
-            "whose orders have a fee, a guardian and windows of delivery: prepare the job again, or read it with the "
-            "vgame that wrote it"
-        )
+    spec, numbers, terms, log = read_spec(folder / "spec.json")
     program = load_program(folder / "program.vgp")
-    try:
-        terms = Terms.model_validate(spec["terms"])
-        numbers = (spec["seed"], spec["steps"], spec["interval"], spec["depth"], spec["mode"])
-        log = LogSpec.model_validate(spec["log"]) if spec["mode"] == "logged" else None
-    except KeyError as error:
-        raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {error} is missing") from None
-    except ValidationError as error:
-        raise BundleError(f"{folder / 'spec.json'} is not a job spec of this version: {problems(error)}") from None
-    least, most = (0, 1, 1, 1), (2**64 - 1, MOST_STEPS, 2**32 - 1, 8)
-    if numbers[4] not in MODES or not all(
-        type(n) is int and low <= n <= high for n, low, high in zip(numbers[:4], least, most, strict=True)
-    ):
-        told = f"{numbers}"[:200]
-        raise BundleError(
-            f"{folder / 'spec.json'} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; "
-            f"numbers from {least} to {most} and one of {MODES} are expected"
-        )
     state = read_tensors(folder / "initial.safetensors", program.labels.state)
     data = load_data(folder, program.labels.data)
     table = _scalars_label((numbers[1], program.scalars))
@@ -276,7 +253,37 @@ def _recipes(path: Path, found: Any, names: Sequence[str]) -> dict[str, Any]:
     raise BundleError(f"{path}: recipes = {str(found)[:200]}; recipes of the data {', '.join(names)} are expected")
 
 
-def _read_spec(path: Path) -> dict[str, Any]:
+def read_spec(path: Path) -> tuple[dict[str, Any], tuple[int, int, int, int, str], Terms, LogSpec | None]:
+    """What spec.json says; seed, steps, interval, depth and mode of it; the terms; how the job logs. BundleError unless
+    it is one of this version."""
+    spec = _read_fields(path)
+    if spec.get("version") != VERSION:
+        raise BundleError(
+            f"{path.parent} is a bundle of version {str(spec.get('version', 1))[:20]}, this vgame reads version "
+            f"{VERSION}, whose orders have a fee, a guardian and windows of delivery: prepare the job again, or read "
+            "it with the vgame that wrote it"
+        )
+    try:
+        terms = Terms.model_validate(spec["terms"])
+        numbers = (spec["seed"], spec["steps"], spec["interval"], spec["depth"], spec["mode"])
+        log = LogSpec.model_validate(spec["log"]) if spec["mode"] == "logged" else None
+    except KeyError as error:
+        raise BundleError(f"{path} is not a job spec of this version: {error} is missing") from None
+    except ValidationError as error:
+        raise BundleError(f"{path} is not a job spec of this version: {problems(error)}") from None
+    least, most = (0, 1, 1, 1), (2**64 - 1, MOST_STEPS, 2**32 - 1, 8)
+    if numbers[4] not in MODES or not all(
+        type(n) is int and low <= n <= high for n, low, high in zip(numbers[:4], least, most, strict=True)
+    ):
+        told = f"{numbers}"[:200]
+        raise BundleError(
+            f"{path} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; numbers from "
+            f"{least} to {most} and one of {MODES} are expected"
+        )
+    return spec, numbers, terms, log
+
+
+def _read_fields(path: Path) -> dict[str, Any]:
     try:
         spec = parse_json(read_file(path, MOST_SPEC))
     except OSError as error:

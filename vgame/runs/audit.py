@@ -28,6 +28,7 @@ from vgame.runs.parallel_audit import Workers, audit_in_parallel
 from vgame.runs.published import open_published
 from vgame.runs.store import Divergence, Store
 from vgame.runs.training import State, intervals, state_at
+from vgame.system.endpoints import without_login
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 ALONE = Workers()
@@ -86,7 +87,7 @@ def audit_run(
 
 def audited(run: Path | Sequence[str], order: Path | None) -> Store:
     """The store of a run that has something to audit."""
-    name = run if isinstance(run, Path) else ", ".join(run)
+    name = run if isinstance(run, Path) else ", ".join(map(without_login, run))
     store = open_run(run) if isinstance(run, Path) else open_published(run)
     if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
         raise StoreError(f"{name} is not a run of the order in {order}: other {', '.join(parts)}")
@@ -144,14 +145,8 @@ def audit_by_workers(
         return kept
     if found is not None:
         return Finding(**{name: found[name] for name in Finding.__dataclass_fields__})
-    if not chosen and store.divergence:
-        state = executor.to_device(state_at(store, executor, len(store.roots)))
-        end = replace(store.bundle, steps=store.divergence.step)
-        mine = next(intervals(end, executor, state, len(store.roots) * store.bundle.interval + 1), None)
-        if mine != store.divergence:
-            at = len(store.roots) + 1
-            mine_is = outcome([], at, mine if isinstance(mine, Divergence) else None)
-            return Finding(checked, at, outcome([], at, store.divergence), mine_is)
+    if found := audit_divergence(store, executor, checked):
+        return found
     root = run_root(store, store.roots, len(store.roots)) if not chosen else store.roots[chosen[-1] - 1].hex()
     return Finding(checked, None, root, root)
 
@@ -222,7 +217,21 @@ def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listen
             return Finding(checkpoints[:number], c, theirs.hex(), mine.hex())
         if other := audit_losses(store, checkpoints[:number], losses, first):
             return other
-    return Finding(checkpoints, None, theirs.hex(), mine.hex())
+    return audit_divergence(store, executor, checkpoints) or Finding(checkpoints, None, theirs.hex(), mine.hex())
+
+
+def audit_divergence(store: Store, executor: Executor, checked: Sequence[int]) -> Finding | None:
+    """Does a run that says that it diverged do so? It is executed from its last checkpoint on, whatever was chosen."""
+    if store.divergence is None:
+        return None
+    at = len(store.roots) + 1
+    state = executor.to_device(state_at(store, executor, at - 1))
+    end = replace(store.bundle, steps=store.divergence.step)
+    mine = next(intervals(end, executor, state, (at - 1) * store.bundle.interval + 1), None)
+    if mine == store.divergence:
+        return None
+    mine_is = outcome([], at, mine if isinstance(mine, Divergence) else None)
+    return Finding([*checked, at], at, outcome([], at, store.divergence), mine_is)
 
 
 def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:

@@ -29,17 +29,18 @@ import torch
 
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.errors import BundleError, StoreError, VgameError
-from vgame.job.bundle import Bundle, load_bundle
+from vgame.errors import BundleError, ProgramError, StoreError, VgameError
+from vgame.job.bundle import Bundle, load_bundle, read_spec
 from vgame.job.data import MOST_BYTES as MOST_FILES
 from vgame.job.data import files_of
-from vgame.job.file import MOST_SPEC, MOST_STEPS
+from vgame.job.file import MOST_SPEC
 from vgame.job.state_keys import FILE as KEYS
 from vgame.job.state_keys import MOST_BYTES as MOST_KEYS
 from vgame.program.file import MOST_BYTES as MOST_PROGRAM
 from vgame.program.file import load_program
 from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import most_bytes, read_tensors
+from vgame.program.validate import validate
 from vgame.runs.folder import store_of
 from vgame.runs.published_log import most_of_log
 from vgame.runs.source import Absent, Source, Unfit
@@ -52,6 +53,7 @@ LATE = 30.0  # seconds that a source's answers may take longer, in all
 CACHE = "VGAME_CACHE"
 CACHE_BYTES = "VGAME_CACHE_BYTES"
 MOST_CACHE = 16 * 2**30
+MOST_SCALARS = 2**30  # bytes: 16 in each of 2^24 steps
 
 T = TypeVar("T")
 
@@ -104,7 +106,7 @@ class Published:
         for source in [*self.sources] * TRIES:
             try:
                 return attempt(source)
-            except (Unfit, BundleError, StoreError) as error:
+            except (Unfit, BundleError, ProgramError, StoreError) as error:
                 errors[source.url] = str(error)
         raise StoreError("; ".join(errors.values()))
 
@@ -116,7 +118,7 @@ class Published:
         kept = (job / "spec.json").read_bytes() if (job / "spec.json").exists() else b""
         self.insist(lambda source: source.fetch("job/spec.json", MOST_SPEC, job / "spec.json"))
         if kept == (job / "spec.json").read_bytes():
-            with suppress(BundleError):
+            with suppress(BundleError, ProgramError):
                 return load_bundle(job)
         return self.insist(self._job)
 
@@ -129,18 +131,25 @@ class Published:
         def fetch(name: str, most: int) -> None:
             source.fetch(f"job/{name}", most, job / name)
 
+        fetch("spec.json", MOST_SPEC)
+        _, steps, _, _, mode = read_spec(job / "spec.json")[1]
         fetch("program.vgp", MOST_PROGRAM)
         program = load_program(job / "program.vgp")
+        data = [(prod(label.shape), label.integer) for label in program.labels.data]
+        validate(program, data, steps, mode)
+        if (scalars := most_bytes([TensorLabel("scalars", (steps, program.scalars))])) > MOST_SCALARS:
+            raise Unfit(
+                f"{source.shown} has a table of {scalars:,} bytes of scalars, at most {MOST_SCALARS:,} are read"
+            )
         fetch("initial.safetensors", most_bytes(program.labels.state))
         fetch("data.safetensors", most_bytes(program.labels.data))
-        fetch("scalars.safetensors", most_bytes([TensorLabel("scalars", (MOST_STEPS, program.scalars))]))
+        fetch("scalars.safetensors", scalars)
         fetch(KEYS, MOST_KEYS)
         with suppress(Absent):
             fetch("data.json", MOST_FILES)
         for place, (name, offset) in files_of(job, len(program.labels.data)).items():
             words = 4 * prod(program.labels.data[place].shape)
             source.fetch(f"job/{name}", offset + words, job / name, only=True)
-        fetch("spec.json", MOST_SPEC)
         return load_bundle(job)
 
     # ---- what is committed ----
@@ -169,7 +178,7 @@ class Published:
         store = store_of(self.folder, bundle, writable=False)
         store.check_roots()
         if not store.roots and store.divergence is None:
-            raise Unfit(f"{source.url} has no checkpoint yet; nothing can be audited")
+            raise Unfit(f"{source.shown} has no checkpoint yet; nothing can be audited")
         return store
 
     # ---- states ----
@@ -211,7 +220,7 @@ class Published:
                     return found
                 other[:] = [found]
                 raise Unfit(
-                    f"{source.url if source else path}/states/{name} has the state root {held.hex()[:16]}, committed "
+                    f"{source.shown if source else path}/states/{name} has the state root {held.hex()[:16]}, committed "
                     f"is {root.hex()[:16]}"
                 )
             except BaseException:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vgame.errors import StoreError, VgameError, how_to_install
+from vgame.system.endpoints import hide_secrets, without_login
 from vgame.system.files import HALF, open_file
 
 CONNECT = 10.0  # seconds
@@ -47,6 +48,7 @@ class Source:
         import fsspec
 
         self.url = url.rstrip("/")
+        self.shown = without_login(self.url)  # in messages
         try:
             kind = fsspec.utils.get_protocol(url)
             self.system, self.root = fsspec.core.url_to_fs(
@@ -54,7 +56,8 @@ class Source:
             )
         except (ImportError, ValueError) as error:
             raise VgameError(
-                f"{url} cannot be read: {error}; http and https need the extra remote: {how_to_install('remote')}"
+                f"{self.shown} cannot be read: {self._told(error)}; http and https need the extra remote: "
+                f"{how_to_install('remote')}"
             ) from None
 
     def has(self, name: str) -> bool:
@@ -73,12 +76,16 @@ class Source:
             if isinstance(error, FileNotFoundError):  # which fsspec also says where a server fails
                 error = error.__cause__ or error
             if isinstance(error, FileNotFoundError) or getattr(error, "status", 0) in (404, 410):
-                raise Absent(f"{self.url}/{name} is not there") from None
-            raise Unfit(f"{self.url}/{name} cannot be read: {_told(error)}") from None
+                raise Absent(f"{self.shown}/{name} is not there") from None
+            raise Unfit(f"{self.shown}/{name} cannot be read: {self._told(error)}") from None
+
+    def _told(self, error: Exception) -> str:
+        none = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+        return hide_secrets(" ".join(str(error).split()), self.url)[:300] or none
 
     def _refuse_late(self, name: str) -> None:
         if time.monotonic() > self.until:
-            raise Unfit(f"{self.url}/{name}: no time is left for it")
+            raise Unfit(f"{self.shown}/{name}: no time is left for it")
 
     def fetch(self, name: str, most: int, path: Path, only: bool = False) -> None:
         """The whole file, at `path`; Unfit if it does not come, has more than `most` bytes or is not as long as the
@@ -87,7 +94,7 @@ class Source:
         if only:
             size = None if size is None else min(size, most)
         elif size is not None and size > most:
-            raise Unfit(f"{self.url}/{name} has {size:,} bytes, at most {most:,} are expected")
+            raise Unfit(f"{self.shown}/{name} has {size:,} bytes, at most {most:,} are expected")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, half = tempfile.mkstemp(HALF, f".{path.name}.", path.parent)
@@ -99,7 +106,7 @@ class Source:
                     fcntl.flock(file, fcntl.LOCK_EX)
                 got = self._copy(name, file, most, only)
                 if size is not None and got != size:
-                    raise Unfit(f"{self.url}/{name} broke off after {got:,} of {size:,} bytes")
+                    raise Unfit(f"{self.shown}/{name} broke off after {got:,} of {size:,} bytes")
                 file.flush()
                 os.replace(half, path)
         except FileNotFoundError:
@@ -117,9 +124,9 @@ class Source:
             got += len(block)
             self._refuse_late(name)
             if got > most:
-                raise Unfit(f"{self.url}/{name} has more than {most:,} bytes, which are expected at most")
+                raise Unfit(f"{self.shown}/{name} has more than {most:,} bytes, which are expected at most")
             if time.monotonic() - begin > SILENT + got / SLOWEST:
-                raise Unfit(f"{self.url}/{name} is too slow: {got:,} bytes in {time.monotonic() - begin:.0f} s")
+                raise Unfit(f"{self.shown}/{name} is too slow: {got:,} bytes in {time.monotonic() - begin:.0f} s")
             try:
                 file.write(block)
             except OSError as error:
@@ -141,11 +148,11 @@ class Source:
                 while block := stream.read(BLOCK, **limit):
                     yield block
         except FileNotFoundError:
-            raise Absent(f"{self.url}/{name} is not there") from None
+            raise Absent(f"{self.shown}/{name} is not there") from None
         except VgameError:
             raise
         except Exception as error:
-            raise Unfit(f"{self.url}/{name} broke off: {_told(error)}") from None
+            raise Unfit(f"{self.shown}/{name} broke off: {self._told(error)}") from None
 
 
 def _careful() -> dict[str, Any]:
@@ -165,8 +172,3 @@ async def _answered(request: Any, ask: Any) -> Any:
     """The answer to a request, without its body: aiohttp's sock_read begins anew with each byte of a header."""
     async with asyncio.timeout(SILENT):
         return await ask(request)
-
-
-def _told(error: Exception) -> str:
-    none = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-    return " ".join(str(error).split())[:300] or none

@@ -36,7 +36,16 @@ from vgame.errors import BundleError, StoreError
 from vgame.job.bundle import Bundle
 from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import each_tensor, pack_tensors, read_tensors
-from vgame.system.files import no_link, parse_json, private, read_file, remove_halves, truncate, write_atomic
+from vgame.system.files import (
+    no_link,
+    parse_json,
+    private,
+    read_file,
+    refuse_links,
+    remove_halves,
+    truncate,
+    write_atomic,
+)
 
 VERSION = 1  # of a run folder: run.json
 ROOT_BYTES = 32
@@ -80,6 +89,7 @@ class Store:
         self.divergence: Divergence | None = None
         try:
             if writable:
+                refuse_links(folder / "job", folder / "states")
                 (folder / "states").mkdir(parents=True, exist_ok=True)
             self._open()
         except OSError as error:
@@ -113,6 +123,8 @@ class Store:
                 "with the bundle that it was begun with"
             )
         self.roots = self._read_roots("roots.bin")
+        if (count := len(self.roots)) > self.bundle.checkpoints:
+            raise StoreError(f"{self.folder} holds {count} checkpoints, its order has {self.bundle.checkpoints}")
 
     def _read_roots(self, name: str) -> list[bytes]:
         data = self._read(name)
@@ -135,10 +147,10 @@ class Store:
 
     def _read(self, name: str) -> bytes:
         path = self.folder / name
-        if not os.path.lexists(path):
-            return b""
         try:
             return read_file(path, self._most(name))
+        except FileNotFoundError:
+            return b""
         except OSError as error:
             raise StoreError(f"{path} cannot be used for a run: {error.strerror}") from None
 
@@ -371,8 +383,7 @@ class Store:
         """
         newest = len(self.roots)
         for checkpoint in sorted({*checkpoints, newest} - {0}):
-            step = min(checkpoint * self.bundle.interval, self.bundle.steps)
-            if checkpoint == newest or self._has(step):
+            if checkpoint == newest or self.keeps(checkpoint):
                 root = tensors_root(Kind.STATE, self.stored_state(checkpoint))
                 if root != self.roots[checkpoint - 1]:
                     return checkpoint, root
@@ -380,14 +391,9 @@ class Store:
 
     def nearest(self, checkpoint: int) -> int:
         """The newest kept checkpoint at or before the given one."""
-        interval, steps = self.bundle.interval, self.bundle.steps
-        kept = (c for c in range(checkpoint, 0, -1) if self._has(min(c * interval, steps)))
-        return next(kept, 0)
+        return next(filter(self.keeps, range(checkpoint, 0, -1)), 0)
 
     def keeps(self, checkpoint: int) -> bool:
         """Is the state of this checkpoint there?"""
-        return self._has(min(checkpoint * self.bundle.interval, self.bundle.steps))
-
-    def _has(self, step: int) -> bool:
-        path = self._path(step)
+        path = self._path(min(checkpoint * self.bundle.interval, self.bundle.steps))
         return self.elsewhere.has(path.name) if self.elsewhere else os.path.exists(path)

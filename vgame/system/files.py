@@ -110,6 +110,13 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
+def refuse_links(*folders: Path) -> None:
+    """OSError if one is a link: what is written and deleted in it would be elsewhere."""
+    for folder in folders:
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link; move the folder that holds it, and name that", str(folder))
+
+
 # ---- what others wrote ----
 
 

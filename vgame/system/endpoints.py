@@ -1,0 +1,42 @@
+"""URLs as messages show them: passwords stand before a host, keys in a path or query."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote, urlsplit
+
+SHORTEST_KEY = 6  # letters of a part of a path or query that may be a key
+
+
+def without_secrets(url: str) -> str:
+    """Scheme, host and port, which is all that messages say of an endpoint: passwords stand before its host, keys in
+    its path or query."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, f":{parts.port}" if parts.port else ""
+    except ValueError:
+        host = None
+    if not host:  # it cannot be told from the rest
+        return "the endpoint" if set("@?#/") & set(url.removeprefix("http://").removeprefix("https://")) else url
+    hidden = "/..." if parts.path.strip("/") or parts.query or parts.fragment else ""
+    return f"{parts.scheme}://{host}{port}{hidden}"
+
+
+def hide_secrets(text: str, url: str) -> str:
+    """The text of an error, which may quote a URL or parts of it, without its secrets."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "it cannot be read"
+    secrets = {url, parts.path, parts.query, parts.fragment, parts.username, parts.password}
+    parted = re.split("[/?&=;#@:]", f"{parts.path}?{parts.query}#{parts.fragment}")
+    secrets |= {s for s in parted if len(s) >= SHORTEST_KEY}
+    secrets = {form(s) for s in secrets if s for form in (str, quote, unquote)}
+    for secret in sorted((s for s in secrets if len(s) > 1), key=len, reverse=True):
+        text = text.replace(secret, "...")
+    return text
+
+
+def without_login(url: str) -> str:
+    """The URL of a folder without user, password, query and fragment."""
+    return re.sub(r"://.*@", "://", re.split(r"[?#]", url)[0])
