@@ -300,3 +300,39 @@ def test_a_part_of_a_step_that_a_class_writes_anew_takes_the_rule_away() -> None
 
     assert not has_rule(Doubled([nn.Parameter(torch.ones(1))], lr=0.1))
     compare(lambda p: Doubled(p, lr=0.05))
+
+
+SHORT = {
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=1),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), lr_scheduler.OneCycleLR(o, 0.1, total_steps=1)], [1]
+    ),
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda step: [1.0, 0.5][step]),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_scheduler_that_ends_before_the_job(name: str) -> None:
+    with pytest.raises(ProgramError, match=f"the scheduler {name} gives no rate for a step of the job: .*; give it "):
+        lowered(lambda p: optim.SGD(p, lr=0.1), schedulers=lambda o: [SHORT[name](o)])
+
+
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam, optim.Adafactor])
+@pytest.mark.parametrize("rate", [None, "0.1"])
+def test_a_rate_that_is_no_number(make: Callable, rate: object) -> None:
+    def without(p) -> optim.Optimizer:
+        optimizer = make(p, lr=0.1)
+        optimizer.param_groups[0]["lr"] = rate
+        return optimizer
+
+    with pytest.raises(ProgramError, match=f"{make.__name__} with lr = {rate!r}: a number is expected"):
+        lowered(without)
+
+
+def test_the_adafactor_of_transformers_is_refused_by_name() -> None:
+    adafactor = pytest.importorskip("transformers.optimization").Adafactor
+    with pytest.raises(ProgramError, match=r"compute with Python's numbers, or take torch\.optim\.Adafactor") as caught:
+        lowered(lambda p: adafactor(p, lr=1e-3, relative_step=False))
+    assert "aten" not in str(caught.value)
+    with pytest.raises(ProgramError, match="Adafactor with lr = None: a number is expected"):
+        lowered(adafactor)

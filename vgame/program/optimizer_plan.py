@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import JobFileError
 from vgame.program.frozen import Asleep
-from vgame.program.optimizers import check_groups, has_rule
+from vgame.program.optimizers import check_groups, check_rates, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
 from vgame.program.schedule import Rate, Schedule, double
@@ -42,6 +42,7 @@ def plan_of(
     listener: NullProgress = NULL_PROGRESS,
 ) -> ByRule | Mapping[Key, Played]:
     """Rates for a rule where one does what an optimizer of the task and its schedulers do; else the played steps."""
+    check_rates(optimizer)
     by_rule = has_rule(optimizer)
     if by_rule:
         check_groups(optimizer)

@@ -163,6 +163,16 @@ def _check(name: str, groups: Sequence[Mapping[str, Any]], group: Mapping[str, A
         )
 
 
+def check_rates(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ProgramError unless each group's learning rate is a number."""
+    for group in optimizer.param_groups:
+        if "lr" in group and not isinstance(rate := group["lr"], int | float | torch.Tensor):
+            raise ProgramError(
+                f"{type(optimizer).__name__} with lr = {rate!r}: a number is expected; the rates of a formula are a "
+                "scheduler's or the job's [schedule]"
+            )
+
+
 def check_groups(optimizer: torch.optim.Optimizer) -> None:
     """Raise ProgramError for a number that torch would not take either."""
     for group in optimizer.param_groups:

@@ -211,7 +211,13 @@ def _follow(schedulers: Sequence[LRScheduler]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the copy's step is not the one that the scheduler has wrapped
         for scheduler in schedulers:
-            scheduler.step()
+            try:
+                scheduler.step()
+            except Exception as error:
+                raise ProgramError(
+                    f"the scheduler {type(scheduler).__name__} gives no rate for a step of the job: {error}; give it "
+                    "as many steps as the job has"
+                ) from None
 
 
 @contextmanager

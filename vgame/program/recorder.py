@@ -176,9 +176,10 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         owners = {owner for owner, _ in map(self._label, inputs)} - {None}
         if not owners:
+            usual = f", or take torch.optim.{self.name}" if hasattr(torch.optim, self.name) else ""
             raise ProgramError(
-                f"the optimizer {self.name} computes with tensors that belong to no parameter ({func}); keep them in "
-                "state[parameter], or compute with Python's numbers"
+                f"the optimizer {self.name} computes with tensors that belong to no parameter; keep them in "
+                f"state[parameter], compute with Python's numbers{usual}"
             )
         if len(owners) > 1:
             raise self._several(func)
