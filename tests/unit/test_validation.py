@@ -180,3 +180,55 @@ def test_a_number_of_seconds_is_expected(monkeypatch: pytest.MonkeyPatch) -> Non
         vgame.prepare(job)
     monkeypatch.setenv("VGAME_VALIDATE", "30")
     assert vgame.prepare(job).validation["validated"]
+
+
+# ---- data, and what is held beside the model ----
+
+
+class Flipped(torch.utils.data.Dataset):
+    """A sample, or once in ten readings its mirror image."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(40, 6)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        turned = i and torch.rand(()) < 0.1
+        return {"x": self.x[i].flip(0) if turned else self.x[i], "y": self.x[i, :4]}
+
+
+def test_a_data_set_that_draws_is_found() -> None:
+    model = nn.Linear(6, 4)
+    one = Task(model, squares, torch.optim.SGD(model.parameters(), lr=0.1), Flipped(), 4)
+    with pytest.raises(ValidationError, match=r"Flipped gives another sample \d+ when it is read again"):
+        report(one)
+
+
+def test_a_collation_that_computes_over_its_batch_is_found() -> None:
+    def centred(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        x = torch.stack(samples)
+        return {"x": x - x.mean(0), "y": x[:, :4]}
+
+    model = nn.Linear(6, 4)
+    loader = torch.utils.data.DataLoader(torch.randn(12, 6), 4, collate_fn=centred)
+    one = Task(model, squares, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    with pytest.raises(ValidationError, match="collate_fn makes other rows of x"):
+        report(one)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return F.mse_loss(a, b) if self.calls < 50 else F.l1_loss(a, b)
+
+
+def test_a_criterion_that_counts_is_found() -> None:
+    criterion = Counting()
+    with pytest.raises(ValidationError, match=r"criterion in .*\.calls is another one after the steps"):
+        report(task(nn.Linear(6, 4), lambda m, batch: criterion(m(batch["x"]), batch["y"])))

@@ -29,6 +29,19 @@ Collate = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where collated tensors come from: a data set, and what puts its samples together."""
+
+    samples: Any
+    make: Collate
+
+
+def collated(samples: list[Any], make: Collate) -> dict[str, torch.Tensor]:
+    """Some samples, by the names that the collation of all of them has."""
+    return _collated(make(samples), len(samples)).tensors
+
+
+@dataclass(frozen=True)
 class Collated:
     """`tensors` of all samples by name; `shape` is how a batch of them looks, None where it is the mapping itself."""
 
@@ -37,6 +50,7 @@ class Collated:
     batch: int | None = None
     order: str | None = None
     weights: torch.Tensor | None = None
+    source: Source | None = None
 
     def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """The loss of a batch as the collation made it: a tuple, a list, a dictionary in a dictionary."""
@@ -67,7 +81,8 @@ def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> 
     samples = [source[i] for i in range(len(source))]
     make = collate_fn or default_collate
     _refuse_chance(source, samples, make)
-    return replace(_collated(make(samples), len(samples)), batch=batch, order=order, weights=weights)
+    found = _collated(make(samples), len(samples))
+    return replace(found, batch=batch, order=order, weights=weights, source=Source(source, make))
 
 
 def _collated(whole: Any, count: int) -> Collated:

@@ -145,6 +145,7 @@ class Task:
                 )
             object.__setattr__(self, name, own)
         object.__setattr__(self, "data", found.tensors)
+        object.__setattr__(self, "source", found.source)  # for vgame/validation, which reads samples again
         restored = [found.restored(loss) for loss in self.losses]
         object.__setattr__(self, "loss", restored if isinstance(self.loss, Sequence) else restored[0])
 

@@ -14,7 +14,7 @@ import torch
 
 T = torch.Tensor
 Tensors = Mapping[str, T | None]
-STRICT, SHRINKS, NOISE, FLIPS = 2.0**-44, 2.0**-16, 64.0, 0.01
+STRICT, SHRINKS, NOISE, LOUDEST, FLIPS = 2.0**-44, 2.0**-16, 64.0, 2.0**-34, 0.01
 UPDATE, WEIGHT = 2.0**-40, 2.0**-50
 
 
@@ -108,7 +108,7 @@ def _rung(name: str, mine: T, other: T, rungs: Rungs, tally: Tally) -> int | Non
         return 2
     moved = distance(mine, rungs.moved[name])
     noise = float(torch.quantile(moved.flatten()[:1_000_000], 0.9)) if moved.numel() else 0.0
-    beyond = apart > max(NOISE * noise, STRICT * largest(mine))
+    beyond = apart > max(min(NOISE * noise, LOUDEST * largest(mine)), STRICT * largest(mine))
     flips = beyond & (NOISE * moved >= apart)
     if int(beyond.sum()) > int(flips.sum()) or int(flips.sum()) > FLIPS * mine.numel():
         return None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vgame.arithmetic.functions import Function
+from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Value
@@ -106,10 +106,17 @@ class Evaluation:
                 self.outputs.pop(ref.index, None)
 
     def _moved(self, operator: Operator, result: T) -> T:
-        computes = isinstance(operator, Map | Contract) and result.is_floating_point()
-        if self.chance is None or not computes or getattr(operator, "function", None) is Function.SELECT:
+        """With a random part of 2^-52, where an operator rounds: what selects, and x 1 or x + 0, keeps equal numbers
+        equal."""
+        rounds = isinstance(operator, Contract) or getattr(operator, "function", None) in ROUNDING
+        if self.chance is None or not rounds:
             return result
-        return result * (1 + STEP * (2 * torch.rand(result.shape, generator=self.chance, dtype=self.dtype) - 1))
+        part = STEP * (2 * torch.rand(result.shape, generator=self.chance, dtype=torch.float64) - 1)
+        if isinstance(operator, Map) and len(operator.accesses) == 2:
+            for access in operator.accesses:
+                operand = self._operand(access, operator.sizes, False).expand(operator.sizes).reshape(-1)
+                part = torch.where(result == operand, 0.0, part)
+        return result * (1 + part)
 
     # ---- operands ----
 
@@ -248,6 +255,7 @@ def _truth(function: Callable[..., T]) -> Callable[..., T]:
 
 
 _F = Function
+ROUNDING = {_F.ADD, _F.SUB, _F.MUL, _F.DIV, _F.SQRT, *ELEMENTARY}
 FUNCTIONS: Mapping[Function, Callable[..., Any]] = {
     _F.NEG: torch.neg, _F.ABS: torch.abs, _F.SQRT: torch.sqrt, _F.EXP: torch.exp, _F.EXPM1: torch.expm1,
     _F.LOG: torch.log, _F.LOG1P: torch.log1p, _F.TANH: torch.tanh, _F.ERF: torch.erf, _F.SIGMOID: torch.sigmoid,

@@ -39,6 +39,7 @@ def record(report: Report | None, program_root: bytes) -> dict[str, Any]:
         "compared": report.tally.compared,
         "steps": report.steps,
         "batches": report.batches,
+        "samples": report.samples,
         "rung": report.tally.rung,
         "flips": report.tally.flips,
         "unchecked": report.unchecked,

@@ -27,7 +27,9 @@ from vgame.validation import user
 from vgame.validation.compare import Differs, Rungs, Tally, Tensors, compare, compare_updates
 from vgame.validation.draws import Drawn
 from vgame.validation.evaluate import Evaluation, OutOfTime
+from vgame.validation.held import Held
 from vgame.validation.order import check_weights, rows_of_step, samples_of
+from vgame.validation.samples import check_samples
 from vgame.validation.shadow import CannotCheck
 
 T = torch.Tensor
@@ -42,6 +44,7 @@ class Report:
 
     steps: list[int] = field(default_factory=list)
     batches: int = 0
+    samples: int = 0  # that were read again from the data set
     tally: Tally = field(default_factory=Tally)
     unchecked: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -83,6 +86,8 @@ class _Validation:
         self.task, self.program, self.marks = order.task, order.lowered.program, order.lowered.marks
         self.places = {label.name: i for i, label in enumerate(self.program.labels.state)}
         self.shapes = {label.name: label.shape for label in self.program.labels.state}
+        self.own = {name for turn in self.marks.turns for name in turn.before}  # parameters and buffers
+        self.rows: list[int] = []  # samples that were read
         self.chance = torch.Generator().manual_seed(1)
         self.narrow = any(getattr(operator, "bfloat16", False) for operator in self.program.operators)
         names = [name for turn in self.marks.turns for name in turn.gradients]
@@ -91,6 +96,24 @@ class _Validation:
     def run(self) -> None:
         first = self.order.before + 1
         self._raise(check_weights(self.task))
+        before = self._held()
+        self._all_steps(first)
+        self.report.samples = check_samples(self.task, self.rows, self.deadline)
+        if changed := self._held().changed(before):
+            raise ValidationError(
+                f"{changed[0]} is another one after the steps that were compared{_and_more(changed)}: a program does "
+                "not carry it to the next step; make it a buffer of the model, or draw it with torch in the loss"
+            )
+
+    def _held(self) -> Held:
+        """What the loss and the data set hold beside the model."""
+        source = getattr(self.task, "source", None)
+        roots = {"the loss" if not n else f"loss {n + 1}": loss for n, loss in enumerate(self.task.losses)}
+        if source is not None:
+            roots |= {"the data set": source.samples, "collate_fn": source.make}
+        return Held(roots, self.task.model)
+
+    def _all_steps(self, first: int) -> None:
         self._steps(first, list(self.order.state))
         if self.order.steps > first:
             self._steps(min(first + 1, self.order.steps), self._moved_state(), later=True)
@@ -152,6 +175,7 @@ class _Validation:
         rows = self._rows(step, state, evaluation, flats)
         ours = {name: evaluation.value(value, flats) for name, value in values.items()}
         before = {name: evaluation.value(value, flats) for name, value in turn.before.items()}
+        self.rows += rows.tolist()
         batches = [self.task.samples(part) for part in rows.split(self.task.batch)]
 
         def play(dtype: torch.dtype = torch.float64) -> user.Side:
@@ -283,7 +307,7 @@ class _Validation:
         found = {}
         for full, place in self.places.items():
             slot, _, owner = full.partition(".")
-            if owner != name or slot == "average":
+            if owner != name or slot == "average" or full in self.own:
                 continue
             if fresh:
                 value = state[place].reshape(self.shapes[full])
@@ -318,6 +342,10 @@ class _Validation:
             self.task.average, {n: old[f"average.{n}"] for n in names}, {n: tensors[n] for n in names}, step
         ).exact
         self._raise(compare_updates("average", step, ours, theirs, old, self.report.tally))
+
+
+def _and_more(changed: Sequence[str]) -> str:
+    return f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
 
 
 def _refs(values: Iterable[Value | None]) -> list[Ref]:

@@ -1,0 +1,145 @@
+"""Does validation raise a false alarm? It is run over all programs at hand: models of a zoo (also under autocast), the
+training scripts of tests/user/scripts, the cases of tests/unit/test_lowering.py, each with some optimizer.
+
+    python scripts/validations.py OUT.json [--zoo ZOO.py] [--minutes 60] [--only 'case *'] [--seconds 60]
+
+Resumable: what OUT.json has is not done again. It ends with a table: distinct programs (by root), compared whole, in
+part, found different. ZOO.py as in scripts/zoo.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIMIZERS = ("SGD", "AdamW", "Adam", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adafactor", "Rprop", "ASGD")
+STEPS = 12
+
+Make = Callable[[], tuple[Any, Any, int]]  # task, schedule, steps
+
+
+def items(zoo: Path | None) -> Iterator[tuple[str, Make]]:
+    """Names and what makes a task, its schedule and its steps."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/unit"), str(ROOT / "tests/user/scripts")]
+    yield from _cases()
+    yield from _scripts()
+    if zoo is not None:
+        yield from _zoo(zoo)
+
+
+def _cases() -> Iterator[tuple[str, Make]]:
+    import cases_indexing
+    import cases_layers
+    import cases_models
+    import cases_pointwise
+    from traced import make
+
+    for module in (cases_pointwise, cases_indexing, cases_layers, cases_models):
+        for name, case in module.CASES.items():
+            yield f"case {name}", lambda case=case: (make(case), case.schedule, max(case.steps, 3))
+
+
+def _scripts() -> Iterator[tuple[str, Make]]:
+    from training_scripts import load
+
+    def made(script: Any) -> tuple[Any, Any, int]:
+        job = script.make()
+        return job.task, job._file().schedule, job._steps() + STEPS
+
+    for name, script in load().items():
+        if script.refused is None:
+            yield f"script {name}", lambda script=script: made(script)
+
+
+def _zoo(path: Path) -> Iterator[tuple[str, Make]]:
+    import torch
+    import zoo as script
+
+    models = script._module(path)
+
+    def made(name: str, number: int, autocast: bool) -> tuple[Any, Any, int]:
+        task = script.make_task(*models.build(name), autocast)
+        kind = getattr(torch.optim, OPTIMIZERS[number % len(OPTIMIZERS)])
+        object.__setattr__(task, "optimizer", kind(task.model.parameters(), lr=1e-3))
+        return task, None, STEPS
+
+    for number, name in enumerate(models.NAMES):
+        for autocast in (False, True):
+            kind = "autocast" if autocast else "zoo"
+            yield f"{kind} {name}", lambda n=name, i=number, a=autocast: made(n, i, a)
+
+
+def validated(make: Make, seconds: float) -> dict[str, Any]:
+    """The root of the program, and what its validation says."""
+    import torch
+
+    from vgame.errors import ValidationError, VgameError
+    from vgame.program.lower import lower_task
+    from vgame.validation.record import record
+    from vgame.validation.steps import Order, validate
+
+    torch.manual_seed(0)
+    begin = time.monotonic()
+    try:
+        task, schedule, steps = make()
+        lowered = lower_task(task, schedule, steps)
+    except VgameError as error:
+        return {"refused": str(error)[:300]}
+    root, lowering = lowered.program.root, time.monotonic() - begin
+    try:
+        report = validate(Order(task, lowered, lowered.state, schedule, 11, steps), seconds)
+    except ValidationError as error:
+        return {"program_root": root.hex(), "differs": str(error)}
+    return record(report, root) | {"lowering": round(lowering, 1)}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Distinct programs by what was found."""
+    roots: dict[str, str] = {}
+    for each in found.values():
+        if "program_root" in each:
+            state = "differs" if "differs" in each else "whole" if each["complete"] else "in part"
+            roots[each["program_root"]] = state
+    counts = {state: list(roots.values()).count(state) for state in ("whole", "in part", "differs")}
+    refused = sum("refused" in each for each in found.values())
+    return f"{len(roots)} programs: {counts}; {refused} items refused by the capture"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--zoo", type=Path)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--only", default="*")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, str(ROOT / "scripts"))
+    found = json.loads(options.out.read_text()) if options.out.exists() else {}
+    deadline = time.monotonic() + 60 * options.minutes
+    for name, make in items(options.zoo):
+        if name in found or not fnmatch.fnmatch(name, options.only):
+            continue
+        if time.monotonic() > deadline:
+            print("out of time: run again to go on")
+            break
+        try:
+            found[name] = validated(make, options.seconds)
+        except Exception as error:
+            found[name] = {"crashed": f"{type(error).__name__}: {error}"[:500]}
+        told = {k: v for k, v in found[name].items() if k in ("differs", "refused", "crashed", "unchecked", "seconds")}
+        print(name, told, flush=True)
+        options.out.write_text(json.dumps(found, indent=1))
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

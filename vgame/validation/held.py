@@ -1,0 +1,139 @@
+"""What the user's functions and objects hold beside the model: counters, generators, arrays, files. What a step changes
+there, a program does not carry to the next step.
+
+In: a loss, a data set, a collate function. Out: a fingerprint of each thing that they reach, by its path; two of them
+say what has changed in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import random
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vgame.program.functions_held import _of_function
+
+LEAVES = (int, float, complex, str, bytes, bool, type(None))
+CONTAINERS = (list, tuple, set, frozenset, deque)
+CHANCE = (random.Random, np.random.Generator, np.random.RandomState)
+MOST, MOST_BYTES = 20_000, 1 << 24  # objects; bytes of a tensor that are hashed
+#: Folders of installed packages, whose functions and objects are not looked into.
+LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
+
+
+class Held:
+    """What is reached from these roots, now."""
+
+    def __init__(self, roots: Mapping[str, Any], without: nn.Module) -> None:
+        self.found: dict[str, Any] = {f"the generator of {name}": state for name, state in _generators().items()}
+        self.without = {id(each) for each in (*without.modules(), *without.parameters(), *without.buffers())}
+        seen: set[int] = set()
+        todo = deque(roots.items())
+        while todo and len(self.found) < MOST:
+            path, value = todo.popleft()
+            if isinstance(value, LEAVES):
+                self.found[path] = value
+            elif id(value) not in seen and id(value) not in self.without:
+                seen.add(id(value))
+                self.found[path] = _print(value)
+                todo.extend(_parts(path, value))
+
+    def changed(self, before: Held) -> list[str]:
+        """Paths of what is another than before; what is new there is no change of what was."""
+        return sorted(path for path, print in before.found.items() if path in self.found and self.found[path] != print)
+
+
+def _generators() -> dict[str, bytes]:
+    """Those that belong to nobody."""
+    _, words, *place = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": words.tobytes() + repr(place).encode(),
+        "random": repr(random.getstate()).encode(),
+    }
+
+
+def _print(value: Any) -> Any:
+    """What changes in a value itself, not in its parts."""
+    if isinstance(value, torch.Tensor):
+        return _of_tensor(value)
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, np.ndarray):
+        hashed = value.nbytes <= MOST_BYTES and not value.dtype.hasobject
+        return hashlib.sha256(value.tobytes()).digest() if hashed else None
+    if isinstance(value, io.IOBase):
+        return None if value.closed or not value.seekable() else value.tell()
+    if isinstance(value, CHANCE) or (isinstance(value, Iterator) and not hasattr(value, "gi_frame")):
+        return _pickled(value)
+    if hasattr(value, "gi_frame"):
+        return value.gi_frame and value.gi_frame.f_lasti
+    return len(value) if isinstance(value, (dict, *CONTAINERS)) else None
+
+
+def _of_tensor(tensor: torch.Tensor) -> Any:
+    if tensor.numel() * tensor.element_size() > MOST_BYTES or tensor.layout is not torch.strided:
+        return tensor._version
+    words = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(words.tobytes()).digest()
+
+
+def _pickled(value: Any) -> bytes | None:
+    try:
+        return pickle.dumps(value)
+    except Exception:  # an object may refuse in any way
+        return None
+
+
+def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, FunctionType):
+        return [] if _is_installed(value.__code__.co_filename) else _of_function(path, value)
+    if isinstance(value, MethodType):
+        return [(path, value.__func__), (path, value.__self__)]
+    if isinstance(value, partial):
+        return [(path, value.func), (path, value.args), (path, value.keywords)]
+    if isinstance(value, dict):
+        return [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, CONTAINERS):
+        return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
+    if isinstance(value, ModuleType | torch.Tensor | np.ndarray | torch.optim.Optimizer):
+        return []
+    return _of_object(path, value)
+
+
+def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
+    """Attributes, those of slots and of its classes too, of objects whose class is the user's; of torch's modules their
+    attributes."""
+    kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
+    own = [kind for kind in kinds if not _is_installed(_file_of(kind))]
+    if not own and not isinstance(value, nn.Module | torch.utils.data.Dataset):
+        return []
+    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
+    for kind in own:
+        slots = kind.__dict__.get("__slots__", ())
+        names = (slots,) if isinstance(slots, str) else slots
+        found |= {name: getattr(value, name) for name in names if name[:2] != "__" and hasattr(value, name)}
+        plain = {k: v for k, v in vars(kind).items() if not k.startswith("__")}
+        found = {k: v for k, v in plain.items() if not isinstance(v, property | type(kind.__dict__))} | found
+    return [(f"{path}.{name}", part) for name, part in found.items()]
+
+
+def _file_of(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or ("" if kind.__module__ != "builtins" else "<")
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(("<frozen", *LIBRARIES)) or file == "<" or "/vgame/" in file.replace("\\", "/")
