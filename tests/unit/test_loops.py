@@ -84,6 +84,35 @@ def test_a_bit_that_has_changed_is_seen(right: tuple[Path, str], tmp_path: Path)
     assert all(path.read_bytes()[at] != before[path] for path, at in changed.items()), "they were compiled again"
 
 
+def let_others_write(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, os.geteuid() + 1, -1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        let_others_write,
+        pytest.param(give_away, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")),
+    ],
+)
+def test_what_strangers_could_have_written_is_not_read(
+    change: Callable[[Path], None], right: tuple[Path, str], tmp_path: Path
+) -> None:
+    shutil.copytree(right[0], tmp_path, dirs_exist_ok=True)
+    held = {path: path.stat().st_ino for path in tmp_path.rglob("*.nbc")}
+    assert hashed(tmp_path) == right[1] and held == {path: path.stat().st_ino for path in held}, "they are read"
+    for path in held:
+        change(path)
+    assert hashed(tmp_path) == right[1]
+    for path, before in held.items():
+        assert path.stat().st_ino != before, "it was compiled again"
+        assert path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o777 == 0o644
+
+
 @pytest.mark.wide
 def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, str], tmp_path: Path) -> None:
     assert hashed(tmp_path, "none") == right[1]
@@ -153,6 +182,8 @@ def test_loops_that_hold_other_numbers_are_other_loops() -> None:
         return compiled_loop()(lambda x: factor * x)
 
     assert [times(factor)(3) for factor in (10, 20, 10)] == [30, 60, 30]
+    assert [calling(times(factor))(3) for factor in (10, 20, 10)] == [30, 60, 30]
+    assert [calling(calling(times(factor)))(3) for factor in (10, 20, 10)] == [30, 60, 30]
 
 
 def test_loops_that_differ_in_little_are_other_loops() -> None:

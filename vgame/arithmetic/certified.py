@@ -11,6 +11,7 @@ Each step is torch passes on any device; on a CPU compiled loops (compiled.py), 
 place and give the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
 """
 
+from vgame.arithmetic.numba.products import own_kernels
 from vgame.arithmetic.torch.convolutions import dot, is_filtered
 from vgame.arithmetic.torch.maxima import argmax, reduce_max
 from vgame.arithmetic.torch.one_hot import narrow_one_hot_sum, one_hot_sum
@@ -30,6 +31,7 @@ __all__ = [
     "narrow_one_hot_sum",
     "narrow_rows",
     "one_hot_sum",
+    "own_kernels",
     "reduce_max",
     "reversed_order",
     "sum_rows",

@@ -18,7 +18,8 @@ from vgame.errors import VgameError
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`kind` is torch's device; the environment chooses the vendor library's kernels."""
+    """`kind` is torch's device; the environment chooses the vendor library's kernels; own: whether a CPU's products are
+    made by kernels of our own."""
 
     name: str
     what: str
@@ -26,17 +27,19 @@ class Device:
     environment: dict[str, str] = field(default_factory=dict)
     onednn: bool = True
     reverse: bool = False
+    own: bool = True
 
 
 DEVICES = {
     device.name: device
     for device in (
-        Device("default", "the CPU with the kernels that its libraries choose"),
+        Device("default", "the CPU with our own products, and the kernels that its libraries choose"),
         Device(
             "compatible",
-            "the CPU with the kernels that every x86-64 has: another order of summation",
+            "the CPU with the library's products, by the kernels that every x86-64 has: another order of summation",
             environment={"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
             onednn=False,
+            own=False,
         ),
         Device("reversed", "the CPU with every sum taken backwards, in three pieces", reverse=True),
         Device("cuda", "the first CUDA GPU", kind="cuda"),
@@ -71,10 +74,7 @@ def use_device(name: str) -> Iterator[str]:
     torch.backends.mkldnn.enabled = device.onednn
     torch.backends.cuda.matmul.allow_tf32 = False
     refuse_flush_to_zero(device.kind)
-    if not device.reverse:
-        yield device.kind
-        return
-    with certified.reversed_order():
+    with certified.reversed_order() if device.reverse else certified.own_kernels(device.own):
         yield device.kind
 
 

@@ -16,8 +16,10 @@ import torch
 
 from vgame.arithmetic import certified
 from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
+from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.reference import sums as reference_sums
+from vgame.arithmetic.torch.vendor import own_multiply
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.devices import fingerprint
 from vgame.execute.kernels import Correct
@@ -66,10 +68,24 @@ def examine(kind: str) -> Iterator[Finding]:
         yield Finding(
             what, None, f"raw vendor result {mark} (differs between devices; no bit of training depends on it)"
         )
+    yield from _makes_products(kind)
     yield _subnormals(kind)
     yield from (_function(f, kind) for f in Function)
     yield _products(kind)
     yield _non_finite_rows(kind)
+
+
+def _makes_products(kind: str) -> Iterator[Finding]:
+    """Whose kernels make the binary64 sums of products on a CPU."""
+    if kind != "cpu":
+        return
+    form = own_products.form()
+    if own_multiply(torch.device(kind)):
+        detail = f"kernels of our own, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
+    else:
+        why = "as this device asks" if form else "this processor has no fused multiply-adds"
+        detail = f"the library's kernels: {why}"
+    yield Finding("products are made by", None, detail)
 
 
 def _name(kind: str) -> str:

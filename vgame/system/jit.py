@@ -83,17 +83,26 @@ class _Files(IndexDataCacheFile):
             return
         with self._open_for_write(self._place(key)) as file:
             body = dumps((self._source_stamp, key, data))
+            os.fchmod(file.fileno(), 0o644)
             file.write(sha256(body).digest() + body)
 
     def load(self, key: tuple) -> Any:
         try:
-            held = Path(self._place(key)).read_bytes()
+            with open(self._place(key), "rb") as file:
+                if not self._is_ours(os.fstat(file.fileno())):
+                    return None
+                held = file.read()
             if sha256(body := held[32:]).digest() != held[:32]:
                 return None  # it is damaged: its machine code could compute anything
             stamp, known, data = pickle.loads(body)
         except Exception:  # there is none, or numba's of another version
             return None
         return data if (stamp, known) == (self._source_stamp, key) else None
+
+    def _is_ours(self, file: os.stat_result) -> bool:
+        """Whether nobody could have written it but this user, root, and the owner of the sources, who chooses the code
+        anyway."""
+        return file.st_uid in (0, os.geteuid(), self._folder.stat().st_uid) and not file.st_mode & 0o022
 
 
 class _Cache(FunctionCache):
@@ -112,8 +121,7 @@ class _Cache(FunctionCache):
 
     def _index_key(self, signature: Any, codegen: Any) -> tuple:
         """numba's has what a closure holds, and another loop differs in every process: here it is its code."""
-        held = [_code(cell.cell_contents) for cell in self._py_func.__closure__ or ()]
-        return repr(signature), codegen.magic_tuple(), repr(self._options), _code(self._py_func), held
+        return repr(signature), codegen.magic_tuple(), repr(self._options), _code(self._py_func)
 
     def load_overload(self, *args: Any) -> Any:
         found = self._load(*args)
@@ -139,13 +147,14 @@ def sources(folder: Path) -> str:
 
 
 def _code(value: Any) -> Any:
-    """What two functions differ in, or two other values; the same in every process."""
+    """What two functions differ in, also in what they hold, or two other values; the same in every process."""
     function = getattr(value, "py_func", value)
     if not hasattr(function, "__code__"):
         return sha256(dumps(value)).hexdigest()
     code = function.__code__
     constants = [repr(constant) for constant in code.co_consts if not hasattr(constant, "co_code")]
-    return function.__module__, function.__qualname__, code.co_firstlineno, code.co_code, constants
+    held = [_code(cell.cell_contents) for cell in function.__closure__ or ()]
+    return function.__module__, function.__qualname__, code.co_firstlineno, code.co_code, constants, held
 
 
 def _in_turn(compile_: Callable) -> Callable:

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.numba import products as own_products
+from vgame.arithmetic.numba.products import Places
 from vgame.arithmetic.torch.exact import Bags, Rows, Terms, exact_sums
 from vgame.arithmetic.torch.rounding_test import UNIT
-from vgame.arithmetic.torch.vendor import NATIVE, Vendor, using
+from vgame.arithmetic.torch.vendor import NATIVE, Multiply, Vendor, using
 
 KINDS = ("up", "down", "random", "midpoint")
+#: The least norm that is promised, per norm.
+LEAST_NORM = 1 - 2.0**-22 + 2.0**-24
 #: The exact value is known to 2 u S, and adding the error rounds once more.
 _OWN_ERROR = 3
 
@@ -29,6 +34,16 @@ def perturbed_products(kind: str, scale: float = 1.0) -> AbstractContextManager[
 
     With scale > 1 the promise is broken, and a test of independence has to notice.
     """
+    return using(_vendor(_pushing(kind, scale)))
+
+
+def perturbed_kernels(kind: str, scale: float = 1.0) -> AbstractContextManager[Vendor]:
+    """The same of our own kernels of products on a CPU (numba/products.py), whose bound is another one."""
+    return using(replace(NATIVE, multiply=_multiply(_pushing(kind, scale))))
+
+
+def _pushing(kind: str, scale: float) -> Callable[..., Tensor]:
+    """What makes sums err, in one of the ways."""
     assert kind in KINDS, f"{kind}: one of {', '.join(KINDS)}"
     generator = torch.Generator().manual_seed(1)
 
@@ -38,7 +53,7 @@ def perturbed_products(kind: str, scale: float = 1.0) -> AbstractContextManager[
         may_err = (terms > 1 + _OWN_ERROR) & (size > 2.0**53 * quantum) & torch.isfinite(size)
         return torch.where(may_err, exact + error * _direction(kind, exact, generator), sums)
 
-    return using(_vendor(push))
+    return push
 
 
 def _direction(kind: str, exact: Tensor, generator: torch.Generator) -> Tensor:
@@ -73,9 +88,30 @@ def _vendor(push: Callable[..., Tensor]) -> Vendor:
             sums.copy_(_push_bags(push, terms.contiguous(), owner, sums))
 
     def norm(x: Tensor) -> Tensor:
-        return NATIVE.norm(x) * (1 - 2.0**-22 + 2.0**-24)
+        return NATIVE.norm(x) * LEAST_NORM
 
     return Vendor(product, total, scatter, norm)
+
+
+def _multiply(push: Callable[..., Tensor]) -> Multiply:
+    def multiply(a: Places, b: Places, sums: Tensor, squares: tuple[Tensor, Tensor]) -> None:
+        own_products.multiply(a, b, sums, squares)
+        left, right = (_rows(x, square) for x, square in zip((a, b), squares, strict=True))
+        (count_a, quantum_a), (count_b, quantum_b) = _facts(left), _facts(right)
+        size = _outer(*(square.sqrt() for square in squares), torch.mul)
+        terms = _outer(count_a, count_b, torch.minimum).clamp_max_(own_products.terms_of(a[2].size))
+        exact = _exact_products(left, right, size)
+        sums.copy_(push(sums, exact, terms, size, _outer(quantum_a, quantum_b, torch.mul)))
+        for square in squares:
+            square *= LEAST_NORM**2
+
+    return multiply
+
+
+def _rows(x: Places, like: Tensor) -> Tensor:
+    """The rows [B, R, K] in binary64."""
+    memory, begins, columns = map(torch.from_numpy, x)
+    return memory[begins.view(*like.shape, 1) + columns].double()
 
 
 def _outer(a: Tensor, b: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

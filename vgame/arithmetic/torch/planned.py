@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.exact import ExactProducts
 from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
@@ -63,14 +64,22 @@ class PlannedTile(Tile):
         shape, double = tuple(out.shape), torch.float64
         self.sums = self.take("sums", shape, double, out.device)
         self.norm_a, self.norm_b = (torch.zeros(x.shape[:2], dtype=double) for x in (a, b))
-        self.calls: list[Call] = [partial(n.numpy().fill, 0.0) for n in (self.norm_a, self.norm_b)]
+        if self.multiply:
+            squares = self.norm_a, self.norm_b
+            self.calls: list[Call] = [own_products.bind(places_of(a), places_of(b), self.sums, squares, self.take)]
+        else:
+            self._bind_blocks(shape)
+        self._bind_look(shape)
+
+    def _bind_blocks(self, shape: tuple[int, ...]) -> None:
+        """Blocks widened for the library's products."""
+        self.calls = [partial(n.numpy().fill, 0.0) for n in (self.norm_a, self.norm_b)]
         for k in self.blocks:
-            factors = self._bind_widen(a, k, "a", self.norm_a), self._bind_widen(b, k, "b", self.norm_b)
-            product = self.take("product", shape, double, out.device) if k.start else self.sums
+            factors = self._bind_widen(self.a, k, "a", self.norm_a), self._bind_widen(self.b, k, "b", self.norm_b)
+            product = self.take("product", shape, torch.float64, self.out.device) if k.start else self.sums
             self.calls.append(bind_product(*factors, product))
             if k.start:
                 self.calls.append(partial(self.sums.add_, product))
-        self._bind_look(shape)
 
     def _bind_widen(self, x: Tensor | IndexedMatrix, k: slice, side: str, squares: Tensor) -> Tensor:
         """Where an operand's block lies in binary64 when the calls so far have been made."""

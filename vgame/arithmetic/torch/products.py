@@ -19,6 +19,7 @@ from vgame.arithmetic import gate
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
@@ -36,7 +37,7 @@ from vgame.arithmetic.torch.rounding_test import (
 )
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
 from vgame.arithmetic.torch.slices import slice_bits, slices_needed, sum_slices
-from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.torch.vendor import NATIVE, Multiply, own_multiply, vendor
 from vgame.arithmetic.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
 from vgame.system.threads import Runner, each, threads
 
@@ -156,11 +157,12 @@ class Tile:
         self.early = bfloat16  # whether the rounding test may round to 8 bits already
         self.compiled = compiled.in_use(out.device)
         self.fused = self.compiled and vendor().norm is NATIVE.norm
+        self.multiply = own_multiply(out.device)
         self.a, self.b = (x if self.fused else unfolded(x) for x in (a, b))
         self.out, self.facts = out, None
         block = _block_length(a.shape[2])
         self.blocks = spans(a.shape[2], block)
-        self.terms = block + len(self.blocks) - 1
+        self.terms = own_products.terms_of(a.shape[2]) if self.multiply else block + len(self.blocks) - 1
 
     def run(self) -> None:
         """Fill `out`."""
@@ -194,6 +196,8 @@ class Tile:
         way."""
         shape, device = tuple(self.out.shape), self.out.device
         self.sums = scratch("sums", shape, torch.float64, device)
+        if self.multiply:
+            return self._multiply(self.multiply)
         self.norm_a, self.norm_b = (
             torch.zeros(x.shape[:2], dtype=torch.float64, device=device) for x in (self.a, self.b)
         )
@@ -205,6 +209,14 @@ class Tile:
             vendor().product(a, b, product)
             if k.start:
                 self.sums += product
+        self.norm_a.sqrt_(), self.norm_b.sqrt_()
+
+    def _multiply(self, multiply: Multiply) -> None:
+        """The same by kernels of our own, from the rows where they lie."""
+        self.norm_a, self.norm_b = (torch.empty(x.shape[:2], dtype=torch.float64) for x in (self.a, self.b))
+        multiply(places_of(self.a), places_of(self.b), self.sums, (self.norm_a, self.norm_b))
+        if self._looks_exact():
+            self._facts()
         self.norm_a.sqrt_(), self.norm_b.sqrt_()
 
     def _widen(self, side: str, k: slice) -> Tensor:

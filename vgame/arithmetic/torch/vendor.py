@@ -12,6 +12,7 @@ section 2):
 
 They hold for every kernel that adds each term once with IEEE-754 binary64 additions or FMAs rounded to nearest. They
 are void for Strassen and Winograd forms, for FFTs, and for binary64 emulated on narrower units (`refuse_emulation`).
+Of our own kernels on a CPU they are a theorem (section 13).
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.workspace import widen
 from vgame.errors import VgameError
 
 #: The switch by which cuBLAS (13.0u2 and later) replaces binary64 products by emulated ones; off unless set.
 EMULATION_SWITCH = "CUBLAS_EMULATE_DOUBLE_PRECISION"
+
+
+#: (rows of a, rows of b, sums, squares of both): see `Vendor`.
+Multiply = Callable[[own_products.Places, own_products.Places, Tensor, tuple[Tensor, Tensor]], None]
 
 
 class EmulatedBinary64(VgameError):
@@ -39,18 +45,21 @@ class EmulatedBinary64(VgameError):
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """Four binary64 kernels that keep the promises above (the norm: its own promise).
+    """Binary64 kernels that keep the promises above (the norm: its own promise).
 
     product(a [Ba, M, K], b [Bb, N, K], out [B, M, N]): out = sum_k a*b; Ba, Bb: B or 1; never reads out.
     total(x [.., K]) -> [..]: sum_k x.
     scatter(x [T, n], owner int64 [T], out [size, n]): out[j], zero so far, = sum of the rows t with owner[t] = j.
     norm(x [.., K]) -> [..]: Euclidean, at least (1 - 2^-22) times the norm; not finite if and only if a term is not.
+    multiply(a, b, sums [B, M, N], squares ([Ba, M], [Bb, N])): product, and the squares of norm, of binary32 rows that
+    are read where they lie, in the chains of numba/products.py; None: they are widened for `product`.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], None]
     total: Callable[[Tensor], Tensor]
     scatter: Callable[[Tensor, Tensor, Tensor], None]
     norm: Callable[[Tensor], Tensor]
+    multiply: Multiply | None = None
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -95,13 +104,18 @@ def refuse_emulation(like: Tensor) -> None:
         raise EmulatedBinary64(f"{EMULATION_SWITCH} is set: emulated binary64 products have no proven bound; unset it")
 
 
-NATIVE = Vendor(_product, _total, _scatter, _norm)
+NATIVE = Vendor(_product, _total, _scatter, _norm, own_products.multiply)
 _current: ContextVar[Vendor] = ContextVar("vendor", default=NATIVE)
 
 
 def vendor() -> Vendor:
     """The kernels in use."""
     return _current.get()
+
+
+def own_multiply(device: torch.device) -> Multiply | None:
+    """The kernel of our own that makes products on `device`, where one does."""
+    return vendor().multiply if own_products.in_use(device) else None
 
 
 @contextmanager

@@ -1,0 +1,253 @@
+"""Code that numba's loops cannot express, as LLVM's language: a tile of sums in registers, a panel of widened rows, the
+modes of the processor's arithmetic.
+
+In: sizes that are constants when a loop is compiled, arrays and places in them. Out: what `fused_tile`, `widen_panel`
+say. One source for all processors: LLVM makes registers of vectors of any length, and one instruction of `llvm.fma`
+where the processor has one (`form_of`). No operation may be reassociated or flushed. Used by numba/products.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_DOUBLE, _I32, _BYTE = ir.DoubleType(), ir.IntType(32), ir.IntType(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A tile of rows x columns sums: one word of each row at a time meets the columns, which lie in `vectors` registers
+    of `lanes` binary64 each."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+#: As many sums as fit the registers beside the operands; columns in powers of two, as rows of pictures are.
+FORMS = {"avx512f": Form(12, 2, 8), "fma": Form(6, 2, 4), "neon": Form(6, 4, 2)}
+
+
+def form_of(processor: str, features: str) -> Form | None:
+    """The form for LLVM's target triple and features ("+fma,-avx512f.."); None without fused multiply-adds."""
+    has = {feature[1:] for feature in features.split(",") if feature.startswith("+")}
+    if processor.startswith(("aarch64", "arm64")):
+        return FORMS["neon"]
+    if not processor.startswith("x86_64") or "fma" not in has:
+        return None
+    return FORMS["avx512f" if "avx512f" in has else "fma"]
+
+
+class _Code:
+    """What the functions below write with: `builder`, and addresses of words of numba's arrays."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> None:
+        self.context, self.builder, self.types, self.arguments = context, builder, signature.args, arguments
+
+    def place(self, array: int, index: int) -> Any:
+        """The address of word arguments[index] of the array arguments[array]."""
+        data = self.context.make_array(self.types[array])(self.context, self.builder, self.arguments[array]).data
+        return self.builder.gep(data, [self.arguments[index]])
+
+    def at(self, place: Any, offset: Any) -> Any:
+        return self.builder.gep(place, [offset if isinstance(offset, ir.Value) else self.number(offset)])
+
+    def number(self, value: int) -> Any:
+        return ir.Constant(ir.IntType(64), value)
+
+    def load(self, place: Any, vector: Any) -> Any:
+        """A vector that begins at a word's address."""
+        return self.builder.load(self.builder.bitcast(place, vector.as_pointer()), align=_width(vector) // 8)
+
+    def store(self, value: Any, place: Any) -> None:
+        self.builder.store(value, self.builder.bitcast(place, value.type.as_pointer()), align=_width(value.type) // 8)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """RN64(a * b + c), lane by lane."""
+        kind = ir.FunctionType(a.type, [a.type] * 3)
+        name = f"llvm.fma.v{a.type.count}f64"
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c])
+
+    def call(self, name: str, argument: Any) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [argument.type])
+        self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [argument])
+
+    def repeat(self, word: Any, lanes: int) -> Any:
+        """A vector of one word."""
+        vector = ir.VectorType(word.type, lanes)
+        single = self.builder.insert_element(ir.Constant(vector, ir.Undefined), word, ir.Constant(_I32, 0))
+        mask = ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
+        return self.builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)
+
+    def loop(self, count: Any, values: Sequence[Any], body: Any) -> list[Any]:
+        """values = body(*values), `count` times, which is at least 1."""
+        before, block = self.builder.block, self.builder.append_basic_block("loop")
+        after = self.builder.append_basic_block("after")
+        self.builder.branch(block)
+        self.builder.position_at_end(block)
+        held = [self.builder.phi(value.type) for value in (count, *values)]
+        made = [self.builder.sub(held[0], self.number(1)), *body(*held[1:])]
+        for phi, first, later in zip(held, (count, *values), made, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(later, block)
+        self.builder.cbranch(self.builder.icmp_signed(">", made[0], self.number(0)), block, after)
+        self.builder.position_at_end(after)
+        return made[1:]
+
+
+def _width(vector: Any) -> int:
+    """Bits of a word of a vector."""
+    return 64 if vector.element == _DOUBLE else 32
+
+
+@intrinsic(prefer_literal=True)
+def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, more):
+    """c[ct + i * apart + j] = (that word, if `more`, plus) the chain of a[at + k * rows + i] * b[bt + k * columns + j].
+
+    A chain over k = 0 .. terms-1 (at least one): x = 0, then x = RN64(a * b + x). All of it binary64.
+    """
+    integer = types.intp
+    given = rows, vectors, lanes, a, integer, b, integer, c, integer, integer, integer, types.boolean
+    height, width, wide = rows.literal_value, vectors.literal_value, ir.VectorType(_DOUBLE, lanes.literal_value)
+    columns = width * wide.count
+
+    def step(code: _Code, left: Any, right: Any, *sums: Any) -> list[Any]:
+        held = [code.load(code.at(right, v * wide.count), wide) for v in range(width)]
+        words = [code.repeat(code.builder.load(code.at(left, i)), wide.count) for i in range(height)]
+        made = [code.fma(word, b, sums[i * width + v]) for i, word in enumerate(words) for v, b in enumerate(held)]
+        return [code.at(left, height), code.at(right, columns), *made]
+
+    def generate(context, builder, signature, arguments):
+        code = _Code(context, builder, signature, arguments)
+        zeros = [ir.Constant(wide, None)] * (height * width)
+        begin = [code.place(3, 4), code.place(5, 6), *zeros]
+        _, _, *sums = code.loop(arguments[10], begin, lambda *values: step(code, *values))
+        out, apart = code.place(7, 8), arguments[9]
+        lines = [code.at(out, builder.mul(apart, code.number(i))) for i in range(height)]
+        places = [code.at(line, v * wide.count) for line in lines for v in range(width)]
+        with builder.if_else(arguments[11]) as (then, otherwise):
+            with then:
+                for place, value in zip(places, sums, strict=True):
+                    code.store(builder.fadd(code.load(place, wide), value), place)
+            with otherwise:
+                for place, value in zip(places, sums, strict=True):
+                    code.store(value, place)
+        return context.get_dummy_value()
+
+    return types.void(*given), generate
+
+
+@intrinsic(prefer_literal=True)
+def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms, y, to, squares, st):
+    """y[to + k * width + i] = x[row_i + columns[ct + k]] in binary64, row_i = rows[min(first + i, last)], i < width.
+
+    squares[st + i]: the row's sum of squares over k = 0 .. terms-1. beside: row_i = row_0 + i. x: binary32 or binary64.
+    """
+    integer = types.intp
+    given = width, beside, x, rows, integer, integer, columns, integer, integer, y, integer, squares, integer
+    count, in_line = width.literal_value, beside.literal_value
+    wide = ir.VectorType(_DOUBLE, count)
+
+    def generate(context, builder, signature, arguments):
+        code = _Code(context, builder, signature, arguments)
+        narrow = ir.VectorType(context.get_data_type(x.dtype), count)
+        memory = context.make_array(x)(context, builder, arguments[2]).data
+        begins = []
+        for i in range(1 if in_line else count):
+            number = builder.add(arguments[4], code.number(i))
+            inside = builder.icmp_signed("<", number, arguments[5])
+            chosen = builder.select(inside, number, arguments[5])
+            table = context.make_array(rows)(context, builder, arguments[3]).data
+            begins.append(code.at(memory, builder.load(code.at(table, chosen))))
+
+        def step(column: Any, out: Any, total: Any) -> list[Any]:
+            place = builder.load(column)
+            if in_line:
+                words = code.load(code.at(begins[0], place), narrow)
+            else:
+                words = ir.Constant(narrow, ir.Undefined)
+                for i, begin in enumerate(begins):
+                    word = builder.load(code.at(begin, place))
+                    words = builder.insert_element(words, word, ir.Constant(_I32, i))
+            value = words if narrow == wide else builder.fpext(words, wide)
+            code.store(value, out)
+            return [code.at(column, 1), code.at(out, count), code.fma(value, value, total)]
+
+        start = [code.place(6, 7), code.place(9, 10), ir.Constant(wide, None)]
+        *_, total = code.loop(arguments[8], start, step)
+        code.store(total, code.place(11, 12))
+        return context.get_dummy_value()
+
+    return types.void(*given), generate
+
+
+# --- the modes of the processor's arithmetic: rounding to nearest, nothing flushed to zero ---
+
+#: MXCSR with all exceptions masked; FPCR.
+_MODES = {"x86_64": 0x1F80, "aarch64": 0, "arm64": 0}
+
+
+def _processor(builder: Any) -> str:
+    return builder.module.triple.split("-")[0]
+
+
+def _set(code: _Code, modes: Any) -> None:
+    if _processor(code.builder) == "x86_64":
+        word = cgutils.alloca_once_value(code.builder, modes)
+        code.call("llvm.x86.sse.ldmxcsr", code.builder.bitcast(word, _BYTE.as_pointer()))
+    else:
+        wide = code.builder.zext(modes, ir.IntType(64))
+        kind = ir.FunctionType(ir.VoidType(), [wide.type])
+        code.builder.asm(kind, "msr fpcr, $0", "r,~{memory}", [wide], True)
+
+
+@intrinsic
+def begin_modes(typing):
+    """IEEE's modes from now on; the modes before, an int32."""
+
+    def generate(context, builder, signature, arguments):
+        code = _Code(context, builder, signature, arguments)
+        if _processor(builder) == "x86_64":
+            word = cgutils.alloca_once(builder, _I32)
+            code.call("llvm.x86.sse.stmxcsr", builder.bitcast(word, _BYTE.as_pointer()))
+            before = builder.load(word)
+        else:
+            wide = builder.asm(ir.FunctionType(ir.IntType(64), []), "mrs $0, fpcr", "=r,~{memory}", [], True)
+            before = builder.trunc(wide, _I32)
+        _set(code, ir.Constant(_I32, _MODES[_processor(builder)]))
+        return before
+
+    return types.int32(), generate
+
+
+@intrinsic
+def end_modes(typing, before):
+    """The modes that `begin_modes` gave."""
+
+    def generate(context, builder, signature, arguments):
+        _set(_Code(context, builder, signature, arguments), arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int32), generate
+
+
+@intrinsic
+def keep_apart(typing):
+    """The function that calls this is never a part of its caller: LLVM may move arithmetic over a change of modes, but
+    not out of a function."""
+
+    def generate(context, builder, signature, arguments):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -1,0 +1,184 @@
+"""Products by kernels of our own, on a CPU: binary32 rows, wherever they lie, to binary64 sums of products.
+
+In: operands as (memory, where rows begin, where their terms lie from there). Out: sums [B, M, N] and the rows' sums of
+squares. K is cut into equal blocks of at most CHAIN terms; in a block x = RN64(a * b + x), term after term, then the
+blocks' sums are added, one after the other. Proof: docs/numerics-products.md, section 13. Twin: the library's products
+(torch/vendor.py), which `own_kernels(False)` switches back to.
+
+The panels of both operands are widened once for a block and stay in the second cache, a panel of b in the first one;
+a tile of sums in registers (fused_tile.py). Words beyond the last row or column are made and thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, partial
+
+import numpy as np
+import torch
+from numba.core.registry import cpu_target
+from torch import Tensor
+
+from vgame.arithmetic.numba import compiled
+from vgame.arithmetic.numba.compiled import compile_loop
+from vgame.arithmetic.numba.fused_tile import (
+    Form,
+    begin_modes,
+    end_modes,
+    form_of,
+    fused_tile,
+    keep_apart,
+    widen_panel,
+)
+from vgame.arithmetic.workspace import scratch
+
+#: Most terms of a chain of multiply-adds.
+CHAIN = 256
+#: Words of a's panels that are used again and again: half of a second cache of 512 KiB.
+NEAR = 1 << 15
+
+#: Memory, where its rows begin (int64), where the terms of a row lie from there (int64).
+Places = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+_allowed: ContextVar[bool] = ContextVar("own kernels", default=True)
+
+
+@contextmanager
+def own_kernels(allowed: bool) -> Iterator[None]:
+    """Within the block, whether these kernels or the library's make the products on a CPU. The bits are the same."""
+    token = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+@cache
+def form() -> Form | None:
+    """The form of this processor's tiles, as numba compiles for it; None if it has no fused multiply-adds."""
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return form_of(triple, features)
+
+
+def in_use(device: torch.device) -> bool:
+    """Whether products on this device are made here."""
+    return _allowed.get() and compiled.in_use(device) and form() is not None
+
+
+def chain_of(length: int) -> int:
+    """Terms of a chain of rows of this length: K in ceil(K / CHAIN) equal blocks."""
+    return -(-length // -(-length // CHAIN))
+
+
+def terms_of(length: int) -> int:
+    """Theorem 2's t: no term meets more inexact additions than t - 1."""
+    chain = chain_of(length)
+    return chain + -(-length // chain) - 1
+
+
+@cache
+def _packing(size: int) -> Callable[..., None]:
+    """What widens rows into panels of `size` rows."""
+
+    @compile_loop
+    def pack(x, rows, columns, first, terms, y, squares, counted, sums):
+        """y: of each panel word first + k of all rows, side by side, for k = 0 .. terms-1. Where they are `counted` the
+        rows' squares are added up, from `first` 0 on."""
+        for p in range(0, rows.size, size):
+            last = min(p + size, rows.size) - 1
+            beside = last - p == size - 1
+            for i in range(p, last):
+                beside = beside and rows[i + 1] == rows[i] + 1
+            if beside:
+                widen_panel(size, True, x, rows, p, last, columns, first, terms, y, p * terms, sums, 0)
+            else:
+                widen_panel(size, False, x, rows, p, last, columns, first, terms, y, p * terms, sums, 0)
+            if counted:
+                for i in range(p, last + 1):
+                    squares[i] = sums[i - p] if first == 0 else squares[i] + sums[i - p]
+
+    return pack
+
+
+@cache
+def loop_of(form: Form) -> Callable[..., None]:
+    """The loop of all products, with tiles of a form."""
+    height, vectors, lanes, width = form.rows, form.vectors, form.lanes, form.columns
+    pack_a, pack_b = _packing(height), _packing(width)
+
+    @compile_loop
+    def multiply_panels(a, b, shape, terms, more, sums, start, near):
+        """sums [rows, columns] from sums[start] on = (themselves, if `more`, plus) the chains of two operands' panels,
+        `near` rows of a at a time."""
+        rows, columns = shape
+        corner = np.empty(height * width)
+        for top in range(0, rows, near):
+            for n in range(0, columns, width):
+                for m in range(top, min(top + near, rows), height):
+                    at = start + m * columns + n
+                    if m + height <= rows and n + width <= columns:
+                        fused_tile(height, vectors, lanes, a, m * terms, b, n * terms, sums, at, columns, terms, more)
+                        continue
+                    fused_tile(height, vectors, lanes, a, m * terms, b, n * terms, corner, 0, width, terms, False)
+                    for i in range(min(height, rows - m)):
+                        for j in range(min(width, columns - n)):
+                            to, value = at + i * columns + j, corner[i * width + j]
+                            sums[to] = sums[to] + value if more else value
+
+    @compile_loop
+    def multiply_all(a, b, shape, chain, sums, squares, panels):
+        keep_apart()
+        x, x_rows, x_columns = a
+        y, y_rows, y_columns = b
+        batch, rows, columns = shape
+        beside = np.empty(max(height, width))
+        near = max(1, NEAR // (chain * height)) * height
+        for i in range(batch):
+            own_a, own_b = i == 0 or x_rows.size > rows, i == 0 or y_rows.size > columns
+            u, v = i * rows if x_rows.size > rows else 0, i * columns if y_rows.size > columns else 0
+            for first in range(0, x_columns.size, chain):
+                terms = min(chain, x_columns.size - first)
+                if own_a or terms < x_columns.size:  # else it is there
+                    part, squares_a = x_rows[u : u + rows], squares[0][u : u + rows]
+                    pack_a(x, part, x_columns, first, terms, panels[0], squares_a, own_a, beside)
+                if own_b or terms < x_columns.size:
+                    part, squares_b = y_rows[v : v + columns], squares[1][v : v + columns]
+                    pack_b(y, part, y_columns, first, terms, panels[1], squares_b, own_b, beside)
+                multiply_panels(*panels, (rows, columns), terms, first > 0, sums, i * rows * columns, near)
+
+    @compile_loop
+    def multiply(a, b, shape, chain, sums, squares, panels):
+        """sums [B, M, N] of the products of the rows a and b, in chains; squares of a and of b, one for each row."""
+        modes = begin_modes()
+        multiply_all(a, b, shape, chain, sums, squares, panels)
+        end_modes(modes)
+
+    return multiply
+
+
+def bind(
+    a: Places,
+    b: Places,
+    sums: Tensor,
+    squares: tuple[Tensor, Tensor],
+    take: Callable[..., Tensor] = scratch,
+    tiles: Form | None = None,
+) -> Callable[[], None]:
+    """`multiply`, whenever it is called, into sums [B, M, N], binary64 and contiguous, and squares [Ba, M] and [Bb, N]
+    of the rows of a and b, where Ba and Bb are B or 1. Its panels lie in memory from `take`."""
+    tiles = tiles or form()
+    assert tiles is not None, "a processor with fused multiply-adds"
+    chain = chain_of(a[2].size)
+    panels = [
+        take(f"panels {side}", (-(-count // size) * size * chain,), torch.float64, sums.device).numpy()
+        for side, count, size in zip("ab", sums.shape[1:], (tiles.rows, tiles.columns), strict=True)
+    ]
+    flat = tuple(x.view(-1).numpy() for x in squares)
+    return partial(loop_of(tiles), a, b, tuple(sums.shape), chain, sums.view(-1).numpy(), flat, tuple(panels))
+
+
+def multiply(a: Places, b: Places, sums: Tensor, squares: tuple[Tensor, Tensor]) -> None:
+    """Do it now."""
+    bind(a, b, sums, squares)()
