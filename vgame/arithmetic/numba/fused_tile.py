@@ -8,6 +8,7 @@ where the processor has one (`form_of`). No operation may be reassociated or flu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+#: Binary64 words of a line of the caches.
+LINE = 8
 
 _DOUBLE, _I32, _BYTE = ir.DoubleType(), ir.IntType(32), ir.IntType(8)
 
@@ -90,19 +94,35 @@ class _Code:
         return self.builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)
 
     def loop(self, count: Any, values: Sequence[Any], body: Any) -> list[Any]:
-        """values = body(*values), `count` times, which is at least 1."""
+        """values = body(*values), `count` times."""
         before, block = self.builder.block, self.builder.append_basic_block("loop")
         after = self.builder.append_basic_block("after")
-        self.builder.branch(block)
+        self._branch(count, block, after)
         self.builder.position_at_end(block)
         held = [self.builder.phi(value.type) for value in (count, *values)]
         made = [self.builder.sub(held[0], self.number(1)), *body(*held[1:])]
+        self._branch(made[0], block, after)
         for phi, first, later in zip(held, (count, *values), made, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(later, block)
-        self.builder.cbranch(self.builder.icmp_signed(">", made[0], self.number(0)), block, after)
         self.builder.position_at_end(after)
-        return made[1:]
+        ends = [self.builder.phi(value.type) for value in values]
+        for phi, first, later in zip(ends, values, made[1:], strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(later, block)
+        return ends
+
+    def _branch(self, left: Any, block: Any, after: Any) -> None:
+        """On to `block` while there is something left."""
+        self.builder.cbranch(self.builder.icmp_signed(">", left, self.number(0)), block, after)
+
+    def fetch(self, place: Any) -> None:
+        """Have the line of a word, which will be written, in the first cache soon."""
+        address = self.builder.bitcast(place, _BYTE.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [address.type, _I32, _I32, _I32])
+        known = (ir.Constant(_I32, value) for value in (1, 3, 1))  # to write, in all caches, data
+        call = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        self.builder.call(call, [address, *known])
 
 
 def _width(vector: Any) -> int:
@@ -114,7 +134,7 @@ def _width(vector: Any) -> int:
 def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, more):
     """c[ct + i * apart + j] = (that word, if `more`, plus) the chain of a[at + k * rows + i] * b[bt + k * columns + j].
 
-    A chain over k = 0 .. terms-1 (at least one): x = 0, then x = RN64(a * b + x). All of it binary64.
+    A chain over k = 0 .. terms-1: x = 0, then x = RN64(a * b + x). All of it binary64.
     """
     integer = types.intp
     given = rows, vectors, lanes, a, integer, b, integer, c, integer, integer, integer, types.boolean
@@ -129,11 +149,14 @@ def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, 
 
     def generate(context, builder, signature, arguments):
         code = _Code(context, builder, signature, arguments)
-        zeros = [ir.Constant(wide, None)] * (height * width)
-        begin = [code.place(3, 4), code.place(5, 6), *zeros]
-        _, _, *sums = code.loop(arguments[10], begin, lambda *values: step(code, *values))
-        out, apart = code.place(7, 8), arguments[9]
+        out, apart, terms = code.place(7, 8), arguments[9], arguments[10]
         lines = [code.at(out, builder.mul(apart, code.number(i))) for i in range(height)]
+        for line, word in itertools.product(lines, range(0, columns, LINE)):
+            code.fetch(code.at(line, word))
+        values = [code.place(3, 4), code.place(5, 6), *[ir.Constant(wide, None)] * (height * width)]
+        two, one = builder.ashr(terms, code.number(1)), builder.and_(terms, code.number(1))
+        values = code.loop(two, values, lambda *values: step(code, *step(code, *values)))
+        _, _, *sums = code.loop(one, values, lambda *values: step(code, *values))
         places = [code.at(line, v * wide.count) for line in lines for v in range(width)]
         with builder.if_else(arguments[11]) as (then, otherwise):
             with then:
