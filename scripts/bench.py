@@ -28,7 +28,7 @@ from bench_compare import compare, show
 from bench_scaling import draw, scaling
 from bench_steps import steps, take_turns
 
-from vgame.arithmetic.certified import counting, dot
+from vgame.arithmetic.certified import counting, dot, own_kernels
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.job.file import read_job_file
@@ -59,7 +59,13 @@ DATA: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def products(only: str) -> dict:
-    """certified / torch's FP64 product, of operands that are FP64 already and of FP32 ones like ours."""
+    """certified / torch's FP64 product, of operands that are FP64 already and of FP32 ones like ours; / certified with
+    the library's kernels; / torch's FP32 product."""
+
+    def by_library(a: torch.Tensor, b: torch.Tensor) -> None:
+        with own_kernels(False):
+            dot(a, b)
+
     found = {}
     for name, (m, n, k) in SHAPES.items():
         for data, make in DATA.items():
@@ -74,6 +80,8 @@ def products(only: str) -> dict:
                 "certified": lambda: dot(a, b),  # noqa: B023
                 "fp64": lambda: wide_a @ wide_b.mT,  # noqa: B023
                 "fp64 from fp32": lambda: (a[0].double() @ b[0].double().mT).float(),  # noqa: B023
+                "certified by the library": lambda: by_library(a, b),  # noqa: B023
+                "fp32": lambda: a[0] @ b[0].mT,  # noqa: B023
             }
             entry = compare(contestants)
             entry["not settled by the bound"] = round(1 - counts.bound / counts.elements, 6)

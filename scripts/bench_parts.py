@@ -1,5 +1,5 @@
-"""Where the processor's time of a certified step goes inside its sums: the library's products, widening, rounding test,
-exact tier.
+"""Where the processor's time of a certified step goes inside its sums: products, widening for the library's products,
+rounding test, exact tier.
 
 python scripts/bench_parts.py "GPT-2 small"      one thread; seconds per step and shares
 """
@@ -23,7 +23,7 @@ from vgame.arithmetic.torch import convolutions
 from vgame.arithmetic.torch.products import Tile
 from vgame.arithmetic.torch.vendor import NATIVE, using
 
-PRODUCTS = "library's products"
+PRODUCTS = "products"
 PARTS = [
     ("widening", Tile, "_widen"),
     ("minimal filtering", convolutions, "transform_filters"),
@@ -37,15 +37,16 @@ PARTS = [
 ]
 
 
-def product_of(seconds: Counter[str], work: Counter[str]) -> Callable:
-    """The library's product, timed; its operations are counted."""
-    run = timed(PRODUCTS, NATIVE.product, seconds)
+def counted(product: Callable, seconds: Counter[str], work: Counter[str]) -> Callable:
+    """A kernel of `Vendor`, timed; its operations are counted."""
+    run = timed(PRODUCTS, product, seconds)
 
-    def counted(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> object:
-        work[PRODUCTS] += 2 * math.prod(out.shape) * a.shape[-1]
-        return run(a, b, out)
+    def multiply(a: torch.Tensor | tuple, b: torch.Tensor | tuple, out: torch.Tensor, *rest: object) -> object:
+        length = a[2].size if isinstance(a, tuple) else a.shape[-1]  # rows where they lie, or widened
+        work[PRODUCTS] += 2 * out.numel() * length
+        return run(a, b, out, *rest)
 
-    return counted
+    return multiply
 
 
 def large_square() -> float:
@@ -78,7 +79,8 @@ def watched() -> Iterator[tuple[Counter[str], Counter[str]]]:
     """Within the block the parts are timed, and the operations of products counted."""
     seconds, work = Counter(), Counter()
     with ExitStack() as stack:
-        stack.enter_context(using(replace(NATIVE, product=product_of(seconds, work))))
+        product, multiply = (counted(kernel, seconds, work) for kernel in (NATIVE.product, NATIVE.multiply))
+        stack.enter_context(using(replace(NATIVE, product=product, multiply=multiply)))
         for name, owner, part in PARTS:
             stack.enter_context(patch.object(owner, part, timed(name, getattr(owner, part), seconds)))
         yield seconds, work
