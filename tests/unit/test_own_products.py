@@ -20,9 +20,8 @@ from vgame.arithmetic.certified import dot, own_kernels
 from vgame.arithmetic.numba import products as own
 from vgame.arithmetic.numba.fused_tile import FORMS, Form, form_of
 from vgame.arithmetic.torch import products, rounding_test
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, places_of
 from vgame.arithmetic.torch.perturbed import KINDS, perturbed_kernels
-from vgame.arithmetic.torch.products import places_of
 from vgame.arithmetic.torch.vendor import NATIVE, using
 from vgame.execute.devices import use_device
 from vgame.execute.doctor import examine

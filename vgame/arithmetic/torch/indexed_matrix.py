@@ -17,6 +17,7 @@ from torch import Tensor
 from vgame.arithmetic import gate
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import operands as compiled_operands
+from vgame.arithmetic.numba.exact import rows_of
 from vgame.arithmetic.torch.vendor import NATIVE, vendor
 
 Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
@@ -133,6 +134,14 @@ class PlacedMatrix:
 
 #: What a product or a sum reads.
 Matrix = Tensor | IndexedMatrix | PlacedMatrix
+
+
+def places_of(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(memory, where the rows begin, where their terms lie from there) of an operand [B, R, K]."""
+    if isinstance(x, IndexedMatrix):
+        return x.memory.numpy(), x.rows.reshape(-1), x.columns
+    memory, begins, step = rows_of(x)
+    return memory, begins, np.arange(x.shape[2]) * step
 
 
 def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Matrix:

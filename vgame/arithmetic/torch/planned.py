@@ -18,8 +18,8 @@ from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.exact import ExactProducts
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
-from vgame.arithmetic.torch.products import Tile, part_of, places_of, shared_tiles
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, places_of
+from vgame.arithmetic.torch.products import Tile, part_of, shared_tiles
 from vgame.arithmetic.torch.rounding_test import SLACK, tally, weigh
 from vgame.arithmetic.torch.sums import COMPILED_BLOCK, runs_of, spread_of, terms_of_a_sum
 from vgame.arithmetic.torch.vendor import bind_product

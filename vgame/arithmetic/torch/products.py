@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
+from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix, places_of
 from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import (
     MAX_TERMS,
@@ -381,14 +380,6 @@ class Tile:
                 bounds = batch_of(self.norm_a, i)[:, m] * SLACK, batch_of(self.norm_b, i)[:, n] * SLACK
                 value = sum_slices(a, b, at, bounds, counts, self.blocks)
                 self.out[i, m, n][at] = value.float().add_(0.0)
-
-
-def places_of(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(memory, where the rows begin, where their terms lie from there) of an operand [B, R, K]."""
-    if isinstance(x, IndexedMatrix):
-        return x.memory.numpy(), x.rows.reshape(-1), x.columns
-    memory, begins, step = compiled_exact.rows_of(x)
-    return memory, begins, np.arange(x.shape[2]) * step
 
 
 def unfolded(x: Matrix) -> Tensor:
