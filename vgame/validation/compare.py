@@ -76,6 +76,8 @@ def distance(a: T, b: T) -> T:
 
 def compare(stage: str, step: int, ours: Tensors, theirs: Tensors, rungs: Rungs, tally: Tally) -> Differs | None:
     """Gradients, losses, buffers: the first that is not the same."""
+    gradients = [t.double().norm() for n, t in ours.items() if t is not None and n.startswith("gradient.")]
+    total = float(torch.stack(gradients).norm().nan_to_num(0.0, 0.0)) if gradients else 0.0
     for name, mine in ours.items():
         other = theirs[name]
         if mine is None or other is None:
@@ -84,7 +86,7 @@ def compare(stage: str, step: int, ours: Tensors, theirs: Tensors, rungs: Rungs,
             continue
         if mine.shape != other.shape:
             return Differs(stage, name, step, 0.0, 0.0, f"shapes {tuple(mine.shape)} and {tuple(other.shape)}")
-        rung = _rung(name, mine, other.to(mine.dtype), rungs, tally)
+        rung = _rung(name, mine, other.to(mine.dtype), total, rungs, tally)
         if rung is None:
             return Differs(stage, name, step, largest(distance(mine, other.to(mine.dtype))), largest(mine))
         tally.add(stage, rung)
@@ -95,20 +97,23 @@ def _one_sided(ours: bool) -> str:
     return "the program gives it none, your code does" if ours else "your code gives it none, the program does"
 
 
-def _rung(name: str, mine: T, other: T, rungs: Rungs, tally: Tally) -> int | None:
-    """1, 2 or 3; None where the tensor differs."""
+def _rung(name: str, mine: T, other: T, total: float, rungs: Rungs, tally: Tally) -> int | None:
+    """1, 2 or 3; None where the tensor differs. `total`: the norm of all gradients."""
     if not mine.is_floating_point():
         return 1 if torch.equal(mine, other) else None
     apart = distance(mine, other)
     far = largest(apart)
     if far <= STRICT * float(torch.linalg.vector_norm(mine.nan_to_num(0.0, 0.0, 0.0))):
         return 1
+    most = max(LOUDEST * largest(mine), STRICT * total)
     rounded = [side.get(name) for side in rungs.rounded]
-    if all(side is not None for side in rounded) and far <= SHRINKS * _finite(distance(*rounded)):
+    if all(side is not None for side in rounded) and far <= min(SHRINKS * _finite(distance(*rounded)), most):
         return 2
-    moved = distance(mine, rungs.moved[name])
+    if name not in rungs.moved:
+        return None
+    moved = distance(mine, rungs.moved[name]).nan_to_num(0.0, 0.0, 0.0)
     noise = float(torch.quantile(moved.flatten()[:1_000_000], 0.9)) if moved.numel() else 0.0
-    beyond = apart > max(min(NOISE * noise, LOUDEST * largest(mine)), STRICT * largest(mine))
+    beyond = apart > max(min(NOISE * noise, most), STRICT * largest(mine))
     flips = beyond & (NOISE * moved >= apart)
     if int(beyond.sum()) > int(flips.sum()) or int(flips.sum()) > FLIPS * mine.numel():
         return None
