@@ -1,0 +1,320 @@
+"""Faults that are planted in rules, optimizers, clipping, averages and batches: validation finds each.
+
+A fault of a rule multiplies one of its results by 1 + 2^-22, an ulp of binary32 or two: what no comparison in binary32
+could tell from rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from wide import of_many
+
+import vgame.program.batches as batches
+import vgame.program.lower as lower
+import vgame.program.optimizer_step as optimizer_step
+import vgame.program.optimizers as optimizers
+from vgame.arithmetic.functions import Function
+from vgame.errors import ValidationError
+from vgame.program.lowering import HANDLERS
+from vgame.program.lowering.builder import Builder, Value
+from vgame.tasks.task import Task
+from vgame.validation.steps import Order, Report, validate
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
+aten, MUL, ADD = torch.ops.aten, Function.MUL, Function.ADD
+SLIGHTLY = 1 + 2.0**-22
+
+
+# ---- tasks ----
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2, groups=2)
+        self.batch, self.group = nn.BatchNorm2d(4), nn.GroupNorm(2, 4)
+        self.up, self.out = nn.ConvTranspose2d(4, 2, 2, 2), nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.leaky_relu(self.batch(self.one(x)), 0.1), 2)
+        x = F.elu(self.group(self.two(F.interpolate(x, scale_factor=2.0, mode="bilinear"))))
+        x = F.avg_pool2d(self.up(x), 2) + F.adaptive_avg_pool2d(x[:, :2], 3)[..., :3, :3].mean()
+        return self.out(x.flatten(2).logsumexp(-1))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(9, 8), nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.out, self.scale = nn.Linear(8, 9), nn.Parameter(torch.ones(8))
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.table(t))
+        x = x + F.dropout(self.attention(x, x, x, need_weights=False)[0], 0.25)
+        x = F.gelu(x, approximate="tanh") + 0.1 * F.gelu(x) + torch.randn_like(x) * 0.1
+        x = x.roll(1, 1) * torch.sigmoid(x) + torch.tanh(x).cumsum(1) + torch.where(x > 0, x.square(), -x)
+        return self.out(torch.add(x, x.flip(1), alpha=0.3) * self.scale.pow(1.5) / (1 + x.abs().amax(-1, keepdim=True)))
+
+
+def _data() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {
+        "i": torch.randn(12, 2, 6, 6, generator=generator),
+        "t": torch.randint(0, 9, (12, 5), generator=generator),
+        "x": torch.randn(12, 6, generator=generator),
+        "y": torch.arange(12) % 3,
+    }
+
+
+def images(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch["i"]), batch["y"])
+
+
+def words(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch["t"]).flatten(0, 1), batch["t"].roll(-1, 1).flatten())
+
+
+def lines(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def made(model: Callable[[], nn.Module], loss: Any, optimizer: Any = sgd, **options: Any) -> Callable[[], Task]:
+    def make() -> Task:
+        torch.manual_seed(0)
+        module = model()
+        return Task(module, loss, optimizer(module.parameters()), _data(), 4, **options)
+
+    return make
+
+
+def line(optimizer: Any = sgd, **options: Any) -> Callable[[], Task]:
+    return made(lambda: nn.Linear(6, 3), lines, optimizer, **options)
+
+
+IMAGES, WORDS = made(Images, images), made(Words, words)
+
+
+def checked(make: Callable[[], Task], steps: int = 8) -> Report:
+    task = make()
+    lowered = lower.lower_task(task, None, steps)
+    return validate(Order(task, lowered, lowered.state, None, 11, steps), 200.0)
+
+
+# ---- faults ----
+
+
+def moved(operator: Any, place: int | None = None, factor: float = SLIGHTLY) -> Any:
+    """A rule whose result, or the one at a place, is a little larger."""
+    rule = HANDLERS[operator]
+
+    def wrong(b: Builder, *args: Any, **kwargs: Any) -> Any:
+        found = rule(b, *args, **kwargs)
+        if place is None:
+            return b.map(MUL, found, factor)
+        found = list(found)
+        found[place] = found[place] and b.map(MUL, found[place], factor)
+        return tuple(found)
+
+    return patch.dict(HANDLERS, {operator: wrong})
+
+
+def instead(operator: Any, rule: Callable[..., Any]) -> Any:
+    return patch.dict(HANDLERS, {operator: rule})
+
+
+def _bernoulli(b: Builder, x: Value, p: float = 0.5, **_: Any) -> Value:
+    return RULES[aten.bernoulli.p](b, x, p + 0.125)
+
+
+def _flipped(b: Builder, x: Value, dims: Any) -> Value:
+    return x
+
+
+def _rolled(b: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    return RULES[aten.roll.default](b, x, [-s for s in shifts], dims)
+
+
+RULES = dict(HANDLERS)
+
+#: By name: the task, and the fault.
+FAULTS: Mapping[str, tuple[Callable[[], Task], Any]] = {
+    # rules, an ulp or two
+    **{f"convolution_backward {n}": (IMAGES, moved(aten.convolution_backward.default, n)) for n in (0, 1, 2)},
+    **{f"layer_norm_backward {n}": (WORDS, moved(aten.native_layer_norm_backward.default, n)) for n in (0, 1, 2)},
+    **{f"group_norm_backward {n}": (IMAGES, moved(aten.native_group_norm_backward.default, n)) for n in (0, 1, 2)},
+    **{
+        f"{operator}": (IMAGES, moved(operator, place))
+        for operator, place in {
+            aten.convolution.default: None,
+            aten.native_group_norm.default: 0,
+            aten.avg_pool2d.default: None,
+            aten.avg_pool2d_backward.default: None,
+        }.items()
+    },
+    **{
+        f"{operator} of words": (WORDS, moved(operator, place))
+        for operator, place in {
+            aten.native_layer_norm.default: 0,
+            aten.embedding_dense_backward.default: None,
+            aten.bmm.default: None,
+            aten._softmax.default: None,
+            aten._softmax_backward_data.default: None,
+            aten.gelu.default: None,
+            aten.cumsum.default: None,
+            aten.sigmoid.default: None,
+            aten.amax.default: None,
+            aten.pow.Tensor_Scalar: None,
+            aten.randn_like.default: None,
+        }.items()
+    },
+    # rules, another meaning
+    "dropout keeps more": (WORDS, instead(aten.bernoulli.p, _bernoulli)),
+    "roll the other way": (WORDS, instead(aten.roll.default, _rolled)),
+    "flip does nothing": (WORDS, instead(aten.flip.default, _flipped)),
+    "alpha is left out": (WORDS, instead(aten.add.Tensor, lambda b, x, y, alpha=1: RULES[aten.add.Tensor](b, x, y))),
+}
+
+
+# ---- optimizers, clipping, averages ----
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.1)
+
+
+def _updated(kind: type, change: Callable[..., Any]) -> Any:
+    """An optimizer's rule with other numbers, or other operands."""
+    rule = kind.update
+    return patch.object(kind, "update", lambda self, *args: change(self, rule, *args))
+
+
+def _changed(b: Builder, result: tuple[Value, dict[str, Value]], slot: str) -> tuple[Value, dict[str, Value]]:
+    return result[0], result[1] | {slot: b.map(MUL, result[1][slot], SLIGHTLY)}
+
+
+def _less(scalars: Mapping[str, Value], name: str) -> dict[str, Value]:
+    return {key: value for key, value in scalars.items() if key != name}
+
+
+def _later(rate: Any, beta: Any, step: int) -> Any:
+    return CORRECTED(rate, beta, step + 1)
+
+
+CORRECTED, RATE, SAMPLES = optimizers._corrected, lower.plan_of, batches.rows_of
+AVERAGE, LOAD = lower._Lowering._average, lower._Lowering._load_batches
+
+
+def _rows(b: Builder, task: Task, state: Any) -> Any:
+    rows, position = SAMPLES(b, task, state)
+    return b.map(Function.IMOD, b.map(Function.IADD, rows, 1), task.population), position
+
+
+def _one_sided(b: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
+    return RULES[aten.clamp.default](b, x, None, high)
+
+
+def _without_epsilon(self: Any, gradients: Any, limit: float) -> Any:
+    b = self.b
+    norms = lower.stack(b, [self._awake(name, lower.vector_norm(b, g)) for name, g in gradients.items()])
+    factor = b.map(Function.MIN, b.map(Function.DIV, limit, lower.vector_norm(b, norms)), 1.0)
+    return {name: b.map(MUL, g, factor) for name, g in gradients.items()}
+
+
+def _decaying() -> Task:
+    task = line()()
+    return replace(task, schedulers=[torch.optim.lr_scheduler.ExponentialLR(task.optimizer, 0.9)])
+
+
+STEPS: Mapping[str, tuple[Callable[[], Task], Any]] = {
+    "adam, epsilon": (line(adam), _updated(optimizers.Adam, lambda s, f, *a: f(replace(s, eps=s.eps * 1.001), *a))),
+    "adam, betas": (line(adam), _updated(optimizers.Adam, lambda s, f, *a: f(replace(s, betas=s.betas[::-1]), *a))),
+    "adam, decay": (line(adam), _updated(optimizers.Adam, lambda s, f, *a: f(s, *a[:-1], _less(a[-1], "keep")))),
+    "adam, a slot": (line(adam), _updated(optimizers.Adam, lambda s, f, b, *a: _changed(b, f(s, b, *a), "exp_avg_sq"))),
+    "adam, a step later": (line(adam), patch.object(optimizers, "_corrected", _later)),
+    "sgd, dampening": (line(momentum), _updated(optimizers.SGD, lambda s, f, *a: f(s, *a[:-1], _less(a[-1], "share")))),
+    "sgd, nesterov": (line(momentum), _updated(optimizers.SGD, lambda s, f, *a: f(replace(s, nesterov=True), *a))),
+    "sgd, decay": (line(momentum), _updated(optimizers.SGD, lambda s, f, *a: f(replace(s, decay=0.0), *a))),
+    "sgd, momentum": (
+        line(momentum),
+        _updated(optimizers.SGD, lambda s, f, b, *a: _changed(b, f(s, b, *a), "momentum")),
+    ),
+    "as written, a value": (
+        line(lambda p: torch.optim.Adamax(p, lr=0.1)),
+        patch.dict(optimizer_step.WITH_TENSORS, {"addcdiv": lambda x, a, b, value=1: x + a / b * value * SLIGHTLY}),
+    ),
+    "as written, one form": (
+        line(torch.optim.RAdam),
+        patch.object(optimizer_step.OptimizerStep, "_chosen", lambda self, n: self.column("c", _ones(self), None)),
+    ),
+    "rates of the step before": (
+        _decaying,
+        patch.object(lower, "plan_of", lambda *a: _before(RATE(*a))),
+    ),
+    "clipping without 1e-6": (line(clip=0.01), patch.object(lower._Lowering, "_clipped", _without_epsilon)),
+    "clipping on one side": (line(clip_value=0.01), patch.object(lower, "clamp", _one_sided)),
+    "clipping what sleeps": (
+        line(clip=0.1, frozen={"bias": 3}),
+        patch.object(lower._Lowering, "_awake", lambda self, name, norm: norm),
+    ),
+    "frozen a step longer": (
+        line(adam, frozen={"bias": 3}),
+        patch.object(lower, "asleep_of", lambda task, names: {"bias": (range(1, 5),)}),
+    ),
+    "average": (
+        line(average=0.9),
+        patch.object(lower._Lowering, "_average", lambda self, a, t: AVERAGE(self, 0.9001, t)),
+    ),
+    "samples, one further": (line(), patch.object(lower, "rows_of", _rows)),
+    "samples in order, one further": (line(order="sequential"), patch.object(lower, "rows_of", _rows)),
+    "rows of the batch before": (
+        line(accumulate=2),
+        patch.object(lower._Lowering, "_load_batches", lambda self: [LOAD(self)[0]] * 2),
+    ),
+}  # fmt: skip
+
+
+def _ones(step: Any) -> Any:
+    import numpy as np
+
+    return np.ones(len(step.played.which), np.float32)
+
+
+def _before(plan: Any) -> Any:
+    return replace(plan, rates=[lambda t, rate=rate: rate(max(t - 1, 1)) for rate in plan.rates])
+
+
+ALL = {**FAULTS, **STEPS}
+
+
+@pytest.mark.parametrize("make", [IMAGES, WORDS, line(adam), line(momentum)], ids=["images", "words", "adam", "sgd"])
+def test_without_a_fault_nothing_is_found(make: Callable[[], Task]) -> None:
+    assert checked(make).complete
+
+
+@pytest.mark.parametrize(
+    "name", of_many(ALL, "roll the other way", "adam, epsilon", "samples, one further", "aten.convolution.default")
+)
+def test_a_fault_is_found(name: str) -> None:
+    make, fault = ALL[name]
+    with ExitStack() as stack:
+        stack.enter_context(fault)
+        with pytest.raises(ValidationError, match="differs in the stage"):
+            checked(make)
