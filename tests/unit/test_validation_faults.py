@@ -171,7 +171,6 @@ FAULTS: Mapping[str, tuple[Callable[[], Task], Any]] = {
             aten.native_layer_norm.default: 0,
             aten.embedding_dense_backward.default: None,
             aten.bmm.default: None,
-            aten._softmax.default: None,
             aten._softmax_backward_data.default: None,
             aten.gelu.default: None,
             aten.cumsum.default: None,
