@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {IGame} from "./IGame.sol";
+import {IGameTypes} from "./IGameTypes.sol";
 import {ISettlement} from "./ISettlement.sol";
 import {Merkle} from "./Merkle.sol";
+import {Payout} from "./Payout.sol";
 
 /// @title A bonus for a trained state that counts enough on a committed test set (docs/bonus.md)
 /// @notice Outside of the game, and without any power in it. Whoever pays fixes the order of an evaluation but for its
@@ -21,7 +22,10 @@ contract AccuracyEscrow {
     /// @param layout hash of the list that makes the evaluation's initial state: an entry below 2^24 is the training's
     /// state tensor of that number, any other the root of a tensor of its own
     /// @param payer who paid
+    /// @param promisedAt when it was paid in
     /// @param since when the window began; 0 before
+    /// @param settledAt when the money was paid or given back; 0: not yet
+    /// @param paid to the trainer
     /// @param window seconds in which an evaluation has to become final
     /// @param amount what the trainer is paid
     /// @param total state tensor of the evaluation that holds the total
@@ -32,7 +36,10 @@ contract AccuracyEscrow {
         bytes32 evaluation;
         bytes32 layout;
         address payer;
-        uint40 since;
+        uint32 promisedAt;
+        uint32 since;
+        uint32 settledAt;
+        bool paid;
         uint32 window;
         uint128 amount;
         uint24 total;
@@ -103,7 +110,7 @@ contract AccuracyEscrow {
 
     /// @notice This bonus was promised before.
     error BonusExists(bytes32 id);
-    /// @notice There is no such bonus.
+    /// @notice There is no such bonus, or it is settled.
     error NoBonus(bytes32 id);
     /// @notice A bonus of nothing is none.
     error NoMoney();
@@ -117,6 +124,10 @@ contract AccuracyEscrow {
     error NoSuchTensor(uint256 index, uint256 count);
     /// @notice The training is not final, or has diverged.
     error NotTrained(bytes32 job, IGame.Phase phase, uint256 divergedAt);
+    /// @notice The evaluation was claimed before its window began (0: it has not), when the trained state was not public.
+    error ClaimedTooEarly(uint256 actual, uint256 from);
+    /// @notice The recipient does not take the money.
+    error PaymentRefused(address recipient);
     /// @notice The time for the evaluation runs.
     error AlreadyStarted(uint256 since);
     /// @notice The payer can have its money back from then on.
@@ -149,7 +160,7 @@ contract AccuracyEscrow {
         if (evaluation.initialRoot != 0) revert InitialRootGiven(evaluation.initialRoot);
         if (evaluation.trainerBond < 2 * msg.value) revert BondTooSmall(evaluation.trainerBond, 2 * msg.value);
         IGame.Job memory training = game.getJob(terms.training);
-        if (training.phase != IGame.Phase.Created && training.phase != IGame.Phase.Accepted) {
+        if (training.phase != IGameTypes.Phase.Created && training.phase != IGameTypes.Phase.Accepted) {
             revert NotAhead(training.phase);
         }
         for (uint256 i; i < layout.length; ++i) {
@@ -163,7 +174,10 @@ contract AccuracyEscrow {
             evaluation: keccak256(abi.encode(evaluation)),
             layout: keccak256(abi.encodePacked(layout)),
             payer: msg.sender,
+            promisedAt: uint32(block.timestamp), // SAFETY: until 2106
             since: 0,
+            settledAt: 0,
+            paid: false,
             window: terms.window,
             amount: uint128(msg.value),
             total: terms.total,
@@ -178,7 +192,7 @@ contract AccuracyEscrow {
         Bonus storage b = _bonus(id);
         if (b.since != 0) revert AlreadyStarted(b.since);
         _trained(b.training);
-        b.since = uint40(block.timestamp);
+        b.since = uint32(block.timestamp);
         emit Started(id, block.timestamp + b.window);
     }
 
@@ -188,6 +202,7 @@ contract AccuracyEscrow {
         Bonus memory b = _bonus(id);
         IGame.Job memory training = _trained(b.training);
         IGame.Job memory evaluation = _trained(p.evaluation);
+        if (b.since == 0 || evaluation.claimedAt < b.since) revert ClaimedTooEarly(evaluation.claimedAt, b.since);
         _expect(keccak256(abi.encodePacked(p.layout)), b.layout);
         _expect(_initialRoot(training, p), evaluation.spec.initialRoot);
         evaluation.spec.initialRoot = 0;
@@ -199,7 +214,7 @@ contract AccuracyEscrow {
         if (p.size >= TOO_LARGE) revert TotalTooLarge(p.size);
         int32 total = int32(p.total);
         if (total < b.least) revert MarkMissed(total, b.least);
-        delete _bonuses[id];
+        _settle(id, true);
         credits[training.trainer] += b.amount;
         emit Paid(id, training.trainer, p.evaluation, total, b.amount);
     }
@@ -213,7 +228,7 @@ contract AccuracyEscrow {
                 revert NotOver(block.timestamp, b.since == 0 ? type(uint256).max : until + 1);
             }
         }
-        delete _bonuses[id];
+        _settle(id, false);
         credits[b.payer] += b.amount;
         emit Returned(id, b.amount);
     }
@@ -224,33 +239,39 @@ contract AccuracyEscrow {
         if (amount == 0) revert NothingOwed();
         credits[msg.sender] = 0;
         emit Withdrawn(msg.sender, recipient, amount);
-        Address.sendValue(recipient, amount);
+        if (!Payout.send(recipient, amount)) revert PaymentRefused(recipient);
     }
 
-    /// @notice A bonus; all zero if there is none, or it is settled.
+    /// @notice A bonus; all zero if there is none.
     function getBonus(bytes32 id) external view returns (Bonus memory) {
         return _bonuses[id];
     }
 
     function _bonus(bytes32 id) private view returns (Bonus storage b) {
         b = _bonuses[id];
-        if (b.amount == 0) revert NoBonus(id);
+        if (b.amount == 0 || b.settledAt != 0) revert NoBonus(id);
+    }
+
+    function _settle(bytes32 id, bool paid) private {
+        // SAFETY: 32 bits last until 2106
+        (_bonuses[id].settledAt, _bonuses[id].paid) = (uint32(block.timestamp), paid);
     }
 
     /// @dev A final claim "trained"; with delivery also the state has arrived.
     function _trained(bytes32 id) private view returns (IGame.Job memory job) {
         job = game.getJob(id);
-        if (job.phase != IGame.Phase.Final || job.divergedAt != 0) revert NotTrained(id, job.phase, job.divergedAt);
+        if (job.phase != IGameTypes.Phase.Final || job.divergedAt != 0)
+            revert NotTrained(id, job.phase, job.divergedAt);
     }
 
     /// @dev The training has ended, and can never be what `_trained` asks for.
     function _failed(IGame.Job memory job) private pure returns (bool) {
-        if (job.phase == IGame.Phase.Final) return job.divergedAt != 0;
+        if (job.phase == IGameTypes.Phase.Final) return job.divergedAt != 0;
         return
-            job.phase == IGame.Phase.Convicted ||
-            job.phase == IGame.Phase.Expired ||
-            job.phase == IGame.Phase.Undelivered ||
-            job.phase == IGame.Phase.Declined;
+            job.phase == IGameTypes.Phase.Convicted ||
+            job.phase == IGameTypes.Phase.Expired ||
+            job.phase == IGameTypes.Phase.Undelivered ||
+            job.phase == IGameTypes.Phase.Declined;
     }
 
     /// @dev Root of the state that the evaluation must start from.

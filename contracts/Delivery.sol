@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Cipher} from "./Cipher.sol";
 import {GameState} from "./GameState.sol";
 import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
-import {ISettlement} from "./ISettlement.sol";
 import {Merkle} from "./Merkle.sol";
 import {Records} from "./Records.sol";
 
 /// @title The exchange of the trained state for the reward
-/// @notice Runs inside `VerificationGame` by delegatecall, behind `Settlement`; at its own address there is no job, so
-/// nothing can be played there.
+/// @notice Runs inside `VerificationGame` by delegatecall; at its own address there is no job, so nothing can be played
+/// there.
 contract Delivery is GameState, IDelivery {
     uint256 private constant MAX_REQUESTS = 64;
     /// @dev Less than any complaint costs, also of who has credits already (tests/game/test_delivery_money.py): to be
@@ -27,40 +25,20 @@ contract Delivery is GameState, IDelivery {
 
     constructor(IReferee referee_) GameState(referee_) {}
 
-    /// @inheritdoc IDelivery
-    /// @dev The claim itself is made by the code that makes every claim, in this storage and for this caller. It
-    /// reverts at `Delivery`'s own address.
-    function postClaimAndOffer(
-        bytes32 id,
-        bytes32 runRoot,
-        bytes32 finalState,
-        bytes32[] calldata path,
-        bytes32 cipherRoot,
-        bytes32 keyHash
-    ) external {
-        if (_jobs[id].spec.confirmWindow == 0) revert NoDelivery();
-        _exchanges[id].offer = keccak256(abi.encode(Offer(finalState, cipherRoot, keyHash)));
-        Address.functionDelegateCall(
-            address(this),
-            abi.encodeCall(ISettlement.postClaim, (id, runRoot, finalState, path))
-        );
-        emit Offered(id, finalState, cipherRoot, keyHash);
-    }
-
     // ---- the client, before the key ----
 
     /// @inheritdoc IDelivery
-    function confirm(bytes32 id) external {
-        (, Exchange storage e) = _undecided(id);
+    function confirm(bytes32 id, bytes32 offer) external {
+        (, Exchange storage e) = _undecided(id, offer);
         if (e.open != 0) revert RequestsOpen(e.open);
-        (e.confirmed, e.until) = (true, uint40(block.timestamp));
+        e.confirmedAt = _now();
         emit Confirmed(id);
     }
 
     /// @inheritdoc IDelivery
     /// @dev ROUNDING: odd wei are burnt.
-    function decline(bytes32 id) external {
-        (Job storage job, Exchange storage e) = _undecided(id);
+    function decline(bytes32 id, bytes32 offer) external {
+        (Job storage job, Exchange storage e) = _undecided(id, offer);
         job.phase = Phase.Declined;
         uint256 quarter = job.spec.reward / 4;
         credits[job.client] += quarter + e.deposits;
@@ -71,30 +49,57 @@ contract Delivery is GameState, IDelivery {
     }
 
     /// @inheritdoc IDelivery
-    function request(bytes32 id, uint24 tensor, uint32 chunk, uint96 price, Record calldata source) external payable {
-        (Job storage job, Exchange storage e) = _undecided(id);
-        if (e.requests == MAX_REQUESTS) revert TooManyRequests(MAX_REQUESTS);
+    function request(
+        bytes32 id,
+        bytes32 offer,
+        uint256 index,
+        uint24 tensor,
+        uint32 chunk,
+        uint64 price,
+        Record calldata source
+    ) external payable {
+        (Job storage job, Exchange storage e) = _undecided(id, offer);
+        Request[] storage all = _requests[id];
+        // a call that is sent again asks for nothing twice
+        if (index != all.length) revert WrongIndex(all.length, index);
+        if (index == MAX_REQUESTS) revert TooManyRequests(MAX_REQUESTS);
         // A price that the trainer could refuse at once would be no request, only a nuisance.
         if (price < block.basefee) revert PriceTooLow(price, block.basefee);
         referee.source(job.spec.programRoot, tensor, source.header, source.record, source.path);
         uint32 elements = Records.u32(source.record, 1);
         uint256 cost = price * _answerGas(job, elements, chunk);
-        if (msg.value != cost) revert WrongValue(msg.value, cost);
-        Request storage r = _requests[_requestKey(id, tensor, chunk)];
-        if (r.since != 0) revert AlreadyRequested();
-        (r.elements, r.price, r.since, r.open) = (elements, price, uint40(block.timestamp), true);
-        e.requests++;
+        _takeDeposit(e, cost);
+        emit Requested(id, index, tensor, chunk, price, cost);
+        all.push(Request(tensor, chunk, elements, price, _now(), 0, 0));
         e.open++;
-        e.deposits += uint128(cost); // SAFETY: somebody paid it
-        emit Requested(id, tensor, chunk, price, cost);
     }
 
-    /// @dev In the confirm window, the client alone.
-    function _undecided(bytes32 id) private view returns (Job storage job, Exchange storage e) {
+    /// @inheritdoc IDelivery
+    function raise(bytes32 id, uint256 index, uint24 tensor, uint32 chunk, uint64 price) external payable {
+        (Job storage job, Exchange storage e, Request storage r) = _openRequest(id, index);
+        if (msg.sender != job.client) revert NotClient(msg.sender);
+        if (r.tensor != tensor || r.chunk != chunk) revert NotRequested();
+        uint256 least = Math.max(uint256(r.price) + 1, block.basefee);
+        if (price < least) revert PriceTooLow(price, least);
+        uint256 cost = uint256(price - r.price) * _answerGas(job, r.elements, chunk);
+        _takeDeposit(e, cost);
+        (r.price, r.since, r.deferredAt) = (price, _now(), 0);
+        emit Raised(id, index, price, cost);
+    }
+
+    /// @dev SAFETY: the call brought it, and there are fewer than 2^112 wei.
+    function _takeDeposit(Exchange storage e, uint256 cost) private {
+        if (msg.value != cost) revert WrongValue(msg.value, cost);
+        e.deposits += uint112(cost);
+    }
+
+    /// @dev In the confirm window, the client alone. INVARIANT I15: about the offer that it has seen.
+    function _undecided(bytes32 id, bytes32 offer) private view returns (Job storage job, Exchange storage e) {
         job = _inPhase(id, Phase.Delivering);
         e = _exchanges[id];
         if (msg.sender != job.client) revert NotClient(msg.sender);
-        if (e.confirmed) revert AlreadyConfirmed();
+        _expect(offer, e.offer);
+        if (e.confirmedAt != 0) revert AlreadyConfirmed();
         if (block.timestamp > e.until) revert TooLate(block.timestamp, e.until);
     }
 
@@ -104,13 +109,13 @@ contract Delivery is GameState, IDelivery {
     function answer(
         bytes32 id,
         Offer calldata offer,
-        uint24 tensor,
-        uint32 chunk,
+        uint256 index,
         bytes calldata leaves,
         bytes32[] calldata trueHashes,
         bytes32[] calldata path
     ) external {
-        (Job storage job, Exchange storage e, Request storage r) = _openRequest(id, tensor, chunk);
+        (Job storage job, Exchange storage e, Request storage r) = _openRequest(id, index);
+        (uint24 tensor, uint32 chunk) = (r.tensor, r.chunk);
         _checkOffer(e, offer);
         (uint256 count, uint256 above) = _shape(r.elements, chunk);
         if (leaves.length != count * Merkle.LEAF_BYTES) revert ChunkSize(leaves.length, count * Merkle.LEAF_BYTES);
@@ -126,39 +131,52 @@ contract Delivery is GameState, IDelivery {
             height - above
         );
         _checkPair(job, offer, pair, (uint256(tensor) << above) | chunk, path);
-        r.open = false;
+        r.answeredAt = e.answeredAt = _now();
         e.open--;
-        if (block.timestamp > e.until) e.until = uint40(block.timestamp);
-        (uint256 deposit, uint256 pay) = _payAnswer(job, e, r, chunk);
-        emit Answered(id, tensor, chunk, deposit, pay, leaves, trueHashes);
+        (uint256 deposit, uint256 pay) = _payAnswer(job, e, r);
+        emit Answered(id, index, deposit, pay, leaves, trueHashes);
     }
 
     /// @dev ROUNDING: in nobody's favour; both factors are whole.
     function _payAnswer(
         Job storage job,
         Exchange storage e,
-        Request storage r,
-        uint256 chunk
+        Request storage r
     ) private returns (uint256 deposit, uint256 pay) {
-        uint256 gas_ = _answerGas(job, r.elements, chunk);
+        uint256 gas_ = _answerGas(job, r.elements, r.chunk);
         deposit = gas_ * r.price;
         pay = gas_ * Math.min(r.price, block.basefee);
-        e.deposits -= uint128(deposit);
+        e.deposits -= uint112(deposit); // SAFETY: it was taken
         credits[job.trainer] += pay;
         credits[job.client] += deposit - pay;
     }
 
     /// @inheritdoc IDelivery
-    function defer(bytes32 id, uint24 tensor, uint32 chunk) external {
-        (, , Request storage r) = _openRequest(id, tensor, chunk);
+    function defer(bytes32 id, uint256 index) external {
+        (Job storage job, Exchange storage e, Request storage r) = _openRequest(id, index);
         if (block.basefee <= r.price) revert PriceHolds(r.price, block.basefee);
-        r.since = uint40(block.timestamp);
-        emit Deferred(id, tensor, chunk);
+        emit Deferred(id, index);
+        r.since = _now();
+        if (r.deferredAt == 0) {
+            r.deferredAt = _now();
+        } else if (block.timestamp > uint256(r.deferredAt) + job.spec.keyWindow) {
+            _drop(id, job, e, r, index);
+        }
+    }
+
+    /// @dev The client had a key window to raise its price, and the trainer cannot wait for ever.
+    function _drop(bytes32 id, Job storage job, Exchange storage e, Request storage r, uint256 index) private {
+        uint256 deposit = _answerGas(job, r.elements, r.chunk) * r.price;
+        r.answeredAt = e.answeredAt = _now();
+        e.open--;
+        e.deposits -= uint112(deposit); // SAFETY: it was taken
+        credits[job.client] += deposit;
+        emit Dropped(id, index, deposit);
     }
 
     /// @inheritdoc IDelivery
-    function refused(bytes32 id, uint24 tensor, uint32 chunk) external {
-        (Job storage job, Exchange storage e, Request storage r) = _openRequest(id, tensor, chunk);
+    function refused(bytes32 id, uint256 index) external {
+        (Job storage job, Exchange storage e, Request storage r) = _openRequest(id, index);
         if (block.basefee > r.price) revert PriceExceeded(r.price, block.basefee);
         uint256 until = uint256(r.since) + job.spec.keyWindow;
         if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
@@ -167,13 +185,13 @@ contract Delivery is GameState, IDelivery {
 
     function _openRequest(
         bytes32 id,
-        uint256 tensor,
-        uint256 chunk
+        uint256 index
     ) private view returns (Job storage job, Exchange storage e, Request storage r) {
         job = _inPhase(id, Phase.Delivering);
         e = _exchanges[id];
-        r = _requests[_requestKey(id, tensor, chunk)];
-        if (!r.open) revert NotRequested();
+        if (index >= _requests[id].length) revert NotRequested();
+        r = _requests[id][index];
+        if (r.answeredAt != 0) revert NotRequested();
     }
 
     // ---- the key, and after it ----
@@ -184,16 +202,21 @@ contract Delivery is GameState, IDelivery {
         Job storage job = _inPhase(id, Phase.Delivering);
         Exchange storage e = _exchanges[id];
         if (e.open != 0) revert RequestsOpen(e.open);
-        if (!e.confirmed && block.timestamp <= e.until) revert NotConfirmed(e.until);
+        if (e.confirmedAt == 0 && block.timestamp <= e.until) revert NotConfirmed(e.until);
         _checkOffer(e, offer);
         _expect(Cipher.keyHash(key, id), offer.keyHash);
         job.phase = Phase.Revealed;
-        job.since = uint32(block.timestamp);
+        e.keyAt = _now();
         emit KeyRevealed(id, key);
     }
 
     /// @inheritdoc IDelivery
-    function badNode(bytes32 id, Offer calldata offer, bytes32[4] calldata children, Place calldata place) external {
+    function badNode(
+        bytes32 id,
+        Offer calldata offer,
+        bytes32[4] calldata children,
+        CipherPlace calldata place
+    ) external {
         (Job storage job, Exchange storage e) = _contestable(id);
         _checkOffer(e, offer);
         // A node is a state's or a tensor's by where it lies, not as the caller likes.
@@ -212,7 +235,7 @@ contract Delivery is GameState, IDelivery {
         uint32 tensor,
         uint40 leaf,
         bytes calldata cipher,
-        Place calldata place
+        CipherPlace calldata place
     ) external {
         (Job storage job, Exchange storage e) = _contestable(id);
         if (job.phase != Phase.Revealed) revert WrongPhase(job.phase, Phase.Revealed);
@@ -226,11 +249,11 @@ contract Delivery is GameState, IDelivery {
     }
 
     /// @inheritdoc IDelivery
-    function closeDelivery(bytes32 id) external {
-        Job storage job = _jobs[id];
+    function closeDelivery(bytes32 id, Phase phase) external {
+        Job storage job = _inPhase(id, phase);
         Exchange storage e = _exchanges[id];
-        if (job.phase == Phase.Revealed) {
-            uint256 end = uint256(job.since) + job.spec.complaintWindow;
+        if (phase == Phase.Revealed) {
+            uint256 end = uint256(e.keyAt) + job.spec.complaintWindow;
             if (block.timestamp <= end) revert TooEarly(block.timestamp, end + 1);
             job.phase = Phase.Final;
             credits[job.trainer] += uint256(job.spec.reward) + job.spec.trainerBond;
@@ -239,9 +262,15 @@ contract Delivery is GameState, IDelivery {
         }
         _inPhase(id, Phase.Delivering);
         if (e.open != 0) revert RequestsOpen(e.open);
-        uint256 until = uint256(e.until) + job.spec.keyWindow;
+        uint256 until = _keyFrom(e) + job.spec.keyWindow;
         if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
         _fail(id, job, e, Fault.NoKey, 0);
+    }
+
+    /// @dev When the time for the key begins: with the confirmation, or with the end of its window, and not before the
+    /// last answer.
+    function _keyFrom(Exchange storage e) private view returns (uint256) {
+        return Math.max(e.confirmedAt != 0 ? e.confirmedAt : e.until, e.answeredAt);
     }
 
     /// @dev Until the end of the complaint window.
@@ -250,7 +279,7 @@ contract Delivery is GameState, IDelivery {
         e = _exchanges[id];
         if (job.phase == Phase.Delivering) return (job, e);
         _inPhase(id, Phase.Revealed);
-        uint256 until = uint256(job.since) + job.spec.complaintWindow;
+        uint256 until = uint256(e.keyAt) + job.spec.complaintWindow;
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
     }
 
@@ -310,10 +339,6 @@ contract Delivery is GameState, IDelivery {
         return ANSWER_GAS + BYTE_GAS * (count * Merkle.LEAF_BYTES + 32 * hashes);
     }
 
-    function _requestKey(bytes32 id, uint256 tensor, uint256 chunk) private pure returns (bytes32) {
-        return keccak256(abi.encode("request", id, tensor, chunk));
-    }
-
     // ---- views ----
 
     /// @inheritdoc IDelivery
@@ -322,8 +347,8 @@ contract Delivery is GameState, IDelivery {
     }
 
     /// @inheritdoc IDelivery
-    function getRequest(bytes32 id, uint24 tensor, uint32 chunk) external view returns (Request memory) {
-        return _requests[_requestKey(id, tensor, chunk)];
+    function getRequests(bytes32 id) external view returns (Request[] memory) {
+        return _requests[id];
     }
 
     /// @inheritdoc IDelivery

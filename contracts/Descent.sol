@@ -26,6 +26,23 @@ abstract contract Descent is Turns {
         return (root, uint8(Merkle.height(states + 1)), uint32((where - 1) * job.spec.interval));
     }
 
+    /// @dev The words below a trace follow from the segment too, and all of mode `logged` from the log.
+    function _checkBasis(bytes32 id, Job storage job, Level entry, uint256 where, Basis calldata basis) internal view {
+        if (basis.divergedAt != job.divergedAt) revert WrongDivergence(job.divergedAt, basis.divergedAt);
+        if (entry == Level.Run) return;
+        uint256 c = entry == Level.Segment ? where : (where - 1) / job.spec.interval + 1;
+        if (entry == Level.Trace) _expect(basis.segment, _segments[id][c]);
+        if (job.spec.mode != 0) _expect(basis.log, _logs[id][c]);
+    }
+
+    /// @dev At most one dispute of the guardian is open, so it is clear which one counts.
+    function _guard(bytes32 id, Job storage job, uint256 n) internal {
+        if (job.guarded && _disputes[id][job.guardianDispute].status == Status.Open) {
+            revert GuardianEngaged(job.guardianDispute);
+        }
+        (job.guarded, job.guardianDispute) = (true, uint24(n)); // SAFETY: fewer than 2^24 disputes
+    }
+
     /// @dev The node of that height over all that a reveal of it shows.
     function _parent(
         Job storage job,
@@ -106,6 +123,7 @@ abstract contract Descent is Turns {
         uint256 height,
         uint256 index
     ) internal {
+        // SAFETY: trees have at most 40 levels: 2^32 words at most, 2^32 steps, 2^24 operators
         (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint40(index));
         _await(id, job, n, d);
         emit Selected(id, n, level, height, index, node);

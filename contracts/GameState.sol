@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Clock} from "./Clock.sol";
 import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
 import {IGame} from "./IGame.sol";
 import {Merkle} from "./Merkle.sol";
+import {Position} from "./Position.sol";
+import {Queue} from "./Queue.sol";
 
 /// @title What the parts of the game share: storage, whose turn it is, small checks
-/// @notice `VerificationGame` runs `Settlement` by delegatecall, and that `Delivery`, so all have exactly this storage.
+/// @notice `VerificationGame` runs `Settlement` and `Delivery` by delegatecall, so all have exactly this storage.
 abstract contract GameState is IGame {
-    /// @dev Less than any move of an auditor costs (docs/gas.json), and half of what a challenge does: a stipend is no
-    /// gain.
-    uint256 private constant MOVE_GAS = 50_000;
-
-    /// @dev In `_openedAt`: not open, and some dispute waits for it.
-    uint256 internal constant AWAITED = 1;
+    /// @dev Of a node, a segment, a trace, partial sums, or a place that was decided.
+    /// @param time when it was opened; 0: not yet
+    /// @param awaited a dispute waits for it, and is counted in the job's queue
+    struct Opening {
+        uint32 time;
+        bool awaited;
+    }
 
     /// @inheritdoc IGame
     IReferee public immutable override referee;
@@ -26,9 +28,7 @@ abstract contract GameState is IGame {
     mapping(bytes32 job => Verdict) internal _verdicts;
     mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _segments;
     mapping(bytes32 job => mapping(uint256 step => bytes32)) internal _traces;
-    /// @dev When a node, a segment, a trace or a list of partial sums was opened, or a place decided; 0 if not, 1 if a
-    /// dispute waits for it.
-    mapping(bytes32 key => uint256) internal _openedAt;
+    mapping(bytes32 key => Opening) internal _openings;
     mapping(bytes32 key => bytes32) internal _partials;
     /// @dev Mode `logged`: roots of the rounding logs of posted segments.
     mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _logs;
@@ -41,7 +41,10 @@ abstract contract GameState is IGame {
     uint256 public override burnt;
 
     mapping(bytes32 job => IDelivery.Exchange) internal _exchanges;
-    mapping(bytes32 key => IDelivery.Request) internal _requests;
+    mapping(bytes32 job => IDelivery.Request[]) internal _requests;
+    mapping(address client => bytes32[]) internal _orders;
+    /// @dev Claimed jobs of a program root.
+    mapping(bytes32 programRoot => bytes32[]) internal _claims;
 
     constructor(IReferee referee_) {
         referee = referee_;
@@ -50,7 +53,7 @@ abstract contract GameState is IGame {
     // ---- turns ----
 
     /// @dev When the thing that the dispute waits for was opened; 0 if the trainer still owes it.
-    function _openingOf(bytes32 id, Job storage job, Dispute storage d) internal view returns (uint256 openedAt) {
+    function _openingOf(bytes32 id, Job storage job, Dispute storage d) internal view returns (uint32 openedAt) {
         (, openedAt) = _duty(id, job, d);
     }
 
@@ -59,7 +62,7 @@ abstract contract GameState is IGame {
         bytes32 id,
         Job storage job,
         Dispute storage d
-    ) internal view returns (bytes32 key, uint256 openedAt) {
+    ) internal view returns (bytes32 key, uint32 openedAt) {
         (Level level, uint256 height) = (d.level, d.height);
         if (height == 0 && level == Level.Trace) return (0, d.turnAt); // one operator: its output is the trace root
         if (d.index == 0 && level == d.entry) openedAt = _postOf(id, job, d);
@@ -68,38 +71,38 @@ abstract contract GameState is IGame {
         // this place.
         if (height == 0 && level == Level.Run) key = _segmentKey(id, uint256(d.index) + 1);
         else if (height == 0 && level == Level.Segment) key = _traceKey(id, _stepOf(d));
-        else if (level >= Level.Element || (height == 0 && level == Level.State)) key = _placeKey(id, d);
+        else if (level >= Level.Element || (height == 0 && level == Level.State))
+            key = _placeKey(id, Position.current(d));
         else key = _key(id, level, height, d.node);
-        openedAt = _openedAt[key];
-        if (openedAt == AWAITED) openedAt = 0;
+        openedAt = _openings[key].time;
     }
 
-    /// @dev The dispute stands at a word, a block or a state tensor: whoever decides this place decides it for all
+    /// @dev The dispute stands at a word, a partial sum or a state tensor: a decision of this place holds for all
     /// disputes there.
     function _isDecisive(Dispute storage d) internal view returns (bool) {
         return
-            d.level == Level.Block ||
+            d.level == Level.Partial ||
             (d.level == Level.Element && d.blocks <= 1) ||
             (d.level == Level.State && d.height == 0);
     }
 
     /// @dev INVARIANT I5: an opening has one time. False if it was open before: for an honest player that is success.
     function _open(Job storage job, bytes32 key) internal returns (bool) {
-        uint256 openedAt = _openedAt[key];
-        if (openedAt > AWAITED) return false;
-        if (openedAt == AWAITED) job.queue--;
-        _openedAt[key] = block.timestamp;
+        Opening memory opening = _openings[key];
+        if (opening.time != 0) return false;
+        if (opening.awaited) job.queue = job.queue.remove();
+        _openings[key] = Opening(_now(), false);
         return true;
     }
 
     /// @dev When the root that a dispute entered by was posted; 0 if it was not revealed with that, or the dispute has
     /// left it.
-    function _postOf(bytes32 id, Job storage job, Dispute storage d) private view returns (uint256) {
+    function _postOf(bytes32 id, Job storage job, Dispute storage d) private view returns (uint32) {
         if (d.level == Level.Segment) {
             uint256 c = uint256(d.step) / job.spec.interval + 1;
-            return d.node == _segments[id][c] ? _openedAt[_segmentKey(id, c)] : 0;
+            return d.node == _segments[id][c] ? _openings[_segmentKey(id, c)].time : 0;
         }
-        return d.level == Level.Trace && d.node == _traces[id][d.step] ? _openedAt[_traceKey(id, d.step)] : 0;
+        return d.level == Level.Trace && d.node == _traces[id][d.step] ? _openings[_traceKey(id, d.step)].time : 0;
     }
 
     /// @dev The step whose end is the contested leaf of a segment.
@@ -112,10 +115,18 @@ abstract contract GameState is IGame {
     }
 
     function _turn(bytes32 id, Job storage job, Dispute storage d) internal view returns (Clock.Turn) {
-        uint256 openedAt = _openingOf(id, job, d);
-        Clock.Turn turn_ = Clock.turn(_clock(job, d), openedAt, block.timestamp);
-        // Decided in another dispute, and not for this auditor: nothing is left to do but to end the dispute.
-        return turn_ == Clock.Turn.Auditor && _isDecisive(d) ? Clock.Turn.AuditorExpired : turn_;
+        return _turnAfter(d, _clock(job, d), _openingOf(id, job, d));
+    }
+
+    /// @dev The one classifier of views, moves and timeouts. Decided in another dispute, and not for this auditor:
+    /// nothing is left to do but to end the dispute.
+    function _turnAfter(
+        Dispute storage d,
+        Clock.State memory clock,
+        uint256 openedAt
+    ) internal view returns (Clock.Turn turn_) {
+        turn_ = Clock.turn(clock, openedAt, block.timestamp);
+        if (turn_ == Clock.Turn.Auditor && _isDecisive(d)) turn_ = Clock.Turn.AuditorExpired;
     }
 
     function _openDispute(bytes32 id, uint256 n) internal view returns (Job storage job, Dispute storage d) {
@@ -192,27 +203,9 @@ abstract contract GameState is IGame {
         burnt += amount - rest;
     }
 
-    /// @dev ROUNDING: down, by less than 0.1 %; 2^42 wei at most.
-    function _packPrice(uint256 price) internal pure returns (uint16) {
-        uint256 bits = Math.log2(price) + (price == 0 ? 0 : 1);
-        uint256 exponent = bits > 11 ? bits - 11 : 0;
-        return exponent > 31 ? type(uint16).max : uint16((exponent << 11) | (price >> exponent));
-    }
-
-    /// @dev Counts moves of the dispute's auditor; of those in one second the first, or a contract would be paid for
-    /// many transactions and send one. The lowest base fee of them all pays, or moves in cheap blocks would be paid at
-    /// a dear one's. Packed prices have the order of prices.
-    function _countMoves(Dispute storage d, uint8 moves) internal {
-        if (block.timestamp > d.turnAt || d.moves == 0) d.moves += moves;
-        uint16 price = _packPrice(block.basefee);
-        if (price < d.price) d.price = price;
-    }
-
-    /// @dev Gas of the dispute's challenge and moves at the lowest base fee of their blocks, as far as the pool
-    /// reaches.
-    function _stipend(Dispute storage d, uint256 pool) internal view returns (uint256) {
-        uint256 price = (uint256(d.price) & 0x7ff) << (d.price >> 11);
-        return Math.min((uint256(d.moves) + 2) * MOVE_GAS * price, pool);
+    /// @dev SAFETY: 32 bits last until 2106.
+    function _now() internal view returns (uint32) {
+        return uint32(block.timestamp);
     }
 
     function _key(bytes32 id, Level kind, uint256 height, bytes32 node) internal pure returns (bytes32) {
@@ -227,8 +220,8 @@ abstract contract GameState is IGame {
         return keccak256(abi.encode("trace", id, step));
     }
 
-    /// @dev An element, a block of it or a tensor of a state.
-    function _placeKey(bytes32 id, Dispute storage d) internal view returns (bytes32) {
-        return keccak256(abi.encode("place", id, d.level, d.step, d.operator, d.index));
+    /// @dev An element, a partial sum of it or a tensor of a state.
+    function _placeKey(bytes32 id, uint256 position) internal pure returns (bytes32) {
+        return keccak256(abi.encode("place", id, position));
     }
 }

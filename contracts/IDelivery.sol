@@ -19,36 +19,45 @@ interface IDelivery is IGame {
 
     /// @notice A node of the cipher tree: its pair, where it lies below the root, and the pairs beside its way up
     /// (cipher hash, true hash, ...).
-    struct Place {
+    struct CipherPlace {
         bytes32 trueHash;
         uint256 index;
         bytes32[] path;
     }
 
+    /// @notice No time is written twice.
     /// @param offer keccak256 of the `Offer`
-    /// @param until end of the confirm window: what comes later is the time for the key
-    /// @param requests how many chunks were ever requested
-    /// @param open how many of them are not answered
-    /// @param confirmed the client has confirmed
-    /// @param deposits wei for the answers to the open ones
+    /// @param until end of the confirm window
+    /// @param confirmedAt when the client confirmed; 0: it has not
+    /// @param answeredAt when a request was last answered or dropped; 0: none was
+    /// @param keyAt when the key was revealed; 0: it is not
+    /// @param open requests that are not answered
+    /// @param deposits wei for the answers to these
     struct Exchange {
         bytes32 offer;
         uint40 until;
-        uint8 requests;
+        uint32 confirmedAt;
+        uint32 answeredAt;
+        uint32 keyAt;
         uint8 open;
-        bool confirmed;
-        uint128 deposits;
+        uint112 deposits;
     }
 
+    /// @param tensor number of the state tensor
+    /// @param chunk which 64 leaves of it
     /// @param elements words of the tensor
     /// @param price most wei for a unit of gas of the answer
-    /// @param since when the trainer's time began; 0: never requested
-    /// @param open not answered yet
+    /// @param since when the trainer's time began
+    /// @param answeredAt when it was answered or dropped; 0: it is open
+    /// @param deferredAt when it was first deferred at this price; 0: never
     struct Request {
+        uint24 tensor;
+        uint32 chunk;
         uint32 elements;
-        uint96 price;
-        uint40 since;
-        bool open;
+        uint64 price;
+        uint32 since;
+        uint32 answeredAt;
+        uint32 deferredAt;
     }
 
     /// @notice Why the trainer was not paid.
@@ -67,16 +76,19 @@ interface IDelivery is IGame {
     event Confirmed(bytes32 indexed job);
     /// @notice `deposits`: of requests that were open, gone back to the client.
     event Declined(bytes32 indexed job, uint256 deposits);
-    /// @notice The client wants 64 leaves opened on chain.
-    event Requested(bytes32 indexed job, uint256 tensor, uint256 chunk, uint256 price, uint256 deposit);
+    /// @notice The client wants 64 leaves opened on chain: its request number `index`.
+    event Requested(bytes32 indexed job, uint256 index, uint256 tensor, uint256 chunk, uint256 price, uint256 deposit);
+    /// @notice The client pays more for a request; `deposit`: what it has added.
+    event Raised(bytes32 indexed job, uint256 index, uint256 price, uint256 deposit);
     /// @notice The base fee is above what the client pays: the answer waits.
-    event Deferred(bytes32 indexed job, uint256 tensor, uint256 chunk);
+    event Deferred(bytes32 indexed job, uint256 index);
+    /// @notice The client did not raise its price in a key window: the request is closed, the deposit is the client's.
+    event Dropped(bytes32 indexed job, uint256 index, uint256 deposit);
     /// @notice What was opened stands here: nobody has to decode calldata. `pay` goes to the trainer, the rest of
     /// `deposit` back.
     event Answered(
         bytes32 indexed job,
-        uint256 tensor,
-        uint256 chunk,
+        uint256 index,
         uint256 deposit,
         uint256 pay,
         bytes leaves,
@@ -103,68 +115,74 @@ interface IDelivery is IGame {
     error RequestsOpen(uint256 count);
     /// @notice The client has requested as often as it may.
     error TooManyRequests(uint256 limit);
-    /// @notice A request pays at least the base fee.
-    error PriceTooLow(uint256 price, uint256 baseFee);
+    /// @notice A request pays at least the base fee; a raised one more than before.
+    error PriceTooLow(uint256 price, uint256 least);
     /// @notice The base fee is not above the price of the request.
     error PriceHolds(uint256 price, uint256 baseFee);
     /// @notice The base fee is above the price of the request.
     error PriceExceeded(uint256 price, uint256 baseFee);
     /// @notice The tensor has fewer chunks.
     error NoSuchChunk(uint256 chunk, uint256 count);
-    /// @notice The chunk was requested before.
-    error AlreadyRequested();
-    /// @notice Nobody has requested the chunk.
+    /// @notice There are so many requests: the call was decided on another list.
+    error WrongIndex(uint256 actual, uint256 index);
+    /// @notice There is no such request, or it is answered, or it is for another chunk.
     error NotRequested();
     /// @notice A chunk has so many leaves.
     error ChunkSize(uint256 actual, uint256 expected);
     /// @notice The complaint shows no fault.
     error NothingWrong();
 
-    /// @notice The trainer's claim "trained" of a job with delivery: `postClaim`, and what the client will receive.
-    function postClaimAndOffer(
-        bytes32 job,
-        bytes32 runRoot,
-        bytes32 finalState,
-        bytes32[] calldata path,
-        bytes32 cipherRoot,
-        bytes32 keyHash
-    ) external;
-
-    /// @notice The client has the ciphertext, whole: the time for the key begins. Silence to the end of the window says
-    /// the same.
-    function confirm(bytes32 job) external;
+    /// @notice The client has the ciphertext of that offer (its hash), whole: the time for the key begins. Silence to the
+    /// end of the window means the same.
+    function confirm(bytes32 job, bytes32 offer) external;
 
     /// @notice The client does not want it: a quarter of the reward goes back, a quarter and the bond to the trainer,
     /// the rest is burnt.
-    function decline(bytes32 job) external;
+    function decline(bytes32 job, bytes32 offer) external;
 
-    /// @notice The client has the trainer open 64 leaves on chain, once each; pays price · gas of the answer, what is
-    /// left over comes back. `source` is the record of the tensor in the program.
-    function request(bytes32 job, uint24 tensor, uint32 chunk, uint96 price, Record calldata source) external payable;
+    /// @notice The client has the trainer open 64 leaves on chain; pays price · gas of the answer, what is left over
+    /// comes back. `index`: how many requests there are; `source`: the record of the tensor in the program.
+    function request(
+        bytes32 job,
+        bytes32 offer,
+        uint256 index,
+        uint24 tensor,
+        uint32 chunk,
+        uint64 price,
+        Record calldata source
+    ) external payable;
+
+    /// @notice The client pays a higher price for an open request; its time begins again.
+    function raise(bytes32 job, uint256 index, uint24 tensor, uint32 chunk, uint64 price) external payable;
 
     /// @notice Open a requested chunk: cipher leaves, their true hashes, the pairs beside the way to the root. Anyone;
     /// the trainer is credited.
     function answer(
         bytes32 job,
         Offer calldata offer,
-        uint24 tensor,
-        uint32 chunk,
+        uint256 index,
         bytes calldata leaves,
         bytes32[] calldata trueHashes,
         bytes32[] calldata path
     ) external;
 
-    /// @notice In a block whose base fee is above the price of a request its time begins again. Anyone.
-    function defer(bytes32 job, uint24 tensor, uint32 chunk) external;
+    /// @notice In a block whose base fee is above the price of a request its time begins again. A key window after the
+    /// first time, if the client has not raised the price, the request is dropped. Anyone.
+    function defer(bytes32 job, uint256 index) external;
 
     /// @notice A request was not answered in time. Anyone, in a block whose base fee is not above its price.
-    function refused(bytes32 job, uint24 tensor, uint32 chunk) external;
+    function refused(bytes32 job, uint256 index) external;
 
     /// @notice After the confirmation, with no request open: the key. Anyone.
     function revealKey(bytes32 job, Offer calldata offer, bytes32 key) external;
 
     /// @notice A node whose children's true hashes do not make its own. Anyone.
-    function badNode(bytes32 job, Offer calldata offer, bytes32[4] calldata children, Place calldata place) external;
+    function badNode(
+        bytes32 job,
+        Offer calldata offer,
+        bytes32[4] calldata children,
+        CipherPlace calldata place
+    ) external;
 
     /// @notice A leaf whose plain text, by the revealed key, does not have its true hash. Anyone.
     function badLeaf(
@@ -174,17 +192,18 @@ interface IDelivery is IGame {
         uint32 tensor,
         uint40 leaf,
         bytes calldata cipher,
-        Place calldata place
+        CipherPlace calldata place
     ) external;
 
     /// @notice What time has decided: no key in time (refund, slash), or no complaint in time (the reward is paid).
     /// Anyone.
-    function closeDelivery(bytes32 job) external;
+    /// @param phase the job's: Delivering or Revealed
+    function closeDelivery(bytes32 job, Phase phase) external;
 
     /// @notice How the delivery of a job stands.
     function getExchange(bytes32 job) external view returns (Exchange memory);
-    /// @notice How a request for a chunk stands.
-    function getRequest(bytes32 job, uint24 tensor, uint32 chunk) external view returns (Request memory);
+    /// @notice All requests, at most 64.
+    function getRequests(bytes32 job) external view returns (Request[] memory);
 
     /// @notice What a request costs at a price of one wei.
     function answerGas(bytes32 job, uint32 elements, uint32 chunk) external view returns (uint256);

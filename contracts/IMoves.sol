@@ -5,20 +5,22 @@ import {IGame} from "./IGame.sol";
 import {IElements} from "./IReferee.sol";
 
 /// @title The moves of a dispute; implemented by `VerificationGame` itself
+/// @notice `place` is the position of the dispute that a move was decided for (Position.sol): after a reorganisation it
+/// may stand elsewhere, and the move reverts (`Elsewhere`).
 interface IMoves is IGame {
     /// @notice The machine that decides elements in mode `logged`, fixed at deployment.
     function logged() external view returns (IElements);
 
     /// @notice Dispute a claim, for the auditor's bond and the fee, at its run root (entry Run), a posted segment
-    /// (where = checkpoint) or a posted trace (where = step).
-    /// @param root the claimed root that is disputed: if it is not what stands there, the call reverts
-    /// @param commitment keccak256(abi.encode(job, auditor, salt, own root of the entered tree))
+    /// (where = checkpoint) or a posted trace (where = step). What is named has to stand there, else the call reverts.
+    /// @param root the claimed root that is disputed
+    /// @param basis what the auditor's decision rests on besides
     function challenge(
         bytes32 job,
         Level entry,
         uint256 where,
         bytes32 root,
-        bytes32 commitment
+        Basis calldata basis
     ) external payable returns (uint256 dispute);
 
     /// @notice Open the descendants of a node, `revealDepth` levels below. Anyone; idempotent.
@@ -28,16 +30,17 @@ interface IMoves is IGame {
     function openLeaf(bytes32 job, bytes calldata words) external;
 
     /// @notice The trainer posts the states between two checkpoints.
-    function postSegment(bytes32 job, uint256 dispute, SegmentPost calldata post) external;
+    function postSegment(bytes32 job, uint256 dispute, uint256 place, SegmentPost calldata post) external;
 
     /// @notice The trainer posts the operator outputs of the contested step: the first reveal below the root.
-    function postTrace(bytes32 job, uint256 dispute, bytes32[] calldata children) external;
+    function postTrace(bytes32 job, uint256 dispute, uint256 place, bytes32[] calldata children) external;
 
     /// @notice Show the trace leaf that becomes the contested state tensor: the dispute is dismissed. Another one
     /// convicts.
     function tie(
         bytes32 job,
         uint256 dispute,
+        uint256 place,
         Record calldata source,
         bytes32 traceLeaf,
         bytes32[] calldata path
@@ -47,6 +50,7 @@ interface IMoves is IGame {
     function tieUnchanged(
         bytes32 job,
         uint256 dispute,
+        uint256 place,
         Record calldata source,
         bytes32 prior,
         bytes32[] calldata priorPath,
@@ -55,15 +59,23 @@ interface IMoves is IGame {
     ) external;
 
     /// @notice Name one of the revealed nodes: `index` among them, its path to the contested node.
-    function select(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
+    function select(
+        bytes32 job,
+        uint256 dispute,
+        uint256 place,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path
+    ) external;
 
     /// @notice Having read the posted trace, contest not what is in it but that the contested state follows from it.
-    function selectState(bytes32 job, uint256 dispute) external;
+    function selectState(bytes32 job, uint256 dispute, uint256 place, bytes32 trace) external;
 
     /// @notice Name an operator's output, with the operator's record.
     function selectOperator(
         bytes32 job,
         uint256 dispute,
+        uint256 place,
         bytes32 child,
         uint256 index,
         bytes32[] calldata path,
@@ -72,26 +84,34 @@ interface IMoves is IGame {
 
     /// @notice Name a word of the opened leaf. A padding word that is not zero, or one that must be finite and is not,
     /// convicts at once.
-    function selectElement(bytes32 job, uint256 dispute, uint256 element, bytes calldata words) external;
+    function selectElement(bytes32 job, uint256 dispute, uint256 place, uint256 element, bytes calldata words) external;
 
     /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word. In mode
     /// `logged` one more item follows them: the proof of the element's log entry.
-    function postPartials(bytes32 job, uint256 dispute, bytes[] calldata partials) external;
+    function postPartials(bytes32 job, uint256 dispute, uint256 place, bytes[] calldata partials) external;
 
     /// @notice Name one partial sum.
-    function selectBlock(bytes32 job, uint256 dispute, bytes32 child, uint256 index, bytes32[] calldata path) external;
+    function selectPartial(
+        bytes32 job,
+        uint256 dispute,
+        uint256 place,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path
+    ) external;
 
-    /// @notice Have the referee compute the named element (or block). Anyone. `prior` opens the state before the step
+    /// @notice Have the referee compute the named element (or partial sum). Anyone. `prior` opens the state before the step
     /// if the operator reads it.
     function prove(
         bytes32 job,
         uint256 dispute,
+        uint256 place,
         bytes32 prior,
         bytes32[] calldata priorPath,
         bytes calldata proof
     ) external;
 
-    /// @notice End a dispute whose clock has run out, or whose element, block or tensor was decided in another dispute.
+    /// @notice End a dispute whose clock has run out, or whose element, partial sum or tensor was decided in another dispute.
     /// Anyone.
     function timeout(bytes32 job, uint256 dispute) external;
 

@@ -8,10 +8,11 @@ import {IGame} from "./IGame.sol";
 interface ISettlement is IGame {
     // ---- life of a job ----
 
-    /// @notice Order a job; pays the reward. `header` is the program's.
+    /// @notice Order a job; pays the reward. `name` is for people, `header` is the program's.
     function createJob(
         JobSpec calldata spec,
-        uint256 nonce,
+        uint64 nonce,
+        bytes32 name,
         bytes calldata header
     ) external payable returns (bytes32 job);
 
@@ -24,8 +25,16 @@ interface ISettlement is IGame {
     function setDelegate(bytes32 job, address account, bool allowed) external;
 
     /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state; in mode
-    /// `logged` it starts with the root of the log beside it.
-    function postClaim(bytes32 job, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external;
+    /// `logged` it starts with the root of the log beside it. `cipherRoot` and `keyHash`: what the client will receive;
+    /// both 0 in a job without delivery.
+    function postClaim(
+        bytes32 job,
+        bytes32 runRoot,
+        bytes32 finalState,
+        bytes32[] calldata path,
+        bytes32 cipherRoot,
+        bytes32 keyHash
+    ) external;
 
     /// @notice Claim "diverged": step `step` ended with a word that must be finite and is not.
     function postDiverged(bytes32 job, DivergedPost calldata post) external;
@@ -39,18 +48,10 @@ interface ISettlement is IGame {
     // ---- after a conviction ----
 
     /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee too where its node
-    /// contains the place of the conviction, and where it has named nothing and nothing could be named; fee and gas to
-    /// the guardian once.
+    /// contains the place of the conviction, and to the guardian.
     function refund(bytes32 job, uint256 dispute) external;
 
-    /// @notice Show that the dispute's auditor knew a different result, and what lies left of it, before the dispute.
-    /// Not after a timeout.
-    function proveKnowledge(bytes32 job, uint256 dispute, Knowledge calldata knowledge) external;
-
-    /// @notice After the reward window: credit the earliest dispute that showed its knowledge, or burn.
-    function payReward(bytes32 job) external;
-
-    /// @notice Have one's credits paid to `recipient`.
+    /// @notice Have one's credits paid to `recipient`, with at most 100,000 gas. If it is refused nothing changes.
     function withdraw(address payable recipient) external;
 
     // ---- views ----
@@ -63,18 +64,27 @@ interface ISettlement is IGame {
     /// @notice Disputes from..from + count - 1, as far as there are so many.
     function getDisputes(bytes32 job, uint256 from, uint256 count) external view returns (Standing[] memory);
 
-    /// @notice Where the trainer was convicted, and what is left of the pool.
+    /// @notice Where the trainer was convicted, and who has what is not burnt of its bond.
     function getVerdict(bytes32 job) external view returns (Verdict memory);
     /// @notice Whose turn it is, and the second in which it ends.
     function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
     /// @notice Whether `account` may answer for the trainer.
     function isDelegate(bytes32 job, address account) external view returns (bool);
-    /// @notice What was posted for a checkpoint interval; 0: nothing.
-    function segmentRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
-    /// @notice The log of a posted interval, in mode `logged`.
-    function logRoot(bytes32 job, uint256 checkpoint) external view returns (bytes32);
-    /// @notice What was posted for a step; 0: nothing.
-    function traceRoot(bytes32 job, uint256 step) external view returns (bytes32);
+    /// @notice What was posted, and when, for checkpoint intervals (kind Segment, `where`: checkpoints), steps (kind
+    /// Trace) or elements that are decided in blocks (kind Element, `where`: positions).
+    function getPosts(bytes32 job, Level kind, uint256[] calldata where) external view returns (Post[] memory);
     /// @notice When a node was opened; 0: not yet.
-    function opened(bytes32 job, Level kind, uint256 height, bytes32 node) external view returns (uint256 time);
+    function opened(bytes32 job, Level kind, uint256 height, bytes32 node) external view returns (uint32 time);
+    /// @notice A client's orders from..from + count - 1, in their order, as far as there are so many; and their number.
+    function ordersOf(
+        address client,
+        uint256 from,
+        uint256 count
+    ) external view returns (bytes32[] memory found, uint256 total);
+    /// @notice The same of the claimed jobs of a program.
+    function claimsOf(
+        bytes32 programRoot,
+        uint256 from,
+        uint256 count
+    ) external view returns (bytes32[] memory found, uint256 total);
 }

@@ -13,7 +13,7 @@ library Merkle {
     uint8 internal constant SOURCES = 7;
     uint8 internal constant CONSTANTS = 8;
     uint8 internal constant DATA = 9;
-    uint8 internal constant PARTIALS = 10;
+    uint8 internal constant PARTIAL = 10;
     uint8 internal constant LOG = 11;
 
     uint256 internal constant LEAF_WORDS = 128;

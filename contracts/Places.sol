@@ -23,9 +23,9 @@ abstract contract Places is GameState {
         return Place(v.level, v.height, v.index, v.step, v.operator);
     }
 
-    /// @dev q lies in p, or is p. A block counts as its element.
+    /// @dev q lies in p, or is p. A partial sum counts as its element.
     function _contains(Place memory p, Place memory q, uint256 interval) internal pure returns (bool) {
-        if (p.level == Level.Block) p = _lift(p, Level.Element, interval);
+        if (p.level == Level.Partial) p = _lift(p, Level.Element, interval);
         if (p.level > q.level || (p.level == q.level && p.height < q.height)) return false;
         // a state and the trace of its step are two trees
         if (p.level == Level.State && q.level != Level.State) return false;
@@ -40,7 +40,6 @@ abstract contract Places is GameState {
         if (level == Level.Run) return Place(level, 0, before / interval, 0, 0);
         if (level == Level.Segment) return Place(level, 0, (before % interval) + 1, before - (before % interval), 0);
         if (level == Level.Trace) return Place(level, 0, p.operator, p.step, 0);
-        uint256 element = uint32(p.index);
-        return Place(level, 0, level == Level.Tensor ? element / Merkle.LEAF_WORDS : element, p.step, p.operator);
+        return Place(level, 0, level == Level.Tensor ? p.index / Merkle.LEAF_WORDS : p.index, p.step, p.operator);
     }
 }

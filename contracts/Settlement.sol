@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {Clock} from "./Clock.sol";
 import {GameState} from "./GameState.sol";
 import {IDelivery} from "./IDelivery.sol";
 import {IReferee} from "./IReferee.sol";
 import {ISettlement} from "./ISettlement.sol";
 import {Merkle} from "./Merkle.sol";
+import {Payout} from "./Payout.sol";
 import {Places} from "./Places.sol";
 
 /// @title Jobs, claims and money
@@ -20,36 +20,15 @@ contract Settlement is Places, ISettlement {
 
     address private immutable self = address(this);
 
-    /// @notice Code of the exchange of the trained state for the reward.
-    address public immutable delivery;
-
-    constructor(IReferee referee_, address delivery_) GameState(referee_) {
-        IReferee other = ISettlement(delivery_).referee();
-        if (other != referee_) revert ForeignReferee(delivery_, address(other));
-        delivery = delivery_;
-    }
-
-    /// @dev Everything in IDelivery. As in `VerificationGame`, the target is fixed for ever.
-    fallback() external payable {
-        address target = delivery;
-        assembly ("memory-safe") {
-            let p := mload(0x40)
-            calldatacopy(p, 0, calldatasize())
-            let ok := delegatecall(gas(), target, p, calldatasize(), 0, 0)
-            returndatacopy(p, 0, returndatasize())
-            if iszero(ok) {
-                revert(p, returndatasize())
-            }
-            return(p, returndatasize())
-        }
-    }
+    constructor(IReferee referee_) GameState(referee_) {}
 
     // ---- life of a job ----
 
     /// @inheritdoc ISettlement
     function createJob(
         JobSpec calldata spec,
-        uint256 nonce,
+        uint64 nonce,
+        bytes32 name,
         bytes calldata header
     ) external payable returns (bytes32 id) {
         // there are no disputes here, so any claim would become final
@@ -64,18 +43,18 @@ contract Settlement is Places, ISettlement {
         job.phase = Phase.Created;
         job.states = uint24(states);
         job.operators = uint24(operators);
-        job.since = uint32(block.timestamp);
+        job.since = job.createdAt = _now();
         job.depth = spec.depth;
-        job.slot = uint24(spec.slot);
-        job.client = msg.sender;
+        job.slot = spec.slot;
+        (job.client, job.nonce, job.name) = (msg.sender, nonce, name);
         job.spec = spec;
-        emit JobCreated(id, msg.sender, spec, nonce);
+        _orders[msg.sender].push(id);
+        emit JobCreated(id, msg.sender, spec, nonce, name);
     }
 
     function _checkSpec(JobSpec calldata spec) private view {
-        if (spec.steps == 0 || spec.steps > type(uint32).max) revert BadSpec(Field.Steps);
+        if (spec.steps == 0) revert BadSpec(Field.Steps);
         if (spec.interval == 0) revert BadSpec(Field.Interval);
-        if (spec.slot > type(uint24).max) revert BadSpec(Field.Slot);
         if (spec.depth == 0 || spec.depth > 8) revert BadSpec(Field.Depth);
         if (spec.mode != 0 && (spec.mode < 26 || spec.mode > 32)) revert BadSpec(Field.Mode);
         if (spec.divergedPay > spec.reward) revert BadSpec(Field.DivergedPay);
@@ -84,7 +63,7 @@ contract Settlement is Places, ISettlement {
         if (spec.trainerBond == 0 || spec.trainerBond < least || spec.trainerBond < spec.reward) {
             revert BadSpec(Field.TrainerBond);
         }
-        if (spec.acceptWindow == 0 || spec.claimWindow == 0 || spec.challengeWindow == 0 || spec.rewardWindow == 0) {
+        if (spec.acceptWindow == 0 || spec.claimWindow == 0 || spec.challengeWindow == 0) {
             revert BadSpec(Field.Window);
         }
         bool none = spec.confirmWindow == 0;
@@ -101,7 +80,7 @@ contract Settlement is Places, ISettlement {
         if (msg.value != job.spec.trainerBond) revert WrongValue(msg.value, job.spec.trainerBond);
         job.phase = Phase.Accepted;
         job.trainer = msg.sender;
-        job.since = uint32(block.timestamp);
+        job.since = job.acceptedAt = _now();
         emit JobAccepted(id, msg.sender);
     }
 
@@ -113,13 +92,26 @@ contract Settlement is Places, ISettlement {
     }
 
     /// @inheritdoc ISettlement
-    function postClaim(bytes32 id, bytes32 runRoot, bytes32 finalState, bytes32[] calldata path) external {
+    function postClaim(
+        bytes32 id,
+        bytes32 runRoot,
+        bytes32 finalState,
+        bytes32[] calldata path,
+        bytes32 cipherRoot,
+        bytes32 keyHash
+    ) external {
         Job storage job = _claimable(id);
-        if (job.spec.confirmWindow != 0 && _exchanges[id].offer == 0) revert IDelivery.NoOffer();
         uint256 count = _ceilDiv(job.spec.steps, job.spec.interval);
         _expect(_runRoot(job, count, finalState, path, Merkle.height(count)), runRoot);
-        _claim(job, runRoot, count, 0);
+        _claim(id, job, runRoot, count, 0);
         emit ClaimPosted(id, runRoot, finalState, 0);
+        if (job.spec.confirmWindow == 0) {
+            if (cipherRoot != 0 || keyHash != 0) revert IDelivery.NoDelivery();
+            return;
+        }
+        if (cipherRoot == 0 || keyHash == 0) revert IDelivery.NoOffer();
+        _exchanges[id].offer = keccak256(abi.encode(IDelivery.Offer(finalState, cipherRoot, keyHash)));
+        emit IDelivery.Offered(id, finalState, cipherRoot, keyHash);
     }
 
     /// @inheritdoc ISettlement
@@ -130,7 +122,7 @@ contract Settlement is Places, ISettlement {
         if (post.step == 0 || post.step > job.spec.steps) revert BadSpec(Field.Step);
         uint256 full = (post.step - 1) / job.spec.interval;
         uint256 last = (post.step - 1) % job.spec.interval;
-        _claim(job, post.runRoot, full, post.step);
+        _claim(id, job, post.runRoot, full, post.step);
         if (full == 0) _expect(post.runRoot, Merkle.padding(Merkle.RUN, 0));
         _checkCheckpoint(job, full, post.prior, post.priorPath);
         uint256 height = Merkle.height(last + 1);
@@ -170,12 +162,14 @@ contract Settlement is Places, ISettlement {
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
     }
 
-    function _claim(Job storage job, bytes32 runRoot, uint256 checkpoints, uint256 divergedAt) private {
+    /// @dev SAFETY: there are at most 2^32 - 1 steps, and no more checkpoints than steps.
+    function _claim(bytes32 id, Job storage job, bytes32 runRoot, uint256 checkpoints, uint32 divergedAt) private {
         job.phase = Phase.Claimed;
-        job.since = uint32(block.timestamp);
+        job.since = job.claimedAt = _now();
         job.runRoot = runRoot;
         job.checkpoints = uint32(checkpoints);
-        job.divergedAt = uint32(divergedAt);
+        job.divergedAt = divergedAt;
+        _claims[job.spec.programRoot].push(id);
     }
 
     /// @inheritdoc ISettlement
@@ -200,7 +194,7 @@ contract Settlement is Places, ISettlement {
         if (job.open != 0) revert DisputesOpen(job.open);
         if (job.divergedAt == 0 && job.spec.confirmWindow != 0) {
             job.phase = Phase.Delivering;
-            _exchanges[id].until = uint40(block.timestamp + job.spec.confirmWindow);
+            _exchanges[id].until = uint40(block.timestamp + job.spec.confirmWindow); // SAFETY: less than 2^33
             emit IDelivery.DeliveryOpened(id, _exchanges[id].until);
             return;
         }
@@ -220,80 +214,17 @@ contract Settlement is Places, ISettlement {
         if (d.status != Status.Open) revert DisputeClosed(d.status);
         d.status = Status.Void;
         job.open--;
-        (uint256 fee, uint256 stipend) = _due(id, job, d);
+        uint256 fee = _feeBack(id, job, d) ? job.spec.fee : 0;
         burnt += job.spec.fee - fee;
-        credits[d.auditor] += job.spec.auditorBond + fee + stipend;
-        emit Refunded(id, n, fee, stipend);
+        credits[d.auditor] += job.spec.auditorBond + fee;
+        emit Refunded(id, n, fee);
     }
 
-    /// @dev The fee, where the dispute's node contains the conviction: not where it lies below, for a claim "diverged"
-    /// has trees that nobody had to open. Who named nothing has it back if nothing could be named: else each idle
-    /// dispute would be a free guess at what `proveKnowledge` asks. The guardian has fee and stipend once, wherever the
-    /// trainer was convicted. Nobody else here has a stipend: a crowd could share its transactions.
-    function _due(bytes32 id, Job storage job, Dispute storage d) private returns (uint256 fee, uint256 stipend) {
-        Verdict storage v = _verdicts[id];
-        fee = job.spec.fee;
-        if (d.auditor == job.spec.guardian && !v.guarded) {
-            v.guarded = true;
-            if (v.paid) return (fee, 0);
-            stipend = _stipend(d, v.pool);
-            v.pool -= uint128(stipend);
-        } else if (d.moves == 0) {
-            if (_openingOf(id, job, d) != 0) fee = 0;
-        } else if (!_contains(_placeOf(d), _placeOf(v), job.spec.interval)) {
-            fee = 0;
-        }
-    }
-
-    /// @inheritdoc ISettlement
-    function proveKnowledge(bytes32 id, uint256 n, Knowledge calldata k) external {
-        Job storage job = _inPhase(id, Phase.Convicted);
-        uint256 until = uint256(job.since) + job.spec.rewardWindow;
-        if (block.timestamp > until) revert TooLate(block.timestamp, until);
-        Dispute storage d = _disputes[id][n];
-        Verdict storage v = _verdicts[id];
-        if (d.status == Status.None || d.status == Status.Dismissed) revert DisputeClosed(d.status);
-        bytes32 commitment = keccak256(abi.encode(id, d.auditor, k.salt, k.ownRoot));
-        _expect(commitment, d.commitment);
-        _checkKnowledge(job, d, v, k);
-        if (v.best == 0 || n + 1 < v.best) v.best = uint32(n + 1);
-        emit Known(id, n);
-    }
-
-    /// @dev In the run tree, at the node over the place of conviction: own node differs, everything left of it is
-    /// equal, and something is left of it.
-    function _checkKnowledge(Job storage job, Dispute storage d, Verdict storage v, Knowledge calldata k) private view {
-        // What is posted later is public, so who enters there need not have computed anything; and silence decides
-        // nothing that could be known.
-        if (d.entry != Level.Run || v.cause == Cause.Timeout) revert NotEligible();
-        Place memory place = _lift(_placeOf(v), Level.Run, job.spec.interval);
-        Place memory own = _lift(_placeOf(d), Level.Run, job.spec.interval);
-        // The dispute itself went to that node or below it, so whoever never moved has no share.
-        if (own.height > place.height || own.index >> (place.height - own.height) != place.index) revert NotEligible();
-        if (place.index == 0) revert NotEligible(); // nothing is left of it, so any node at all would pass
-        uint256 length = Merkle.height(job.checkpoints) - place.height;
-        _expect(Merkle.pathRoot(Merkle.RUN, k.theirNode, place.index, k.theirPath, length), job.runRoot);
-        _expect(Merkle.pathRoot(Merkle.RUN, k.ownNode, place.index, k.ownPath, length), k.ownRoot);
-        if (k.ownNode == k.theirNode) revert NotEligible();
-        for (uint256 i; i < length; ++i) {
-            if ((place.index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();
-        }
-    }
-
-    /// @inheritdoc ISettlement
-    function payReward(bytes32 id) external {
-        Job storage job = _inPhase(id, Phase.Convicted);
-        Verdict storage v = _verdicts[id];
-        if (v.paid) revert AlreadyPaid();
-        uint256 until = uint256(job.since) + job.spec.rewardWindow;
-        if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
-        v.paid = true;
-        _burnHalf(job.spec.trainerBond);
-        uint256 reward = v.pool;
-        address auditor = v.best == 0 ? address(0) : _disputes[id][v.best - 1].auditor;
-        if (v.best == 0) burnt += reward;
-        else credits[auditor] += reward;
-        emit RewardPaid(id, auditor, reward);
+    /// @dev The guardian's, and where the dispute's node contains the conviction: not where it lies below, for a claim
+    /// "diverged" has trees that nobody had to open.
+    function _feeBack(bytes32 id, Job storage job, Dispute storage d) private view returns (bool) {
+        if (d.auditor == job.spec.guardian) return true;
+        return _contains(_placeOf(d), _placeOf(_verdicts[id]), job.spec.interval);
     }
 
     /// @inheritdoc ISettlement
@@ -302,7 +233,7 @@ contract Settlement is Places, ISettlement {
         if (amount == 0) revert NothingToWithdraw();
         credits[msg.sender] = 0;
         emit Withdrawn(msg.sender, recipient, amount);
-        Address.sendValue(recipient, amount);
+        if (!Payout.send(recipient, amount)) revert PaymentRefused(recipient);
     }
 
     // ---- views ----
@@ -323,15 +254,17 @@ contract Settlement is Places, ISettlement {
         uint256 rest = from < job.disputes ? job.disputes - from : 0;
         found = new Standing[](count < rest ? count : rest);
         for (uint256 i; i < found.length; ++i) {
-            Dispute storage d = _disputes[id][from + i];
-            found[i].dispute = d;
-            if (d.status != Status.Open || job.phase != Phase.Claimed) continue;
-            (found[i].turn, found[i].deadline) = _standing(id, job, d);
+            found[i] = _standing(id, job, _disputes[id][from + i]);
         }
     }
 
-    function _standing(bytes32 id, Job storage job, Dispute storage d) private view returns (Clock.Turn, uint256) {
-        return (_turn(id, job, d), Clock.deadline(_clock(job, d), _openingOf(id, job, d)));
+    /// @dev SAFETY: a deadline is a time, a grace of 48 bits and a clock of 32.
+    function _standing(bytes32 id, Job storage job, Dispute storage d) private view returns (Standing memory found) {
+        found.dispute = d;
+        if (d.status != Status.Open || job.phase != Phase.Claimed) return found;
+        found.openedAt = _openingOf(id, job, d);
+        found.turn = _turn(id, job, d);
+        found.deadline = uint64(Clock.deadline(_clock(job, d), found.openedAt));
     }
 
     /// @inheritdoc ISettlement
@@ -342,7 +275,8 @@ contract Settlement is Places, ISettlement {
     /// @inheritdoc ISettlement
     function turn(bytes32 id, uint256 n) external view returns (Clock.Turn, uint256) {
         (Job storage job, Dispute storage d) = _openDispute(id, n);
-        return _standing(id, job, d);
+        Standing memory found = _standing(id, job, d);
+        return (found.turn, found.deadline);
     }
 
     /// @inheritdoc ISettlement
@@ -351,23 +285,51 @@ contract Settlement is Places, ISettlement {
     }
 
     /// @inheritdoc ISettlement
-    function segmentRoot(bytes32 id, uint256 checkpoint) external view returns (bytes32) {
-        return _segments[id][checkpoint];
+    function getPosts(bytes32 id, Level kind, uint256[] calldata where) external view returns (Post[] memory found) {
+        if (kind != Level.Segment && kind != Level.Trace && kind != Level.Element) revert NothingPostedAt(kind);
+        found = new Post[](where.length);
+        for (uint256 i; i < where.length; ++i) {
+            if (kind == Level.Segment) {
+                bytes32 root = _segments[id][where[i]];
+                found[i] = Post(root, _logs[id][where[i]], _openings[_segmentKey(id, where[i])].time);
+            } else if (kind == Level.Trace) {
+                found[i] = Post(_traces[id][where[i]], 0, _openings[_traceKey(id, where[i])].time);
+            } else {
+                bytes32 key = _placeKey(id, where[i]);
+                found[i] = Post(_partials[key], 0, _openings[key].time);
+            }
+            // a claim "diverged" posts its last segment and trace with the claim
+            if (found[i].root != 0 && found[i].time == 0) found[i].time = _jobs[id].claimedAt;
+        }
     }
 
     /// @inheritdoc ISettlement
-    function logRoot(bytes32 id, uint256 checkpoint) external view returns (bytes32) {
-        return _logs[id][checkpoint];
+    function opened(bytes32 id, Level kind, uint256 height, bytes32 node) external view returns (uint32) {
+        return _openings[_key(id, kind, height, node)].time;
     }
 
     /// @inheritdoc ISettlement
-    function traceRoot(bytes32 id, uint256 step) external view returns (bytes32) {
-        return _traces[id][step];
+    function ordersOf(address client, uint256 from, uint256 count) external view returns (bytes32[] memory, uint256) {
+        return _page(_orders[client], from, count);
     }
 
     /// @inheritdoc ISettlement
-    function opened(bytes32 id, Level kind, uint256 height, bytes32 node) external view returns (uint256) {
-        uint256 time = _openedAt[_key(id, kind, height, node)];
-        return time == AWAITED ? 0 : time;
+    function claimsOf(
+        bytes32 programRoot,
+        uint256 from,
+        uint256 count
+    ) external view returns (bytes32[] memory, uint256) {
+        return _page(_claims[programRoot], from, count);
+    }
+
+    function _page(
+        bytes32[] storage all,
+        uint256 from,
+        uint256 count
+    ) private view returns (bytes32[] memory found, uint256 total) {
+        total = all.length;
+        uint256 rest = from < total ? total - from : 0;
+        found = new bytes32[](count < rest ? count : rest);
+        for (uint256 i; i < found.length; ++i) found[i] = all[from + i];
     }
 }

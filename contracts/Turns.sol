@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Clock} from "./Clock.sol";
 import {GameState} from "./GameState.sol";
+import {Position} from "./Position.sol";
+import {Queue, aloneWith} from "./Queue.sol";
 
 /// @title What moves begin and end with: whose turn it is, what the trainer waits for, verdicts
 abstract contract Turns is GameState {
-    /// @dev In a job's queue: the rest is the number of the only open dispute.
-    uint24 private constant ALONE = 1 << 23;
-
     // ---- turns ----
 
     function _requireTurn(bytes32 id, Job storage job, Dispute storage d, Clock.Turn expected) internal view {
@@ -16,13 +16,25 @@ abstract contract Turns is GameState {
         if (actual != expected) revert NotYourTurn(actual);
     }
 
+    /// @dev INVARIANT I15: a move counts only at the position that it was decided for.
+    function _disputeAt(
+        bytes32 id,
+        uint256 n,
+        uint256 place
+    ) internal view returns (Job storage job, Dispute storage d) {
+        (job, d) = _openDispute(id, n);
+        uint256 position = Position.current(d);
+        if (position != place) revert Elsewhere(position, place);
+    }
+
     /// @dev The trainer's turn at a given level, height 0; anyone may move for it.
     function _trainersTurn(
         bytes32 id,
         uint256 n,
+        uint256 place,
         Level level
     ) internal view returns (Job storage job, Dispute storage d) {
-        (job, d) = _openDispute(id, n);
+        (job, d) = _disputeAt(id, n, place);
         if (d.level != level || d.height != 0) revert WrongLevel(d.level, d.height);
         _requireTurn(id, job, d, Clock.Turn.Trainer);
     }
@@ -32,24 +44,25 @@ abstract contract Turns is GameState {
     function _trainerMoves(
         bytes32 id,
         uint256 n,
+        uint256 place,
         Level level
     ) internal view returns (Job storage job, Dispute storage d) {
-        (job, d) = _trainersTurn(id, n, level);
+        (job, d) = _trainersTurn(id, n, place, level);
         if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);
     }
 
     /// @dev INVARIANT I4: charges both clocks for the turn that ends, and starts the trainer's next one.
-    function _auditorMoves(bytes32 id, uint256 n) internal returns (Job storage job, Dispute storage d) {
-        (job, d) = _openDispute(id, n);
+    function _auditorMoves(bytes32 id, uint256 n, uint256 place) internal returns (Job storage job, Dispute storage d) {
+        (job, d) = _disputeAt(id, n, place);
         if (msg.sender != d.auditor) revert NotAuditor(msg.sender);
         Clock.State memory clock = _clock(job, d);
         uint256 openedAt = _openingOf(id, job, d);
-        Clock.Turn turn_ = Clock.turn(clock, openedAt, block.timestamp);
+        Clock.Turn turn_ = _turnAfter(d, clock, openedAt);
         if (turn_ != Clock.Turn.Auditor) revert NotYourTurn(turn_);
+        // SAFETY: by the turn, neither has used more than it had.
         d.trainerLeft = uint32(clock.trainerLeft - Clock.trainerUsed(clock, openedAt));
         d.auditorLeft = uint32(clock.auditorLeft - Clock.auditorUsed(clock, openedAt, block.timestamp));
-        _countMoves(d, 1);
-        d.turnAt = uint32(block.timestamp);
+        d.turnAt = _now();
     }
 
     // ---- the trainer's queue ----
@@ -59,24 +72,24 @@ abstract contract Turns is GameState {
     function _await(bytes32 id, Job storage job, uint256 n, Dispute storage d) internal {
         if (job.open == 1) {
             d.others = 0;
-            if (job.queue != (ALONE | uint24(n))) job.queue = ALONE | uint24(n);
+            if (!job.queue.isAlone() || job.queue.alone() != n) job.queue = aloneWith(n);
             return;
         }
-        if (job.queue & ALONE != 0) {
-            Dispute storage first = _disputes[id][job.queue ^ ALONE];
-            job.queue = 0;
+        if (job.queue.isAlone()) {
+            Dispute storage first = _disputes[id][job.queue.alone()];
+            job.queue = Queue.wrap(0);
             _mark(id, job, first);
         }
-        d.others = _mark(id, job, d) ? job.queue - 1 : 0;
+        d.others = _mark(id, job, d) ? uint24(job.queue.count()) - 1 : 0;
     }
 
     /// @dev Each thing counts once, however many disputes wait for it, until it is opened. False: it is open.
     function _mark(bytes32 id, Job storage job, Dispute storage d) internal returns (bool) {
-        (bytes32 key, uint256 openedAt) = _duty(id, job, d);
+        (bytes32 key, uint32 openedAt) = _duty(id, job, d);
         if (openedAt != 0) return false;
-        if (_openedAt[key] != AWAITED) {
-            _openedAt[key] = AWAITED;
-            job.queue++;
+        if (!_openings[key].awaited) {
+            _openings[key].awaited = true;
+            job.queue = job.queue.add();
         }
         return true;
     }
@@ -89,46 +102,45 @@ abstract contract Turns is GameState {
         return d.level == Level.State ? Cause.Opening : Cause.Element;
     }
 
-    /// @dev A word, a block or a tie. What is right here is right for every dispute at this place: each can be ended by
-    /// `timeout` now.
+    /// @dev A word, a partial sum or a tie. What is right here is right for every dispute at this place: each can be
+    /// ended by `timeout` now.
     function _decide(bytes32 id, Job storage job, uint256 n, Dispute storage d, bool right, Cause cause) internal {
         if (!right) return _convict(id, job, n, d, cause);
-        bytes32 key = _placeKey(id, d);
-        if (_openedAt[key] == AWAITED) _open(job, key); // every place is, that two disputes wait for
+        bytes32 key = _placeKey(id, Position.current(d));
+        if (_openings[key].awaited) _open(job, key); // every place is, that two disputes wait for
         _dismiss(id, job, n, d, cause);
     }
 
     function _dismiss(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) internal {
-        d.status = Status.Dismissed;
+        d.status = cause == Cause.Timeout ? Status.Lapsed : Status.Dismissed;
         job.open--;
         credits[job.trainer] += _burnHalf(job.spec.auditorBond);
         burnt += job.spec.fee;
         emit Dismissed(id, n, cause);
     }
 
+    /// @dev ROUNDING: the odd wei of the bond is burnt.
     function _convict(bytes32 id, Job storage job, uint256 n, Dispute storage d, Cause cause) internal {
         d.status = Status.Won;
         job.open--;
         job.phase = Phase.Convicted;
-        job.since = uint32(block.timestamp);
-        uint256 pool = job.spec.trainerBond / 2;
-        uint256 stipend = _stipend(d, pool);
-        bool guarded = d.auditor == job.spec.guardian;
-        _verdicts[id] = Verdict(
-            d.level,
-            d.height,
-            d.index,
-            d.step,
-            d.operator,
-            uint32(n),
-            0,
-            false,
-            guarded,
-            cause,
-            uint128(pool - stipend)
-        );
-        credits[d.auditor] += uint256(job.spec.auditorBond) + job.spec.fee + stipend;
+        job.since = _now();
+        bool guardian = job.guarded && _disputes[id][job.guardianDispute].status == Status.Open;
+        address winner = guardian ? job.spec.guardian : d.auditor;
+        uint256 amount = _prize(job, cause);
+        burnt += job.spec.trainerBond - amount;
+        credits[winner] += amount;
+        credits[d.auditor] += uint256(job.spec.auditorBond) + job.spec.fee;
         credits[job.client] += job.spec.reward;
-        emit Convicted(id, n, cause, stipend);
+        // SAFETY: n < 2^24 disputes
+        _verdicts[id] = Verdict(d.level, d.height, d.part, d.operator, d.step, d.index, uint24(n), cause, winner);
+        emit Convicted(id, n, cause, winner, amount);
+    }
+
+    /// @dev What the winner has of the bond: half, since an element or opening convicts no honest trainer. A clock can
+    /// be stopped from outside, so it pays no more than an auditor's clock pays the trainer.
+    function _prize(Job storage job, Cause cause) private view returns (uint256 half) {
+        half = job.spec.trainerBond / 2;
+        if (cause == Cause.Timeout) half = Math.min(half, job.spec.auditorBond / 2);
     }
 }

@@ -3,55 +3,33 @@ pragma solidity 0.8.37;
 
 import {Clock} from "./Clock.sol";
 import {Descent} from "./Descent.sol";
+import {Dispatch} from "./Dispatch.sol";
 import {GameState} from "./GameState.sol";
 import {IElements, IReferee} from "./IReferee.sol";
-import {IGame} from "./IGame.sol";
 import {IMoves} from "./IMoves.sol";
 import {Merkle} from "./Merkle.sol";
+import {Position} from "./Position.sol";
 
 /// @title The verification game
 /// @notice Read IVerificationGame for what each call means, docs/protocol.md for why. Invariants In are numbered there.
 /// Trust: nobody. Safety needs one live honest auditor per claim; liveness needs a chain that includes a transaction
 /// within a clock's budget.
-contract VerificationGame is Descent, IMoves {
+contract VerificationGame is Descent, Dispatch, IMoves {
     /// @dev More than any tree of a job has.
     uint256 private constant MAX_HEIGHT = 64;
-
-    /// @notice Code of the calls that are no moves: jobs, claims, money, views.
-    address public immutable settlement;
 
     /// @inheritdoc IMoves
     IElements public immutable override logged;
 
-    /// @dev All parts decide by one referee (one machine may do for both modes), and the chain has SHA-256: a missing
-    /// precompile answers nothing, and what lay in memory would count as its answer.
-    constructor(IReferee referee_, address settlement_, IElements logged_) GameState(referee_) {
-        if (sha256("") != 0xe3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855) revert NoSha256();
-        _checkPart(settlement_);
+    /// @dev All parts decide by one referee (one machine may do for both modes).
+    constructor(
+        IReferee referee_,
+        address settlement_,
+        address delivery_,
+        IElements logged_
+    ) GameState(referee_) Dispatch(settlement_, delivery_) {
         if (address(logged_) != address(referee_)) _checkPart(address(logged_));
-        settlement = settlement_;
         logged = logged_;
-    }
-
-    function _checkPart(address part) private view {
-        IReferee other = IGame(part).referee();
-        if (other != referee) revert ForeignReferee(part, address(other));
-    }
-
-    /// @dev Everything in ISettlement. The target is fixed for ever, so this is one contract in two pieces, not an
-    /// upgrade.
-    fallback() external payable {
-        address target = settlement;
-        assembly ("memory-safe") {
-            let p := mload(0x40)
-            calldatacopy(p, 0, calldatasize())
-            let ok := delegatecall(gas(), target, p, calldatasize(), 0, 0)
-            returndatacopy(p, 0, returndatasize())
-            if iszero(ok) {
-                revert(p, returndatasize())
-            }
-            return(p, returndatasize())
-        }
     }
 
     // ---- moves ----
@@ -62,7 +40,7 @@ contract VerificationGame is Descent, IMoves {
         Level entry,
         uint256 where,
         bytes32 root,
-        bytes32 commitment
+        Basis calldata basis
     ) external payable returns (uint256 n) {
         Job storage job = _inPhase(id, Phase.Claimed);
         uint256 until = uint256(job.since) + job.spec.challengeWindow;
@@ -72,16 +50,16 @@ contract VerificationGame is Descent, IMoves {
         n = job.disputes++; // SAFETY: 2^23 disputes would cost more than 10^12 gas
         Dispute storage d = _disputes[id][n];
         (d.node, d.height, d.step) = _enter(id, job, entry, where);
-        // after a reorganisation it may be another claim: nobody stakes a bond against what it has not seen
+        // INVARIANT I15: after a reorganisation it may be another claim; a bond is staked against what was seen
         _expect(root, d.node);
+        _checkBasis(id, job, entry, where, basis);
         d.level = d.entry = entry;
         d.auditor = msg.sender;
         d.status = Status.Open;
-        d.commitment = commitment;
         d.trainerLeft = job.spec.trainerBudget;
         d.auditorLeft = job.spec.auditorBudget;
-        d.turnAt = uint32(block.timestamp);
-        d.price = _packPrice(block.basefee);
+        d.turnAt = _now();
+        if (msg.sender == job.spec.guardian) _guard(id, job, n);
         job.open++;
         _await(id, job, n, d);
         emit Challenged(id, n, msg.sender, entry, where);
@@ -105,8 +83,8 @@ contract VerificationGame is Descent, IMoves {
     }
 
     /// @inheritdoc IMoves
-    function postSegment(bytes32 id, uint256 n, SegmentPost calldata post) external {
-        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.Run);
+    function postSegment(bytes32 id, uint256 n, uint256 place, SegmentPost calldata post) external {
+        (Job storage job, Dispute storage d) = _trainerMoves(id, n, place, Level.Run);
         uint256 c = uint256(d.index) + 1;
         bytes32 log = job.spec.mode == 0 ? Merkle.padding(Merkle.LOG, 0) : post.logRoot;
         _expect(Merkle.runLeaf(post.state, log), d.node);
@@ -129,8 +107,8 @@ contract VerificationGame is Descent, IMoves {
     }
 
     /// @inheritdoc IMoves
-    function postTrace(bytes32 id, uint256 n, bytes32[] calldata children) external {
-        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.Segment);
+    function postTrace(bytes32 id, uint256 n, uint256 place, bytes32[] calldata children) external {
+        (Job storage job, Dispute storage d) = _trainerMoves(id, n, place, Level.Segment);
         uint256 step = _stepOf(d);
         uint256 height = Merkle.height(job.operators);
         bytes32 root = _parent(job, Level.Trace, height, children);
@@ -142,8 +120,15 @@ contract VerificationGame is Descent, IMoves {
     }
 
     /// @inheritdoc IMoves
-    function tie(bytes32 id, uint256 n, Record calldata source, bytes32 traceLeaf, bytes32[] calldata path) external {
-        (Job storage job, Dispute storage d) = _trainersTurn(id, n, Level.State);
+    function tie(
+        bytes32 id,
+        uint256 n,
+        uint256 place,
+        Record calldata source,
+        bytes32 traceLeaf,
+        bytes32[] calldata path
+    ) external {
+        (Job storage job, Dispute storage d) = _trainersTurn(id, n, place, Level.State);
         (bool computed, uint32 operator) = referee.source(
             job.spec.programRoot,
             uint32(d.index),
@@ -164,13 +149,14 @@ contract VerificationGame is Descent, IMoves {
     function tieUnchanged(
         bytes32 id,
         uint256 n,
+        uint256 place,
         Record calldata source,
         bytes32 prior,
         bytes32[] calldata priorPath,
         bytes32 tensor,
         bytes32[] calldata path
     ) external {
-        (Job storage job, Dispute storage d) = _trainersTurn(id, n, Level.State);
+        (Job storage job, Dispute storage d) = _trainersTurn(id, n, place, Level.State);
         (bool computed, ) = referee.source(
             job.spec.programRoot,
             uint32(d.index),
@@ -185,8 +171,15 @@ contract VerificationGame is Descent, IMoves {
     }
 
     /// @inheritdoc IMoves
-    function select(bytes32 id, uint256 n, bytes32 child, uint256 index, bytes32[] calldata path) external {
-        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+    function select(
+        bytes32 id,
+        uint256 n,
+        uint256 place,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path
+    ) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n, place);
         (Level kind, uint256 height, uint256 position) = _descend(id, job, d, child, index, path);
         if (kind == Level.Trace && height == 0) revert WrongLevel(kind, height);
         // INVARIANT I11: what is all padding is what the format fixes, or it convicts.
@@ -201,9 +194,11 @@ contract VerificationGame is Descent, IMoves {
     }
 
     /// @inheritdoc IMoves
-    function selectState(bytes32 id, uint256 n) external {
-        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+    function selectState(bytes32 id, uint256 n, uint256 place, bytes32 trace) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n, place);
         if (d.level != Level.Segment || d.height != 0) revert WrongLevel(d.level, d.height);
+        // INVARIANT I15: the state is contested since this very trace was read
+        _expect(trace, _traces[id][_stepOf(d)]);
         _enterStep(job, d, Level.State);
         _move(id, job, n, d, d.node, Level.State, Merkle.height(job.states), 0);
     }
@@ -212,12 +207,13 @@ contract VerificationGame is Descent, IMoves {
     function selectOperator(
         bytes32 id,
         uint256 n,
+        uint256 place,
         bytes32 child,
         uint256 index,
         bytes32[] calldata path,
         Record calldata operator
     ) external {
-        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n, place);
         (Level kind, uint256 height, uint256 position) = _descend(id, job, d, child, index, path);
         if (kind != Level.Trace || height != 0) revert WrongLevel(kind, height);
         if (position >= job.operators) {
@@ -232,14 +228,15 @@ contract VerificationGame is Descent, IMoves {
             operator.record,
             operator.path
         );
+        // SAFETY: an element has at most 255 partial sums (Records.sol), a program 2^24 operators
         (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
         _enterStep(job, d, Level.Trace);
         _move(id, job, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
     }
 
     /// @inheritdoc IMoves
-    function selectElement(bytes32 id, uint256 n, uint256 element, bytes calldata words) external {
-        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+    function selectElement(bytes32 id, uint256 n, uint256 place, uint256 element, bytes calldata words) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n, place);
         if (d.level != Level.Tensor || d.height != 0) revert WrongLevel(d.level, d.height);
         _expect(Merkle.leafOf(Merkle.TENSOR, words), d.node);
         if (element / Merkle.LEAF_WORDS != d.index) revert ElementOutOfLeaf(element, d.index);
@@ -256,8 +253,8 @@ contract VerificationGame is Descent, IMoves {
     }
 
     /// @inheritdoc IMoves
-    function postPartials(bytes32 id, uint256 n, bytes[] calldata partials) external {
-        (Job storage job, Dispute storage d) = _trainerMoves(id, n, Level.Element);
+    function postPartials(bytes32 id, uint256 n, uint256 place, bytes[] calldata partials) external {
+        (Job storage job, Dispute storage d) = _trainerMoves(id, n, place, Level.Element);
         if (d.blocks <= 1) revert NotDecidedInBlocks();
         uint256 expected = uint256(d.blocks) + (job.spec.mode != 0 ? 1 : 0);
         if (partials.length != expected) revert ChildCount(partials.length, expected);
@@ -266,36 +263,51 @@ contract VerificationGame is Descent, IMoves {
         uint32 word = _machine(job).combine(context, partials);
         if (word != d.word) revert NotTheClaimedSum(word, d.word);
         bytes32[] memory leaves = new bytes32[](d.blocks);
-        for (uint256 i; i < leaves.length; ++i) leaves[i] = Merkle.leafOf(Merkle.PARTIALS, partials[i]);
-        bytes32 key = _placeKey(id, d);
-        _partials[key] = Merkle.foldPadded(Merkle.PARTIALS, leaves, 0);
+        for (uint256 i; i < leaves.length; ++i) leaves[i] = Merkle.leafOf(Merkle.PARTIAL, partials[i]);
+        bytes32 key = _placeKey(id, place);
+        _partials[key] = Merkle.foldPadded(Merkle.PARTIAL, leaves, 0);
         _open(job, key);
         emit PartialsPosted(id, n, partials);
     }
 
     /// @inheritdoc IMoves
-    function selectBlock(bytes32 id, uint256 n, bytes32 child, uint256 index, bytes32[] calldata path) external {
-        (Job storage job, Dispute storage d) = _auditorMoves(id, n);
+    function selectPartial(
+        bytes32 id,
+        uint256 n,
+        uint256 place,
+        bytes32 child,
+        uint256 index,
+        bytes32[] calldata path
+    ) external {
+        (Job storage job, Dispute storage d) = _auditorMoves(id, n, place);
         if (d.level != Level.Element) revert WrongLevel(d.level, d.height);
         if (index >= d.blocks) revert NothingToContest();
-        bytes32 root = _partials[_placeKey(id, d)];
-        _expect(Merkle.pathRoot(Merkle.PARTIALS, child, index, path, Merkle.height(d.blocks)), root);
-        _move(id, job, n, d, child, Level.Block, 0, (index << 32) | d.index);
+        bytes32 root = _partials[_placeKey(id, place)];
+        _expect(Merkle.pathRoot(Merkle.PARTIAL, child, index, path, Merkle.height(d.blocks)), root);
+        d.part = uint8(index); // SAFETY: below `blocks`
+        _move(id, job, n, d, child, Level.Partial, 0, d.index);
     }
 
     /// @inheritdoc IMoves
-    function prove(bytes32 id, uint256 n, bytes32 prior, bytes32[] calldata priorPath, bytes calldata proof) external {
-        (Job storage job, Dispute storage d) = _openDispute(id, n);
+    function prove(
+        bytes32 id,
+        uint256 n,
+        uint256 place,
+        bytes32 prior,
+        bytes32[] calldata priorPath,
+        bytes calldata proof
+    ) external {
+        (Job storage job, Dispute storage d) = _disputeAt(id, n, place);
         _requireTurn(id, job, d, Clock.Turn.Trainer);
         if (prior != 0) _checkPrior(id, job, d.step, prior, priorPath);
         IElements.Context memory context = _context(id, job, d, prior);
         IElements machine = _machine(job);
         bool right;
         // INVARIANT I10: the referee reverts on a wrong witness and for lack of gas; it never decides then.
-        if (d.level == Level.Block) {
-            bytes memory partialSum = machine.evaluateBlock(context, uint32(d.index >> 32), proof);
-            right = Merkle.leaf(Merkle.PARTIALS, partialSum) == d.node;
-            emit BlockAdjudicated(id, n, d.step, d.operator, context.element, d.index >> 32, right);
+        if (d.level == Level.Partial) {
+            bytes memory partialSum = machine.evaluateBlock(context, d.part, proof);
+            right = Merkle.leaf(Merkle.PARTIAL, partialSum) == d.node;
+            emit PartialAdjudicated(id, n, d.step, d.operator, context.element, d.part, right);
         } else if (d.level != Level.Element) {
             revert WrongLevel(d.level, d.height);
         } else if (d.blocks > 1) {
@@ -305,7 +317,6 @@ contract VerificationGame is Descent, IMoves {
             right = exact == d.word;
             emit Adjudicated(id, n, d.step, d.operator, context.element, d.word, exact);
         }
-        if (msg.sender == d.auditor) _countMoves(d, 4); // a proof costs more than four other moves
         _decide(id, job, n, d, right, Cause.Element);
     }
 
@@ -330,7 +341,7 @@ contract VerificationGame is Descent, IMoves {
         context.step = d.step;
         context.steps = job.spec.steps;
         context.operator = d.operator;
-        context.element = uint32(d.index);
+        context.element = uint32(d.index); // SAFETY: an element, below `elements`
         if (job.spec.mode != 0) _addLog(id, job, d, context);
     }
 

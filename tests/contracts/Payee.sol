@@ -3,12 +3,14 @@ pragma solidity 0.8.37;
 
 /// @title An account that is paid and makes trouble
 contract Payee {
-    /// @dev REFUSE: no ether. REASON: no ether, with a reason. BURN: all gas. REENTER: call back before taking it.
+    /// @dev REFUSE: no ether. REASON: no ether, with a reason. BURN: all gas. LOUD: no ether, with a reason as long as
+    /// its gas allows. REENTER: call back before taking it.
     enum Mode {
         TAKE,
         REFUSE,
         REASON,
         BURN,
+        LOUD,
         REENTER
     }
 
@@ -37,6 +39,11 @@ contract Payee {
         if (mode == Mode.REFUSE) revert();
         if (mode == Mode.REASON) revert NotToday();
         if (mode == Mode.BURN) while (true) {}
+        if (mode == Mode.LOUD) {
+            assembly ("memory-safe") {
+                revert(0, 190000)
+            }
+        }
         if (mode == Mode.REENTER) {
             (bool ok, ) = msg.sender.call(again);
             if (ok) ++succeeded;

@@ -3,6 +3,7 @@ pragma solidity 0.8.37;
 
 import {Accumulator, Partial} from "contracts/arithmetic/Accumulator.sol";
 import {Reduction} from "contracts/arithmetic/Reduction.sol";
+import {Clock} from "contracts/Clock.sol";
 import {Merkle} from "contracts/Merkle.sol";
 import {Records} from "contracts/Records.sol";
 
@@ -151,6 +152,47 @@ contract Symbolic {
             Partial memory zero = Accumulator.merge(Partial(0, high, middle, low), Partial(0, h, m, l));
             assert(zero.high == 0 && zero.middle == 0 && zero.low == 0);
         }
+    }
+
+    // --- clocks: times of 32 bits, a grace of 48 ---
+
+    /// @dev In the second of the deadline a move is in time, a second later the clock has run out; an opening that came
+    /// too late convicts at any time. No deadline depends on the time of the question, so what has run out has run out
+    /// for ever.
+    function check_turn_deadline(Duty memory d, uint32 time) external pure {
+        if (time < d.turnAt || time < d.openedAt) return;
+        Clock.State memory s = _state(d);
+        Clock.Turn turn = Clock.turn(s, d.openedAt, time);
+        bool over = time > Clock.deadline(s, d.openedAt);
+        bool late = d.openedAt != 0 && d.openedAt > uint256(d.turnAt) + d.grace + d.trainerLeft;
+        if (late || (d.openedAt == 0 && over)) assert(turn == Clock.Turn.TrainerExpired);
+        else if (d.openedAt == 0) assert(turn == Clock.Turn.Trainer);
+        else assert(turn == (over ? Clock.Turn.AuditorExpired : Clock.Turn.Auditor));
+    }
+
+    /// @dev A move leaves both clocks with no more than they had, and charges each second after the start of a turn.
+    function check_turn_budget(Duty memory d, uint32 time) external pure {
+        if (d.openedAt == 0 || time < d.turnAt || time < d.openedAt) return;
+        Clock.State memory s = _state(d);
+        if (Clock.turn(s, d.openedAt, time) != Clock.Turn.Auditor) return;
+        (uint256 trainer, uint256 auditor) = (Clock.trainerUsed(s, d.openedAt), Clock.auditorUsed(s, d.openedAt, time));
+        assert(trainer <= d.trainerLeft && auditor <= d.auditorLeft);
+        uint256 from = d.openedAt > d.turnAt ? d.openedAt : d.turnAt;
+        assert(auditor == time - from);
+        assert(trainer + d.grace >= from - d.turnAt);
+        assert(trainer == 0 || trainer + d.grace == from - d.turnAt);
+    }
+
+    struct Duty {
+        uint32 turnAt;
+        uint48 grace;
+        uint32 trainerLeft;
+        uint32 auditorLeft;
+        uint32 openedAt;
+    }
+
+    function _state(Duty memory d) private pure returns (Clock.State memory) {
+        return Clock.State(d.turnAt, d.grace, d.trainerLeft, d.auditorLeft);
     }
 
     // --- the plain forms ---

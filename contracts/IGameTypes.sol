@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Clock} from "./Clock.sol";
+import {Queue} from "./Queue.sol";
+
+/// @title Types of the verification game (docs/protocol.md)
+/// @notice Times are seconds, money is wei, roots are SHA-256.
+interface IGameTypes {
+    /// @notice Where a job stands.
+    enum Phase {
+        None,
+        Created,
+        Accepted,
+        Claimed,
+        Final,
+        Convicted,
+        Expired,
+        Delivering, // final, with delivery: the client confirms, declines, requests; then the key is due
+        Revealed, // the key is out: complaints
+        Undelivered, // the trainer failed: refund, slash
+        Declined
+    }
+
+    /// @notice Where a dispute stands.
+    enum Status {
+        None,
+        Open,
+        Dismissed, // the word, block or tensor that the auditor named is right
+        Lapsed, // the auditor's clock ran out
+        Won, // the trainer was convicted in this dispute
+        Void // the trainer was convicted in another one: the bond went back
+    }
+
+    /// @notice What a dispute's node is: levels 1..5 are the kinds of trees (Merkle.sol), then the single word.
+    enum Level {
+        None,
+        Run,
+        Segment,
+        State,
+        Trace,
+        Tensor,
+        Element,
+        Partial
+    }
+
+    /// @notice What ended a dispute: a word or partial sum, a tie or padding, a clock.
+    enum Cause {
+        Element,
+        Opening,
+        Timeout
+    }
+
+    /// @notice What of an order, or of a claim "diverged", is refused.
+    enum Field {
+        Program,
+        Steps,
+        Interval,
+        Depth,
+        Mode,
+        Budget,
+        Slot,
+        DivergedPay,
+        TrainerBond,
+        AuditorBond,
+        Window,
+        Step
+    }
+
+    /// @param programRoot one training step
+    /// @param dataRoot the data set
+    /// @param initialRoot checkpoint 0
+    /// @param scalarRoot values that change per step
+    /// @param seed of the shuffle and of random words
+    /// @param steps number of training steps
+    /// @param interval steps between two checkpoints
+    /// @param depth levels that one reveal goes down, at most
+    /// @param mode rounding mode: 0 = correct; 26 to 32 = logged, so many bits
+    /// @param trainerBudget seconds of the trainer's clock per dispute
+    /// @param auditorBudget seconds of the auditor's clock per dispute
+    /// @param slot seconds granted for each other duty that may be in front in the trainer's queue
+    /// @param reward paid to the trainer of a final claim
+    /// @param divergedPay paid instead if the claim is "diverged"
+    /// @param trainerBond at stake for the trainer: the reward at least
+    /// @param auditorBond at stake for each auditor
+    /// @param acceptWindow seconds from creation to acceptance
+    /// @param claimWindow seconds from acceptance to the claim
+    /// @param challengeWindow seconds from the claim in which it can be challenged
+    /// @param confirmWindow seconds from finality to confirm or decline; 0: no delivery (docs/delivery.md)
+    /// @param keyWindow seconds for the key, and for the answer to a request
+    /// @param complaintWindow seconds from the key for complaints
+    /// @param fee paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path
+    /// @param guardian who is paid when the trainer is convicted while it has a dispute open; 0: no account
+    struct JobSpec {
+        bytes32 programRoot;
+        bytes32 dataRoot;
+        bytes32 initialRoot;
+        bytes32 scalarRoot;
+        uint64 seed;
+        uint32 steps;
+        uint32 interval;
+        uint8 depth;
+        uint8 mode;
+        uint32 trainerBudget;
+        uint32 auditorBudget;
+        uint24 slot;
+        uint128 reward;
+        uint128 divergedPay;
+        uint128 trainerBond;
+        uint128 auditorBond;
+        uint32 acceptWindow;
+        uint32 claimWindow;
+        uint32 challengeWindow;
+        uint32 confirmWindow;
+        uint32 keyWindow;
+        uint32 complaintWindow;
+        uint96 fee;
+        address guardian;
+    }
+
+    /// @notice The first word is all that most moves read of a job.
+    /// @param phase where the job stands
+    /// @param states number of state tensors
+    /// @param operators number of operators
+    /// @param checkpoints number of leaves of the run tree
+    /// @param divergedAt step that did not end finite; 0 under a claim "trained"
+    /// @param since time of the last change of phase
+    /// @param disputes how many were ever opened
+    /// @param open how many are open
+    /// @param queue what disputes wait for
+    /// @param depth the spec's
+    /// @param slot the spec's
+    /// @param client who ordered and pays
+    /// @param createdAt time of the order
+    /// @param nonce the client's, part of the identity
+    /// @param trainer who accepted
+    /// @param acceptedAt time of the acceptance
+    /// @param claimedAt time of the claim
+    /// @param guardianDispute the guardian's dispute, if `guarded`
+    /// @param guarded the guardian has challenged the claim
+    /// @param runRoot root over the checkpoints of the claim
+    /// @param name the client's, for people: UTF-8, zeros after it
+    struct Job {
+        Phase phase;
+        uint24 states;
+        uint24 operators;
+        uint32 checkpoints;
+        uint32 divergedAt;
+        uint32 since;
+        uint24 disputes;
+        uint24 open;
+        Queue queue;
+        uint8 depth;
+        uint24 slot;
+        address client;
+        uint32 createdAt;
+        uint64 nonce;
+        address trainer;
+        uint32 acceptedAt;
+        uint32 claimedAt;
+        uint24 guardianDispute;
+        bool guarded;
+        bytes32 runRoot;
+        bytes32 name;
+        JobSpec spec;
+    }
+
+    /// @notice Three words; `node` is contested by the auditor. From `level` to `index`: the position (Position.sol).
+    /// @param part number of the partial sum; 0 above level Partial
+    /// @param operator whose output is contested
+    /// @param step step of the state or trace; in a segment the step of S_0
+    /// @param index in its level of its tree; of an element or partial sum, the element
+    /// @param turnAt when the auditor last moved (32 bits last until 2106)
+    /// @param others other things of the claim that disputes waited for when the auditor last moved
+    /// @param finite every word of the contested output must be finite
+    /// @param blocks in how many partial sums the element is decided
+    /// @param entry level that the challenge entered
+    /// @param elements of the contested output
+    /// @param word the claimed word of the contested element
+    struct Dispute {
+        bytes32 node;
+        Level level;
+        uint8 height;
+        uint8 part;
+        uint24 operator;
+        uint32 step;
+        uint40 index;
+        uint32 turnAt;
+        uint32 trainerLeft;
+        uint32 auditorLeft;
+        uint24 others;
+        bool finite;
+        uint8 blocks;
+        address auditor;
+        Status status;
+        Level entry;
+        uint32 elements;
+        uint32 word;
+    }
+
+    /// @notice A dispute, whose turn it is and until when; of a closed one turn, deadline and opening are 0.
+    /// @param openedAt when the thing that the dispute waits for was opened, maybe before it began; 0: not yet
+    struct Standing {
+        Dispute dispute;
+        Clock.Turn turn;
+        uint64 deadline;
+        uint32 openedAt;
+    }
+
+    /// @notice Where and how the trainer was convicted, and who has what is not burnt of its bond.
+    struct Verdict {
+        Level level;
+        uint8 height;
+        uint8 part;
+        uint24 operator;
+        uint32 step;
+        uint40 index;
+        uint24 dispute;
+        Cause cause;
+        address winner;
+    }
+
+    /// @notice What was posted for a checkpoint interval, a step or an element.
+    /// @param root of its tree; 0: nothing was posted
+    /// @param log root of the interval's rounding log (mode `logged`)
+    /// @param time when
+    struct Post {
+        bytes32 root;
+        bytes32 log;
+        uint32 time;
+    }
+
+    /// @notice What else of a claim a challenge rests on.
+    /// @param divergedAt the claim's step of divergence; 0: a claim "trained"
+    /// @param segment root posted for the interval, where a trace is entered; else not read
+    /// @param log root of the interval's log, where a segment or trace is entered in mode `logged`; else not read
+    struct Basis {
+        uint32 divergedAt;
+        bytes32 segment;
+        bytes32 log;
+    }
+
+    /// @notice A record of the program and its path (docs/formats.md section 3).
+    struct Record {
+        bytes header;
+        bytes record;
+        bytes32[] path;
+    }
+
+    /// @param state state root in the contested checkpoint
+    /// @param prior state root of the checkpoint before (checkpoint 0: the initial state)
+    /// @param priorPath its path in the run tree (empty for checkpoint 0); in mode `logged` it starts with the root of
+    /// the log beside the state
+    /// @param children first reveal below the segment root, without what is all padding
+    /// @param firstPath from S_0 to the first child
+    /// @param lastPath from S_n to the child above it
+    /// @param logRoot mode `logged`: root of the interval's rounding log; else it is not read
+    struct SegmentPost {
+        bytes32 state;
+        bytes32 prior;
+        bytes32[] priorPath;
+        bytes32[] children;
+        bytes32[] firstPath;
+        bytes32[] lastPath;
+        bytes32 logRoot;
+    }
+
+    /// @notice An operator record, a trace root and a word in it, for a claim "diverged". `logRoot`: that of the log
+    /// from the last full checkpoint to this step (mode `logged`; else it is not read).
+    struct DivergedPost {
+        uint32 step;
+        bytes32 runRoot;
+        bytes32 segmentRoot;
+        bytes32 prior;
+        bytes32[] priorPath;
+        bytes32[] firstPath;
+        bytes32 traceRoot;
+        uint24 operator;
+        Record record;
+        bytes32[] tracePath;
+        uint32 element;
+        bytes words;
+        bytes32[] tensorPath;
+        bytes32 logRoot;
+    }
+}
