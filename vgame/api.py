@@ -69,6 +69,7 @@ class _Order:
     depth: int = 5
     terms: Terms = field(default_factory=Terms)
     log: LogTerms | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Job(_Order):
     task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on a chain.
     `initial`: a finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule
     counts the job's own steps), or a state_dict or a file of weights; they are loaded into the task's model.
-    JobFileError, when the job is prepared, names every field that is wrong.
+    `name`: of the order, for people. JobFileError, when the job is prepared, names every field that is wrong.
     """
 
     task: Task

@@ -68,7 +68,7 @@ def evaluate(
 
     The task is that of the run, or another one with the same module. ProgramError where a total stopped being finite.
     """
-    bundle = prepare(evaluation_job(run, task), progress=progress, cancel=cancel)
+    bundle = prepare(evaluation_job(run, task), progress=progress, cancel=cancel, validate=0)
     done = train(bundle, folder, device=device, progress=progress, cancel=cancel)
     if (at := done.divergence) is not None:
         raise ProgramError(

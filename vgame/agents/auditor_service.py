@@ -12,7 +12,7 @@ from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import find_order, matches
 from vgame.agents.retry import QUIET, Deferred, Retry
 from vgame.chain.game import Game
-from vgame.chain.records import STANDING, Job, JobSpec, Phase
+from vgame.chain.records import STANDING, Job, JobSpec, Phase, Status
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import DISPUTE_GAS, gas_money, run_duties
 from vgame.dispute.stakes import Stakes
@@ -283,8 +283,8 @@ class AuditorService:
     def _nothing_left(self, job: bytes, state: Job) -> bool:
         if state.phase is not Phase.CONVICTED:
             return state.phase in {Phase.EXPIRED, *STANDING}
-        verdict = self.game.verdict(job)
-        return verdict.paid or (not verdict.best and self.game.chain.now() > state.since + state.spec.reward_window)
+        mine = (s.dispute for s in self.game.all_disputes(job) if s.dispute.auditor == self.game.wallet.address)
+        return all(d.status is not Status.OPEN for d in mine)
 
     def _note(self, job: bytes, over: bool) -> None:
         """What this look said."""

@@ -16,12 +16,11 @@ from vgame.agents.auditor_service import Limits, why_not_staked
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, TOTALS, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
-from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
-from vgame.errors import Abstain, ChainError, ContractError, NotYet, ProgramError, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, ProgramError, VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
@@ -65,7 +64,7 @@ def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int) 
     measured = evaluation_task(counting(task, total).evaluate, task.model)
     steps = measured.population // measured.batch
     terms = old.model_copy(update=nothing | {"trainer_bond": bond})
-    return prepare(Job(measured, steps=steps, interval=min(10, steps), seed=0, terms=terms))
+    return prepare(Job(measured, steps=steps, interval=min(10, steps), seed=0, terms=terms), validate=0)
 
 
 def layout_of(training: Bundle, evaluation: Bundle) -> list[bytes]:
@@ -184,7 +183,9 @@ def evaluation_bundle(promised: Promised, run: Run | Path | str, task: Task) -> 
     run = run if isinstance(run, Run) else Run.open(run)
     total, _ = _measured(promised, run.bundle, task)
     terms = _terms(promised.evaluation)
-    bundle = prepare(evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms))
+    bundle = prepare(
+        evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms), validate=0
+    )
     if astuple(_template(bundle)) != astuple(promised.evaluation):
         raise Abstain(
             "the evaluation of this run is not the promised one; give the run of the job that the bonus is for"
@@ -224,27 +225,20 @@ def pay(
 ) -> int:
     """Show that the mark is reached; what the trainer is paid, wei. Abstain where the evaluation was claimed first."""
     promised = escrow.promised(identity)
-    _check_order(escrow.game, promised.terms.training, job)
+    _check_time(escrow, identity, job)
     escrow.send("pay", identity, astuple(proof_of(promised, job, run, evaluation)))
     return promised.amount
 
 
-def _check_order(game: Game, training: bytes, evaluation: bytes) -> None:
-    """Before the training's claim no auditor can know the state that an evaluation starts from, so none could dispute
-    it."""
-    trained, measured = (_claimed_in(game, job) for job in (training, evaluation))
-    if measured < trained:
+def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> None:
+    """Before the window begins no auditor need have the state that an evaluation starts from."""
+    bonus, claimed = escrow.bonus(identity), escrow.game.job(evaluation).claimed_at
+    if bonus is not None and claimed and (not bonus.since or claimed < bonus.since):
+        began = f"began at {bonus.since}" if bonus.since else "has not begun (`vgame bonus close` begins it)"
         raise Abstain(
-            f"evaluation {evaluation.hex()[:16]} was claimed in block {measured}, its training in block {trained}: it "
-            "is worth no bonus, for no auditor could check it; order the evaluation once more"
+            f"evaluation {evaluation.hex()[:16]} was claimed at {claimed}, the window of the bonus {began}: it is "
+            "worth no bonus, for no auditor could check it; order the evaluation once more"
         )
-
-
-def _claimed_in(game: Game, job: bytes) -> int:
-    """Number of the block with a job's claim."""
-    if not (events := game.events("ClaimPosted", job)):
-        raise NotYet(f"{game.chain.url} does not show when job {job.hex()[:16]} was claimed; use another endpoint")
-    return events[-1].block
 
 
 def close(escrow: EscrowContract, identity: bytes) -> str:

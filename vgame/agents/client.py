@@ -41,7 +41,7 @@ def off_chain(bundle: Bundle) -> str:
 
 
 def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
-    """Order the bundle's job and pay its reward; its identity."""
+    """Order the bundle's job, under its name, and pay its reward; its identity."""
     assert game.wallet is not None
     if why := off_chain(bundle):
         raise VgameError(why)
@@ -52,7 +52,8 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
             f"this order stands already, it is job {job.hex()}; to order the same once more give another --nonce"
         )
     _check_funds(game, spec)
-    game.send("createJob", astuple(spec), nonce, bundle.program.header, value=spec.reward)
+    name = bundle.name.encode().ljust(32, b"\0")
+    game.send("createJob", astuple(spec), nonce, name, bundle.program.header, value=spec.reward)
     return job
 
 
@@ -107,7 +108,7 @@ def _end_delivery(game: Game, job: bytes) -> None:
     if overdue := late_trainer(game, job):
         game.send(*overdue)
     elif game.job(job).phase is Phase.REVEALED and read_game(game, job)[0].seconds_left < 0:
-        game.send("closeDelivery", job)
+        game.send("closeDelivery", job, int(Phase.REVEALED))
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:

@@ -43,6 +43,7 @@ class JobState:
     """One job. Money in wei, times in seconds."""
 
     job: str
+    name: str  # the client's, for people
     phase: str
     client: str
     trainer: str | None
@@ -69,7 +70,8 @@ def read_job(game: Game, job: bytes, now: int) -> JobState:
         (window, end), asked = delivery_window(state, exchange, now), exchange.open
     claimed = state.phase >= Phase.CLAIMED and any(state.run_root)
     return JobState(
-        job.hex(), state.phase.name.lower(), state.client, state.trainer if int(state.trainer, 16) else None,
+        job.hex(), state.name, state.phase.name.lower(), state.client,
+        state.trainer if int(state.trainer, 16) else None,
         state.run_root.hex() if claimed else None, state.diverged_at or None, state.spec.steps,
         window, end - now if window else None, asked,
         state.spec.reward, state.spec.trainer_bond, state.spec.auditor_bond,
@@ -149,7 +151,7 @@ def _say_money(reporter: Reporter, facts: dict[str, Any]) -> None:
 def _table(jobs: list[JobState]) -> Table:
     table = Table("job", "phase", "left", "dispute", "stands at", "to move", "left")
     for job in jobs:
-        table.add_row(job.job[:16], _phase(job), _duration(job.seconds_left))
+        table.add_row(f"{job.job[:16]} {job.name}".rstrip(), _phase(job), _duration(job.seconds_left))
         for d in job.disputes:
             place = d.level if d.step is None else f"{d.level}, step {d.step}"
             table.add_row("", "", "", f"{d.number} {d.status}", place, d.turn or "", _duration(d.seconds_left))

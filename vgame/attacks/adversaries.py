@@ -16,7 +16,7 @@ from vgame.commit.machine import Machine
 from vgame.commit.merkle import Kind
 from vgame.commit.words import LEAF_WORDS
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import ClaimView, Node
+from vgame.dispute.claim_view import ClaimView, Entry, Node
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError
 
@@ -95,7 +95,8 @@ class FalseAccuser(Auditor):
         if self.accused or self.game.chain.now() > view.job.since + view.job.spec.challenge_window:
             return False
         bond = view.job.spec.stake
-        self.game.send("challenge", self.id, int(Level.RUN), 0, view.job.run_root, self.dice.randbytes(32), value=bond)
+        basis = view.basis(Entry(Level.RUN))
+        self.game.send("challenge", self.id, int(Level.RUN), 0, view.job.run_root, basis, value=bond)
         self.accused = True
         return True
 
@@ -109,7 +110,7 @@ class FalseAccuser(Auditor):
             return self.name("selectElement", number, d, element, view.leaf(d.node))
         if d.level is Level.ELEMENT:
             partials = view.partials(d)
-            return self.select_block(number, d, partials, self.dice.randrange(len(partials)))
+            return self.select_partial(number, d, partials, self.dice.randrange(len(partials)))
         node = view.base(d)
         for index in self.order(node):
             try:

@@ -216,7 +216,8 @@ def _request_all(x: Exchange) -> None:
     for tensor, chunk in places[:MOST_REQUESTS]:
         x.buyer._request(tensor, chunk)
     if len(places) >= MOST_REQUESTS:
-        x.refused("TooManyRequests", x.client, "request", x.job, *places[0], 0, x.buyer.record(0))
+        request = (*_offered(x), MOST_REQUESTS, *places[0], 0, x.buyer.record(0))
+        x.refused("TooManyRequests", x.client, "request", *request)
 
 
 def _then(
@@ -226,8 +227,12 @@ def _then(
     return lambda x: x.refused(error, x.client if side == "client" else x.trainer.game, name, *args(x))
 
 
-def _job(x: Exchange) -> tuple[object, ...]:
-    return (x.job,)
+def _offered(x: Exchange) -> tuple[object, ...]:
+    return x.job, x.client.exchange(x.job).offer
+
+
+def _closing(phase: Phase) -> Callable[[Exchange], tuple[object, ...]]:
+    return lambda x: (x.job, int(phase))
 
 
 def _confirm_first(then: Callable[[Exchange], None]) -> Callable[[Exchange], None]:
@@ -288,7 +293,7 @@ CHEATS = {
             "wants the reward before the complaint window has ended",
             Phase.FINAL,
             tries={
-                Phase.REVEALED: _then("TooEarly", "trainer", "closeDelivery", _job),
+                Phase.REVEALED: _then("TooEarly", "trainer", "closeDelivery", _closing(Phase.REVEALED)),
             },
         ),
         Cheat(
@@ -296,7 +301,7 @@ CHEATS = {
             "confirms in the client's place",
             Phase.FINAL,
             tries={
-                Phase.DELIVERING: _then("NotClient", "trainer", "confirm", _job),
+                Phase.DELIVERING: _then("NotClient", "trainer", "confirm", _offered),
             },
         ),
         # the client
@@ -329,7 +334,7 @@ CHEATS = {
             "declines an honest delivery",
             Phase.DECLINED,
             tries={
-                Phase.DELIVERING: lambda x: x.client.send("decline", x.job),
+                Phase.DELIVERING: lambda x: x.client.send("decline", *_offered(x)),
             },
         ),
         Cheat(
@@ -337,7 +342,7 @@ CHEATS = {
             "declines after it has confirmed",
             Phase.FINAL,
             tries={
-                Phase.DELIVERING: _confirm_first(_then("AlreadyConfirmed", "client", "decline", _job)),
+                Phase.DELIVERING: _confirm_first(_then("AlreadyConfirmed", "client", "decline", _offered)),
             },
         ),
         Cheat(
@@ -345,7 +350,7 @@ CHEATS = {
             "wants the reward back before the key is due",
             Phase.FINAL,
             tries={
-                Phase.DELIVERING: _then("TooEarly", "client", "closeDelivery", _job),
+                Phase.DELIVERING: _then("TooEarly", "client", "closeDelivery", _closing(Phase.DELIVERING)),
             },
         ),
         Cheat(

@@ -34,13 +34,16 @@ class BonusTerms:
 
 @dataclass(frozen=True, slots=True)
 class Bonus:
-    """AccuracyEscrow.Bonus: one that is not settled."""
+    """AccuracyEscrow.Bonus."""
 
     training: bytes
     evaluation: bytes
     layout: bytes
     payer: str
+    promised_at: int
     since: int
+    settled_at: int
+    paid: bool
     window: int
     amount: int
     total: int
@@ -133,7 +136,7 @@ class EscrowContract:
     def bonus(self, identity: bytes) -> Bonus | None:
         """A bonus that is not settled."""
         bonus = self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
-        return bonus if bonus.amount else None
+        return bonus if bonus.amount and not bonus.settled_at else None
 
     def promised(self, identity: bytes) -> Promised:
         """What was promised, settled or not."""

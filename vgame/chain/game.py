@@ -6,8 +6,8 @@ own error name and arguments. Twin: IVerificationGame.sol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ from vgame.chain.records import (
     JobSpec,
     Level,
     Phase,
+    Post,
+    Request,
     Standing,
     Status,
     Turn,
@@ -80,15 +82,14 @@ class Game:
             address=Web3.to_checksum_address(referee), abi=artifact("Referee")["abi"]
         )
         self._check_code("Settlement", settlement)
-        part = self.chain.web3.eth.contract(
-            address=Web3.to_checksum_address(settlement), abi=artifact("Settlement")["abi"]
-        )
-        if (other := str(self._decoded(lambda: part.functions.referee().call()))) != referee:
-            raise ChainError(
-                f"the game at {self.address} decides by {referee} and settles by {other}: do not play there"
-            )
-        delivery = str(self._decoded(lambda: part.functions.delivery().call()))
+        delivery = str(self._call("delivery"))
         self._check_code("Delivery", delivery)
+        for name, address in (("Settlement", settlement), ("Delivery", delivery)):
+            part = self.chain.web3.eth.contract(address=Web3.to_checksum_address(address), abi=artifact(name)["abi"])
+            if (other := str(self._decoded(part.functions.referee().call))) != referee:
+                raise ChainError(
+                    f"the game at {self.address} decides by {referee}, its {name} by {other}: do not play there"
+                )
         self._check_code("Referee", referee)
         pointwise = str(self._decoded(lambda: machine.functions.pointwise().call()))
         self._check_code("Pointwise", pointwise)
@@ -170,27 +171,33 @@ class Game:
             case "acceptJob":
                 return self.job(args[0]).phase > Phase.CREATED
             case "challenge":
-                last = self.disputes(args[0], max(0, self.job(args[0]).disputes - PAGE))
-                return any(s.dispute.commitment == args[-1] for s in last)
+                return self._own_dispute(args[0])
             case "reveal":
                 node = fold(Kind(args[1]), args[3], tree_height(len(args[3])))
                 return self.opened(args[0], args[1], args[2], node) > 0
             case "openLeaf":
                 return self.opened(args[0], Level.TENSOR, 0, leaf_hash(Kind.TENSOR, args[1])) > 0
             case "defer":
-                return self.request_since(*args) >= self.chain.time_of(block)
+                return self.requests(args[0])[args[1]].since >= self.chain.time_of(block)
             case "setDelegate":
                 return self.is_delegate(args[0], args[1]) is bool(args[2])
             case "timeoutMany":  # others of the list may have run out of time since
                 return any(self.dispute(args[0], n).status is not Status.OPEN for n in args[1])
-            case "proveKnowledge":
-                return 0 < self.verdict(args[0]).best <= args[1] + 1
+            case "request":
+                return len(self.requests(args[0])) > args[2]
+            case "raise":
+                return self.requests(args[0])[args[1]].price >= args[4]
         function = self._function(name, args)
         try:
             self._decoded(lambda: function.call({"from": self.wallet.address}))
         except ContractError:
             return True
         return False
+
+    def _own_dispute(self, job: bytes) -> bool:
+        """Is there an open dispute of this wallet's?"""
+        mine = (s.dispute for s in self.all_disputes(job) if s.dispute.auditor == self.wallet.address)
+        return any(d.status is Status.OPEN for d in mine)
 
     def _check_funds(self, name: str, value: int) -> None:
         owned = self.chain.balance(self.wallet.address) if value else 0
@@ -238,12 +245,12 @@ class Game:
         """Gas that an answer is paid for."""
         return int(self._call("answerGas", job, elements, chunk))
 
-    def request_since(self, job: bytes, tensor: int, chunk: int) -> int:
-        """When the time to answer a request began; 0 if there is none."""
-        return self._record(lambda a: int(a[2]), "getRequest", job, tensor, chunk)
+    def requests(self, job: bytes) -> list[Request]:
+        """All requests for pieces of the ciphertext."""
+        return self._record(lambda a: [Request(i, *r) for i, r in enumerate(a)], "getRequests", job)
 
     def verdict(self, job: bytes) -> Verdict:
-        return self._record(lambda a: Verdict(Level(a[0]), *a[1:9], CAUSES[a[9]], a[10]), "getVerdict", job)
+        return self._record(lambda a: Verdict(Level(a[0]), *a[1:7], CAUSES[a[7]], a[8]), "getVerdict", job)
 
     def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
         return self._record(lambda a: (Turn(a[0]), a[1]), "turn", job, number)
@@ -252,17 +259,41 @@ class Game:
         """May the account answer for the job's trainer?"""
         return bool(self._call("isDelegate", job, account))
 
+    def posts(self, job: bytes, kind: Level, where: Sequence[int]) -> list[Post]:
+        """What was posted for checkpoint intervals (SEGMENT), steps (TRACE), or elements at positions (ELEMENT)."""
+        return self._record(lambda a: [Post(*p) for p in a], "getPosts", job, kind, list(where))
+
     def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
-        root = self._call("segmentRoot", job, checkpoint)
-        return root if any(root) else None
+        return self._posted(job, Level.SEGMENT, checkpoint).root
 
     def log_root(self, job: bytes, checkpoint: int) -> bytes | None:
-        root = self._call("logRoot", job, checkpoint)
-        return root if any(root) else None
+        return self._posted(job, Level.SEGMENT, checkpoint).log
 
     def trace_root(self, job: bytes, step: int) -> bytes | None:
-        root = self._call("traceRoot", job, step)
-        return root if any(root) else None
+        return self._posted(job, Level.TRACE, step).root
+
+    def _posted(self, job: bytes, kind: Level, where: int) -> Post:
+        """The same, with None for roots that are not posted."""
+        (post,) = self.posts(job, kind, [where])
+        return replace(post, root=post.root if any(post.root) else None, log=post.log if any(post.log) else None)
+
+    def orders_of(self, client: str) -> list[bytes]:
+        """A client's orders, in their order."""
+        return self._pages("ordersOf", client)
+
+    def claims_of(self, program_root: bytes) -> list[bytes]:
+        """Jobs of a program that were ever claimed, in that order."""
+        return self._pages("claimsOf", program_root)
+
+    def _pages(self, name: str, key: Any) -> list[bytes]:
+        found: list[bytes] = []
+        total = 1
+        while len(found) < total:
+            page, total = self._call(name, key, len(found), PAGE)
+            if not page:
+                break
+            found += page
+        return found
 
     def opened(self, job: bytes, level: Level, height: int, node: bytes) -> int:
         return int(self._call("opened", job, level, height, node))
@@ -276,7 +307,7 @@ class Game:
     def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
         """The identity that the contract gives to an order."""
         inputs = next(e for e in full_abi() if e.get("name") == "createJob")["inputs"]
-        types = [abi_type(inputs[0]), "uint256", "address", "address", "uint256"]
+        types = [abi_type(inputs[0]), "uint256", "address", "address", "uint64"]
         encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
         return bytes(Web3.keccak(encoded))
 

@@ -39,8 +39,13 @@ class Status(IntEnum):
     NONE = 0
     OPEN = 1
     DISMISSED = 2
-    WON = 3
-    VOID = 4
+    LAPSED = 3
+    WON = 4
+    VOID = 5
+
+
+#: The auditor has lost its bond.
+LOST = frozenset({Status.DISMISSED, Status.LAPSED})
 
 
 class Level(IntEnum):
@@ -51,7 +56,7 @@ class Level(IntEnum):
     TRACE = 4
     TENSOR = 5
     ELEMENT = 6
-    BLOCK = 7
+    PARTIAL = 7
 
 
 class Turn(IntEnum):
@@ -64,7 +69,7 @@ class Turn(IntEnum):
 CAUSES = ("element", "opening", "timeout")
 
 
-#: IGame.Field: what of an order is refused.
+#: IGameTypes.Field: what of an order is refused.
 FIELDS = (
     "program", "steps", "interval", "depth", "mode", "budget", "slot", "divergedPay", "trainerBond", "auditorBond",
     "window", "step",
@@ -73,7 +78,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """IGame.JobSpec, in the contract's order."""
+    """IGameTypes.JobSpec, in the contract's order."""
 
     program_root: bytes
     data_root: bytes
@@ -94,7 +99,6 @@ class JobSpec:
     accept_window: int
     claim_window: int
     challenge_window: int
-    reward_window: int
     confirm_window: int = 0
     key_window: int = 0
     complaint_window: int = 0
@@ -112,7 +116,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """IGame.Job."""
+    """IGameTypes.Job."""
 
     phase: Phase
     states: int
@@ -126,62 +130,96 @@ class Job:
     depth: int
     slot: int
     client: str
+    created_at: int
+    nonce: int
     trainer: str
+    accepted_at: int
+    claimed_at: int
+    guardian_dispute: int
+    guarded: bool
     run_root: bytes
+    name_bytes: bytes
     spec: JobSpec
+
+    @property
+    def name(self) -> str:
+        """The client's name for the order, for people: not unique, from a stranger."""
+        text = self.name_bytes.rstrip(b"\0").decode("utf-8", "replace")
+        return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """IGame.Dispute."""
+    """IGameTypes.Dispute."""
 
     node: bytes
     level: Level
     height: int
-    index: int
-    step: int
+    part: int
     operator: int
+    step: int
+    index: int
     turn_at: int
     trainer_left: int
     auditor_left: int
     others: int
-    moves: int
-    price: int
+    finite: bool
+    blocks: int
     auditor: str
     status: Status
     entry: Level
-    finite: bool
-    blocks: int
     elements: int
     word: int
-    commitment: bytes
+
+    @property
+    def position(self) -> int:
+        """Where it stands, as moves name it. Twin: Position.sol."""
+        return position(self.level, self.height, self.part, self.operator, self.step, self.index)
+
+    @property
+    def block(self) -> int | None:
+        """Number of the contested partial sum, where one is."""
+        return self.part if self.level is Level.PARTIAL else None
+
+
+def position(level: Level, height: int, part: int, operator: int, step: int, index: int) -> int:
+    """A position in the trees of a claim. Twin: Position.sol."""
+    return level | height << 8 | part << 16 | operator << 24 | step << 48 | index << 80
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """IGame.Standing and the dispute's number; of a closed dispute turn is None and deadline 0."""
+    """IGameTypes.Standing and the dispute's number; of a closed dispute turn is None, deadline and opening are 0."""
 
     number: int
     dispute: Dispute
     turn: Turn | None
     deadline: int
+    opened_at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """IGame.Verdict."""
+    """IGameTypes.Verdict."""
 
     level: Level
     height: int
-    index: int
-    step: int
+    part: int
     operator: int
+    step: int
+    index: int
     dispute: int
-    best: int
-    paid: bool
-    guarded: bool
     cause: str
-    pool: int
+    winner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """IGameTypes.Post: what was posted for an interval, a step or an element; `at` is 0 if nothing was."""
+
+    root: bytes
+    log: bytes
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,20 +228,44 @@ class Exchange:
 
     offer: bytes
     until: int
-    requests: int
+    confirmed_at: int
+    answered_at: int
+    key_at: int
     open: int
-    confirmed: bool
     deposits: int
+
+    @property
+    def key_from(self) -> int:
+        """When the time for the key begins."""
+        return max(self.confirmed_at or self.until, self.answered_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """IDelivery.Request and its number."""
+
+    index: int
+    tensor: int
+    chunk: int
+    elements: int
+    price: int
+    since: int
+    answered_at: int
+    deferred_at: int
+
+    @property
+    def open(self) -> bool:
+        return not self.answered_at
 
 
 def delivery_window(job: Job, exchange: Exchange, now: int) -> tuple[str, int]:
     """Which window of a job in delivery runs at a time, and when it ends. Silence confirms; an open request keeps the
     key back."""
     if job.phase is Phase.REVEALED:
-        return "complaint_window", job.since + job.spec.complaint_window
-    if not exchange.confirmed and now <= exchange.until:
+        return "complaint_window", exchange.key_at + job.spec.complaint_window
+    if not exchange.confirmed_at and now <= exchange.until:
         return "confirm_window", exchange.until
-    return "key_window", exchange.until + job.spec.key_window
+    return "key_window", exchange.key_from + job.spec.key_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,5 +288,5 @@ def _dispute(answer: Any) -> Dispute:
 
 
 def standing(number: int, answer: Any) -> Standing:
-    dispute, turn, deadline = answer
-    return Standing(number, _dispute(dispute), Turn(turn) if deadline else None, deadline)
+    dispute, turn, deadline, opened_at = answer
+    return Standing(number, _dispute(dispute), Turn(turn) if deadline else None, deadline, opened_at)

@@ -9,7 +9,7 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from web3 import Web3
 from web3.exceptions import (
-    ContractCustomError,
+    ContractLogicError,
 )
 
 from vgame.chain.connection import (
@@ -142,7 +142,7 @@ class Wallet:
         data = bytes.fromhex(constructor.data_in_transaction[2:])
         try:
             gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
-        except ContractCustomError as refusal:
+        except ContractLogicError as refusal:
             raise ChainError(
                 f"{name} refuses chain {self.chain.chain_id}, or what it is to be made of: "
                 f"{_error_name(compiled['abi'], refusal)}"
@@ -150,11 +150,13 @@ class Wallet:
         return str(self.send(None, data, gas=gas)["contractAddress"])
 
 
-def _error_name(abi: list[dict[str, Any]], refusal: ContractCustomError) -> str:
+def _error_name(abi: list[dict[str, Any]], refusal: ContractLogicError) -> str:
     """Name of the custom error of a constructor."""
     errors = [(e["name"], ",".join(i["type"] for i in e["inputs"])) for e in abi if e["type"] == "error"]
     names = {Web3.keccak(text=f"{name}({types})")[:4].hex(): name for name, types in errors}
-    return names.get(str(refusal.data)[2:10], str(refusal.data))
+    return names.get(
+        str(refusal.data)[2:10], "a part that is none" if refusal.data in (None, "0x") else str(refusal.data)
+    )
 
 
 def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
@@ -164,5 +166,5 @@ def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
     if referee is None:
         referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
         logged = wallet.deploy("Logged", referee)
-    settlement = wallet.deploy("Settlement", referee, wallet.deploy("Delivery", referee))
-    return wallet.deploy("VerificationGame", referee, settlement, logged)
+    parts = [wallet.deploy(name, referee) for name in ("Settlement", "Delivery")]
+    return wallet.deploy("VerificationGame", referee, *parts, logged)

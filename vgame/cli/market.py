@@ -78,7 +78,7 @@ def post(
     rpc: Rpc,
     game: GameAddress,
     nonce: Annotated[
-        int, typer.Option(help="a number that this client has not used for the same order", min=0, max=2**256 - 1)
+        int, typer.Option(help="a number that this client has not used for the same order", min=0, max=2**64 - 1)
     ] = 0,
     chain_id: ChainId = None,
     json: Json = False,

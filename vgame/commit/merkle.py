@@ -25,7 +25,7 @@ class Kind(IntEnum):
     SOURCES = 7
     CONSTANTS = 8
     DATA = 9
-    PARTIALS = 10
+    PARTIAL = 10
     LOG = 11
     CIPHER = 12
 

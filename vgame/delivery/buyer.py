@@ -41,12 +41,12 @@ from vgame.errors import ChainError, ContractError, DeliveryError, NotYet, Undel
 HARMLESS = frozenset(
     {
         "AlreadyConfirmed",
-        "AlreadyRequested",
         "NotRequested",
         "PriceExceeded",
         "RequestsOpen",
         "TooEarly",
         "TooLate",
+        "WrongIndex",
         "WrongPhase",
     }
 )
@@ -73,11 +73,11 @@ def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
     if state.phase is not Phase.DELIVERING:
         return None
     exchange = game.exchange(job)
-    for tensor, chunk, price in open_requests(game, job) if exchange.open else ():
-        if now > game.request_since(job, tensor, chunk) + state.spec.key_window and game.chain.fees()[0] <= price:
-            return "refused", job, tensor, chunk
-    late = not exchange.open and now > exchange.until + state.spec.key_window
-    return ("closeDelivery", job) if late else None
+    for request in open_requests(game, job) if exchange.open else ():
+        if now > request.since + state.spec.key_window and game.chain.fees()[0] <= request.price:
+            return "refused", job, request.index
+    late = not exchange.open and now > exchange.key_from + state.spec.key_window
+    return ("closeDelivery", job, int(Phase.DELIVERING)) if late else None
 
 
 class Buyer:
@@ -111,7 +111,7 @@ class Buyer:
             case Phase.DELIVERING:
                 self._deliver(job)
             case Phase.REVEALED:
-                with self._until(job.since + job.spec.complaint_window, job):
+                with self._until(self.game.exchange(self.job).key_at + job.spec.complaint_window, job):
                     self._complaining(self.fetch)
                 return True
             case Phase.FINAL:
@@ -148,9 +148,11 @@ class Buyer:
         """The ciphertext of the offer that stands, every byte verified; what was answered on chain counts too."""
         offer = self.offer()
         if self._fetched is None or self._fetched[0] != offer:
-            for event in self.game.events("Answered", self.job):
-                a = event.args
-                keep_chunk(self.shape, self.folder, a["tensor"], a["chunk"], a["leaves"], b"".join(a["trueHashes"]))
+            requests = self.game.requests(self.job)
+            for event in self.game.events("Answered", self.job) if requests else ():
+                a, request = event.args, requests[event.args["index"]]
+                hashes = b"".join(a["trueHashes"])
+                keep_chunk(self.shape, self.folder, request.tensor, request.chunk, a["leaves"], hashes)
             self._fetched = offer, fetch(self._get, self.shape, offer, self.folder, self.progress)
         return self._fetched[1]
 
@@ -207,6 +209,8 @@ class Buyer:
     def _deliver(self, job: Job) -> None:
         if self.game.wallet is not None and (late := late_trainer(self.game, self.job)) and self._attempt(*late):
             return
+        if self._own(job):
+            self._raise_prices(job)
         exchange = self.game.exchange(self.job)
         try:
             with self._until(self._decision(job, exchange), job):
@@ -216,13 +220,13 @@ class Buyer:
                 self._press(job, missing)
             raise
         exchange = self.game.exchange(self.job)
-        if self._own(job) and not exchange.confirmed and not exchange.open and self._left(exchange) > 0:
+        if self._own(job) and not exchange.confirmed_at and not exchange.open and self._left(exchange) > 0:
             self._confirm(exchange)
 
     def _confirm(self, exchange: Exchange) -> None:
         """INVARIANT: only the offer whose ciphertext is here."""
         if self._fetched and self.game.offer_hash(astuple(self._fetched[0])) == exchange.offer:
-            self._attempt("confirm", self.job)
+            self._attempt("confirm", self.job, exchange.offer)
 
     def _decision(self, job: Job, exchange: Exchange) -> int:
         """Time by which a look has to be over: requests are due, or `decline`; then half of what is left."""
@@ -240,45 +244,68 @@ class Buyer:
     def _press(self, job: Job, missing: Missing) -> None:
         """Requests in time, `decline` where they cannot help any more, or cannot be paid."""
         exchange = self.game.exchange(self.job)
-        asked = {(e.args["tensor"], e.args["chunk"]) for e in self.game.events("Requested", self.job)}
-        if exchange.confirmed or self._left(exchange) <= 0:
+        requests = self.game.requests(self.job)
+        asked = {(r.tensor, r.chunk) for r in requests if r.open}  # what was answered is here, what was dropped is not
+        if exchange.confirmed_at or self._left(exchange) <= 0:
             return
         wanted, problem = [place for place in missing.chunks if place not in asked], None
         try:
-            for place in self._wanted(job, exchange, missing, wanted):
+            for place in self._wanted(job, exchange, missing, wanted, len(requests)):
                 self._request(*place)
                 wanted.remove(place)
         except VgameError as error:
             problem = error
         if self._left(exchange) <= _margin(job) and (wanted or not missing.all_known):
-            self._attempt("decline", self.job)
+            self._attempt("decline", self.job, exchange.offer)
         elif problem:
             raise problem
 
     def _wanted(
-        self, job: Job, exchange: Exchange, missing: Missing, wanted: list[tuple[int, int]]
+        self, job: Job, exchange: Exchange, missing: Missing, wanted: list[tuple[int, int]], requested: int
     ) -> list[tuple[int, int]]:
         """The chunks to request now."""
         left = self._left(exchange)
         if left >= _pressing(job) or not wanted:
             return []
-        if missing.all_known and self._affordable(job, exchange, wanted):
+        if missing.all_known and self._affordable(job, wanted, requested):
             return list(wanted)
-        probes = left > _margin(job) and not exchange.open and exchange.requests < MOST_REQUESTS
+        probes = left > _margin(job) and not exchange.open and requested < MOST_REQUESTS
         return [secrets.choice(wanted)] if probes else []
 
-    def _affordable(self, job: Job, exchange: Exchange, wanted: list[tuple[int, int]]) -> bool:
+    def _affordable(self, job: Job, wanted: list[tuple[int, int]], requested: int) -> bool:
         """As many requests are left, and the answers to all of them cost less than `decline` loses."""
-        base, count = self.game.chain.fees()[0], len(wanted) + exchange.requests
+        base, count = self.game.chain.fees()[0], len(wanted) + requested
         most = max(self.game.answer_gas(self.job, self.shape.elements[t], c) for t, c in wanted[:MOST_REQUESTS])
         return count <= MOST_REQUESTS and count * most * base <= job.spec.reward - job.spec.reward // 4
 
     def _request(self, tensor: int, chunk: int) -> None:
+        """ChainError where it cannot be paid."""
+        price = STEADY * self.game.chain.fees()[0]
+        cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
+        self._check_funds(cost, tensor, chunk)
+        index, offer = len(self.game.requests(self.job)), self.game.exchange(self.job).offer
+        self._attempt("request", self.job, offer, index, tensor, chunk, price, self.record(tensor), value=cost)
+
+    def _raise_prices(self, job: Job) -> None:
+        """Of requests that the trainer has deferred, before it may drop them. What cannot be paid stops nothing."""
+        base, now = self.game.chain.fees()[0], self.game.chain.now()
+        for request in open_requests(self.game, self.job):
+            if (
+                base <= request.price
+                or not request.deferred_at
+                or now <= request.deferred_at + job.spec.key_window // 2
+            ):
+                continue
+            gas, price = self.game.answer_gas(self.job, request.elements, request.chunk), STEADY * base
+            with suppress(VgameError):
+                self._check_funds(cost := gas * (price - request.price), request.tensor, request.chunk)
+                place = (request.index, request.tensor, request.chunk)
+                self._attempt("raise", self.job, *place, price, value=cost)
+
+    def _check_funds(self, cost: int, tensor: int, chunk: int) -> None:
         """ChainError where the account cannot pay it, or could not decline any more; what the contract owes is taken
         first."""
         base, tip = self.game.chain.fees()
-        price = STEADY * base
-        cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
         needed, address = cost + 2 * CALL_GAS * (2 * base + tip), self.game.wallet.address
         if self.game.chain.balance(address) < needed and self.game.credits(address):
             self._attempt("withdraw", address)
@@ -287,7 +314,6 @@ class Buyer:
                 f"{address} has {owned} wei; {needed} are needed to request chunk {chunk} of tensor {tensor} and still "
                 "decline: send it some ether, or the delivery is declined for three quarters of the reward"
             )
-        self._attempt("request", self.job, tensor, chunk, price, self.record(tensor), value=cost)
 
     def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
         """False where it was not needed any more."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vgame.chain.game import Game
-from vgame.chain.records import Job, Phase
+from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
 from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
 from vgame.errors import Abstain, DeliveryError
@@ -93,26 +93,27 @@ class Seller:
             return [partial(self._close, game, job, attempt)]
         offer, base = self.committed(game), game.chain.fees()[0]
         requests = [
-            partial(self._defer, game, job, tensor, chunk, attempt)
-            if base > price
-            else partial(self._answer, offer, tensor, chunk, attempt)
-            for tensor, chunk, price in open_requests(game, self.job)
+            partial(self._defer, game, job, request, attempt)
+            if base > request.price
+            else partial(self._answer, offer, request, attempt)
+            for request in open_requests(game, self.job)
         ]
         return [*requests, partial(self._reveal, game, job, offer, attempt)]
 
     def _close(self, game: Game, job: Job, attempt: Attempt) -> bool:
-        over = game.chain.now() > job.since + job.spec.complaint_window
-        return over and attempt("closeDelivery", self.job)
+        over = game.chain.now() > game.exchange(self.job).key_at + job.spec.complaint_window
+        return over and attempt("closeDelivery", self.job, int(Phase.REVEALED))
 
-    def _answer(self, offer: Offer, tensor: int, chunk: int, attempt: Attempt) -> bool:
-        sealed = SealedFolder(self.public, self.shape)
-        return attempt("answer", self.job, astuple(offer), tensor, chunk, *sealed.answer(tensor, chunk))
+    def _answer(self, offer: Offer, request: Request, attempt: Attempt) -> bool:
+        content = SealedFolder(self.public, self.shape).answer(request.tensor, request.chunk)
+        return attempt("answer", self.job, astuple(offer), request.index, *content)
 
-    def _defer(self, game: Game, job: Job, tensor: int, chunk: int, attempt: Attempt) -> bool:
-        """Above the price of a request its time is begun anew when half of it is over."""
-        since = game.request_since(self.job, tensor, chunk)
-        over = game.chain.now() > since + job.spec.key_window // 2
-        return over and attempt("defer", self.job, tensor, chunk)
+    def _defer(self, game: Game, job: Job, request: Request, attempt: Attempt) -> bool:
+        """Above the price of a request its time is begun anew when half of it is over, and the request is dropped when
+        the client has not raised the price for a key window."""
+        now, window = game.chain.now(), job.spec.key_window
+        dropped = request.deferred_at and now > request.deferred_at + window
+        return (dropped or now > request.since + window // 2) and attempt("defer", self.job, request.index)
 
     def _reveal(self, game: Game, job: Job, offer: Offer, attempt: Attempt) -> bool:
         return self._key_is_due(game, job) and attempt("revealKey", self.job, astuple(offer), self.key())
@@ -125,17 +126,13 @@ class Seller:
             return False
 
         def decided(time: int) -> bool:
-            return exchange.until <= time if exchange.confirmed else exchange.until < time
+            return exchange.key_from <= time if exchange.confirmed_at else exchange.until < time
 
         now = game.chain.now()
-        late = now >= exchange.until + window - min(WORST_INCLUSION, window // 2)
+        late = now >= exchange.key_from + window - min(WORST_INCLUSION, window // 2)
         return decided(now) and (late or decided(game.chain.final_time(window // 2)))
 
 
-def open_requests(game: Game, job: bytes) -> list[tuple[int, int, int]]:
-    """(tensor, chunk, price) of the requests that are not answered; first the one whose time began first."""
-    answered = {(e.args["tensor"], e.args["chunk"]) for e in game.events("Answered", job)}
-    began = {(e.args["tensor"], e.args["chunk"]): e.block for e in game.events("Deferred", job)}
-    asked = [e for e in game.events("Requested", job) if (e.args["tensor"], e.args["chunk"]) not in answered]
-    asked.sort(key=lambda e: began.get((e.args["tensor"], e.args["chunk"]), e.block))
-    return [(e.args["tensor"], e.args["chunk"], e.args["price"]) for e in asked]
+def open_requests(game: Game, job: bytes) -> list[Request]:
+    """The requests that are not answered; first the one whose time began first."""
+    return sorted((r for r in game.requests(job) if r.open), key=lambda r: r.since)

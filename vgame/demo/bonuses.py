@@ -132,8 +132,6 @@ class Bonuses:
         while self.story.game.job(job).phase is Phase.CLAIMED:
             liar.step()
             auditor.step()
-        self.story.travel(bundle.terms.reward_window + 1)
-        self.story.game.send("payReward", job)  # or half of the bond would be nobody's yet
         try:
             self.escrow.send("pay", identity, _proof(self.escrow, identity, job, run, store))
         except ContractError as refusal:

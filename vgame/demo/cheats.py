@@ -122,7 +122,6 @@ class Cheats:
                 d = self.story.game.dispute(attack.job, number)
                 waiting = d.status is Status.OPEN and d.level is Level.TENSOR and d.height == 0
                 if waiting and self._turn(attack.job, number) is Turn.TRAINER:
-                    self._know([other.job for other in others])
                     self.story.run_out(attack.job, number)
 
         attack.cheat.wait("played", idle=silent, attack=attack.name)
@@ -139,33 +138,11 @@ class Cheats:
         attack.dossier = investigate(self.story.game, attack.job, attack.name, attack.bundle.program, self.story.names)
         self.story.screen.verdict(attack.dossier)
 
-    def _know(self, jobs: list[bytes]) -> list[bytes]:
-        """Those in which somebody is paid for what it knew, after that has been shown (docs/protocol.md section 6)."""
-        paid = []
-        for job in jobs:
-            state = self.story.game.job(job)
-            if state.phase is not Phase.CONVICTED:
-                continue
-            verdict = self.story.game.verdict(job)
-            entered = self.story.game.dispute(job, verdict.dispute).entry is Level.RUN
-            if verdict.cause != "timeout" and entered and verdict.step > state.spec.interval:
-                self.story.until(lambda j=job: self.story.game.verdict(j).best != 0, "the auditor's proof of knowledge")
-                paid.append(job)
-        return paid
-
     def _collect(self, jobs: list[bytes]) -> None:
-        """The auditor shows what it knew; after the reward window it is paid, and everybody withdraws."""
-        convicted = [job for job in jobs if self.story.game.job(job).phase is Phase.CONVICTED]
-        paid = self._know(convicted)
-        for job in convicted:
-            self.story.until(lambda j=job: self.story.game.job(j).open == 0 or self._others_open(j), "refunds")
-        ends = [self.story.game.job(job).since + self.story.game.job(job).spec.reward_window + 1 for job in convicted]
-        self.story.travel(max(ends, default=0) - self.story.chain.now())
-        for job in convicted:
-            if job in paid:
-                self.story.until(lambda j=job: self.story.game.verdict(j).paid, "the auditor's reward")
-            elif not self.story.game.verdict(job).paid:  # what nobody has earned is burnt as soon as anybody says so
-                self.story.game.send("payReward", job)
+        """All have their bonds back."""
+        for job in jobs:
+            if self.story.game.job(job).phase is Phase.CONVICTED:
+                self.story.until(lambda j=job: self.story.game.job(j).open == 0 or self._others_open(j), "refunds")
 
     def _others_open(self, job: bytes) -> bool:
         """Open disputes of the accuser that helped the story along are refunded here."""

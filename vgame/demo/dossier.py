@@ -16,7 +16,7 @@ from vgame.program.program import Program
 Names = Mapping[str, str]  # address -> who that is
 
 LEAF_MOVES = frozenset({"prove"})
-AFTERWARDS = frozenset({"refund", "proveKnowledge", "payReward", "withdraw", "finalize"})
+AFTERWARDS = frozenset({"refund", "withdraw", "finalize"})
 PAYING = frozenset({"JobCreated", "JobAccepted", "Challenged", "Requested"})  # events of calls that bring money
 BEFORE = frozenset({"createJob", "acceptJob", "postClaim", "postDiverged"})
 
@@ -146,7 +146,7 @@ def investigate(
         if event.name == "Adjudicated" and event.args["dispute"] == number:
             dossier.claimed_bits = f"0x{event.args['claimed']:08x}"
             dossier.exact_bits = f"0x{event.args['exact']:08x}"
-        if event.name == "BlockAdjudicated" and event.args["dispute"] == number:
+        if event.name == "PartialAdjudicated" and event.args["dispute"] == number:
             dossier.part = event.args["part"]
     return dossier
 
@@ -165,7 +165,7 @@ def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Progr
         dossier.operator = program.operator_name(d.operator)
         dossier.integer = program.operators[d.operator].integer
     if d.level >= Level.ELEMENT:
-        dossier.element = d.index & 0xFFFFFFFF
+        dossier.element = d.index
         dossier.claimed_bits = f"0x{d.word:08x}"
 
 

@@ -42,7 +42,7 @@ FUNDS = dict.fromkeys(CHEATS, 50) | {
 }
 QUICK = ("flipped-bit",), 60  # attacks and steps of the short version
 WITHOUT_TIME_TRAVEL = {
-    "challenge_window": 60, "reward_window": 20, "trainer_budget": 40, "auditor_budget": 40, "slot": 1,
+    "challenge_window": 60, "trainer_budget": 40, "auditor_budget": 40, "slot": 1,
 }  # fmt: skip
 
 

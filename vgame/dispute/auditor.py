@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 
-from web3 import Web3
-
-from vgame.chain.records import CAUSES, Dispute, Job, Level, Phase, Standing, Status, Turn
+from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
@@ -37,7 +35,6 @@ class Auditor(Player):
     side = Turn.AUDITOR
     windows = {  # noqa: RUF012
         Phase.CLAIMED: [("challenge_window", "the time to challenge")],
-        Phase.CONVICTED: [("reward_window", "the time to show what was known")],
     }
     refusal: Callable[[Job], str] | None = None
     stakes: Stakes | None = None
@@ -105,8 +102,7 @@ class Auditor(Player):
             return True
         memory = self.remembered(view)
         self.check_stake(view)
-        root, commitment = view.claimed_root(entry), self.commitment(view.own_tree(entry.level, entry.where).root)
-        place = (int(entry.level), entry.where, root, commitment)
+        place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.engaged_in = True  # as long as it is not known
         with memory:
             self.engaged_in = self.attempt("challenge", self.id, *place, value=job.spec.stake)
@@ -126,15 +122,11 @@ class Auditor(Player):
     def check_refuted(self, view: ClaimView) -> None:
         """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed
         says that my own run is wrong."""
-        lost = [n for n, d in view.mine if d.status is Status.DISMISSED]
-        causes = {a["dispute"]: CAUSES[a["cause"]] for a in view.args("Dismissed")} if lost else {}
-        for number in lost:
-            if number not in causes:
-                raise NotYet(f"dispute {number} was dismissed, but its event is not shown")
-            if causes[number] != "timeout":
+        for number, d in view.mine:
+            if d.status is Status.DISMISSED:
+                cause = "opening" if d.level is Level.STATE else "element"
                 raise Abstain(
-                    f"dispute {number} was dismissed by {causes[number]}: this auditor's own run is wrong; run `vgame "
-                    "doctor`"
+                    f"dispute {number} was dismissed by {cause}: this auditor's own run is wrong; run `vgame doctor`"
                 )
 
     def check_stake(self, view: ClaimView) -> None:
@@ -142,7 +134,7 @@ class Auditor(Player):
         lost by time."""
         if self.refusal and (why := self.refusal(view.job)):
             raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
-        late = sum(d.status is Status.DISMISSED for _, d in view.mine)
+        late = sum(d.status is Status.LAPSED for _, d in view.mine)
         if late >= LATE:
             raise Abstain(
                 f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by "
@@ -219,7 +211,7 @@ class Auditor(Player):
                     return self.move(view, number, d)
                 case Turn.TRAINER_EXPIRED:
                     return self.attempt("timeout", self.id, number)
-                case Turn.TRAINER if d.level in (Level.ELEMENT, Level.BLOCK):
+                case Turn.TRAINER if d.level in (Level.ELEMENT, Level.PARTIAL):
                     return self.prove(view, number, d)
         except NotYet as behind:
             log.info("dispute %d waits: %s", number, behind)
@@ -228,7 +220,7 @@ class Auditor(Player):
     def name(self, move: str, number: int, d: Dispute, *args: object) -> bool:
         """Send a move of mine; if another instance of me was faster, it is not needed any more."""
         try:
-            return self.attempt(move, self.id, number, *args)
+            return self.attempt(move, self.id, number, d.position, *args)
         except ContractError:
             if self.game.dispute(self.id, number) == d:
                 raise
@@ -242,9 +234,9 @@ class Auditor(Player):
             return self.name("selectElement", number, d, view.first_word(d, words), words)
         if d.level is Level.ELEMENT:
             theirs, own = view.partials(d), self.machine.partials(d.step, d.operator, d.index)
-            return self.select_block(number, d, theirs, first(a != b for a, b in zip(theirs, own, strict=True)))
+            return self.select_partial(number, d, theirs, first(a != b for a, b in zip(theirs, own, strict=True)))
         if d.level is Level.SEGMENT and d.height == 0 and not view.contests_trace(d):
-            return self.name("selectState", number, d)
+            return self.name("selectState", number, d, view.traces[view.step_of(d)])
         node = view.base(d)
         return self.select(number, d, node, view.first_difference(d, node))
 
@@ -257,24 +249,23 @@ class Auditor(Player):
             return self.name("selectOperator", *arguments, self.machine.operator_record(operator).as_tuple())
         return self.name("select", *arguments)
 
-    def select_block(self, number: int, d: Dispute, partials: Sequence[bytes], index: int) -> bool:
+    def select_partial(self, number: int, d: Dispute, partials: Sequence[bytes], index: int) -> bool:
         """Name partial sum `index`."""
-        tree = Tree(Kind.PARTIALS, [leaf_hash(Kind.PARTIALS, p) for p in partials])
-        return self.name("selectBlock", number, d, tree.node(0, index), index, tree.path(0, index))
+        tree = Tree(Kind.PARTIAL, [leaf_hash(Kind.PARTIAL, p) for p in partials])
+        return self.name("selectPartial", number, d, tree.node(0, index), index, tree.path(0, index))
 
     def prove(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Do not wait for the trainer: my operands are its own, for they lie left of the first difference."""
         if d.level is Level.ELEMENT and d.blocks > 1:
             return False
-        element, block = d.index & 0xFFFFFFFF, (d.index >> 32 if d.level is Level.BLOCK else None)
         trace = view.claimed_trace(d.step)
-        proof = self.machine.prove(d.step, d.operator, element, block, lambda operator: trace.path(0, operator))
+        proof = self.machine.prove(d.step, d.operator, d.index, d.block, lambda operator: trace.path(0, operator))
         prior, path = (EMPTY, [])
         if proof.reads_state:
             segment = view.claimed_segment((d.step - 1) // self.machine.interval + 1)
             index = (d.step - 1) % self.machine.interval
             prior, path = segment.node(0, index), segment.path(0, index)
-        return self.attempt("prove", self.id, number, prior, path, proof.proof)
+        return self.attempt("prove", self.id, number, d.position, prior, path, proof.proof)
 
     # ---- money ----
 
@@ -296,43 +287,12 @@ class Auditor(Player):
         assert self.game.wallet is not None
         return hmac.digest(self.game.wallet.key, what + self.id, "sha256")
 
-    def salt(self, root: bytes) -> bytes:
-        """Secret of a commitment."""
-        return self.secret(b"vgame commitment" + root)
-
-    def commitment(self, root: bytes) -> bytes:
-        """keccak256(abi.encode(job, auditor, salt, own root))."""
-        types = ["bytes32", "address", "bytes32", "bytes32"]
-        values = [self.id, self.address, self.salt(root), root]
-        return bytes(Web3.keccak(self.game.chain.web3.codec.encode(types, values)))
-
     def collect(self, view: ClaimView) -> bool:
-        """After a conviction: bonds back, knowledge shown in time, reward paid, credits withdrawn."""
+        """After a conviction: bonds back, credits withdrawn."""
         for number, dispute in view.mine:
             if dispute.status is Status.OPEN:
                 return self.attempt("refund", self.id, number)
-        now, job = self.game.chain.now(), view.job
-        verdict = self.game.verdict(self.id)
-        if now <= job.since + job.spec.reward_window:
-            if any(self.show(view, n, d) for n, d in view.mine if not verdict.best or n + 1 < verdict.best):
-                return True
-        elif not verdict.paid and verdict.best:
-            return self.attempt("payReward", self.id)
         return self.withdraw()
-
-    def show(self, view: ClaimView, number: int, d: Dispute) -> bool:
-        """Prove what I knew, if the conviction lies where my run differs."""
-        if d.status not in (Status.WON, Status.VOID):
-            return False
-        knowledge = view.knowledge(d)
-        if knowledge is None:
-            return False
-        try:
-            self.game.send("proveKnowledge", self.id, number, knowledge)
-        except ContractError as error:
-            log.info("no reward for dispute %d: %s", number, error)
-            return False
-        return True
 
 
 def first(flags: Iterable[bool]) -> int:

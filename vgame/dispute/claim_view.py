@@ -1,6 +1,6 @@
 """The claim as an auditor sees it: what the chain shows, checked by its hash, beside the auditor's own trees.
 
-In: a job on chain, an auditor's machine. Out: where the two part, and what a move or a proof of knowledge has to show.
+In: a job on chain, an auditor's machine. Out: where the two differ, and what a move has to show.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ClaimView:
         """The partial sums posted for the contested element, in whichever dispute that was."""
         for args in reversed(self.args("PartialsPosted")):
             other = self.standings[args["dispute"]].dispute
-            if (other.step, other.operator, other.index & 0xFFFFFFFF) == (d.step, d.operator, d.index):
+            if (other.step, other.operator, other.index) == (d.step, d.operator, d.index):
                 partials = list(args["partials"])[: d.blocks]
                 if len(partials) == d.blocks:
                     return partials
@@ -304,6 +304,15 @@ class ClaimView:
             return self.job.run_root
         return (self.segments if entry.level is Level.SEGMENT else self.traces)[entry.where]
 
+    def basis(self, entry: Entry) -> tuple[int, bytes, bytes]:
+        """struct Basis: what else of the claim a challenge rests on."""
+        segment, log = bytes(32), bytes(32)
+        if entry.level is not Level.RUN:
+            c = entry.where if entry.level is Level.SEGMENT else (entry.where - 1) // self.machine.interval + 1
+            segment = self.segments[c]
+            log = self.game.log_root(self.id, c) or log
+        return self.job.diverged_at, segment, log
+
     def claimed(self, kind: Kind, root: bytes, own: Tree) -> ClaimedTree:
         return ClaimedTree(kind, root, own, self.job.spec.depth, self.revealed)
 
@@ -337,22 +346,3 @@ class ClaimView:
 
     def claimed_segment(self, c: int) -> ClaimedTree:
         return self.claimed(Kind.SEGMENT, self.segments[c], self.own_segment(c))
-
-    def knowledge(self, d: Dispute) -> tuple[object, ...] | None:
-        """struct Knowledge for a dispute of mine, or None if nothing is paid for it: the conviction is not where my run
-        differs, or lies first in the run tree, or was decided by silence. Twin: Settlement._checkKnowledge."""
-        v, own = self.game.verdict(self.id), self.own_run
-        if d.entry is not Level.RUN or v.cause == "timeout":
-            return None
-        before = v.step if v.level is Level.SEGMENT else v.step - 1
-        position = (v.height, v.index) if v.level is Level.RUN else (0, before // self.machine.interval)
-        if position[1] == 0 or position[1] >> (own.height - position[0]):
-            return None  # nothing is left of it; or elsewhere, behind the end of this tree
-        theirs = self.claimed(Kind.RUN, self.job.run_root, own)
-        try:
-            node, path = theirs.node(*position), theirs.path(*position)
-        except Abstain:
-            return None
-        if node == own.node(*position):
-            return None
-        return (self.auditor.salt(own.root), own.root, own.node(*position), own.path(*position), node, path)

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 #: for an honest player.
 HARMLESS = frozenset(
     {
-        "AlreadyPaid",
         "DisputeClosed",
+        "Elsewhere",
         "NoneExpired",
         "NotExpired",
         "NotRequested",

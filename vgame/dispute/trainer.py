@@ -90,11 +90,8 @@ class Trainer(Player):
             return
         if self.machine.stop is None:
             final, path = self.checkpoint(len(self.machine.checkpoints))
-            claim = (self.id, self.run_tree().root, final, path)
-            if self.look().spec.confirm_window:
-                self.attempt("postClaimAndOffer", *claim, *self._offer(final))
-            else:
-                self.attempt("postClaim", *claim)
+            offer = self._offer(final) if self.look().spec.confirm_window else (bytes(32), bytes(32))
+            self.attempt("postClaim", self.id, self.run_tree().root, final, path, *offer)
         else:
             self.attempt("postDiverged", self.id, self.diverged_post())
 
@@ -159,7 +156,7 @@ class Trainer(Player):
         """The one move that the dispute's node asks for."""
         match d.level:
             case Level.RUN if d.height == 0:
-                return self.attempt("postSegment", self.id, number, self.segment_post(job, d.index + 1))
+                return self.attempt("postSegment", self.id, number, d.position, self.segment_post(job, d.index + 1))
             case Level.SEGMENT if d.height == 0:
                 return self.post_trace(job, number, d)
             case Level.STATE if d.height == 0:
@@ -169,8 +166,8 @@ class Trainer(Player):
             case Level.ELEMENT if d.blocks > 1:
                 place = (d.step, d.operator, d.index)
                 partials = [*self.machine.partials(*place), *self.machine.witness(*place)]
-                return self.attempt("postPartials", self.id, number, partials)
-            case Level.ELEMENT | Level.BLOCK:
+                return self.attempt("postPartials", self.id, number, d.position, partials)
+            case Level.ELEMENT | Level.PARTIAL:
                 return self.prove(number, d)
         tree = self.tree_of(d)
         self.check_own(tree.node(d.height, d.index), d)
@@ -196,7 +193,7 @@ class Trainer(Player):
         self.check_own(self.segment_tree(d.step // self.machine.interval + 1).node(0, d.index), d)
         trace = self.trace_tree(d.step + d.index)
         children = trace.descendants(trace.height, 0, reveal_depth(trace.height, job.spec.depth))
-        return self.attempt("postTrace", self.id, number, children)
+        return self.attempt("postTrace", self.id, number, d.position, children)
 
     def tie(self, number: int, d: Dispute) -> bool:
         """Show where the contested state tensor comes from."""
@@ -207,17 +204,17 @@ class Trainer(Player):
             prior, path = self.prior(d.step)
             state = Tree(Kind.STATE, self.machine.state(d.step - 1))
             leaf, below = state.node(0, d.index), state.path(0, d.index)
-            return self.attempt("tieUnchanged", self.id, number, record, prior, path, leaf, below)
+            return self.attempt("tieUnchanged", self.id, number, d.position, record, prior, path, leaf, below)
         trace = self.trace_tree(d.step)
-        return self.attempt("tie", self.id, number, record, trace.node(0, source), trace.path(0, source))
+        leaf = (trace.node(0, source), trace.path(0, source))
+        return self.attempt("tie", self.id, number, d.position, record, *leaf)
 
     def prove(self, number: int, d: Dispute) -> bool:
         """Make the contract compute the element that was named."""
-        element, block = d.index & 0xFFFFFFFF, (d.index >> 32 if d.level is Level.BLOCK else None)
         trace = self.trace_tree(d.step)
-        proof = self.machine.prove(d.step, d.operator, element, block, lambda operator: trace.path(0, operator))
+        proof = self.machine.prove(d.step, d.operator, d.index, d.block, lambda operator: trace.path(0, operator))
         prior, path = self.prior(d.step) if proof.reads_state else (bytes(32), [])
-        return self.attempt("prove", self.id, number, prior, path, proof.proof)
+        return self.attempt("prove", self.id, number, d.position, prior, path, proof.proof)
 
     # ---- trees of the claim ----
 

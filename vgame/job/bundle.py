@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from vgame.commit.mapped import refuse_changed
 from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import BundleError
 from vgame.job.data import load_data, save_data
-from vgame.job.file import MODES, MOST_SPEC, MOST_STEPS, Terms, problems
+from vgame.job.file import MODES, MOST_SPEC, MOST_STEPS, Name, Terms, problems
 from vgame.job.state_keys import Keys, keys_root, load_keys, save_keys
 from vgame.program.file import load_program, save_program
 from vgame.program.program import Program, TensorLabel
@@ -31,7 +31,7 @@ from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
 from vgame.system.files import parse_json, read_file, write_atomic
 
-VERSION = 2  # of spec.json: fee, guardian and windows of delivery are part of an order
+VERSION = 3  # of spec.json: 2 had a window for rewards, and files without `label_root`
 
 
 class LogSpec(BaseModel):
@@ -64,6 +64,7 @@ class Bundle:
     recipes: dict[str, Any] = field(default_factory=dict)  # name of a data tensor -> how `vgame.packed` made it
     without_gradient: tuple[str, ...] = ()  # as it was prepared, in no file: parameters that no gradient reaches
     validation: dict[str, Any] | None = None  # what was compared with the user's code: docs/validation.md; in no root
+    name: str = ""  # of the order, for people
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
@@ -136,6 +137,7 @@ class Bundle:
             "terms": self.terms.model_dump(),
             **({"log": self.log.model_dump(mode="json")} if self.log else {}),
             **({"recipes": self.recipes} if self.recipes else {}),
+            **({"name": self.name} if self.name else {}),
         }
 
 
@@ -222,9 +224,9 @@ def load_bundle(folder: Path) -> Bundle:
         *load_keys(folder, program.labels.state),
         _recipes(folder / "spec.json", spec.get("recipes", {}), [label.name for label in program.labels.data]),
         validation=_validation(folder / "validation.json"),
+        name=_name(folder / "spec.json", spec.get("name", "")),
     )
     refuse_invalid(bundle)
-    spec.setdefault("label_root", program.labels.root.hex())  # an earlier version did not write it
     for name, value in bundle.rendering().items():
         if spec.get(name) != value:
             raise BundleError(
@@ -232,6 +234,13 @@ def load_bundle(folder: Path) -> Bundle:
                 "the bundle is damaged or not the one that was ordered: get it again from the client"
             )
     return bundle
+
+
+def _name(path: Path, found: Any) -> str:
+    try:
+        return TypeAdapter(Name).validate_python(found, strict=True)
+    except ValidationError as error:
+        raise BundleError(f"{path}: {problems(error)}") from None
 
 
 def _validation(path: Path) -> dict[str, Any] | None:
@@ -260,7 +269,7 @@ def read_spec(path: Path) -> tuple[dict[str, Any], tuple[int, int, int, int, str
     if spec.get("version") != VERSION:
         raise BundleError(
             f"{path.parent} is a bundle of version {str(spec.get('version', 1))[:20]}, this vgame reads version "
-            f"{VERSION}, whose orders have a fee, a guardian and windows of delivery: prepare the job again, or read "
+            f"{VERSION}, whose orders have no window for rewards: prepare the job again, or read "
             "it with the vgame that wrote it"
         )
     try:

@@ -9,7 +9,16 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from vgame.errors import JobFileError
 from vgame.program.schedule import Schedule
@@ -54,7 +63,7 @@ Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
 
 
 class Terms(BaseModel):
-    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IGame.sol.
+    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IGameTypes.sol.
 
     Twin of the minima: Settlement._checkSpec, which also asks that the bonds pay for gas.
     """
@@ -68,7 +77,6 @@ class Terms(BaseModel):
     accept_window: Seconds = 86_400
     claim_window: Seconds = 604_800
     challenge_window: Seconds = 604_800
-    reward_window: Seconds = 86_400
     trainer_budget: Seconds = 259_200
     auditor_budget: Seconds = 259_200
     slot: Annotated[int, Field(ge=1, lt=2**24, strict=True)] = 3_600  # the contract keeps 24 bits
@@ -76,10 +84,19 @@ class Terms(BaseModel):
     confirm_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     key_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     complaint_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
-    # Paid with each challenge beside the bond, and who has it back whenever the trainer is convicted (docs/protocol.md
-    # section 6).
+    # Paid with each challenge beside the bond; the auditor that is paid when the trainer is convicted while it has a
+    # dispute open (docs/protocol.md section 6).
     fee: Annotated[Wei, Field(lt=2**96)] = 0
     guardian: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and "reward_window" in given:
+            raise ValueError(
+                "`reward_window` is no longer part of an order: take the line out (docs/protocol.md section 6)"
+            )
+        return given
 
     @model_validator(mode="after")
     def _minima(self) -> Terms:
@@ -101,6 +118,18 @@ class Terms(BaseModel):
         if self.diverged_pay > self.reward:
             raise ValueError(f"`diverged_pay` = {self.diverged_pay} is more than `reward` = {self.reward}")
         return self
+
+
+def _check_name(name: str) -> str:
+    if len(name.encode()) > NAME_BYTES or not name.isprintable():
+        raise ValueError(f"`name` = {name!r}: at most {NAME_BYTES} bytes of printable UTF-8 are expected")
+    return name
+
+
+NAME_BYTES = 32  # of the order's name, as the contract stores it
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
 
 
 class LogTerms(BaseModel):
@@ -128,6 +157,7 @@ class JobFile(BaseModel):
     log: LogTerms | None = None
     schedule: Schedule | None = None  # none: the task's schedulers, or the optimizer's own rates
     terms: Terms = Field(default_factory=Terms)
+    name: Name = ""  # of the order, for people
     initial: str | None = None  # a run that is continued, or a file of weights: beside the job file
     _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
     _task: Task | None = PrivateAttr(default=None)  # one that lives already: `model` is not called

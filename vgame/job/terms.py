@@ -32,20 +32,18 @@ LINE = 2**20  # bytes a second that the client's line carries at the least
 #: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares);
 #: `prove` is as dear as the dearest leaf of rows of LEAF_TERMS words at most.
 GAS = {
-    "acceptJob": 60_000,
-    "challenge": 136_000,
+    "acceptJob": 61_000,
+    "challenge": 116_000,
     "finalize": 70_000,
     "openLeaf": 65_000,
-    "payReward": 88_000,
-    "postClaim": 72_000,
+    "postClaim": 125_000,
     "postPartials": 120_000,
     "postSegment": 120_000,
     "postTrace": 111_000,
     "prove": 450_000,
-    "proveKnowledge": 66_000,
     "reveal": 89_000,
     "select": 62_000,
-    "selectBlock": 57_000,
+    "selectPartial": 57_000,
     "selectElement": 61_000,
     "selectOperator": 81_000,
     "withdraw": 35_000,
@@ -54,7 +52,7 @@ GAS = {
 LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
 #: More of a move beside other disputes: what it waits for is marked, once in the claim (a challenge may mark for the
 #: first one too).
-MARK_GAS = dict.fromkeys(("select", "selectOperator", "selectElement", "selectBlock", "prove"), 25_000) | {
+MARK_GAS = dict.fromkeys(("select", "selectOperator", "selectElement", "selectPartial", "prove"), 25_000) | {
     "challenge": 50_000
 }
 #: More of `postPartials` for each block behind the third.
@@ -131,16 +129,7 @@ def count_moves(bundle: Bundle) -> Moves:
     reveals = run + (segment - 1) + below
     once = ("postSegment", "postTrace", "openLeaf", "postPartials", "prove")  # a false accuser does not prove
     selects = run + segment + 1 + below
-    named = (
-        "challenge",
-        "selectOperator",
-        "selectElement",
-        "selectBlock",
-        "prove",
-        "proveKnowledge",
-        "payReward",
-        "withdraw",
-    )
+    named = ("challenge", "selectOperator", "selectElement", "selectPartial", "prove", "withdraw")
     return Moves(
         reveals + len(once), selects + 4,
         reveals * gas["reveal"] + sum(gas[name] for name in once),
@@ -168,14 +157,10 @@ def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
     return 2 * work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
 
 
-def needed_fee(moves: Moves, slot: int, terms: Terms, checkpoints: int, depth: int) -> int:
+def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
     """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond
-    (docs/security.md, T5), and one guess for each checkpoint that one reveal shows costs what the right one wins, as
-    far as auditors take such a fee."""
-    delay = ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
-    others = min(checkpoints, 2**depth) - 1
-    guesses = min(ceil(terms.trainer_bond / (2 * others)), terms.trainer_bond // FEE_SHARE) if others else 0
-    return max(delay, guesses)
+    (docs/security.md, T5)."""
+    return ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
 
 
 def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
@@ -204,7 +189,8 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
     window = ceil(pace.take(bundle.steps, 2)) + censorship
     challenge_window = max(window, FEE_SHARE * moves.trainer * slot)
-    accuser = 2 * (moves.trainer_gas * prices.gas + segment)
+    # half of it pays the trainer for a dispute that was dismissed, or the auditor for a trainer that fell silent
+    accuser = 2 * max(moves.trainer_gas * prices.gas + segment, moves.auditor_gas * prices.gas)
     delivery = needed_delivery(bundle, pace, prices.inclusion, censorship) if terms.confirm_window else {}
     safe = terms.model_copy(
         update=delivery
@@ -214,15 +200,12 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
             "auditor_budget": auditor_budget + censorship,
             "claim_window": window,
             "challenge_window": challenge_window,
-            "reward_window": censorship,
             "diverged_pay": max(terms.diverged_pay, terms.reward // 10),
             "auditor_bond": accuser,
             "trainer_bond": max(2 * (moves.auditor_gas * prices.gas + audit), deterrence, terms.reward, accuser),
         }
     )
-    return safe.model_copy(
-        update={"fee": needed_fee(moves, slot, safe, ceil(bundle.steps / bundle.interval), bundle.depth)}
-    )
+    return safe.model_copy(update={"fee": needed_fee(moves, slot, safe)})
 
 
 def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = INCLUSION) -> list[str]:

@@ -85,7 +85,8 @@ def _parse(reader: encoding.Reader) -> tuple[Program, bytes]:
     (size,) = reader.take("I")
     labels = _labels(parse_json(reader.take(f"{size}s")[0]))
     reader.done()
-    if [(prod(label.shape), label.integer) for label in labels.state] != [(s.elements, s.integer) for s in sources]:
+    named = [(prod(label.shape), label.integer) for label in labels.state]  # none in a program without names
+    if named and named != [(s.elements, s.integer) for s in sources]:
         raise ValueError("its labels have other sizes than its state")
     return Program(parsed, sources, tensors, data, scalars, loss, labels), header
 

@@ -46,7 +46,7 @@ def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS, va
     bundle = Bundle(
         lowered.program, state, lowered.data, scalars,
         job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model), start.before,
-        recipes, lowered.without_gradient,
+        recipes, lowered.without_gradient, name=job.name,
     )  # fmt: skip
     refuse_invalid(bundle)
     order = Order(task, lowered, state, schedule, job.seed, steps, start.before)

@@ -35,7 +35,7 @@ def place(job: Job, d: Dispute) -> tuple[int | None, int | None, int | None]:
     reached = d.level >= Level.STATE or (d.level is Level.SEGMENT and d.height == 0)
     step = step_of(d) if reached else None
     operator = d.operator if d.level >= Level.TENSOR else d.index if (d.level, d.height) == (Level.TRACE, 0) else None
-    return step, operator, d.index & 0xFFFFFFFF if d.level >= Level.ELEMENT else None
+    return step, operator, d.index if d.level >= Level.ELEMENT else None
 
 
 def descent(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> list[Tree]:
@@ -79,12 +79,12 @@ def _inside(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> Iterato
     if d.level is Level.TENSOR:
         yield _standing("tensor", leaf_count(d.elements), d, 0)
         return
-    element = d.index & 0xFFFFFFFF
+    element = d.index
     leaf = element // LEAF_WORDS
     yield Tree("tensor", leaf_count(d.elements), leaf, leaf + 1)
     yield Tree("leaf", LEAF_WORDS, element % LEAF_WORDS, element % LEAF_WORDS + 1, leaf * LEAF_WORDS)
-    if d.level is Level.BLOCK:
-        yield Tree("blocks", d.blocks, d.index >> 32, (d.index >> 32) + 1)
+    if d.level is Level.PARTIAL:
+        yield Tree("blocks", d.blocks, d.part, d.part + 1)
 
 
 def _standing(kind: str, leaves: int, d: Dispute, first: int) -> Tree:

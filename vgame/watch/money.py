@@ -57,11 +57,9 @@ def _payments(job: Job, event: Event, auditor: str) -> list[tuple[str, str, int,
             return [*halves, (CONTRACT, BURNT, spec.fee, "the fee of a dispute that was dismissed")]
         case "Convicted":
             back = (CONTRACT, job.client, spec.reward, "the reward goes back: the trainer is convicted")
-            return [*_back(job, auditor, spec.fee, args["stipend"]), back]
+            return [*_back(job, auditor, spec.fee), *_slashed(job, args), back]
         case "Refunded":
-            return _back(job, auditor, args["fee"], args["stipend"])
-        case "RewardPaid":
-            return _reward(job, args)
+            return _back(job, auditor, args["fee"])
         case "Finalized":
             return _final(job, args["diverged"])
         case "JobExpired":
@@ -78,8 +76,10 @@ def _delivery(job: Job, event: Event) -> list[tuple[str, str, int, str]]:
     match event.name:
         case "Delivered":
             return [(CONTRACT, job.trainer, spec.reward, "the reward: the state was delivered"), bond]
-        case "Requested":
+        case "Requested" | "Raised":
             return [(job.client, CONTRACT, args["deposit"], "the deposit of a request")]
+        case "Dropped":
+            return [(CONTRACT, job.client, args["deposit"], "the deposit of a request whose price was not raised")]
         case "Answered":
             rest = args["deposit"] - args["pay"]
             return [
@@ -106,29 +106,19 @@ def _halves(bond: int, winner: str, what: str) -> list[tuple[str, str, int, str]
     return [(CONTRACT, winner, bond // 2, f"half {what}"), (CONTRACT, BURNT, bond - bond // 2, f"half {what}")]
 
 
-def _back(job: Job, auditor: str, fee: int, stipend: int) -> list[tuple[str, str, int, str]]:
-    bond = (CONTRACT, auditor, job.spec.auditor_bond, "the bond of a dispute goes back")
+def _back(job: Job, auditor: str, fee: int) -> list[tuple[str, str, int, str]]:
     return [
-        bond,
+        (CONTRACT, auditor, job.spec.auditor_bond, "the bond of a dispute goes back"),
         (CONTRACT, auditor, fee, "the fee of a dispute goes back"),
         (CONTRACT, BURNT, job.spec.fee - fee, "the fee of a dispute beside the place of the conviction"),
-        (CONTRACT, auditor, stipend, "for the gas of the auditor's moves"),
     ]
 
 
-def _reward(job: Job, args: dict) -> list[tuple[str, str, int, str]]:
-    """Half of the trainer's bond is burnt; what stipends left of the other half goes to who showed its knowledge, else
-    is burnt too."""
-    bond, someone = job.spec.trainer_bond, int(args["auditor"], 16)
-    known = args["auditor"] if someone else BURNT
-    why = (
-        "the rest of the trainer's bond, for the first who knew"
-        if someone
-        else "the rest of it: nobody showed that it knew"
-    )
+def _slashed(job: Job, args: dict) -> list[tuple[str, str, int, str]]:
+    """Half of the trainer's bond, or less after a timeout, goes to the guardian or the convicting auditor."""
     return [
-        (CONTRACT, BURNT, bond - bond // 2, "half of the convicted trainer's bond"),
-        (CONTRACT, known, args["amount"], why),
+        (CONTRACT, args["winner"], args["amount"], "from the bond of the convicted trainer"),
+        (CONTRACT, BURNT, job.spec.trainer_bond - args["amount"], "the rest of the convicted trainer's bond"),
     ]
 
 

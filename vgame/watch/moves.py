@@ -15,8 +15,8 @@ from vgame.chain.records import Event, Job, Level
 GUESSES = {
     "Challenged": "challenge", "Revealed": "reveal", "LeafOpened": "openLeaf", "SegmentPosted": "postSegment",
     "TracePosted": "postTrace", "PartialsPosted": "postPartials", "Selected": "select", "JobCreated": "createJob",
-    "JobAccepted": "acceptJob", "ClaimPosted": "postClaim", "Adjudicated": "prove", "BlockAdjudicated": "prove",
-    "Finalized": "finalize", "JobExpired": "expire", "Known": "proveKnowledge", "RewardPaid": "payReward",
+    "JobAccepted": "acceptJob", "ClaimPosted": "postClaim", "Adjudicated": "prove", "PartialAdjudicated": "prove",
+    "Finalized": "finalize", "JobExpired": "expire", "Raised": "raise", "Dropped": "defer",
     "Refunded": "refund", "DelegateSet": "setDelegate", "Confirmed": "confirm", "Declined": "decline",
     "Requested": "request", "Answered": "answer", "Deferred": "defer", "KeyRevealed": "revealKey",
     "Delivered": "closeDelivery",

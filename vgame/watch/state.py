@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from vgame.chain.records import CAUSES, Dispute, Event, Exchange, Job, Level, Phase, Standing, Status, Verdict
+from vgame.chain.records import CAUSES, LOST, Dispute, Event, Exchange, Job, Level, Phase, Standing, Status, Verdict
 from vgame.execute.reference import Position
 from vgame.watch.descent import Tree, descent, place
 from vgame.watch.differences import State
@@ -22,7 +22,6 @@ from vgame.watch.programs import Programs
 
 WINDOWS = {
     Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window",
-    Phase.CONVICTED: "reward_window",
 }  # fmt: skip
 AMOUNTS = ("reward", "diverged_pay", "trainer_bond", "auditor_bond", "fee")
 
@@ -83,14 +82,12 @@ def _move(move: Move) -> dict[str, Any]:
 
 
 def _delivery(exchange: Exchange) -> dict[str, Any]:
-    told = {"confirmed": exchange.confirmed, "requests": exchange.requests, "open": exchange.open}
-    return told | {"deposits": str(exchange.deposits)}
+    times = {"confirmed_at": exchange.confirmed_at, "key_at": exchange.key_at}
+    return times | {"open": exchange.open, "deposits": str(exchange.deposits)}
 
 
 def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str, Any]:
     job, window = facts.job, WINDOWS.get(facts.job.phase)
-    if facts.verdict is not None and facts.verdict.paid:
-        window = None
     end = job.since + getattr(job.spec, window) if window else None
     if facts.delivery:
         window, end = facts.delivery
@@ -99,6 +96,7 @@ def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str,
     claimed = job.phase >= Phase.CLAIMED and any(job.run_root)
     return {
         "id": facts.id,
+        "name": job.name,
         "phase": job.phase.name.lower(),
         "client": job.client,
         "trainer": job.trainer if int(job.trainer, 16) else None,
@@ -126,7 +124,7 @@ def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str,
 def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
     if verdict is None:
         return None
-    return {"dispute": verdict.dispute, "cause": verdict.cause, "step": verdict.step, "paid": verdict.paid}
+    return {"dispute": verdict.dispute, "cause": verdict.cause, "step": verdict.step, "winner": verdict.winner}
 
 
 # ---- the checkpoints ----
@@ -138,7 +136,7 @@ def strip(facts: JobFacts) -> list[list[Any]]:
     job, found = facts.job, []
     for standing in facts.standings:
         d = standing.dispute
-        if d.status in (Status.DISMISSED, Status.VOID) or not job.checkpoints:
+        if d.status in (*LOST, Status.VOID) or not job.checkpoints:
             continue
         tree = descent(job, d, ())
         low, high = (tree[0].low, tree[0].high) if tree and tree[0].kind == "run" else (0, 0)
@@ -174,7 +172,7 @@ def _disputes(facts: JobFacts, programs: Programs) -> dict[int, dict[str, Any]]:
         number = event.args.get("dispute")
         if event.name == "Selected":
             selected.setdefault(number, []).append(event.args)
-        elif event.name in ("Adjudicated", "BlockAdjudicated", "Dismissed", "Convicted"):
+        elif event.name in ("Adjudicated", "PartialAdjudicated", "Dismissed", "Convicted"):
             ends.setdefault(number, []).append(event)
     return {
         s.number: _dispute(facts, s, selected.get(s.number, []), ends.get(s.number, []), programs)
@@ -201,7 +199,7 @@ def _dispute(
         "deadline": standing.deadline or None,
         "trainer_left": d.trainer_left,
         "auditor_left": d.auditor_left,
-        "commitment": d.commitment.hex(),
+        "opened_at": standing.opened_at or None,
         "step": step,
         "operator": operator,
         "element": element,
@@ -234,7 +232,7 @@ def _end(facts: JobFacts, d: Dispute, ends: list[Event], at: tuple, programs: Pr
         args = event.args
         if event.name == "Adjudicated":
             found |= {"word": args["claimed"], "exact": args["exact"]}
-        elif event.name == "BlockAdjudicated":
+        elif event.name == "PartialAdjudicated":
             found |= {"part": args["part"], "right": args["right"]}
         else:
             found |= {"verdict": event.name.lower(), "cause": CAUSES[args["cause"]]}

@@ -15,7 +15,7 @@ function hash(text) {
 }
 
 function titleOf(index, job) {
-  return index.game.titles[job.id] || `Job ${shorten(job.id)}`;
+  return index.game.titles[job.id] || (job.name ? `${job.name} (${shorten(job.id)})` : `Job ${shorten(job.id)}`);
 }
 
 function clock(index, deadline) {
@@ -114,9 +114,9 @@ function standing(index, job) {
 // Of the encrypted model: who has to do what next.
 function delivering(job, left) {
   const d = job.delivery || {};
-  const asked = d.requests ? phrase` It has requested ${many(d.requests, "piece")} on chain, ${d.open} not answered yet; ${ether(d.deposits)} pay for the answers.` : "";
+  const asked = d.open ? phrase` It has requested ${many(d.open, "piece")} on chain that ${d.open === 1 ? "is" : "are"} not answered yet; ${ether(d.deposits)} pay for the answers.` : "";
   if (job.window_name === "confirm_window") return phrase`The claim is final, and its model is offered, encrypted. The client fetches and checks it for another ${left}: it confirms, requests pieces, or declines.${asked}`;
-  return phrase`${d.confirmed ? "The client has confirmed that it has the encrypted model." : "The client was silent, which counts as a yes."} The trainer has to show the key within ${left}, or it loses its bond.${asked}`;
+  return phrase`${d.confirmed_at ? "The client has confirmed that it has the encrypted model." : "The client was silent, which counts as a yes."} The trainer has to show the key within ${left}, or it loses its bond.${asked}`;
 }
 
 // Checkpoints that were computed here show as such, where nothing else is known of them.
@@ -161,7 +161,7 @@ function depthOf(job, d) {
 }
 
 function outcome(d) {
-  const told = { open: ["open", "busy"], dismissed: ["dismissed: the claim was right here", "good"], won: ["won: the trainer is convicted", "bad"], void: ["closed: another dispute decided", "soft"] };
+  const told = { open: ["open", "busy"], dismissed: ["dismissed: the claim was right here", "good"], lapsed: ["lapsed: the auditor's clock ran out", "soft"], won: ["won: the trainer is convicted", "bad"], void: ["closed: another dispute decided", "soft"] };
   const [text, kind] = told[d.status] || [d.status, "soft"];
   return h("b", { class: kind }, text);
 }
@@ -245,6 +245,7 @@ function caption(tree) {
 function story(index, job, d) {
   const at = d.step === null ? "" : ` at step ${d.step}`;
   if (d.status === "won") return `The auditor was right${at}: ${CAUSES[d.cause] || "decided"}. The trainer's claim is wrong.`;
+  if (d.status === "lapsed") return `The auditor's clock ran out${at}. It has lost its bond.`;
   if (d.status === "dismissed") return `The auditor was wrong${at}: ${CAUSES[d.cause] || "decided"}. It has lost its bond.`;
   if (d.status === "void") return "Another dispute convicted the trainer, so this one was closed and its bond went back.";
   return `The auditor says that the claim is wrong. ${d.turn && d.turn.startsWith("trainer") ? "The trainer has to show what lies below the contested node." : "The auditor has to name what differs."}`;
@@ -256,7 +257,7 @@ function openView(index, job, d) {
     h("h2", {}, "Now"),
     h("div", { class: "sides" },
       h("section", { class: "card" }, h("h3", {}, "The trainer says"), h("p", {}, "here stands ", term("node", "the node", "now"), " ", h("span", { class: "mono" }, d.word === null ? d.node : `${hex(d.word)} = ${decimal(d.word)}`)), h("p", { class: "soft" }, `Its clock: ${duration(d.trainer_left)} when the auditor last moved.`), bar(d.trainer_left, job.spec.trainer_budget, "trainer's clock")),
-      h("section", { class: "card" }, h("h3", {}, "The auditor says"), h("p", {}, "here stands something else. What, it need not say; it fixed its own result by ", term("commitment", "a commitment", "now"), " ", hash(d.commitment)), h("p", { class: "soft" }, `Its clock: ${duration(d.auditor_left)}.`), bar(d.auditor_left, job.spec.auditor_budget, "auditor's clock"))),
+      h("section", { class: "card" }, h("h3", {}, "The auditor says"), h("p", {}, "here stands something else. What, it need not say."), h("p", { class: "soft" }, `Its clock: ${duration(d.auditor_left)}.`), bar(d.auditor_left, job.spec.auditor_budget, "auditor's clock"))),
     d.turn && h("p", {}, h("b", {}, `It is the ${of}'s turn`), d.turn.endsWith("expired") ? ", and its clock has run out: anybody may end the dispute." : [", ", clock(index, d.deadline), left > 0 ? " left." : "."]),
   ];
 }
@@ -276,7 +277,7 @@ function endView(index, job, d) {
 
 function losing(job, d) {
   if (d.status === "won") return phrase`The trainer loses its bond of ${ether(job.spec.trainer_bond)}, and the client gets its reward of ${ether(job.spec.reward)} back.`;
-  if (d.status === "dismissed") return phrase`The auditor loses its bond of ${ether(job.spec.auditor_bond)}: half goes to the trainer, half is burnt.`;
+  if (d.status === "dismissed" || d.status === "lapsed") return phrase`The auditor loses its bond of ${ether(job.spec.auditor_bond)}: half goes to the trainer, half is burnt.`;
   return phrase`The auditor's bond of ${ether(job.spec.auditor_bond)} went back.`;
 }
 
