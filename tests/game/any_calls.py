@@ -59,7 +59,7 @@ def shared_scene() -> Scene:
 #: What only one key may send. If it sends something that its agent never decided and that the contract cannot know to
 #: be wrong, its owner is no longer honest, and the agent no longer knows the game that it is in.
 COMMITMENTS = ("postSegment", "postTrace", "postPartials")
-MOVES = ("select", "selectState", "selectOperator", "selectElement", "selectBlock")
+MOVES = ("select", "selectState", "selectOperator", "selectElement", "selectPartial")
 SPOILT = "spoilt"
 
 
@@ -95,14 +95,10 @@ class AnyCalls(RuleBasedStateMachine):
         if name == "expire":
             window = {Phase.CREATED: spec.accept_window, Phase.ACCEPTED: spec.claim_window}.get(job.phase)
             return "WrongPhase" if window is None else "TooEarly" if self.time <= job.since + window else None
-        if name in ("refund", "payReward"):
+        if name == "refund":
             if job.phase is not Phase.CONVICTED:
                 return "WrongPhase"
-            if name == "refund":
-                return None if d.status is Status.OPEN else "DisputeClosed"
-            if play.client.verdict(play.id).paid:
-                return "AlreadyPaid"
-            return "TooEarly" if self.time <= job.since + spec.reward_window else None
+            return None if d.status is Status.OPEN else "DisputeClosed"
         if job.phase is not Phase.CLAIMED:
             return "WrongPhase"
         if name == "finalize":
@@ -194,7 +190,9 @@ class AnyCalls(RuleBasedStateMachine):
         if belief == "arbitrary":
             auditor: Auditor = play.auditor(machine("honest", False), Arbitrary)
             root = self._claimed_root(play, Level(level), where)
-            call = Call("challenge", (play.id, level, where, root, bytes(32)), play.setup.spec.auditor_bond)
+            call = Call(
+                "challenge", (play.id, level, where, root, self._basis(play, level, where)), play.setup.spec.stake
+            )
             error = self._challenge_error(play, Level(level), where)
         else:
             auditor = play.auditor(machine(belief, False), Auditor if belief == "honest" else Mistaken)
@@ -205,6 +203,11 @@ class AnyCalls(RuleBasedStateMachine):
         self.meets(call, auditor.game, error)
         if error is None:
             self.auditors[i].append(auditor)
+
+    def _basis(self, play: Play, level: int, where: int) -> tuple[int, bytes, bytes]:
+        interval = play.setup.interval
+        segment = play.client.segment_root(play.id, (where - 1) // interval + 1) if level == Level.TRACE else None
+        return play.job.diverged_at, segment or bytes(32), bytes(32)
 
     def _claimed_root(self, play: Play, level: Level, where: int) -> bytes:
         match level:
@@ -246,7 +249,7 @@ class AnyCalls(RuleBasedStateMachine):
             return call and self._try(call, auditor)
         if not isinstance(auditor, Arbitrary):
             call = due(auditor)
-            if call and call.name != "proveKnowledge":  # who came first or differs further left decides that
+            if call:
                 self.meets(call, auditor.game, None)
             return
         for number, d in enumerate(play.disputes()):
@@ -268,7 +271,7 @@ class AnyCalls(RuleBasedStateMachine):
 
     @rule(
         i=st.integers(0, 1),
-        name=st.sampled_from(("timeout", "timeoutMany", "finalize", "expire", "refund", "payReward")),
+        name=st.sampled_from(("timeout", "timeoutMany", "finalize", "expire", "refund")),
         number=st.integers(0, 4),
     )
     def stranger_settles(self, i: int, name: str, number: int) -> None:
@@ -362,8 +365,6 @@ class AnyCalls(RuleBasedStateMachine):
         self.scene.chain.advance(10_000)
         for play, auditors in zip(self.plays, self.auditors, strict=True):
             assert play.phase in ENDED and play.job.open == 0
-            if self.expected("payReward", play, 0) is None:
-                self.stranger.send("payReward", play.id)
             for player in (play.trainer, *auditors, Player(play.client, play.id, machine("honest", False))):
                 player.withdraw()
         assert self.scene.chain.balance(self.scene.address) == self.stranger.burnt()

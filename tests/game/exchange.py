@@ -11,6 +11,7 @@ import numpy as np
 from scene import Play, Scene, Setup
 from toy import Operator, Program, State
 
+from vgame.chain.records import Exchange as Standing
 from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.trees import run_leaf
@@ -51,9 +52,8 @@ class Exchange:
     def phase(self) -> Phase:
         return self.play.phase
 
-    def state(self) -> Any:
-        """IDelivery.Exchange: offer, until, requests, open, confirmed, deposits."""
-        return self.client._call("getExchange", self.id)
+    def state(self) -> Standing:
+        return self.client.exchange(self.id)
 
     def finalize(self) -> Exchange:
         self.play.pass_window()
@@ -62,19 +62,37 @@ class Exchange:
 
     def after_window(self, seconds: int = 1) -> None:
         """The next transaction comes `seconds` after the end of the confirm window."""
-        self.play.advance(self.state()[1] + seconds - 1 - self.play.scene.chain.now())
+        self.play.advance(self.state().until + seconds - 1 - self.play.scene.chain.now())
+
+    def gas(self, tensor: int, chunk: int) -> int:
+        """What an answer is paid for."""
+        return self.client.answer_gas(self.id, self.play.setup.program.states[tensor].elements, chunk)
+
+    def request_args(self, tensor: int, chunk: int, price: int = 0, index: int | None = None) -> tuple[Any, ...]:
+        record = self.play.setup.honest.source_record(tensor).as_tuple()
+        index = len(self.client.requests(self.id)) if index is None else index
+        return self.id, self.state().offer, index, tensor, chunk, price, record
 
     def request(self, tensor: int, chunk: int, price: int = 0) -> None:
-        elements = self.play.setup.program.states[tensor].elements
-        cost = price * self.client._call("answerGas", self.id, elements, chunk)
-        record = self.play.setup.honest.source_record(tensor).as_tuple()
-        self.client.send("request", self.id, tensor, chunk, price, record, value=cost)
+        self.client.send("request", *self.request_args(tensor, chunk, price), value=price * self.gas(tensor, chunk))
 
-    def answer(self, tensor: int, chunk: int) -> Any:
-        return self.trainer.send("answer", *self.answer_args(tensor, chunk))
+    def raise_price(self, index: int, price: int) -> None:
+        r = self.client.requests(self.id)[index]
+        value = (price - r.price) * self.gas(r.tensor, r.chunk)
+        self.client.send("raise", self.id, index, r.tensor, r.chunk, price, value=value)
 
-    def answer_args(self, tensor: int, chunk: int) -> tuple[Any, ...]:
-        return self.id, astuple(self.offer), tensor, chunk, *self.sealed.answer(tensor, chunk)
+    def confirm(self) -> None:
+        self.client.send("confirm", self.id, self.state().offer)
+
+    def close(self, phase: Phase = Phase.DELIVERING) -> None:
+        self.client.send("closeDelivery", self.id, int(phase))
+
+    def answer(self, index: int = 0) -> Any:
+        return self.trainer.send("answer", *self.answer_args(index))
+
+    def answer_args(self, index: int = 0) -> tuple[Any, ...]:
+        r = self.client.requests(self.id)[index]
+        return self.id, astuple(self.offer), index, *self.sealed.answer(r.tensor, r.chunk)
 
     def reveal(self, key: bytes = KEY) -> Any:
         return self.trainer.send("revealKey", self.id, astuple(self.offer), key)
@@ -114,17 +132,14 @@ def offered(
     return Exchange(play, trainer, offer, SealedFolder(folder, shape), words)
 
 
-def claim(trainer: Any, play: Play, offer: Offer) -> None:
+def run_tree_of(setup: Setup, offer: Offer) -> Tree:
     """The last checkpoint holds the final state, the others anything: nobody looks."""
-    count = -(-play.setup.steps // play.setup.interval)
+    count = -(-setup.steps // setup.interval)
     roots = [bytes([c]) * 32 for c in range(count - 1)] + [offer.final_state]
-    tree = Tree(Kind.RUN, [run_leaf(root, None) for root in roots])
-    trainer.send(
-        "postClaimAndOffer",
-        play.id,
-        tree.root,
-        offer.final_state,
-        tree.path(0, count - 1),
-        offer.cipher_root,
-        offer.key_hash,
-    )
+    return Tree(Kind.RUN, [run_leaf(root, None) for root in roots])
+
+
+def claim(trainer: Any, play: Play, offer: Offer) -> None:
+    tree = run_tree_of(play.setup, offer)
+    last = (tree.root, offer.final_state, tree.path(0, tree.count - 1))
+    trainer.send("postClaim", play.id, *last, offer.cipher_root, offer.key_hash)

@@ -19,7 +19,7 @@ SETUP = Setup(WIDE, steps=8)
 HONEST = SETUP.honest
 SUM = 3
 
-Place = tuple[Level, int, int, int]  # level, step, operator, index
+Place = tuple[Level, int, int, int, int]  # level, step, operator, index, part
 Case = tuple[Lies, Place]
 
 
@@ -72,10 +72,10 @@ class Arbitrary(Auditor):
         elif d.level is Level.ELEMENT:
             partials = view.partials(d)
             for index in range(len(partials)):
-                self.select_block(number, d, partials, index)
+                self.select_partial(number, d, partials, index)
         else:
             if d.level is Level.SEGMENT and d.height == 0:
-                self.name("selectState", number, d)
+                self.name("selectState", number, d, view.traces[view.step_of(d)])
             node = view.base(d)
             for index in range(len(node.children)):
                 self.select(number, d, node, index)
@@ -93,9 +93,8 @@ def wrong_word(step: int, operator: int, element: int) -> int:
 
 def place_of(step: int, operator: int, element: int, block: int = 0) -> Place:
     """Where a wrong word is decided: long sums in a block."""
-    return (
-        (Level.BLOCK, step, SUM, block << 32 | element) if operator == SUM else (Level.ELEMENT, step, operator, element)
-    )
+    decided = Level.PARTIAL if operator == SUM else Level.ELEMENT
+    return decided, step, operator, element, block if operator == SUM else 0
 
 
 def word_lie(step: int, operator: int, element: int, block: int = 0) -> Case:
@@ -107,9 +106,9 @@ def word_lie(step: int, operator: int, element: int, block: int = 0) -> Case:
 def state_lie(step: int, tensor: int, element: int) -> Case:
     """A state tensor is not what its own trace ends in."""
     word = int(HONEST.state_words(step)[tensor][element]) ^ 1
-    return Lies(state={(step, tensor, element): word}), (Level.STATE, step, 0, tensor)
+    return Lies(state={(step, tensor, element): word}), (Level.STATE, step, 0, tensor, 0)
 
 
 def name(case: Case) -> str:
-    level, step, operator, index = case[1]
-    return f"{level.name.lower()}-step{step}-operator{operator}-{index >> 32}-{index & 0xFFFFFFFF}"
+    level, step, operator, index, part = case[1]
+    return f"{level.name.lower()}-step{step}-operator{operator}-{part}-{index}"

@@ -2,7 +2,7 @@
 (I1..I6).
 
 In: a RevmNode and a game's address; it calls the contract without web3, so that it can afford to look after every
-single call.
+single call. Not an event, but what stands in the contract: where each dispute is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eth_abi import decode
-from revm_calls import DATA, SELECTORS, TOPICS, decode_output
+from eth_utils.address import to_checksum_address
+from places import contains
+from revm_calls import DATA, TOPICS, calldata, decode_output
 from revm_node import RICH, RevmNode
 
-from vgame.chain.records import Dispute, Job, JobSpec, Level, Phase, Status, Turn
+from vgame.chain.records import (
+    CAUSES,
+    Dispute,
+    Job,
+    JobSpec,
+    Level,
+    Phase,
+    Post,
+    Standing,
+    Status,
+    Verdict,
+    position,
+    standing,
+)
+from vgame.commit.merkle import Kind, Tree, leaf_hash
 
+#: What is posted with a first reveal, which opens a place then, and no node.
+POSTED = {"SegmentPosted": Level.SEGMENT, "TracePosted": Level.TRACE}
 ALONE = 1 << 23  # in a job's queue: the rest is the number of the only open dispute
 
 
@@ -35,31 +53,37 @@ class Ghost:
     credits: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     jobs: dict[bytes, Job] = field(default_factory=dict)
     disputes: dict[tuple[bytes, int], Dispute] = field(default_factory=dict)
-    # of a convicted job: what stipends and the reward are paid from
-    pool: dict[bytes, int] = field(default_factory=dict)
-    settled: set[bytes] = field(default_factory=set)
-    requests: dict[tuple[bytes, int, int], tuple[int, int]] = field(default_factory=dict)  # gas, price
+    ended: dict[tuple[bytes, int], Status] = field(default_factory=dict)
+    convicted: dict[bytes, tuple[int, str, str]] = field(default_factory=dict)  # dispute, cause, winner
+    requests: dict[tuple[bytes, int], tuple[int, int]] = field(default_factory=dict)  # gas, price
     shown: int = 0  # the base fee that the contract sees
-    posted: dict[tuple[str, bytes, int], str] = field(default_factory=dict)
+    time: int = 0  # of the block whose events are read
+    #: What was posted, by job, kind and place: at most once (I5).
+    posts: dict[tuple[bytes, Level, int], Post] = field(default_factory=dict)
+    #: When a thing of a job was opened.
+    openings: dict[tuple[bytes, Any], int] = field(default_factory=dict)
+    #: What several disputes, or one of several, have waited for.
+    marked: set[tuple[bytes, Any]] = field(default_factory=set)
 
     # ---- reading the contract ----
 
-    def ask(self, name: str, *arguments: bytes | int) -> str:
-        words = b"".join(a if isinstance(a, bytes) else a.to_bytes(32, "big") for a in arguments)
-        data = "0x" + (SELECTORS[name] + words).hex()
-        return self.node.call({"from": RICH[0], "to": self.address, "data": data})
+    def ask(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+        request = {"from": RICH[0], "to": self.address, "data": calldata(name, arguments)}
+        return decode_output(name, self.node.call(request))
 
-    def read(self, name: str, *arguments: bytes | int) -> Any:
-        return decode_output(name, self.ask(name, *arguments))[0]
+    def read(self, name: str, *arguments: Any) -> Any:
+        return self.ask(name, *arguments)[0]
 
     def job(self, job: bytes) -> Job:
         phase, *rest, spec = self.read("getJob", job)
         return Job(Phase(phase), *rest, JobSpec(*spec))
 
-    def dispute(self, job: bytes, number: int) -> Dispute:
-        d = Dispute(*self.read("getDispute", job, number))
-        values = {name: getattr(d, name) for name in d.__slots__}
-        return Dispute(**values | {"level": Level(d.level), "status": Status(d.status), "entry": Level(d.entry)})
+    def standings(self, job: bytes) -> list[Standing]:
+        return [standing(n, s) for n, s in enumerate(self.read("getDisputes", job, 0, 2**64))]
+
+    def verdict(self, job: bytes) -> Verdict:
+        level, *rest, cause, winner = self.read("getVerdict", job)
+        return Verdict(Level(level), *rest, CAUSES[cause], winner)
 
     # ---- going back ----
 
@@ -74,24 +98,31 @@ class Ghost:
 
     def check(self) -> None:
         """Follow what happened since the last check, then compare."""
-        logs = [log for r in list(self.node.receipts.values())[self.seen :] for log in r["logs"]]
+        receipts = list(self.node.receipts.values())[self.seen :]
         self.seen = len(self.node.receipts)
         touched = set()
-        for log in logs:
-            if log["address"].lower() == self.address.lower():
-                touched |= self._follow(log)
+        for receipt in receipts:
+            self.time = int(self.node.blocks[int(receipt["blockNumber"], 16)]["timestamp"], 16)
+            logs = [log for log in receipt["logs"] if log["address"].lower() == self.address.lower()]
+            for log, after in zip(logs, [*logs, None][1:], strict=True):
+                touched |= self._follow(log, after)
         self._compare_money()
         for job in touched:
             self._compare_job(job)
         self.calls += 1
 
-    def _follow(self, log: dict[str, Any]) -> set[bytes]:
+    def _follow(self, log: dict[str, Any], after: dict[str, Any] | None) -> set[bytes]:
         name, *topics = TOPICS[log["topics"][0]], *(bytes.fromhex(t[2:]) for t in log["topics"][1:])
         values = decode(DATA[name], bytes.fromhex(log["data"][2:]))
-        handler = getattr(self, f"_on_{name}", None)
-        if handler:
+        if name == "Revealed" and after and TOPICS[after["topics"][0]] in POSTED:
+            self._opens(topics[0], POSTED[TOPICS[after["topics"][0]]], int(after["topics"][2], 16))
+        elif handler := getattr(self, f"_on_{name}", None):
             handler(topics, values)
         return set() if name == "Withdrawn" else {topics[0]}
+
+    def _opens(self, job: bytes, *thing: Any) -> None:
+        """INVARIANT I5: an opening has one time."""
+        self.openings.setdefault((job, thing), self.time)
 
     def _pay(self, account: str, amount: int) -> None:
         self.credits[account.lower()] += amount
@@ -130,20 +161,33 @@ class Ghost:
         assert values[0] == self.node.now + job.spec.confirm_window
 
     def _on_Requested(self, topics: list[bytes], values: Any) -> None:
-        tensor, chunk, price, deposit = values
-        elements = self.read("getRequest", topics[0], tensor, chunk)[0]
-        gas = self.read("answerGas", topics[0], elements, chunk)
+        index, tensor, chunk, price, deposit = values
+        request = self.read("getRequests", topics[0])[index]
+        assert request == (tensor, chunk, request[2], price, self.time, 0, 0)
+        gas = self.read("answerGas", topics[0], request[2], chunk)
         assert deposit == gas * price
         self.locked += deposit
-        self.requests[topics[0], tensor, chunk] = gas, price
+        self.requests[topics[0], index] = gas, price
+
+    def _on_Raised(self, topics: list[bytes], values: Any) -> None:
+        index, price, deposit = values
+        gas, before = self.requests[topics[0], index]
+        assert price > before and deposit == gas * (price - before)
+        self.locked += deposit
+        self.requests[topics[0], index] = gas, price
 
     def _on_Answered(self, topics: list[bytes], values: Any) -> None:
-        job, (tensor, chunk, *_) = self.jobs[topics[0]], values
-        gas, price = self.requests.pop((topics[0], tensor, chunk))
+        job, (index, deposit, paid, *_) = self.jobs[topics[0]], values
+        gas, price = self.requests.pop((topics[0], index))
         pay = gas * min(price, self.shown)
-        assert values[2:4] == (gas * price, pay)
+        assert (deposit, paid) == (gas * price, pay)
         self._pay(job.trainer, pay)
         self._pay(job.client, gas * price - pay)
+
+    def _on_Dropped(self, topics: list[bytes], values: Any) -> None:
+        gas, price = self.requests.pop((topics[0], values[0]))
+        assert values[1] == gas * price
+        self._pay(self.jobs[topics[0]].client, gas * price)
 
     def _deposits(self, job: bytes) -> int:
         """Those of the requests that are not answered go back."""
@@ -177,59 +221,83 @@ class Ghost:
     def _on_Challenged(self, topics: list[bytes], values: Any) -> None:
         job = self.jobs[topics[0]]
         self.locked += job.spec.auditor_bond + job.spec.fee
-        assert self.node.now <= job.since + job.spec.challenge_window
+        assert self.time <= job.since + job.spec.challenge_window
+        self.ended[topics[0], int.from_bytes(topics[1], "big")] = Status.OPEN
 
     def _on_Dismissed(self, topics: list[bytes], values: Any) -> None:
-        job = self.jobs[topics[0]]
+        job, number = self.jobs[topics[0]], int.from_bytes(topics[1], "big")
+        timeout = CAUSES[values[0]] == "timeout"
+        self.ended[topics[0], number] = Status.LAPSED if timeout else Status.DISMISSED
         self._pay(job.trainer, job.spec.auditor_bond // 2)
         self._burn(job.spec.auditor_bond - job.spec.auditor_bond // 2 + job.spec.fee)
+        place = (Level.ELEMENT, self.disputes[topics[0], number].position)
+        if not timeout and (topics[0], place) in self.marked:
+            self._opens(topics[0], *place)
 
     def _on_Convicted(self, topics: list[bytes], values: Any) -> None:
-        job, number = self.jobs[topics[0]], int.from_bytes(topics[1], "big")
-        _, stipend = values
-        self._pay(self.disputes[topics[0], number].auditor, job.spec.auditor_bond + job.spec.fee + stipend)
-        self._pay(job.client, job.spec.reward)
-        self.pool[topics[0]] = job.spec.trainer_bond // 2 - stipend
-        assert self.pool[topics[0]] >= 0
+        """Half of the bond is burnt; after a timeout the winner has no more than an auditor's clock pays."""
+        (id_, spec), number = (topics[0], self.jobs[topics[0]].spec), int.from_bytes(topics[1], "big")
+        auditor = self.disputes[id_, number].auditor
+        guards = [d for (job, n), d in self.disputes.items() if job == id_ and self.ended.get((job, n)) is Status.OPEN]
+        guarded = any(d.auditor == spec.guardian for d in guards)
+        timeout = CAUSES[values[0]] == "timeout"
+        amount = (min(spec.trainer_bond, spec.auditor_bond) if timeout else spec.trainer_bond) // 2
+        assert (values[1], values[2]) == ((spec.guardian if guarded else auditor).lower(), amount)
+        self._pay(auditor, spec.auditor_bond + spec.fee)
+        self._pay(values[1], amount)
+        self._burn(spec.trainer_bond - amount)
+        self._pay(self.jobs[id_].client, spec.reward)
+        self.ended[id_, number] = Status.WON
+        self.convicted[id_] = number, CAUSES[values[0]], to_checksum_address(values[1])
 
     def _on_Refunded(self, topics: list[bytes], values: Any) -> None:
-        job, number = topics[0], int.from_bytes(topics[1], "big")
-        (fee, stipend), spec = values, self.jobs[job].spec
-        assert fee in (0, spec.fee)
-        self._burn(spec.fee - fee)
-        self._pay(self.disputes[job, number].auditor, spec.auditor_bond + fee + stipend)
-        self.pool[job] -= stipend
-        assert self.pool[job] >= 0 and (stipend == 0 or job not in self.settled)
-
-    def _on_RewardPaid(self, topics: list[bytes], values: Any) -> None:
-        bond, (reward,) = self.jobs[topics[0]].spec.trainer_bond, values
-        assert reward == self.pool[topics[0]]  # with the stipends half of the bond
-        self._burn(bond - bond // 2)
-        self.settled.add(topics[0])
-        winner = "0x" + topics[1][12:].hex()
-        self._burn(reward) if int(winner, 16) == 0 else self._pay(winner, reward)
+        job, number, spec = topics[0], int.from_bytes(topics[1], "big"), self.jobs[topics[0]].spec
+        d = self.disputes[job, number]
+        back = d.auditor == spec.guardian or contains(d, self.verdict(job), spec.interval)
+        assert values[0] == (spec.fee if back else 0)
+        self._burn(spec.fee - values[0])
+        self._pay(d.auditor, spec.auditor_bond + values[0])
+        self.ended[job, number] = Status.VOID
 
     def _on_Withdrawn(self, topics: list[bytes], values: Any) -> None:
         account = "0x" + topics[0][12:].hex()
         assert self.credits[account] == values[1]
         self.credits[account] = 0
 
+    def _on_Revealed(self, topics: list[bytes], values: Any) -> None:
+        self._opens(topics[0], "node", Level(values[0]), values[1], topics[1])
+
+    def _on_LeafOpened(self, topics: list[bytes], values: Any) -> None:
+        self._opens(topics[0], "node", Level.TENSOR, 0, topics[1])
+
     def _on_SegmentPosted(self, topics: list[bytes], values: Any) -> None:
-        self._once("segment", topics[0], int.from_bytes(topics[1], "big"), values[0])
+        self._posted(topics[0], Level.SEGMENT, int.from_bytes(topics[1], "big"), values[0])
 
     def _on_TracePosted(self, topics: list[bytes], values: Any) -> None:
-        self._once("trace", topics[0], int.from_bytes(topics[1], "big"), values[0])
+        self._posted(topics[0], Level.TRACE, int.from_bytes(topics[1], "big"), values[0])
 
-    def _once(self, kind: str, job: bytes, place: int, root: bytes) -> None:
+    def _on_PartialsPosted(self, topics: list[bytes], values: Any) -> None:
+        d = self.disputes[topics[0], int.from_bytes(topics[1], "big")]
+        leaves = [leaf_hash(Kind.PARTIAL, partial) for partial in values[0][: d.blocks]]
+        self._posted(topics[0], Level.ELEMENT, d.position, Tree(Kind.PARTIAL, leaves).root)
+        self._opens(topics[0], Level.ELEMENT, d.position)
+
+    def _posted(self, job: bytes, kind: Level, place: int, root: bytes) -> None:
         """INVARIANT I5: written once, and never changed after."""
-        assert (kind, job, place) not in self.posted
-        self.posted[kind, job, place] = root
+        assert (job, kind, place) not in self.posts
+        log = self._post(job, kind, place).log
+        assert any(log) == (kind is Level.SEGMENT and self.jobs[job].spec.mode != 0)
+        self.posts[job, kind, place] = Post(root, log, self.time)
+
+    def _post(self, job: bytes, kind: Level, place: int) -> Post:
+        (post,) = self.read("getPosts", job, kind, [place])
+        return Post(*post)
 
     def _compare_money(self) -> None:
         """INVARIANT I1: what the contract holds is what it owes."""
         assert self.read("burnt") == self.burnt
         for account, amount in self.credits.items():
-            assert self.read("credits", int(account, 16)) == amount
+            assert self.read("credits", account) == amount
         owed = self.locked + sum(self.credits.values()) + self.burnt
         assert self.node.evm.get_balance(self.address) == owed + self.forced
 
@@ -246,51 +314,67 @@ class Ghost:
         if before.phase in (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED):
             assert (after.since, after.run_root, after.disputes) == (before.since, before.run_root, before.disputes)
         self.jobs[job] = after
-        numbers = range(after.disputes)
-        for number in numbers:
-            self._compare_dispute(job, number)
-        found = [self.disputes[job, n] for n in numbers]
-        assert after.open == sum(d.status is Status.OPEN for d in found)
+        found = self.standings(job)
+        for one in found:
+            self._compare_dispute(job, after, one)
+        assert len(found) == after.disputes and after.open == sum(s.dispute.status is Status.OPEN for s in found)
+        if (before.phase, after.phase) == (Phase.CLAIMED, Phase.CONVICTED):
+            v = self.verdict(job)
+            place = position(v.level, v.height, v.part, v.operator, v.step, v.index)
+            assert place == found[v.dispute].dispute.position
+            assert (v.dispute, v.cause, v.winner) == self.convicted[job]
         if after.phase is Phase.CLAIMED:
-            self._compare_queue(job, after)
-        for (kind, owner, place), root in self.posted.items():
+            self._compare_queue(job, after, found)
+        for (owner, kind, place), post in self.posts.items():
             if owner == job:
-                assert self.read(f"{kind}Root", job, place) == root
+                assert self._post(job, kind, place) == post
 
-    def _compare_queue(self, job: bytes, state: Job) -> None:
+    def _compare_queue(self, job: bytes, state: Job, found: list[Standing]) -> None:
         """INVARIANT I14: the queue counts each thing that is awaited once; of the only open dispute it knows the
         number."""
-        open_ = {n: d for (id_, n), d in self.disputes.items() if id_ == job and d.status is Status.OPEN}
+        open_ = [s for s in found if s.dispute.status is Status.OPEN]
+        awaited = {thing for s in open_ if not s.opened_at and (thing := self._thing(job, state, s.dispute))}
         if state.queue & ALONE:
-            assert len(open_) == 0 or list(open_) == [state.queue ^ ALONE]
+            assert len(open_) == 0 or [s.number for s in open_] == [state.queue ^ ALONE]
             return
-        awaited = {thing for n, d in open_.items() if (thing := self._awaited(job, state, n, d))}
         assert len(awaited) == state.queue
+        self.marked |= {(job, thing) for thing in awaited}
 
-    def _awaited(self, job: bytes, state: Job, number: int, d: Dispute) -> tuple[Any, ...] | None:
-        """What a dispute waits for: None if it is open. Late openings have another deadline."""
-        turn, deadline = decode_output("turn", self.ask("turn", job, number))
-        if turn != Turn.TRAINER and (
-            turn != Turn.TRAINER_EXPIRED or deadline != d.turn_at + d.others * state.slot + d.trainer_left
-        ):
-            return None
+    def _thing(self, job: bytes, state: Job, d: Dispute) -> tuple[Any, ...] | int:
+        """What a dispute waits for, or since when it need not wait."""
+        if d.level is Level.TRACE and d.height == 0:
+            return d.turn_at  # one operator: its output is the trace root
+        if d.index == 0 and d.level is d.entry and d.level is not Level.RUN:
+            place = d.step // state.spec.interval + 1 if d.level is Level.SEGMENT else d.step
+            root = self.posts[job, d.level, place].root
+            if d.node == root and (time := self.openings.get((job, (d.level, place)))):
+                return time
         if d.level is Level.RUN and d.height == 0:
-            return "segment", d.index
+            return Level.SEGMENT, d.index + 1
         if d.level is Level.SEGMENT and d.height == 0:
-            return "trace", d.step + d.index
+            return Level.TRACE, d.step + d.index
         if d.level >= Level.ELEMENT or (d.level is Level.STATE and d.height == 0):
-            return d.level, d.step, d.operator, d.index
-        return d.level, d.height, d.node
+            return Level.ELEMENT, d.position
+        return "node", d.level, d.height, d.node
 
-    def _compare_dispute(self, job: bytes, number: int) -> None:
-        new, old = self.dispute(job, number), self.disputes.get((job, number))
-        self.disputes[job, number] = new
+    def _opened_at(self, job: bytes, state: Job, d: Dispute) -> int:
+        """When the thing that a dispute waits for was opened; 0: not yet."""
+        thing = self._thing(job, state, d)
+        return thing if isinstance(thing, int) else self.openings.get((job, thing), 0)
+
+    def _compare_dispute(self, job: bytes, state: Job, found: Standing) -> None:
+        new, old = found.dispute, self.disputes.get((job, found.number))
+        self.disputes[job, found.number] = new
+        assert new.status is self.ended[job, found.number]
+        live = new.status is Status.OPEN and state.phase is Phase.CLAIMED
+        assert found.opened_at == (self._opened_at(job, state, new) if live else 0)
+        assert (found.turn is not None) == live
         if old is None:
             return
         # INVARIANT I4: budgets never grow.
         assert new.trainer_left <= old.trainer_left and new.auditor_left <= old.auditor_left
         # INVARIANT I3: each select goes strictly down.
-        if (new.node, new.level, new.height, new.index) != (old.node, old.level, old.height, old.index):
+        if new.position != old.position or new.node != old.node:
             assert (new.level, -new.height) > (old.level, -old.height)
         if old.status is not Status.OPEN:
             assert new == old

@@ -8,7 +8,7 @@ from frauds import Forcer, Place
 from scene import Play, Scene, Setup
 from toy import Lies, ToyMachine
 
-from vgame.chain.records import Level, Phase
+from vgame.chain.records import JobSpec, Level, Phase
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import padding
 from vgame.dispute.auditor import Auditor
@@ -92,31 +92,25 @@ def forced(
 
 def convicted_at(play: Play) -> Place:
     v = play.client.verdict(play.id)
-    return v.level, v.step, v.operator, v.index
+    return v.level, v.step, v.operator, v.index, v.part
 
 
-def share(play: Play, number: int) -> int:
-    """What is paid for knowing, if that dispute was the first: in the run tree, with something left of it, not for a
-    timeout."""
-    v, interval = play.client.verdict(play.id), play.setup.spec.interval
-    before = v.step - (v.level is not Level.SEGMENT)
-    left = v.index if v.level is Level.RUN else before // interval
-    known = play.dispute(number).entry is Level.RUN and v.cause != "timeout" and left > 0
-    return play.setup.spec.trainer_bond // 2 if known else 0  # gas is free here, so there are no stipends
+def prize(spec: JobSpec, cause: str) -> int:
+    """What the winner has of a convicted trainer's bond; what a clock decides pays no more than an auditor's clock."""
+    return (min(spec.trainer_bond, spec.auditor_bond) if cause == "timeout" else spec.trainer_bond) // 2
 
 
 def check_conviction(
     caught_: tuple[Play, Auditor], cause: str, place: Place | None = None, entry: Level = Level.RUN
 ) -> None:
-    """The trainer lost all, the auditor has its bond and what its knowledge is worth, the client has its reward
-    back."""
+    """The trainer lost all, the auditor has its bond and the prize, the client has its reward back."""
     (play, auditor), number = caught_, int(entry is not Level.RUN)
     spec = play.setup.spec
     assert play.phase is Phase.CONVICTED
     assert play.verdicts[-1] == ("Convicted", number, cause)
     assert play.dispute(number).entry is entry
-    assert place is None or convicted_at(play) == place
-    assert play.paid(auditor) == spec.auditor_bond + share(play, number)
+    assert place is None or convicted_at(play) == (*place, 0)[:5]  # the first part unless said otherwise
+    assert play.paid(auditor) == spec.stake + prize(spec, cause)
     assert play.paid(play.trainer) == (number == 1 and ("Dismissed", 0, "timeout") in play.verdicts) * (
         spec.auditor_bond // 2
     )

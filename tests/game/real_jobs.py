@@ -35,7 +35,7 @@ class Scene:
         self.gas: dict[str, int] = {}
         client, spec = self.game(), JobSpec(**bundle.order)
         self.id = client.job_id(spec, client.wallet.address, Scene.nonce)
-        client.send("createJob", astuple(spec), Scene.nonce, bundle.program.header, value=spec.reward)
+        client.send("createJob", astuple(spec), Scene.nonce, bytes(32), bundle.program.header, value=spec.reward)
         self.view = client
 
     def game(self) -> RevmGame:

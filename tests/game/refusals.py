@@ -13,6 +13,7 @@ from toy import INFINITY, Lies, Special
 from vgame.chain.game import Game
 
 NODE = b"\x77" * 32
+NO_BASIS = (0, bytes(32), bytes(32))  # of a claim "trained", in mode `correct`
 RECORD = (b"", b"", [])
 
 Prepare = Callable[[Scene], Iterator["Refusal"]]
@@ -56,6 +57,22 @@ def struct(call: Call, field: int, value: Any, at: int = -1) -> Call:
     values = list(call.args[at])
     values[field] = value
     return call.but(at, tuple(values))
+
+
+def here(play: Play, call: Call) -> Call:
+    """The call, as it was decided for where the dispute stands now."""
+    return call.but(2, play.dispute(call.args[1]).position)
+
+
+def place_beside(play: Play, shift: int, number: int = 0) -> int:
+    """Another place in the tree that a dispute is in."""
+    d = play.dispute(number)
+    return replace(d, index=d.index + shift).position
+
+
+def elsewhere(play: Play, game: Game, call: Call) -> Refusal:
+    """The call was decided for another place."""
+    return Refusal("Elsewhere", (play.dispute(call.args[1]).position, call.args[2]), game, call)
 
 
 def diverged_play(scene: Scene, step: int = 5) -> tuple[Play, Call]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from frauds import SETUP
 from refusals import LIE, NODE, Refusal, diverged_play, refuses, struct
-from scene import Call, Scene, due
+from scene import NAME, Call, Scene, due
 from toy import Operator, Program, State
 
 from vgame.chain.records import JobSpec, Phase
@@ -19,10 +19,10 @@ def create_job(scene: Scene) -> Iterator[Refusal]:
     game, spec = scene.game(), SETUP.spec
 
     def order(error: str, args: tuple[Any, ...] | None, changed: JobSpec, value: int = spec.reward) -> Refusal:
-        return Refusal(error, args, game, Call("createJob", (astuple(changed), 5, SETUP.program.header), value))
+        return Refusal(error, args, game, Call("createJob", (astuple(changed), 5, NAME, SETUP.program.header), value))
 
     bad: dict[str, list[dict[str, int]]] = {
-        "steps": [{"steps": 0}, {"steps": 2**32}],
+        "steps": [{"steps": 0}],
         "interval": [{"interval": 0}],
         "depth": [{"depth": 0}, {"depth": 9}],
         "mode": [{"mode": 1}],
@@ -33,8 +33,9 @@ def create_job(scene: Scene) -> Iterator[Refusal]:
             {"trainer_bond": 0, "reward": 0, "diverged_pay": 0},
         ],
         "auditorBond": [{"auditor_bond": 0}],
-        "slot": [{"slot": 0}, {"slot": 2**24}],
-        "window": [{f"{w}_window": 0} for w in ("accept", "claim", "challenge", "reward")],
+        "slot": [{"slot": 0}],
+        "window": [{f"{w}_window": 0} for w in ("accept", "claim", "challenge")]
+        + [{f"{w}_window": 9} for w in ("confirm", "key", "complaint")],
         "budget": [{"trainer_budget": 0}, {"trainer_budget": spec.slot - 1}, {"auditor_budget": 0}],
     }
     for field, changes in bad.items():
@@ -45,12 +46,12 @@ def create_job(scene: Scene) -> Iterator[Refusal]:
     yield order("HeaderMismatch", None, replace(spec, program_root=NODE))
     for program in (Program((), (State(1),)), Program((Operator(1),), ())):
         changed = replace(spec, program_root=program.root)
-        yield Refusal(
-            "BadSpec", ("program",), game, Call("createJob", (astuple(changed), 5, program.header), spec.reward)
-        )
+        call = Call("createJob", (astuple(changed), 5, NAME, program.header), spec.reward)
+        yield Refusal("BadSpec", ("program",), game, call)
     good = order("JobExists", (game.job_id(spec, game.wallet.address, 5),), spec)
     good.call.send(game)
     yield good
+    yield replace(good, call=good.call.but(2, bytes(32)))  # the name is no part of the identity
 
 
 @refuses("WrongPhase", "TooLate", "WrongValue")
@@ -68,13 +69,12 @@ def accept_job(scene: Scene) -> Iterator[Refusal]:
     yield Refusal("TooLate", (until + 1, until), game, accept.but(0, late.id))
 
 
-@refuses("WrongPhase", "NotTrainer", "TooLate", "BadProof", "PathLength")
+@refuses("WrongPhase", "NotTrainer", "TooLate", "BadProof", "PathLength", "NoDelivery")
 def post_claim(scene: Scene) -> Iterator[Refusal]:
     play = scene.post(SETUP)
     trainer = play.new_trainer()
-    yield Refusal(
-        "WrongPhase", (Phase.CREATED, Phase.ACCEPTED), trainer.game, Call("postClaim", (play.id, NODE, NODE, []))
-    )
+    early = Call("postClaim", (play.id, NODE, NODE, [], bytes(32), bytes(32)))
+    yield Refusal("WrongPhase", (Phase.CREATED, Phase.ACCEPTED), trainer.game, early)
     trainer.accept()
     claim = due(trainer)
     stranger = scene.game()
@@ -84,6 +84,8 @@ def post_claim(scene: Scene) -> Iterator[Refusal]:
     yield Refusal("BadProof", None, trainer.game, claim.but(3, claim.args[3][::-1]))
     yield Refusal("PathLength", (1, 2), trainer.game, claim.but(3, claim.args[3][:1]))
     yield Refusal("PathLength", (3, 2), trainer.game, claim.but(3, [*claim.args[3], NODE]))
+    for field in (4, 5):  # the offer of a job without delivery
+        yield Refusal("NoDelivery", (), trainer.game, claim.but(field, NODE))
     until = play.job.since + SETUP.spec.claim_window
     play.advance(until - scene.chain.now())
     yield Refusal("TooLate", (until + 1, until), trainer.game, claim)
@@ -132,7 +134,4 @@ def ends_of_a_job(scene: Scene) -> Iterator[Refusal]:
     due(play.auditor(LIE)).send(play.auditor(LIE).game)
     play.pass_window()
     yield Refusal("DisputesOpen", (1,), game, finalize)
-    for name in ("refund", "payReward"):
-        yield Refusal(
-            "WrongPhase", (Phase.CLAIMED, Phase.CONVICTED), game, Call(name, (play.id, 0)[: 1 + (name == "refund")])
-        )
+    yield Refusal("WrongPhase", (Phase.CLAIMED, Phase.CONVICTED), game, Call("refund", (play.id, 0)))

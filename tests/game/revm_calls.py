@@ -44,15 +44,28 @@ def calldata(name: str, arguments: Any) -> str:
 
 @lru_cache(10_000)
 def decode_output(name: str, raw: str) -> tuple[Any, ...]:
-    """What a view returned; most answers are those of the last time. One view returns a list of records, all others
-    words alone."""
-    data, kinds = bytes.fromhex(raw[2:]), OUTPUTS[name]
-    if not kinds[0].endswith("[]"):
-        return _read(f"({','.join(kinds)})", data)
-    record = kinds[0][:-2]
-    size = WORD * (record.count(",") + 1)
-    assert decode(["uint256", "uint256"], data) == (WORD, len(data) // size), "the length is before the rows"
-    return (tuple(_read(record, data[at : at + size]) for at in range(2 * WORD, len(data), size)),)
+    """What a view returned; most answers are those of the last time. Values are words, records of words, or lists of
+    either, which lie in their order behind the words."""
+    data, place, values = bytes.fromhex(raw[2:]), 0, []
+    end = sum(map(_size, OUTPUTS[name]))
+    for kind in OUTPUTS[name]:
+        if not kind.endswith("[]"):
+            values.append(_read(kind, data[place : place + _size(kind)]))
+            place += _size(kind)
+            continue
+        record, size = kind[:-2], _size(kind[:-2])
+        offset, count = decode(["uint256"], data[place:])[0], decode(["uint256"], data[end:])[0]
+        assert offset == end, "a list begins where the values before it end"
+        place, first, end = place + WORD, end + WORD, end + WORD + count * size
+        values.append(tuple(_read(record, data[at : at + size]) for at in range(first, end, size)))
+    assert len(data) == end, name
+    return tuple(values)
+
+
+@cache
+def _size(kind: str) -> int:
+    """Bytes of a value, of a list those of its offset."""
+    return WORD if kind.endswith("[]") else WORD * (kind.count(",") + 1)
 
 
 @lru_cache(10_000)

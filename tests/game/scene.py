@@ -31,6 +31,7 @@ from vgame.dispute.trainer import Trainer
 
 CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 ETHER = 10**18
+NAME = b"a toy job".ljust(32, b"\0")
 
 #: Six operators: state 0 and 1 are carried on, state 2 is left alone, operator 3 is a long sum.
 USUAL = Program(
@@ -97,7 +98,6 @@ class Setup:
             accept_window=1000,
             claim_window=2000,
             challenge_window=3000,
-            reward_window=500,
             trainer_budget=400,
             auditor_budget=300,
             slot=60,
@@ -129,7 +129,8 @@ class Scene:
         """Order a job."""
         self.nonce += 1
         game = self.game(wallet)
-        game.send("createJob", astuple(setup.spec), self.nonce, setup.program.header, value=setup.spec.reward)
+        order = (astuple(setup.spec), self.nonce, NAME, setup.program.header)
+        game.send("createJob", *order, value=setup.spec.reward)
         return Play(self, setup, game.job_id(setup.spec, game.wallet.address, self.nonce), game)
 
     def claimed(
@@ -269,9 +270,6 @@ class Play:
         while self.phase is Phase.CLAIMED:
             self.wait_for_clocks()
             self.run(*players)
-        if self.phase is Phase.CONVICTED:
-            self.advance(self.job.spec.reward_window + 1)
-            self.run(*players)
         return self.phase
 
     def wait_for_clocks(self) -> None:
@@ -313,7 +311,7 @@ def deployed(chain: Chain) -> Scene:
     return Scene(chain, deploy_game(wallet(), referee), wallet)
 
 
-PAYEE_MODES = ("TAKE", "REFUSE", "REASON", "BURN", "REENTER")
+PAYEE_MODES = ("TAKE", "REFUSE", "REASON", "BURN", "LOUD", "REENTER")
 
 
 def payee_game(scene: Scene, mode: str, again: bytes = b"") -> PayeeGame:
@@ -341,6 +339,7 @@ def watch(scene: Scene) -> Ghost:
 
 __all__ = [
     "ETHER",
+    "NAME",
     "USUAL",
     "WIDE",
     "Call",

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
-from scene import Play, Scene, Setup, due
+from scene import Scene, Setup, due
 
 from vgame.agents.retry import Retry
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase, Status, Turn
-from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
 from vgame.errors import Abstain, ChainError, NotYet, TooDear
 from vgame.system.progress import Reporter
@@ -75,7 +74,7 @@ def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
     auditor.step()
     assert play.dispute(2).others == 0
     play.run(auditor)  # its own move first
-    assert [d.status for d in play.disputes()] == [Status.DISMISSED, Status.DISMISSED, Status.OPEN]
+    assert [d.status for d in play.disputes()] == [Status.LAPSED, Status.LAPSED, Status.OPEN]
 
 
 def test_a_trainer_says_which_segments_it_will_be_asked_for(scene: Scene) -> None:
@@ -175,46 +174,6 @@ def test_players_know_what_is_left_of_their_clocks(scene: Scene) -> None:
     auditor.game.chain.lost = True
     assert auditor.hurry() == ""
     auditor.game.chain.lost = False
-
-
-def convicted_by_two(scene: Scene) -> tuple[Play, list[Auditor]]:
-    """Both auditors knew; neither has shown it yet."""
-    play = scene.claimed(SETUP, LIE)
-    auditors = [play.auditor(), play.auditor()]
-    for auditor in auditors:
-        due(auditor).send(auditor.game)
-    while play.phase is Phase.CLAIMED:
-        for player in (play.trainer, *auditors):
-            call = due(player) if play.phase is Phase.CLAIMED else None
-            if call is not None:
-                call.send(player.game)
-    return play, auditors
-
-
-def pay_the_first(play: Play, auditors: list[Auditor]) -> None:
-    assert play.client.verdict(play.id).best == 1
-    play.advance(SETUP.spec.reward_window + 1)
-    play.run(*auditors)
-    assert [play.paid(a) - SETUP.spec.auditor_bond for a in auditors] == [SETUP.spec.trainer_bond // 2, 0]
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_earliest_that_knew_is_paid_whoever_shows_it_first(scene: Scene, order: tuple[int, int]) -> None:
-    play, auditors = convicted_by_two(scene)
-    for number in order:
-        view = ClaimView(auditors[number], play.job)
-        play.scene.game(auditors[number].game.wallet).send(
-            "proveKnowledge", play.id, number, view.knowledge(play.dispute(number))
-        )
-    pay_the_first(play, auditors)
-
-
-def test_an_auditor_shows_what_it_knew_though_a_later_one_was_faster(scene: Scene) -> None:
-    play, auditors = convicted_by_two(scene)
-    play.run(auditors[1])
-    assert play.client.verdict(play.id).best == 2
-    play.run(auditors[0])
-    pay_the_first(play, auditors)
 
 
 def test_the_trainer_serves_first_who_came_first(scene: Scene) -> None:

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from outcomes import share
+from outcomes import prize
 from revm_chain import RevmChain, RevmGame
 from revm_node import RevmNode
-from scene import Play, Scene, watch
+from scene import NAME, Play, Scene, watch
 
 from vgame.attacks import computation as attacks
 from vgame.attacks.adversaries import ATTACKS, CheatingTrainer, FalseAccuser
@@ -81,7 +81,12 @@ class Job:
         scene.nonce += 1
         game = scene.game()
         game.send(
-            "createJob", dataclasses.astuple(self.spec), scene.nonce, self.bundle.program.header, value=self.spec.reward
+            "createJob",
+            dataclasses.astuple(self.spec),
+            scene.nonce,
+            NAME,
+            self.bundle.program.header,
+            value=self.spec.reward,
         )
         setup = SimpleNamespace(spec=self.spec)
         return Play(scene, setup, game.job_id(self.spec, game.wallet.address, scene.nonce), game)
@@ -123,7 +128,7 @@ def test_an_attack_is_convicted(machine_scene: Scene, job: Job, name: str) -> No
     assert (verdict, cause, v.level, play.dispute(number).entry) == ("Convicted", *OUTCOMES[name])
     assert v.step == (1 if name == "other-initial-state" else STRIKE)
     assert play.dispute(number).auditor == auditor.address
-    assert play.paid(auditor) == job.spec.auditor_bond + share(play, number)
+    assert play.paid(auditor) == job.spec.stake + prize(job.spec, cause)
 
 
 @pytest.mark.parametrize("step", [0, 1, STRIKE, STEPS])

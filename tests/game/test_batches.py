@@ -36,7 +36,7 @@ def test_one_call_ends_every_idle_dispute(scene: Scene) -> None:
     stranger.send("timeout", play.id, 1)
     idle(play, 1)
     stranger.send("timeoutMany", play.id, [1, 5, 3, 3, 9, 0, 2, 4])
-    assert [d.status for d in play.disputes()] == [Status.DISMISSED] * 5 + [Status.OPEN]
+    assert [d.status for d in play.disputes()] == [Status.LAPSED] * 5 + [Status.OPEN]
     assert play.verdicts == [("Dismissed", n, "timeout") for n in (1, 3, 0, 2, 4)]
     assert play.client.credits(play.trainer.address) == 5 * (SPEC.auditor_bond // 2)
 

@@ -202,7 +202,7 @@ def test_a_wrong_word_is_convicted(system: tuple[RevmChain, str], job: Job, name
     assert scene.play(trainer, auditor) is Phase.CONVICTED
     verdict = scene.view.verdict(scene.id)
     assert (verdict.step, verdict.operator, scene.causes) == (STRIKE, job.place(name), [("Convicted", "element")])
-    assert verdict.level is (Level.BLOCK if name == "SUM" else Level.ELEMENT)
+    assert verdict.level is (Level.PARTIAL if name == "SUM" else Level.ELEMENT)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -220,7 +220,7 @@ def test_right_blocks_of_another_class_are_wrong_blocks(system: tuple[RevmChain,
     trainer = scene.trainer(job.cheat("SUM", job.cases["SUM"].exact24, OnlyOtherClass))
     auditor = Auditor(scene.game(), scene.id, job.honest)
     assert scene.play(trainer, auditor) is Phase.CONVICTED
-    assert scene.view.verdict(scene.id).level is Level.BLOCK and scene.causes == [("Convicted", "element")]
+    assert scene.view.verdict(scene.id).level is Level.PARTIAL and scene.causes == [("Convicted", "element")]
 
 
 def test_blocks_do_not_add_up_to_a_word_off_the_grid(system: tuple[RevmChain, str], job: Job) -> None:

@@ -16,10 +16,11 @@ from bonus_stage import AMOUNT, MARK, SAMPLES, Stage, Trained, executor, task
 import vgame
 from vgame.agents.client import close_job
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
+from vgame.chain.escrow import Bonus
 from vgame.chain.records import CAUSES, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, ContractError, NotYet
+from vgame.errors import ContractError
 from vgame.runs.history import History
 from vgame.runs.store import Store
 from vgame.runs.training import train
@@ -82,8 +83,8 @@ def test_a_false_number_is_convicted_and_the_payer_has_the_money_back(system, tr
 def test_an_evaluation_that_was_claimed_before_its_training_is_worth_nothing(
     system, tmp_path: Path, final: bool
 ) -> None:
-    """Who has computed the training first orders its evaluation: no auditor has the state to check it with. Neither
-    trainer nor payer shows it; the same evaluation once more, claimed after the training, is paid."""
+    """Who has computed the training first orders its evaluation: no auditor has the state to check it with. The same
+    evaluation once more, claimed after the start, is paid."""
     trained = Trained(tmp_path, terms=vgame.Terms(claim_window=10**6))
     stage = Stage(system, trained)
     trainer = Trainer(stage.game(), stage.job, trained.history(trained.run))
@@ -97,22 +98,12 @@ def test_an_evaluation_that_was_claimed_before_its_training_is_worth_nothing(
     stage.finish(stage.job)
     if not final:
         stage.client.send("finalize", early)
+    stage.escrow.send("start", stage.id)
+    proof = astuple(stage.proof(early, run))
     for game in (trainer.game, stage.client):
-        with pytest.raises(Abstain, match=r"was claimed in block .* worth no bonus"):
-            stage.seen_by(game).pay(stage.id, early, trained.run, run)
+        assert stage.refused("pay", stage.id, proof, escrow=stage.seen_by(game)) == "ClaimedTooEarly"
     assert stage.escrow.bonus(stage.id) is not None
     assert stage.escrow.pay(stage.id, *_evaluated(stage, run)) == AMOUNT
-
-
-def test_a_claim_that_is_not_shown_is_waited_for(stage: Stage) -> None:
-    stage.train()
-    job, run = stage.evaluation("unseen")
-    events = stage.client.events
-    stage.client.events = lambda name=None, *given, **more: [] if name == "ClaimPosted" else events(name, *given)
-    with pytest.raises(NotYet, match="does not show when job"):
-        stage.escrow.pay(stage.id, job, stage.trained.run, run)
-    del stage.client.events
-    assert stage.escrow.pay(stage.id, job, stage.trained.run, run) == AMOUNT
 
 
 def test_a_missed_mark_is_paid_back_after_the_window(system, trained: Trained) -> None:
@@ -123,7 +114,7 @@ def test_a_missed_mark_is_paid_back_after_the_window(system, trained: Trained) -
     with pytest.raises(ContractError, match="MarkMissed"):
         stage.escrow.pay(stage.id, job, trained.run, run)
     until = stage.escrow.bonus(stage.id).since + stage.escrow.bonus(stage.id).window
-    stage.chain.advance(until - stage.chain.now() - 1)
+    stage.chain.advance(until - stage.chain.now())
     assert stage.refused("giveBack", stage.id) == "NotOver"  # in the last second
     stage.chain.advance(1)
     assert stage.escrow.close(stage.id) == "returned" and stage.escrow.bonus(stage.id) is None
@@ -138,6 +129,7 @@ def test_the_mark_itself_is_enough(system, trained: Trained) -> None:
     assert stage.escrow.promised(exact).terms.least == total
     same = Stage(system, trained, least=total)
     same.train()
+    assert same.escrow.close(same.id) == "started"
     assert same.escrow.pay(same.id, *_evaluated(same, run)) == AMOUNT
 
 
@@ -146,6 +138,38 @@ def _evaluated(stage: Stage, run: vgame.Run) -> tuple[bytes, vgame.Run, vgame.Ru
     stage.claimed(job, History(run._store, executor(run.bundle)))
     stage.finish(job)
     return job, stage.trained.run, run
+
+
+def test_an_evaluation_is_claimed_after_the_start(stage: Stage) -> None:
+    """Before it nobody need have the trained state, so nobody could contest a false number. Then another one is
+    paid."""
+    trainer = stage.train()
+    job, run = stage.evaluation("early")
+    early = astuple(stage.proof(job, run))
+    claimed = stage.client.job(job).claimed_at
+    with pytest.raises(ContractError) as caught:
+        stage.escrow.send("pay", stage.id, early)
+    assert (caught.value.name, caught.value.args_) == ("ClaimedTooEarly", (claimed, 0))
+    stage.escrow.send("start", stage.id)
+    since = stage.escrow.bonus(stage.id).since
+    with pytest.raises(ContractError) as caught:
+        stage.escrow.send("pay", stage.id, early)
+    assert caught.value.args_ == (claimed, since) and claimed < since
+    late, *_ = _evaluated(stage, run)
+    assert stage.escrow.pay(stage.id, late, stage.trained.run, run) == AMOUNT
+    assert stage.escrow.credits(trainer.address) == AMOUNT
+
+
+def test_a_settled_bonus_can_still_be_read(stage: Stage) -> None:
+    promised = Bonus(*stage.escrow._call("getBonus", stage.id))
+    assert (promised.since, promised.settled_at, promised.paid) == (0, 0, False) and promised.promised_at
+    stage.train()
+    stage.escrow.close(stage.id)
+    stage.chain.advance(promised.window + 1)
+    assert stage.escrow.close(stage.id) == "returned"
+    settled = Bonus(*stage.escrow._call("getBonus", stage.id))
+    assert (settled.settled_at, settled.paid) == (stage.chain.now() - 1, False)  # then its payer withdrew
+    assert replace(settled, since=0, settled_at=0) == promised and stage.escrow.bonus(stage.id) is None
 
 
 # ---- a training that ends otherwise ----
@@ -176,8 +200,8 @@ def test_a_state_that_was_not_delivered_is_not_paid(system, tmp_path: Path) -> N
     trainer = Trainer(stage.game(), stage.job, sold.history(sold.run))
     trainer.accept()
     final, path = trainer.checkpoint(len(trainer.machine.checkpoints))
-    claim = (stage.job, trainer.run_tree().root, final, path, bytes(32), bytes(32))
-    trainer.game.send("postClaimAndOffer", *claim)
+    claim = (stage.job, trainer.run_tree().root, final, path, b"\1" * 32, b"\2" * 32)
+    trainer.game.send("postClaim", *claim)
     stage.finish(stage.job)
     assert stage.client.job(stage.job).phase is Phase.DELIVERING
     assert stage.escrow.close(stage.id) == "waiting"
@@ -194,6 +218,7 @@ def test_a_training_in_mode_logged(system, tmp_path: Path) -> None:
     logged = Trained(tmp_path, mode="logged", log=vgame.LogTerms(thresholds="proven"), steps=4, interval=2)
     stage = Stage(system, logged, least=1)
     trainer = stage.train()
+    assert stage.escrow.close(stage.id) == "started"
     job, run = stage.evaluation()
     proof = stage.proof(job, run)
     assert stage.refused("pay", stage.id, astuple(replace(proof, trained_path=[]))) == "PathLength"

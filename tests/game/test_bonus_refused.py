@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 from bonus_stage import AMOUNT, Stage, Trained, executor, measure, task
+from deployed import compile_cached
+from eth_abi import encode
 from revm_chain import RevmGame
+from scene import CONTRACTS, PAYEE_MODES, deploy_code
 
 import vgame
 from vgame.agents.bonus import needed_window, untrained_evaluation
@@ -30,6 +33,7 @@ def shown(system, trained: Trained) -> tuple[Stage, BonusProof]:
     """A bonus that could be paid."""
     stage = Stage(system, trained)
     stage.train()
+    stage.escrow.send("start", stage.id)
     return stage, stage.proof(*stage.evaluation("shown"))
 
 
@@ -129,6 +133,7 @@ def test_a_total_that_may_have_begun_again_pays_nothing(system, tmp_path: Path, 
     mark = 2**31 - 1 if name == "MarkMissed" else -(2**31)
     stage.id, stage.job = stage.escrow.promise(job, trained.bundle, counted, "correct", least=mark, amount=AMOUNT), job
     stage.train()
+    stage.escrow.send("start", stage.id)
     bundle = stage.escrow.evaluation(stage.id, trained.run, counted)
     run = vgame.train(bundle, tmp_path / "large")
     job = stage.post(bundle)
@@ -175,6 +180,22 @@ def test_a_second_start_and_an_empty_withdrawal(stage: Stage) -> None:
     assert stage.refused("withdraw", stage.client.wallet.address) == "NothingOwed"
     with pytest.raises(ChainError, match="there is no bonus 0707"):
         stage.escrow.close(b"\x07" * 32)
+
+
+@pytest.mark.parametrize("mode", ["REFUSE", "BURN", "LOUD"])
+def test_a_recipient_that_refuses_changes_nothing(stage: Stage, mode: str) -> None:
+    """The same credits go to another recipient."""
+    code = compile_cached(CONTRACTS / "Payee.sol")["Payee"]["bytecode"]
+    payee = deploy_code(stage.chain, code + encode(["uint8", "bytes"], [PAYEE_MODES.index(mode), b""]).hex())
+    stage.chain.advance(stage.client.job(stage.job).spec.accept_window + 1)
+    stage.client.send("expire", stage.job)
+    stage.escrow.send("giveBack", stage.id)
+    assert stage.refused("withdraw", payee) == "PaymentRefused"
+    assert stage.escrow.credits(stage.client.wallet.address) == AMOUNT
+    taker = stage.chain.wallet().address
+    before = stage.chain.balance(taker)
+    stage.escrow.send("withdraw", taker)
+    assert stage.chain.balance(taker) == before + AMOUNT
 
 
 def test_a_trainer_sees_what_is_not_its_task(system, trained: Trained) -> None:
@@ -267,7 +288,6 @@ def test_every_error_of_the_escrow_is_met() -> None:
     names = {e["name"] for e in artifact(NAME)["abi"] if e["type"] == "error"}
     source = Path(__file__).read_text().split("def test_every_error")[0]
     source += Path(__file__).with_name("test_bonus.py").read_text()
-    #: A precompile that is not there, a place that only the payer gave; who is paid refuses:
-    #: tests/game/test_payments.py, the same code.
-    unreached = {"HashFailed", "IndexOutOfRange", "FailedCall", "InsufficientBalance"}
+    #: A precompile that is not there, a place that only the payer gave.
+    unreached = {"HashFailed", "IndexOutOfRange"}
     assert {n for n in names if f'"{n}"' not in source} == unreached

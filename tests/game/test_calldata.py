@@ -13,7 +13,7 @@ from eth_abi.grammar import ABIType, TupleType, parse
 from frauds import SETUP, SUM, word_lie
 from revm_calls import ENTRIES, OUTPUTS, SELECTORS, checksummed, decode_log, decode_output
 from revm_node import Reverted
-from scene import Call, Play, Scene, due, payee_game
+from scene import ETHER, Call, Play, Scene, due, payee_game
 from web3 import Web3
 from wild import Frame, Layout, frame, number, wild
 
@@ -92,7 +92,9 @@ def test_a_trainer_that_encodes_wildly(scene: Scene, seed: int) -> None:
 def test_openings_through_a_contract(scene: Scene) -> None:
     """A trainer that is a contract: its inputs are no transaction's, and are read in the same place."""
     play = scene.post(SETUP)
-    trainer = Trainer(payee_game(scene, "TAKE"), play.id, SETUP.machine(LIE))
+    payee = payee_game(scene, "TAKE")
+    scene.chain.fund(payee.wallet.address, 100 * ETHER)
+    trainer = Trainer(payee, play.id, SETUP.machine(LIE))
     trainer.accept()
     trainer.claim()
     assert play.run_to_end(trainer, play.auditor()) is Phase.CONVICTED
@@ -180,8 +182,13 @@ class Trial:
         assert stored == args["root"] and openings.get((level, heights[level], stored))
 
     def open_partials(self, number: int, partials: list[bytes]) -> None:
-        tree, game = Tree(Kind.PARTIALS, [leaf_hash(Kind.PARTIALS, p) for p in partials]), self.auditor.game
-        game._run(game._request("selectBlock", (self.play.id, number, tree.node(0, 0), 0, tree.path(0, 0))))
+        tree, game = Tree(Kind.PARTIAL, [leaf_hash(Kind.PARTIAL, p) for p in partials]), self.auditor.game
+        game._run(
+            game._request(
+                "selectPartial",
+                (self.play.id, number, self.play.dispute(number).position, tree.node(0, 0), 0, tree.path(0, 0)),
+            )
+        )
 
 
 def fuzz(scene: Scene, cases: int) -> None:

@@ -70,35 +70,16 @@ def test_a_trace_can_be_challenged_while_the_window_is_open_and_not_after(scene:
     """A dispute that is still open when the window ends opens nothing new; its own verdict counts at any time."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
-    play.run_until("selectBlock", play.trainer, auditor)
+    play.run_until("selectPartial", play.trainer, auditor)
     due(auditor).send(auditor.game)
     until = play.job.since + SPEC.challenge_window
+    basis = (0, play.client.segment_root(play.id, 2), bytes(32))
     late = Call(
-        "challenge", (play.id, int(Level.TRACE), 6, play.client.trace_root(play.id, 6), bytes(32)), SPEC.auditor_bond
+        "challenge", (play.id, int(Level.TRACE), 6, play.client.trace_root(play.id, 6), basis), SPEC.auditor_bond
     )
     at(scene, until)
     late.send(scene.game())
     refused(late, auditor.game, "TooLate", until + 1, until)
-
-
-def test_knowledge_is_shown_until_the_reward_is_paid(scene: Scene) -> None:
-    play = scene.claimed(SETUP, LIE)
-    auditor = play.auditor()
-    play.run_until("proveKnowledge", play.trainer, auditor)
-    show, pay = due(auditor), Call("payReward", (play.id,))
-    until = play.job.since + SPEC.reward_window
-    for time in (until - 1, until, until + 1):
-        with branch(scene):
-            at(scene, time)
-            if time <= until:
-                refused(pay, scene.game(), "TooEarly", time, until + 1)
-                show.send(auditor.game)
-                play.run_to_end(auditor)
-                assert play.paid(auditor) == SPEC.auditor_bond + SPEC.trainer_bond // 2
-            else:
-                refused(show, auditor.game, "TooLate", time, until)
-                pay.send(scene.game())
-                assert play.client.burnt() == SPEC.trainer_bond  # nobody showed anything: both halves
 
 
 # ---- deadlines of a dispute ----
@@ -116,7 +97,7 @@ def moves(play: Play, *players: Player) -> Iterator[tuple[Player, Call]]:
 
 ELEMENT_MOVES = {
     "reveal", "select", "postSegment", "postTrace", "selectOperator", "openLeaf", "selectElement", "postPartials",
-    "selectBlock", "prove",
+    "selectPartial", "prove",
 }  # fmt: skip
 
 

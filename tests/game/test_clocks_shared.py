@@ -90,7 +90,8 @@ def test_what_was_posted_is_open_to_whoever_enters_there(scene: Scene) -> None:
     )
     for number, (level, where, root) in enumerate(roots, 1):
         play.advance(100)
-        Call("challenge", (play.id, int(level), where, root, bytes(32)), SPEC.auditor_bond).send(scene.game())
+        basis = (0, roots[0][2], bytes(32))
+        Call("challenge", (play.id, int(level), where, root, basis), SPEC.auditor_bond).send(scene.game())
         assert play.client.turn(play.id, number) == (Turn.AUDITOR, scene.chain.now() + SPEC.auditor_budget)
 
 
@@ -132,7 +133,7 @@ def test_the_grace_is_used_up_before_the_budget(scene: Scene) -> None:
     d = play.dispute(1)
     assert (d.others, d.height) == (1, 0)
     post = play.run_until("postSegment", play.trainer)
-    post = Call(post.name, (play.id, 1, play.trainer.segment_post(play.job, 2)))
+    post = Call(post.name, (play.id, 1, d.position, play.trainer.segment_post(play.job, 2)))
     for late in (0, 1, SPEC.trainer_budget):
         with branch(scene):
             at(scene, d.turn_at + SPEC.slot + late)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import astuple
+from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import pytest
 from eth.vm.forks.prague.computation import PragueComputation
+from eth_utils.abi import function_signature_to_4byte_selector
 from frauds import SETUP
-from scene import Scene, deploy_code, embedded_chain, toy_contracts
+from scene import NAME, Scene, deploy_code, embedded_chain, toy_contracts
 
+from vgame.chain.abi import abi_type
+from vgame.chain.connection import artifact
 from vgame.chain.game import Game
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.errors import ChainError, ContractError
@@ -23,26 +30,46 @@ def test_another_machine_under_the_real_game_is_refused(scene: Scene) -> None:
         Game(scene.chain, scene.address).check_machine()  # the toy machine
 
 
-def settlement(wallet: Wallet, referee: str, delivery: str | None = None) -> str:
-    return wallet.deploy("Settlement", referee, delivery or wallet.deploy("Delivery", referee))
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("Settlement", "Delivery", "Logged")
 
 
 def parts(scene: Scene) -> tuple[Wallet, list[str], list[str]]:
-    """Two referees, with the settlement and the logged machine of each."""
+    """Two referees, with the parts of each."""
     wallet = scene.wallet()
     referees = [wallet.deploy("Referee", wallet.deploy("Pointwise")) for _ in range(2)]
-    good, other = ([r, settlement(wallet, r), wallet.deploy("Logged", r)] for r in referees)
+    good, other = ([r, *(wallet.deploy(name, r) for name in PARTS)] for r in referees)
     return wallet, good, other
 
 
-def test_a_delivery_of_another_referee_makes_no_settlement(scene: Scene) -> None:
-    wallet = scene.wallet()
-    referees = [wallet.deploy("Referee", wallet.deploy("Pointwise")) for _ in range(2)]
-    with pytest.raises(ChainError, match="ForeignReferee"):
-        settlement(wallet, referees[0], wallet.deploy("Delivery", referees[1]))
+def test_parts_that_change_places_make_no_game(scene: Scene) -> None:
+    """Each has to answer a view that only it has."""
+    wallet, (referee, settlement, delivery, logged), _ = parts(scene)
+    for wrong in ([delivery, settlement], [settlement, settlement], [delivery, delivery], [logged, delivery]):
+        with pytest.raises(ChainError, match="VerificationGame refuses"):
+            wallet.deploy("VerificationGame", referee, *wrong, logged)
 
 
-@pytest.mark.parametrize("part", [1, 2])
+def test_every_call_of_the_delivery_goes_to_it() -> None:
+    """The list in the game is that of the interface, and no part hides a call of another."""
+    selectors = {name: {_selector(e) for e in _functions(name)} for name in ("VerificationGame", *PARTS[:2])}
+    listed = set(re.findall(r"IDelivery\.(\w+)\.selector", (ROOT / "contracts/Dispatch.sol").read_text()))
+    shared = {"referee", "credits", "burnt"}
+    assert listed == {e["name"] for e in _functions("Delivery")} - shared
+    common = {_selector(e) for e in _functions("Delivery") if e["name"] in shared}
+    for one, other in combinations(selectors.values(), 2):
+        assert one & other == common
+
+
+def _functions(name: str) -> list[dict[str, Any]]:
+    return [e for e in artifact(name)["abi"] if e["type"] == "function"]
+
+
+def _selector(entry: dict[str, Any]) -> bytes:
+    return function_signature_to_4byte_selector(f"{entry['name']}({','.join(abi_type(i) for i in entry['inputs'])})")
+
+
+@pytest.mark.parametrize("part", [1, 2, 3])
 def test_parts_of_another_referee_make_no_game(scene: Scene, part: int) -> None:
     """It would take jobs, or decide, by that one's word."""
     wallet, good, other = parts(scene)
@@ -52,14 +79,16 @@ def test_parts_of_another_referee_make_no_game(scene: Scene, part: int) -> None:
         wallet.deploy("VerificationGame", *mixed)
 
 
-@pytest.mark.parametrize(("part", "refusal"), [(1, "settles by"), (2, "in mode logged by")])
+@pytest.mark.parametrize(
+    ("part", "refusal"), [(1, "its Settlement by"), (2, "its Delivery by"), (3, "in mode logged by")]
+)
 def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part: int, refusal: str) -> None:
     """The same code, made by another creation code, with other addresses in it."""
     wallet, good, other = parts(scene)
     game = wallet.deploy("VerificationGame", *good)
     Game(scene.chain, game).check_machine()
     code = scene.chain.node.code(game)[2:]
-    for address, words in ((other[part], refusal), (good[0], f"not the {('Settlement', 'Logged')[part - 1]}")):
+    for address, words in ((other[part], refusal), (good[0], f"not the {PARTS[part - 1]}")):
         forged = code.replace(good[part][2:].lower(), address[2:].lower())
         created = deploy_code(scene.chain, f"61{len(forged) // 2:04x}80600c6000396000f3{forged}")
         with pytest.raises(ChainError, match=words):
@@ -70,8 +99,8 @@ def test_a_settlement_alone_takes_no_order(scene: Scene) -> None:
     """At its own address there are no disputes, so any claim would become final."""
     wallet = scene.wallet()
     referee = deploy_code(scene.chain, toy_contracts()["ToyReferee"]["bytecode"])
-    alone = scene.make_game(scene.chain, settlement(wallet, referee), wallet)
-    order = (astuple(SETUP.spec), 1, SETUP.program.header)
+    alone = scene.make_game(scene.chain, wallet.deploy("Settlement", referee), wallet)
+    order = (astuple(SETUP.spec), 1, NAME, SETUP.program.header)
     with pytest.raises(ContractError, match="OnlyDelegated"):
         alone.send("createJob", *order, value=SETUP.spec.reward)
     scene.make_game(scene.chain, deploy_game(wallet, referee), wallet).send(

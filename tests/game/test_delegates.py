@@ -81,7 +81,8 @@ def test_a_delegate_can_do_nothing_else(scene: Scene) -> None:
     second = named(play)
     assert second.step() is False and play.phase is Phase.ACCEPTED
     run = second.run_tree()
-    claim = Call("postClaim", (play.id, run.root, *second.checkpoint(len(second.machine.checkpoints))))
+    last = second.checkpoint(len(second.machine.checkpoints))
+    claim = Call("postClaim", (play.id, run.root, *last, bytes(32), bytes(32)))
     for call in (claim, Call("setDelegate", (play.id, second.address, True))):
         with pytest.raises(ContractError, match="NotTrainer"):
             call.send(second.game)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange import COMPLAINT, DELIVERY, KEY, KEY_WINDOW, ONE, Exchange, claim, offered
+from exchange import COMPLAINT, DELIVERY, KEY, KEY_WINDOW, ONE, Exchange, claim, offered, run_tree_of
 from scene import Scene
 from toy import Operator, Program, State
 
@@ -50,18 +50,19 @@ def test_an_honest_exchange(exchange: Exchange) -> None:
     x = exchange
     assert x.phase is Phase.DELIVERING and owed(x) == (0, 0)
     refuses("NotConfirmed", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
-    x.client.send("confirm", x.id)
+    x.confirm()
     for move in ("decline", "confirm"):
-        refuses("AlreadyConfirmed", x.client, move, x.id)
+        refuses("AlreadyConfirmed", x.client, move, x.id, x.state().offer)
     x.reveal()
     plain = {}
     for piece, leaves in decipher(x.sealed, KEY, x.id):
         plain[piece.tensor] = plain.get(piece.tensor, b"") + leaves.tobytes()
     for tensor, words in enumerate(x.words):
         assert plain[tensor][: words.nbytes] == words.tobytes() and not any(plain[tensor][words.nbytes :])
-    refuses("TooEarly", x.trainer, "closeDelivery", x.id)
+    refuses("TooEarly", x.trainer, "closeDelivery", x.id, int(Phase.REVEALED))
     x.play.advance(COMPLAINT + 1)
-    x.client.send("closeDelivery", x.id)
+    refuses("WrongPhase", x.trainer, "closeDelivery", x.id, int(Phase.DELIVERING))
+    x.close(Phase.REVEALED)
     assert x.phase is Phase.FINAL and owed(x) == (0, SPEC.reward + SPEC.trainer_bond)
 
 
@@ -71,7 +72,7 @@ def test_silence_confirms(exchange: Exchange) -> None:
     refuses("NotConfirmed", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
     x.after_window()
     for move in ("confirm", "decline"):
-        refuses("TooLate", x.client, move, x.id)
+        refuses("TooLate", x.client, move, x.id, x.state().offer)
     x.reveal()
     assert x.phase is Phase.REVEALED
 
@@ -79,9 +80,10 @@ def test_silence_confirms(exchange: Exchange) -> None:
 def test_no_key(exchange: Exchange) -> None:
     x = exchange
     x.after_window(KEY_WINDOW)
-    refuses("TooEarly", x.client, "closeDelivery", x.id)
+    refuses("TooEarly", x.client, "closeDelivery", x.id, int(Phase.DELIVERING))
+    refuses("WrongPhase", x.client, "closeDelivery", x.id, int(Phase.CLAIMED))
     x.after_window(KEY_WINDOW + 1)
-    x.client.send("closeDelivery", x.id)
+    x.close()
     assert x.phase is Phase.UNDELIVERED and owed(x) == NOT_DELIVERED
     refuses("WrongPhase", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
 
@@ -89,13 +91,16 @@ def test_no_key(exchange: Exchange) -> None:
 def test_a_late_key_counts_until_somebody_says_that_it_is_late(exchange: Exchange) -> None:
     x = exchange
     x.after_window(KEY_WINDOW + 500)
+    stale = ("closeDelivery", x.id, int(Phase.DELIVERING))
+    x.client._run(x.client._request(*stale[:1], stale[1:]))  # it could be sent
     x.reveal()
-    refuses("TooEarly", x.client, "closeDelivery", x.id)
+    refuses("WrongPhase", x.client, *stale)  # and arrives after the key
+    refuses("TooEarly", x.client, "closeDelivery", x.id, int(Phase.REVEALED))
 
 
 def test_a_wrong_key_or_another_offer_reveals_nothing(exchange: Exchange) -> None:
     x = exchange
-    x.client.send("confirm", x.id)
+    x.confirm()
     refuses("BadProof", x.trainer, "revealKey", x.id, astuple(x.offer), b"\x4c" * 32)
     other = replace(x.offer, key_hash=b"\1" * 32)
     refuses("BadProof", x.trainer, "revealKey", x.id, astuple(other), KEY)
@@ -133,7 +138,7 @@ def test_a_complaint_after_its_window_is_late(scene: Scene, tmp_path: Path) -> N
         cipher[0] ^= 1
 
     x = offered(scene, tmp_path, ONE, garble).finalize()
-    x.client.send("confirm", x.id)
+    x.confirm()
     x.reveal()
     x.play.advance(COMPLAINT + 1)
     refuses("TooLate", x.client, "badLeaf", *x.bad_leaf(0, 0))
@@ -142,7 +147,7 @@ def test_a_complaint_after_its_window_is_late(scene: Scene, tmp_path: Path) -> N
 def test_false_complaints(exchange: Exchange) -> None:
     """Leaves of an honest trainer, moved, cut, with another key, on another path."""
     x = exchange
-    x.client.send("confirm", x.id)
+    x.confirm()
     x.reveal()
     job, offer, key, tensor, leaf, cipher, (true, index, path) = good = x.bad_leaf(BIG, 70)
     refuses("NothingWrong", x.client, "badLeaf", *good)
@@ -210,43 +215,46 @@ def test_no_node_of_an_honest_trainer_is_bad(exchange: Exchange) -> None:
 def test_decline(exchange: Exchange) -> None:
     """A quarter each, the bond back, the rest burnt; an open request's deposit too goes back."""
     x = exchange
-    refuses("NotClient", x.trainer, "decline", x.id)
+    refuses("NotClient", x.trainer, "decline", x.id, x.state().offer)
     x.request(BIG, 2, PRICE)
     burnt = x.client.burnt()
-    deposit = x.state()[5]
-    x.client.send("decline", x.id)
+    deposit = x.state().deposits
+    for move in ("decline", "confirm"):  # decided for what another claim offered
+        refuses("BadProof", x.client, move, x.id, b"\1" * 32)
+    answer = x.answer_args()
+    x.client.send("decline", x.id, x.state().offer)
     quarter = SPEC.reward // 4
     assert deposit and x.phase is Phase.DECLINED
     assert owed(x) == (quarter + deposit, quarter + SPEC.trainer_bond)
     assert x.client.burnt() - burnt == SPEC.reward - 2 * quarter
-    refuses("WrongPhase", x.trainer, "answer", *x.answer_args(BIG, 2))
+    refuses("WrongPhase", x.trainer, "answer", *answer)
 
 
 @pytest.mark.parametrize(("tensor", "chunk"), [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)])
 def test_a_request_is_answered(exchange: Exchange, tensor: int, chunk: int) -> None:
     x = exchange
     x.request(tensor, chunk, PRICE)
-    refuses("RequestsOpen", x.client, "confirm", x.id)
-    refuses("AlreadyRequested", *request_call(x, tensor, chunk, 0))
-    deposit = x.state()[5]
-    good = x.answer_args(tensor, chunk)
-    for position, wrong in ((4, bytes(len(good[4]))), (5, [b"\1" * 32] * len(good[5]))):
+    refuses("RequestsOpen", x.client, "confirm", x.id, x.state().offer)
+    refuses("WrongIndex", *request_call(x, tensor, chunk, index=0))  # the same call once more
+    deposit = x.state().deposits
+    good = x.answer_args()
+    for position, wrong in ((3, bytes(len(good[3]))), (4, [b"\1" * 32] * len(good[4]))):
         refuses("BadProof", x.trainer, "answer", *good[:position], wrong, *good[position + 1 :])
-    refuses("ChunkSize", x.trainer, "answer", *good[:4], good[4][:-1], *good[5:])
-    refuses("ChunkSize", x.trainer, "answer", *good[:5], good[5][:-1], good[6])
-    refuses("PathLength", x.trainer, "answer", *good[:6], good[6][:-2])
-    x.answer(tensor, chunk)
+    refuses("ChunkSize", x.trainer, "answer", *good[:3], good[3][:-1], *good[4:])
+    refuses("ChunkSize", x.trainer, "answer", *good[:4], good[4][:-1], good[5])
+    refuses("PathLength", x.trainer, "answer", *good[:5], good[5][:-2])
+    refuses("NotRequested", x.trainer, "answer", *good[:2], 1, *good[3:])
+    x.answer()
     (event,) = x.client.events("Answered", job=x.id)
-    assert event.args["leaves"] == good[4] and len(good[4]) == LEAF_BYTES * len(good[5])
+    assert event.args["leaves"] == good[3] and len(good[3]) == LEAF_BYTES * len(good[4])
     assert owed(x) == (deposit, 0)  # the base fee of this chain is 0
     refuses("NotRequested", x.trainer, "answer", *good)
-    refuses("AlreadyRequested", *request_call(x, tensor, chunk, 0))
-    x.client.send("confirm", x.id)
+    refuses("WrongIndex", *request_call(x, tensor, chunk, index=0))
+    x.confirm()
 
 
-def request_call(x: Exchange, tensor: int, chunk: int, price: int = PRICE) -> tuple[Any, ...]:
-    record = x.play.setup.honest.source_record(tensor).as_tuple()
-    return x.client, "request", x.id, tensor, chunk, price, record
+def request_call(x: Exchange, tensor: int, chunk: int, price: int = PRICE, index: int | None = None) -> tuple[Any, ...]:
+    return x.client, "request", *x.request_args(tensor, chunk, price, index)
 
 
 def test_what_is_not_there_cannot_be_requested(exchange: Exchange) -> None:
@@ -256,6 +264,9 @@ def test_what_is_not_there_cannot_be_requested(exchange: Exchange) -> None:
     refuses("RecordMismatch", *request_call(x, 0, 0)[:-1], x.play.setup.honest.source_record(1).as_tuple())
     refuses("WrongValue", *request_call(x, 0, 0))
     refuses("NotClient", x.trainer, *request_call(x, 0, 0)[1:])
+    refuses("WrongIndex", *request_call(x, 0, 0, index=1))
+    other = request_call(x, 0, 0)
+    refuses("BadProof", *other[:3], b"\1" * 32, *other[4:])  # of another offer
 
 
 def test_a_request_that_is_refused(exchange: Exchange) -> None:
@@ -263,14 +274,14 @@ def test_a_request_that_is_refused(exchange: Exchange) -> None:
     x = exchange
     x.after_window(-10)
     x.request(BIG, 1, PRICE)
-    deposit = x.state()[5]
-    refuses("TooEarly", x.client, "refused", x.id, BIG, 1)
+    deposit = x.state().deposits
+    refuses("TooEarly", x.client, "refused", x.id, 0)
     x.after_window()
     refuses("RequestsOpen", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
     x.after_window(KEY_WINDOW + 1)
-    refuses("RequestsOpen", x.client, "closeDelivery", x.id)
-    refuses("NotRequested", x.client, "refused", x.id, BIG, 0)
-    x.client.send("refused", x.id, BIG, 1)
+    refuses("RequestsOpen", x.client, "closeDelivery", x.id, int(Phase.DELIVERING))
+    refuses("NotRequested", x.client, "refused", x.id, 1)
+    x.client.send("refused", x.id, 0)
     assert x.phase is Phase.UNDELIVERED and owed(x) == (SPEC.reward + deposit, 0)
 
 
@@ -279,9 +290,9 @@ def test_a_late_answer_gives_the_key_its_time(exchange: Exchange) -> None:
     x.after_window(-10)
     x.request(BIG, 1)
     x.after_window(KEY_WINDOW - 20)
-    x.answer(BIG, 1)
+    x.answer()
     x.play.advance(KEY_WINDOW - 1)
-    refuses("TooEarly", x.client, "closeDelivery", x.id)
+    refuses("TooEarly", x.client, "closeDelivery", x.id, int(Phase.DELIVERING))
     x.reveal()
 
 
@@ -292,9 +303,9 @@ def test_requests_to_the_limit(scene: Scene, tmp_path: Path) -> None:
     for tensor in range(64):
         x.request(tensor, 0)
     refuses("TooManyRequests", *request_call(x, 64, 0, 0))
-    for tensor in range(64):
-        x.answer(tensor, 0)
-    x.client.send("confirm", x.id)
+    for index in range(64):
+        x.answer(index)
+    x.confirm()
     x.reveal()
 
 
@@ -302,14 +313,20 @@ def test_a_job_with_delivery_needs_an_offer_and_one_without_takes_none(scene: Sc
     x = offered(scene, tmp_path / "a")
     play, trainer = scene.post(DELIVERY), scene.game()
     trainer.send("acceptJob", play.id, value=SPEC.trainer_bond)
-    args = (b"\1" * 32, b"\2" * 32, [b"\3" * 32] * 2)
-    refuses("NoOffer", trainer, "postClaim", play.id, *args)
-    refuses("BadProof", trainer, "postClaimAndOffer", play.id, *args, b"\4" * 32, b"\5" * 32)
-    refuses("NotTrainer", x.trainer, "postClaimAndOffer", play.id, *args, b"\4" * 32, b"\5" * 32)
+    call = next(e for e in x.trainer.events("ClaimPosted", job=x.id)).args
+    last = (call["runRoot"], call["finalState"], run_path(x))
+    for offer in ((bytes(32), bytes(32)), (b"\4" * 32, bytes(32)), (bytes(32), b"\5" * 32)):
+        refuses("NoOffer", trainer, "postClaim", play.id, *last, *offer)
+    refuses("NotTrainer", x.trainer, "postClaim", play.id, *last, b"\4" * 32, b"\5" * 32)
     plain = scene.post(replace(DELIVERY, terms={}))
     trainer.send("acceptJob", plain.id, value=SPEC.trainer_bond)
-    refuses("NoDelivery", trainer, "postClaimAndOffer", plain.id, *args, b"\4" * 32, b"\5" * 32)
-    refuses("WrongPhase", x.trainer, "confirm", x.id)  # before finality there is nothing to confirm
+    refuses("NoDelivery", trainer, "postClaim", plain.id, *last, b"\4" * 32, b"\5" * 32)
+    refuses("WrongPhase", x.trainer, "confirm", x.id, x.state().offer)  # before finality there is nothing to confirm
+
+
+def run_path(x: Exchange) -> list[bytes]:
+    tree = run_tree_of(x.play.setup, x.offer)
+    return tree.path(0, tree.count - 1)
 
 
 @pytest.mark.parametrize("missing", ["confirm_window", "key_window", "complaint_window"])
@@ -319,8 +336,8 @@ def test_an_order_has_all_windows_of_delivery_or_none(scene: Scene, missing: str
 
 
 def test_delivery_alone_plays_nothing(scene: Scene, exchange: Exchange) -> None:
-    """At its own address there is no job; and its claim finds no code that makes claims."""
+    """At its own address there is no job, and no code that makes claims."""
     address = exchange.client._call("delivery")
     alone = scene.make_game(scene.chain, address, scene.wallet())
-    refuses("WrongPhase", alone, "confirm", exchange.id)
-    refuses("NoDelivery", alone, "postClaimAndOffer", exchange.id, *[b"\1" * 32] * 2, [], *[b"\1" * 32] * 2)
+    refuses("WrongPhase", alone, "confirm", exchange.id, bytes(32))
+    refuses("unknown error 0x", alone, "postClaim", exchange.id, *[b"\1" * 32] * 2, [], *[b"\1" * 32] * 2)

@@ -84,7 +84,7 @@ def test_an_honest_exchange_with_restarts(sides: Sides) -> None:
     sides.fresh()
     assert not sides.trainer.step()  # nobody has confirmed
     assert sides.receive() is None
-    assert sides.play.client.exchange(sides.play.id).confirmed
+    assert sides.play.client.exchange(sides.play.id).confirmed_at
     sides.fresh()
     sides.until(Phase.REVEALED)
     sides.fresh()
@@ -118,7 +118,7 @@ def test_requests_are_answered_before_the_key(sides: Sides) -> None:
         x.request(1, chunk)
     assert sides.receive() is None  # open requests: it does not confirm
     assert sides.trainer.step() and sides.trainer.step()
-    assert [e.args["chunk"] for e in sides.game.events("Answered", sides.play.id)] == [2, 0]
+    assert [e.args["index"] for e in sides.game.events("Answered", sides.play.id)] == [0, 1]
     assert not sides.trainer.step()
     sides.until(Phase.FINAL)
 
@@ -146,7 +146,7 @@ def test_a_folder_that_is_not_the_offer_is_not_confirmed(sides: Sides) -> None:
     path.write_bytes(data)
     with pytest.raises(DeliveryError, match="not what was committed"):
         sides.receive()
-    assert not sides.play.client.exchange(sides.play.id).confirmed
+    assert not sides.play.client.exchange(sides.play.id).confirmed_at
 
 
 def test_a_trainer_without_a_folder_or_with_another_state_claims_nothing(sides: Sides) -> None:
@@ -269,7 +269,7 @@ def test_a_chunk_that_does_not_come_is_requested_and_counts(partial_sides: Parti
     assert sides.asked() == [(1, 1)]
     assert sides.trainer.step()
     sides.fresh()
-    assert sides.receive() is None and sides.play.client.exchange(sides.play.id).confirmed
+    assert sides.receive() is None and sides.play.client.exchange(sides.play.id).confirmed_at
     sides.until(Phase.REVEALED)
     for mine, theirs in zip(sides.receive(), sides.machine.state_words(DELIVERY.steps), strict=True):
         assert np.array_equal(mine, theirs)
@@ -352,7 +352,7 @@ def test_a_true_hash_that_is_none_is_complained_about_without_the_key(sides: Sid
 def test_a_stranger_receives_but_neither_confirms_nor_requests(partial_sides: Partial) -> None:
     sides = partial_sides
     sides.buyer.game = sides.play.scene.game()
-    assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed
+    assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed_at
     sides.fresh()
     sides.buyer.game, sides.refuse = sides.play.scene.game(), chunk_1_of_tensor_1
     sides.buyer.folder = sides.folder / "other"

@@ -155,7 +155,8 @@ def test_no_order_without_gas_to_decline(scene: Scene, monkeypatch: pytest.Monke
     windows = {} if delivery else dict.fromkeys(("confirm_window", "key_window", "complaint_window"), 0)
     order = {f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__} | windows
     program = SimpleNamespace(header=DELIVERY.program.header)
-    bundle, game = SimpleNamespace(order=order, mode="correct", program=program), scene.game()
+    bundle = SimpleNamespace(order=order, mode="correct", name="", program=program)
+    game = scene.game()
     gas = 41 * GWEI * (560_000 if delivery else 360_000)
     words = f"the reward of {SPEC.reward}, and {gas} for the gas to order" + (", and to decline" if delivery else ";")
     scene.chain.node.evm.set_balance(game.wallet.address, SPEC.reward + gas - 1)
@@ -184,9 +185,9 @@ def test_another_offer_than_the_one_that_was_fetched_is_not_confirmed(scene: Sce
     assert sides.trainer.step() and sides.play.phase is Phase.DELIVERING
     sides.refuse = lambda name, first, size: True
     sides.presses()
-    assert not sides.game.exchange(sides.play.id).confirmed
+    assert not sides.game.exchange(sides.play.id).confirmed_at
     sides.refuse = lambda name, first, size: False
-    assert sides.receive() is None and sides.game.exchange(sides.play.id).confirmed
+    assert sides.receive() is None and sides.game.exchange(sides.play.id).confirmed_at
     sides.until(Phase.REVEALED)
     assert sides.receive() is not None
 
@@ -201,4 +202,4 @@ def test_an_offer_that_changes_between_fetching_and_confirming(scene: Scene, tmp
         game.exchange = lambda job: replace(type(game).exchange(game, job), offer=bytes(32))
 
     sides.buyer.fetch = meanwhile
-    assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed
+    assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed_at

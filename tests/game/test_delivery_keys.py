@@ -52,14 +52,14 @@ def http(status: int) -> Callable[[], Any]:
 
 
 def key_after(sides: Sides) -> int:
-    """Seconds between the end of the confirm window and the key; the trainer looks every 10."""
-    until = sides.game.exchange(sides.play.id).until
+    """Seconds between the beginning of the key window and the key; the trainer looks every 10."""
+    begun = sides.game.exchange(sides.play.id).key_from
     for _ in range(400):
         with suppress(ChainError):
             sides.trainer.step()
         if sides.play.phase is not Phase.DELIVERING:
             assert sides.play.phase is Phase.REVEALED
-            return sides.play.job.since - until
+            return sides.game.exchange(sides.play.id).key_at - begun
         sides.play.advance(10)
     raise AssertionError(sides.play.phase)
 
@@ -96,8 +96,8 @@ def test_no_key_before_the_newest_block_shows_the_confirmation(sides: Sides, fin
     future = sides.play.scene.chain.node.blocks[-1] | {"timestamp": hex(2**40)}
     finalized(lambda: future)
     sides.play.advance(DELIVERY.spec.confirm_window - 10 - (sides.play.scene.chain.now() - sides.play.job.since))
-    until = sides.game.exchange(sides.play.id).until
-    while sides.play.scene.chain.now() < until:
+    begun = sides.game.exchange(sides.play.id).key_from
+    while sides.play.scene.chain.now() < begun:
         assert not sides.trainer.step()
         sides.play.advance(1)
     assert key_after(sides) < 30

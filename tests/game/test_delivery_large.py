@@ -125,7 +125,7 @@ def test_a_large_state_arrives(
     before, begin = peak(), time.monotonic()
     buyer = Buyer(play.client, play.id, list(sizes), Source(url).get, tmp_path / "bought", lambda t: None)
     # five bad replies in a row happen: it goes on behind what is there
-    while not play.client.exchange(play.id).confirmed:
+    while not play.client.exchange(play.id).confirmed_at:
         with suppress(Missing):
             assert not buyer.ready()
     times["fetch"] = time.monotonic() - begin

@@ -57,10 +57,11 @@ def exchange(scene: Scene, fee: object, tmp_path: Path) -> Exchange:
 def test_an_answer_is_paid_at_the_base_fee_of_its_block(exchange: Exchange, fee) -> None:
     """Never more than was deposited, and never more than it costs: to be asked is no gain."""
     x = exchange
-    gas = x.client._call("answerGas", x.id, x.sealed.shape.elements[BIG], 0)
+    gas = x.gas(BIG, 0)
     x.request(BIG, 0, 3 * PRICE)
     fee(2 * PRICE)
-    used = gas_of(x.answer(BIG, 0), "answer", x.answer_args(BIG, 0))
+    args = x.answer_args()
+    used = gas_of(x.answer(), "answer", args)
     assert owed(x) == (gas * PRICE, gas * 2 * PRICE)
     assert gas <= used <= 1.02 * gas
 
@@ -72,17 +73,84 @@ def test_a_price_below_the_base_fee_is_refused(exchange: Exchange) -> None:
 def test_above_its_price_a_request_waits(exchange: Exchange, fee) -> None:
     x = exchange
     x.request(BIG, 0, PRICE)
-    refuses("PriceHolds", x.trainer, "defer", x.id, BIG, 0)
+    refuses("PriceHolds", x.trainer, "defer", x.id, 0)
     fee(PRICE + 1)
     x.play.advance(KEY_WINDOW + 1)
-    refuses("PriceExceeded", x.client, "refused", x.id, BIG, 0)
-    x.trainer.send("defer", x.id, BIG, 0)
+    refuses("PriceExceeded", x.client, "refused", x.id, 0)
+    x.trainer.send("defer", x.id, 0)
     fee(PRICE)
     x.play.advance(KEY_WINDOW - 1)
-    refuses("TooEarly", x.client, "refused", x.id, BIG, 0)
+    refuses("TooEarly", x.client, "refused", x.id, 0)
     x.play.advance(2)
-    x.client.send("refused", x.id, BIG, 0)
+    x.client.send("refused", x.id, 0)
     assert x.phase is Phase.UNDELIVERED
+
+
+def test_a_price_is_raised_and_the_time_begins_again(exchange: Exchange, fee) -> None:
+    """The client's alone, for the difference, also after the confirm window; the answer is paid by the new price."""
+    x = exchange
+    x.after_window(-10)
+    x.request(BIG, 1, PRICE)
+    gas = x.gas(BIG, 1)
+    call = ("raise", x.id, 0, BIG, 1, 3 * PRICE)
+    refuses("NotClient", x.trainer, *call, value=2 * PRICE * gas)
+    for value in (0, 2 * PRICE * gas - 1, 3 * PRICE * gas):
+        refuses("WrongValue", x.client, *call, value=value)
+    for wrong in ((1, BIG, 1), (0, BIG, 0), (0, 0, 1)):  # decided on another list of requests
+        refuses("NotRequested", x.client, "raise", x.id, *wrong, 3 * PRICE, value=2 * PRICE * gas)
+    refuses("PriceTooLow", x.client, *call[:5], PRICE)
+    fee(4 * PRICE)
+    refuses("PriceTooLow", x.client, *call, value=2 * PRICE * gas)  # not above the base fee
+    x.after_window(KEY_WINDOW - 20)
+    x.raise_price(0, 5 * PRICE)
+    (r,) = x.client.requests(x.id)
+    assert (r.price, r.since, r.deferred_at) == (5 * PRICE, x.play.scene.chain.now(), 0)
+    assert x.state().deposits == 5 * PRICE * gas
+    x.play.advance(KEY_WINDOW - 1)
+    refuses("TooEarly", x.client, "refused", x.id, 0)
+    x.answer()
+    assert owed(x) == (PRICE * gas, 4 * PRICE * gas)
+    refuses("NotRequested", x.client, "raise", x.id, 0, BIG, 1, 9 * PRICE, value=4 * PRICE * gas)
+
+
+def test_a_deferred_request_is_dropped_if_the_price_is_not_raised(exchange: Exchange, fee) -> None:
+    """A key window after it was first deferred, not after it was last; then the key has its whole time."""
+    x = exchange
+    x.request(BIG, 0, PRICE)
+    x.request(BIG, 1, PRICE)
+    deposit = x.state().deposits
+    fee(PRICE + 1)
+    x.trainer.send("defer", x.id, 0)
+    first = x.play.scene.chain.now()
+    x.play.advance(KEY_WINDOW // 2)
+    x.trainer.send("defer", x.id, 0)
+    r = x.client.requests(x.id)[0]
+    assert (r.deferred_at, r.since, r.open) == (first, x.play.scene.chain.now(), True)
+    x.play.advance(first + KEY_WINDOW - x.play.scene.chain.now() - 1)
+    x.trainer.send("defer", x.id, 0)  # in the last second of the window
+    assert x.client.requests(x.id)[0].open and x.play.scene.chain.now() == first + KEY_WINDOW
+    x.raise_price(1, PRICE + 5)
+    x.trainer.send("defer", x.id, 0)
+    r, other = x.client.requests(x.id)
+    assert not r.open and other.open and r.answered_at == x.state().answered_at == x.play.scene.chain.now()
+    assert x.client.events("Dropped", job=x.id)[0].args["deposit"] == deposit // 2 == owed(x)[0]
+    for name in ("defer", "refused"):
+        refuses("NotRequested", x.trainer, name, x.id, 0)
+    x.answer(1)
+    assert x.state().open == x.state().deposits == 0
+
+
+def test_a_raise_ends_the_time_in_which_a_request_is_dropped(exchange: Exchange, fee) -> None:
+    x = exchange
+    x.request(BIG, 0, PRICE)
+    fee(PRICE + 1)
+    x.trainer.send("defer", x.id, 0)
+    x.play.advance(KEY_WINDOW)
+    x.raise_price(0, PRICE + 1)
+    refuses("PriceHolds", x.trainer, "defer", x.id, 0)
+    fee(PRICE + 2)
+    x.trainer.send("defer", x.id, 0)
+    assert x.client.requests(x.id)[0].open
 
 
 def test_a_complaint_pays_no_more_than_its_gas(scene: Scene, fee, tmp_path: Path) -> None:
@@ -90,7 +158,7 @@ def test_a_complaint_pays_no_more_than_its_gas(scene: Scene, fee, tmp_path: Path
         cipher[0] ^= 1
 
     x = offered(scene, tmp_path, change=garble).finalize()
-    x.client.send("confirm", x.id)
+    x.confirm()
     x.reveal()
     stranger = scene.game()
     burnt = stranger.burnt()
@@ -129,7 +197,7 @@ def cheated(scene: Scene, folder: Path, setup: Setup, kind: str, wallet: Wallet)
 
     if kind == "badLeaf":
         x = offered(scene, folder, setup, garble, wallet).finalize()
-        x.client.send("confirm", x.id)
+        x.confirm()
         x.reveal()
         return x
     honest, x = offered(scene, folder / "honest", setup), offered(scene, folder / "lie", setup, lie)
@@ -151,7 +219,7 @@ def test_the_recorded_gas_is_within_its_bounds() -> None:
     """docs/gas.json is what scripts/gas.py measured."""
     record = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())
     most = {name: call["most"] for name, call in record["delivery"].items()}
-    assert most["postClaimAndOffer"] - record["calls"]["postClaim"]["least"] <= 60_000
+    assert most["postClaim"] - record["calls"]["postClaim"]["least"] <= 60_000
     bounds = {
         "revealKey": 60_000,
         "badLeaf": MOST,
@@ -206,7 +274,7 @@ class Deep:
 def test_a_bad_leaf_of_the_largest_state(scene: Scene, tmp_path: Path) -> None:
     deep = Deep(scene, tmp_path, wrong=True)
     x = deep.x
-    x.client.send("confirm", x.id)
+    x.confirm()
     x.reveal()
     args = (x.id, astuple(x.offer), KEY, 2, deep.leaf, deep.cipher, (deep.true, deep.index, deep.path))
     used = gas_of(x.client.send("badLeaf", *args), "badLeaf", args)
@@ -225,7 +293,7 @@ def test_a_bad_node_of_the_largest_state(scene: Scene, tmp_path: Path) -> None:
 def test_a_right_leaf_of_the_largest_state(scene: Scene, tmp_path: Path) -> None:
     deep = Deep(scene, tmp_path, wrong=False)
     x = deep.x
-    x.client.send("confirm", x.id)
+    x.confirm()
     x.reveal()
     refuses(
         "NothingWrong", x.client, "badLeaf", x.id, astuple(x.offer), KEY, 2, deep.leaf, deep.cipher,

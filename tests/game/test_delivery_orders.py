@@ -46,10 +46,13 @@ class Explorer:
         if job.phase not in IN_DELIVERY:
             return job.phase
         window, end = delivery_window(job, e, x.play.scene.chain.now() + 1)
-        since = x.client.request_since(x.id, 0, 0)
-        late = bool(e.open) and x.play.scene.chain.now() + 1 > since + SPEC.key_window
+        late = bool(e.open) and x.play.scene.chain.now() + 1 > self.since() + SPEC.key_window
         over = x.play.scene.chain.now() + 1 > end
-        return job.phase, window, over, e.confirmed, e.requests, e.open, late
+        return job.phase, window, over, bool(e.confirmed_at), len(x.client.requests(x.id)), e.open, late
+
+    def since(self) -> int:
+        """When the time of the request began; of none 0."""
+        return sum(r.since for r in self.x.client.requests(self.x.id))
 
     def calls(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         x = self.x
@@ -57,15 +60,16 @@ class Explorer:
         offer = (x.offer.final_state, x.offer.cipher_root, x.offer.key_hash)
         leaves = {"right leaf": x.bad_leaf(0, 0), "garbled leaf": x.bad_leaf(0, 1)}
         for who, game in (("client", client), ("stranger", stranger)):
-            for name in ("confirm", "decline", "closeDelivery"):
-                yield f"{who} {name}", Call(name, (x.id,)), game
-            record = x.play.setup.honest.source_record(0).as_tuple()
-            yield f"{who} request", Call("request", (x.id, 0, 0, 0, record)), game
-            yield f"{who} refused", Call("refused", (x.id, 0, 0)), game
+            for name in ("confirm", "decline"):
+                yield f"{who} {name}", Call(name, (x.id, x.state().offer)), game
+            for phase in IN_DELIVERY:
+                yield f"{who} close {phase.name}", Call("closeDelivery", (x.id, int(phase))), game
+            yield f"{who} request", Call("request", x.request_args(0, 0, index=0)), game
+            yield f"{who} refused", Call("refused", (x.id, 0)), game
             yield f"{who} badNode", Call("badNode", x.bad_node(0, 0, b"\1" * 32)), game
             for what, args in leaves.items():
                 yield f"{who} {what}", Call("badLeaf", args), game
-        yield "trainer answer", Call("answer", x.answer_args(0, 0)), trainer
+        yield "trainer answer", Call("answer", (x.id, offer, 0, *x.sealed.answer(0, 0))), trainer
         yield "trainer reveal", Call("revealKey", (x.id, offer, KEY)), trainer
         yield "trainer other key", Call("revealKey", (x.id, offer, b"\1" * 32)), trainer
 
@@ -73,26 +77,26 @@ class Explorer:
         """Is the call accepted?"""
         x, job, e, now = self.x, self.x.play.job, self.x.client.exchange(self.x.id), self.x.play.scene.chain.now() + 1
         open_, who, name = job.phase is Phase.DELIVERING, *what.split(" ", 1)
-        undecided = open_ and who == "client" and not e.confirmed and now <= e.until
+        undecided = open_ and who == "client" and not e.confirmed_at and now <= e.until
         match name:
             case "confirm":
                 return undecided and not e.open
             case "decline":
                 return undecided
             case "request":
-                return undecided and not e.requests
+                return undecided and not x.client.requests(x.id)
             case "answer":
                 return open_ and e.open == 1
             case "refused":
-                return open_ and e.open == 1 and now > x.client.request_since(x.id, 0, 0) + SPEC.key_window
+                return open_ and e.open == 1 and now > self.since() + SPEC.key_window
             case "reveal":
-                return open_ and not e.open and (e.confirmed or now > e.until)
-            case "closeDelivery":
-                after = delivery_window(job, e, now)[1] if job.phase in IN_DELIVERY else 0
-                done = job.phase is Phase.REVEALED or (not e.open and now > e.until + SPEC.key_window)
-                return job.phase in IN_DELIVERY and done and now > after
+                return open_ and not e.open and (bool(e.confirmed_at) or now > e.until)
+            case "close DELIVERING":
+                return open_ and not e.open and now > e.key_from + SPEC.key_window
+            case "close REVEALED":
+                return job.phase is Phase.REVEALED and now > e.key_at + SPEC.complaint_window
             case "garbled leaf":
-                return not self.honest and job.phase is Phase.REVEALED and now <= job.since + SPEC.complaint_window
+                return not self.honest and job.phase is Phase.REVEALED and now <= e.key_at + SPEC.complaint_window
         return False
 
     def explore(self) -> Hashable:
@@ -106,7 +110,7 @@ class Explorer:
         for what, call, game in list(self.calls()):
             self.branch(key, what, lambda call=call, game=game: call.send(game))
         job, e, now = self.x.play.job, self.x.client.exchange(self.x.id), self.x.play.scene.chain.now()
-        ends = {delivery_window(job, e, now + 1)[1], self.x.client.request_since(self.x.id, 0, 0) + SPEC.key_window}
+        ends = {delivery_window(job, e, now + 1)[1], self.since() + SPEC.key_window}
         for end in ends:
             if end > now:
                 self.branch(key, "time", lambda end=end: self.x.play.advance(end - now + 1))
@@ -200,9 +204,9 @@ def play_at_random(scene: Scene, folder: Path, seed: int, calls: int) -> int:
 def settle(x: Exchange) -> None:
     """Whatever happened, it can be ended, and all that is not burnt taken out."""
     x.play.advance(10_000)
-    for name in ("refused", "closeDelivery"):
+    for name, argument in (("refused", 0), *(("closeDelivery", int(phase)) for phase in sorted(IN_DELIVERY))):
         try:
-            x.client.send(name, x.id, *((0, 0) if name == "refused" else ()))
+            x.client.send(name, x.id, argument)
         except ContractError:
             continue
     assert x.phase in ENDED

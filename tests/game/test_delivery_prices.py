@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from exchange import DELIVERY, KEY_WINDOW
+from exchange import DELIVERY, KEY_WINDOW, Exchange
 from scene import Scene, fast_scene
 from test_delivery_agents import Sides
 
@@ -35,13 +36,16 @@ def fee(scene: Scene) -> Iterator[Callable[[int], None]]:
 
     def set_fee(price: int) -> None:
         node.base_fee = scene.ghost.shown = price
-        node.blocks[-1] = node.blocks[-1] | {"baseFeePerGas": hex(price)}
+        node.blocks[-1] = node.blocks[-1] | {"baseFeePerGas": hex(price), "mixHash": hex(price)}
 
-    make = node._block
-    node._block = lambda *args: make(*args) | {"baseFeePerGas": hex(node.base_fee)}
+    def append(*args: Any) -> None:
+        make(*args)
+        node.blocks[-1]["baseFeePerGas"] = hex(node.base_fee)
+
+    make, node._append = node._append, append
     set_fee(FLOOR)
     yield set_fee
-    del node._block
+    del node._append
     set_fee(0)
 
 
@@ -55,19 +59,17 @@ def sides(scene: Scene, fee: object, tmp_path: Path) -> Sides:
 @pytest.fixture
 def ask(sides: Sides) -> Ask:
     """A request of the client's at a price."""
-    client, job = sides.play.client, sides.play.id
 
     def ask(tensor: int, chunk: int, price: int) -> None:
-        cost = price * client.answer_gas(job, DELIVERY.program.states[tensor].elements, chunk)
-        record = DELIVERY.honest.source_record(tensor).as_tuple()
-        client.send("request", job, tensor, chunk, price, record, value=cost)
+        Exchange(sides.play, sides.game, None, None, []).request(tensor, chunk, price)
 
     return ask
 
 
 def sent(sides: Sides) -> list[tuple[str, int, int]]:
-    events = sides.game.events(job=sides.play.id)
-    return [(e.name, e.args["tensor"], e.args["chunk"]) for e in events if e.name in ("Answered", "Deferred")]
+    events = [e for e in sides.game.events(job=sides.play.id) if e.name in ("Answered", "Deferred", "Dropped")]
+    requests = [sides.game.requests(sides.play.id)[e.args["index"]] for e in events]
+    return [(e.name, r.tensor, r.chunk) for e, r in zip(events, requests, strict=True)]
 
 
 def look_through(sides: Sides, seconds: int) -> None:
@@ -85,7 +87,8 @@ def test_a_request_below_the_base_fee_does_not_hold_up_the_next(sides: Sides, as
     assert sides.trainer.step()
     assert sent(sides) == [("Answered", 1, 1)]
     look_through(sides, 2 * KEY_WINDOW)
-    assert sent(sides)[1:] == [("Deferred", 1, 0)] * 3  # once in half of a key window
+    # once in half of a key window, and dropped a key window after the first time
+    assert sent(sides)[1:] == [("Deferred", 1, 0)] * 3 + [("Dropped", 1, 0)]
     fee(FLOOR)
     sides.until(Phase.FINAL)
     assert sides.game.credits(sides.trainer.address) > DELIVERY.spec.reward + DELIVERY.spec.trainer_bond
@@ -98,7 +101,7 @@ def test_an_answer_that_fails_does_not_hold_up_the_next(sides: Sides, ask: Ask, 
     attempt = sides.trainer.attempt
 
     def failing(name: str, *args: object, value: int = 0) -> bool:
-        if name == "answer" and args[2:4] == (1, 0):
+        if name == "answer" and args[2] == 0:
             raise DeliveryError("cannot be answered")
         return attempt(name, *args, value=value)
 
@@ -148,11 +151,11 @@ def test_a_node_simulates_defer_as_it_likes(sides: Sides, ask: Ask, fee, simulat
 
     def simulate(tx: dict, block: str = "latest") -> str:
         real = node.base_fee
-        node.base_fee = real if simulated is None else simulated
+        fee(real if simulated is None else simulated)
         try:
             return call(tx, block)
         finally:
-            node.base_fee = real
+            fee(real)
 
     node.call = simulate
     node.methods["eth_call"] = simulate

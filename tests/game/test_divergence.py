@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from frauds import JUNK, SETUP, Case, Mistaken, name, state_lie, word_lie
-from outcomes import Forged, caught, check_conviction, check_dismissal, convicted_at, share
+from outcomes import Forged, caught, check_conviction, check_dismissal, convicted_at, prize
 from scene import WIDE, Scene, Setup
 from toy import INFINITY, NAN, Lies, Special, Stop
 
@@ -51,8 +51,8 @@ def test_a_false_divergence(scene: Scene, step: int) -> None:
     assert played[0].job.diverged_at == step
     (play, auditor) = played
     assert play.verdicts == [("Convicted", 0, "element")] and play.dispute().entry is Level.TRACE
-    assert convicted_at(play) == (Level.ELEMENT, step, *BAD)
-    assert play.paid(auditor) == SETUP.spec.auditor_bond + share(play, 0)
+    assert convicted_at(play) == (Level.ELEMENT, step, *BAD, 0)
+    assert play.paid(auditor) == SETUP.spec.stake + prize(SETUP.spec, "element")
 
 
 @pytest.mark.parametrize("step", ENDS)
@@ -60,14 +60,14 @@ def test_a_hidden_divergence(scene: Scene, step: int) -> None:
     """The claim goes on beyond the word, with the arithmetic right: the word itself convicts."""
     played = caught(scene, diverging(step), Lies(endless=True))
     assert played[0].job.diverged_at == 0
-    check_conviction(played, "opening", (Level.ELEMENT, step, *BAD))
+    check_conviction(played, "opening", (Level.ELEMENT, step, *BAD, 0))
 
 
 @pytest.mark.parametrize("step", ENDS)
 def test_a_divergence_that_is_computed_away(scene: Scene, step: int) -> None:
     """The last step's word, too: the state after it does not exist for the auditor."""
     played = caught(scene, diverging(step), Lies(words={(step, *BAD): 1}))
-    check_conviction(played, "element", (Level.ELEMENT, step, *BAD))
+    check_conviction(played, "element", (Level.ELEMENT, step, *BAD, 0))
 
 
 @pytest.mark.parametrize("real,claimed", [(5, 7), (5, 6), (3, 4), (2, 8)])
@@ -82,13 +82,13 @@ def test_a_divergence_that_is_claimed_too_late(scene: Scene, real: int, claimed:
     hidden = Lies(words={(real, *BAD): 1, (claimed, *BAD): INFINITY})
     play, _ = caught(scene, diverging(real), hidden)
     assert play.job.diverged_at == claimed
-    assert (play.verdicts, convicted_at(play)) == ([("Convicted", 0, "element")], (Level.ELEMENT, real, *BAD))
+    assert (play.verdicts, convicted_at(play)) == ([("Convicted", 0, "element")], (Level.ELEMENT, real, *BAD, 0))
 
 
 @pytest.mark.parametrize("real,claimed", [(7, 5), (8, 1), (4, 3)])
 def test_a_divergence_that_is_claimed_too_early(scene: Scene, real: int, claimed: int) -> None:
     play, _ = caught(scene, diverging(real), Lies(words={(claimed, *BAD): INFINITY}))
-    assert (play.verdicts, convicted_at(play)) == ([("Convicted", 0, "element")], (Level.ELEMENT, claimed, *BAD))
+    assert (play.verdicts, convicted_at(play)) == ([("Convicted", 0, "element")], (Level.ELEMENT, claimed, *BAD, 0))
 
 
 LIES_BEFORE = {
@@ -107,13 +107,13 @@ def test_a_right_divergence_with_a_lie_before_it(scene: Scene, where: str) -> No
     assert play.job.diverged_at == 5
     assert play.verdicts == [("Convicted", 0, "opening" if place[0] is Level.STATE else "element")]
     assert (convicted_at(play), play.dispute().entry) == (place, entry)
-    assert play.paid(auditor) == SETUP.spec.auditor_bond + share(play, 0)
+    assert play.paid(auditor) == SETUP.spec.stake + prize(SETUP.spec, "element")
 
 
 def test_the_right_step_with_another_word(scene: Scene) -> None:
     lies = Lies(shown={(5, 1, 131): NAN}, stop=Stop(5, 1, 131))
     play, _ = caught(scene, diverging(5), lies)
-    assert (play.verdicts, convicted_at(play)) == ([("Convicted", 0, "element")], (Level.ELEMENT, 5, 1, 131))
+    assert (play.verdicts, convicted_at(play)) == ([("Convicted", 0, "element")], (Level.ELEMENT, 5, 1, 131, 0))
 
 
 def test_padding_of_the_partial_segment(scene: Scene) -> None:

@@ -25,7 +25,6 @@ UNREACHABLE = {
     "NoSha256": "only the constructor's; tests/game/test_code.py",
     "OnlyDelegated": "only at the settlement's own address; tests/game/test_code.py",
     "HashFailed": "the SHA-256 precompile fails only for lack of gas, and then too little is left to say so",
-    "InsufficientBalance": "I1: the contract holds what it owes",
     "RangeProofLength": "only the referee opens ranges; tested there",
 }
 

@@ -59,7 +59,14 @@ def test_a_register_that_could_fail(scene: Scene, tmp_path: Path) -> None:
     harmless = replace(CHEATS["one-wrong-leaf"], change=lambda *_: None)
     assert exchange(scene, harmless, tmp_path / "a").play() is Phase.FINAL
     legal = Cheat(
-        "legal", "", Phase.FINAL, tries={Phase.DELIVERING: lambda x: x.refused("NotClient", x.client, "confirm", x.job)}
+        "legal",
+        "",
+        Phase.FINAL,
+        tries={
+            Phase.DELIVERING: lambda x: x.refused(
+                "NotClient", x.client, "confirm", x.job, x.client.exchange(x.job).offer
+            )
+        },
     )
     with pytest.raises(VgameError, match="accepted confirm"):
         exchange(scene, legal, tmp_path / "b").play()

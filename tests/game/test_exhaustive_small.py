@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from frauds import Arbitrary
+from refusals import NO_BASIS
 from scene import Call, Play, Scene, Setup, due
 from toy import Kind, Lies, Operator, Program, State
 
@@ -47,7 +48,7 @@ class Explorer:
 
     def key(self) -> Hashable:
         """Everything but times and money."""
-        disputes = [(d.node, d.level, d.height, d.index, d.step, d.status) for d in self.play.disputes()]
+        disputes = [(d.node, d.position, d.status) for d in self.play.disputes()]
         opened = {
             (name, *(a[k] for k in ("kind", "height", "node", "checkpoint", "step", "tensor", "partials") if k in a))
             for name, a in self.play.events("Revealed", "LeafOpened", "SegmentPosted", "TracePosted", "PartialsPosted")
@@ -66,7 +67,7 @@ class Explorer:
                     auditor,
                     Call(
                         "challenge",
-                        (self.play.id, int(Level.RUN), 0, self.play.job.run_root, bytes(32)),
+                        (self.play.id, int(Level.RUN), 0, self.play.job.run_root, NO_BASIS),
                         self.play.setup.spec.auditor_bond,
                     ),
                 )

@@ -12,7 +12,7 @@ from toy import INFINITY, Lies
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase, Status
-from vgame.dispute.claim_view import ClaimView
+from vgame.dispute.claim_view import ClaimView, Entry
 
 FEE = ETHER // 100
 
@@ -24,7 +24,8 @@ class Piece(FalseAccuser):
 
     def challenge(self, view: ClaimView) -> bool:
         if not self.accused:
-            place = (int(Level.SEGMENT), self.segment, view.segments[self.segment], bytes(32))
+            entry = Entry(Level.SEGMENT, self.segment)
+            place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
             self.game.send("challenge", self.id, *place, value=view.job.spec.stake)
             self.accused = True
         return True
@@ -47,7 +48,7 @@ def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene)
         player.segment = 2
         for mover in (player, play.trainer, player):
             mover.step()
-    assert [d.moves for d in play.disputes()] == [1, 1]
+    assert [(d.level, d.height) for d in play.disputes()] == [(Level.SEGMENT, 0)] * 2
     root = play.auditor(None, FalseAccuser, idle=True)
     root.step()
     play.advance(play.setup.spec.trainer_budget + 10 * play.setup.spec.slot)
@@ -55,7 +56,7 @@ def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene)
     assert play.verdicts == [("Convicted", 2, "timeout")] and play.client.verdict(play.id).level is Level.RUN
     for number in (0, 1):
         scene.game().send("refund", play.id, number)
-    assert [(a["fee"], a["stipend"]) for _, a in play.events("Refunded")] == [(0, 0)] * 2
+    assert [a["fee"] for _, a in play.events("Refunded")] == [0, 0]
 
 
 def test_who_stood_beside_and_below_the_conviction_has_its_bond_back(scene: Scene) -> None:
@@ -72,7 +73,7 @@ def test_who_stood_beside_and_below_the_conviction_has_its_bond_back(scene: Scen
     scene.game().send("timeout", play.id, 1)
     assert (play.verdicts, play.client.verdict(play.id).height) == ([("Convicted", 1, "timeout")], 1)
     scene.game().send("refund", play.id, 0)
-    assert [(a["fee"], a["stipend"]) for _, a in play.events("Refunded")] == [(0, 0)]
+    assert [a["fee"] for _, a in play.events("Refunded")] == [0]
 
 
 def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:

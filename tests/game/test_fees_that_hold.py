@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from frauds import SETUP as FREE
 from frauds import SUM, Forcer, Mistaken, word_lie
+from outcomes import prize
+from refusals import NO_BASIS
 from scene import ETHER, Play, Scene, Setup, payee_game
 from test_duties import step_all
 
@@ -45,9 +47,9 @@ def test_a_fee_of_any_size_is_burnt_or_comes_back_to_the_wei(scene: Scene, fee: 
     step_all(idle, beside, play.trainer, beside)
     play.run_to_end(play.trainer, honest, idle, beside)
     spec = setup.spec
-    assert [play.paid(p) - spec.stake for p in (idle, beside)] == [-fee, -fee]
+    assert [play.paid(p) - spec.stake for p in (idle, beside)] == [0, -fee]  # the idle one gave the trainer no slot
     assert play.paid(honest) == spec.stake + spec.trainer_bond // 2
-    assert play.client.burnt() == spec.trainer_bond - spec.trainer_bond // 2 + 2 * fee
+    assert play.client.burnt() == spec.trainer_bond - spec.trainer_bond // 2 + fee
 
 
 @pytest.mark.parametrize("fee", [1, MOST])
@@ -65,8 +67,8 @@ def test_who_accuses_an_honest_trainer_burns_the_fee(scene: Scene, fee: int) -> 
 
 
 def test_who_is_everybody_loses_half_of_the_bond(scene: Scene) -> None:
-    """Client, trainer, challengers and guardian are one account: a second dispute beside the conviction gains
-    nothing."""
+    """Client, trainer and guardian are one account, and so is who convicts it: a second dispute beside the conviction
+    gains nothing."""
     wallet = scene.wallet()
     setup = replace(FREE, terms={"fee": FEE, "guardian": wallet.address})
     spec, play = setup.spec, scene.post(setup, wallet)
@@ -75,13 +77,14 @@ def test_who_is_everybody_loses_half_of_the_bond(scene: Scene) -> None:
     play.trainer.claim()
     beside = Forcer(scene.game(wallet), play.id, play.machine(None), step=1)
     beside.challenge(ClaimView(beside, play.job))
-    own = Mistaken(scene.game(wallet), play.id, play.machine(None))
-    own.game.send("challenge", play.id, int(Level.RUN), 0, play.job.run_root, bytes(32), value=spec.stake)
+    own = Mistaken(scene.game(), play.id, play.machine(None))
+    own.challenge(ClaimView(own, play.job))
     play.run_to_end(play.trainer, own)
+    play.run(Mistaken(scene.game(wallet), play.id, play.machine(None)))
     assert play.phase is Phase.CONVICTED and play.job.open == 0
-    scene.game().send("payReward", play.id)
     assert play.client.burnt() >= spec.trainer_bond - spec.trainer_bond // 2
-    assert play.paid(own) <= spec.reward + play.job.disputes * spec.stake + spec.trainer_bond // 2
+    everybody = play.paid(play.trainer) + play.paid(own)
+    assert everybody == spec.reward + play.job.disputes * spec.stake + spec.trainer_bond // 2
 
 
 @pytest.mark.parametrize("mode", ["REFUSE", "BURN", "REENTER"])
@@ -90,7 +93,7 @@ def test_a_guardian_that_takes_no_ether_blocks_nobody(scene: Scene, mode: str) -
     payee = payee_game(scene, mode)
     setup = replace(FREE, terms={"fee": FEE, "guardian": payee.wallet.address})
     play = scene.claimed(setup, LIE)
-    payee.send("challenge", play.id, int(Level.RUN), 0, play.job.run_root, bytes(32), value=setup.spec.stake)
+    payee.send("challenge", play.id, int(Level.RUN), 0, play.job.run_root, NO_BASIS, value=setup.spec.stake)
     honest, beside = play.auditor(), play.auditor(None, Forcer, step=1)
     step_all(beside, play.trainer, beside)
     play.run(play.trainer, honest)
@@ -100,8 +103,9 @@ def test_a_guardian_that_takes_no_ether_blocks_nobody(scene: Scene, mode: str) -
             stranger.send("refund", play.id, number)
         with pytest.raises(ContractError, match="DisputeClosed"):
             stranger.send("refund", play.id, number)
-    assert play.client.credits(payee.wallet.address) == setup.spec.stake
-    assert (play.paid(beside), play.client.verdict(play.id).guarded) == (setup.spec.stake - FEE, True)
+    owed = setup.spec.stake + prize(setup.spec, "element")
+    assert (play.client.credits(payee.wallet.address), play.paid(beside)) == (owed, setup.spec.stake - FEE)
+    assert play.client.verdict(play.id).winner == payee.wallet.address
 
 
 def test_no_guardian_is_nobody(scene: Scene) -> None:
@@ -111,7 +115,7 @@ def test_no_guardian_is_nobody(scene: Scene) -> None:
     step_all(beside, play.trainer, beside)
     play.run(play.trainer, honest)
     scene.game().send("refund", play.id, 0)
-    assert not play.client.verdict(play.id).guarded and play.events("Refunded")[0][1]["fee"] == 0
+    assert play.client.verdict(play.id).winner == honest.address and play.events("Refunded")[0][1]["fee"] == 0
 
 
 def test_who_comes_alone_again_and_again_to_one_place_is_answered_each_time(scene: Scene) -> None:

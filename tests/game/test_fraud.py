@@ -62,7 +62,7 @@ def test_a_wrong_word_that_only_the_trace_shows(scene: Scene, step: int, operato
 def test_another_initial_state_cannot_be_posted(scene: Scene, tensor: int) -> None:
     """I8: S_0 is the job's, so the first segment cannot be posted and the clock decides."""
     played = caught(scene, SETUP, Lies(initial={(tensor, 0): 0}), Bluffer)
-    check_conviction(played, "timeout", (Level.RUN, 0, 0, 0))
+    check_conviction(played, "timeout", (Level.RUN, 0, 0, 0, 0))
     assert not played[0].events("SegmentPosted")
 
 
@@ -85,7 +85,7 @@ def test_a_program_of_one_operator_and_one_word(scene: Scene) -> None:
     """All trees have height 0: the trace root is the operator's output, and its root is the leaf."""
     setup = Setup(Program((Operator(1, Kind.CARRY, finite=True),), (State(1, 0),)), steps=3)
     lies = Lies(words={(2, 0, 0): int(setup.honest.output_words(2, 0)[0]) ^ 1})
-    check_conviction(caught(scene, setup, lies), "element", (Level.ELEMENT, 2, 0, 0))
+    check_conviction(caught(scene, setup, lies), "element", (Level.ELEMENT, 2, 0, 0, 0))
 
 
 def test_frauds_that_cancel_out(scene: Scene) -> None:
@@ -110,13 +110,13 @@ def test_partial_sums_that_cancel_out(scene: Scene) -> None:
 # ---- silence ----
 
 NULL_PROGRESS = {
-    "reveal": ("timeout", (Level.RUN, 0, 0, 0)),
-    "postSegment": ("timeout", (Level.RUN, 0, 0, 1)),
-    "postTrace": ("timeout", (Level.SEGMENT, 3, 0, 3)),
-    "tie": ("timeout", (Level.STATE, 6, 0, SUM)),
-    "openLeaf": ("timeout", (Level.TENSOR, 6, SUM, 0)),
-    "postPartials": ("timeout", (Level.ELEMENT, 6, SUM, 4)),
-    "prove": ("element", (Level.BLOCK, 6, SUM, 4)),
+    "reveal": ("timeout", (Level.RUN, 0, 0, 0, 0)),
+    "postSegment": ("timeout", (Level.RUN, 0, 0, 1, 0)),
+    "postTrace": ("timeout", (Level.SEGMENT, 3, 0, 3, 0)),
+    "tie": ("timeout", (Level.STATE, 6, 0, SUM, 0)),
+    "openLeaf": ("timeout", (Level.TENSOR, 6, SUM, 0, 0)),
+    "postPartials": ("timeout", (Level.ELEMENT, 6, SUM, 4, 0)),
+    "prove": ("element", (Level.PARTIAL, 6, SUM, 4, 0)),
 }
 
 
@@ -139,7 +139,7 @@ def test_a_mistaken_word_is_dismissed_by_arithmetic(scene: Scene, case: Case) ->
     play.run_to_end(play.trainer, play.auditor(case[0], Mistaken))
     check_dismissal(play, "element")
     d = play.dispute()
-    assert (d.level, d.step, d.operator, d.index) == case[1]
+    assert (d.level, d.step, d.operator, d.index, d.part) == case[1]
 
 
 @pytest.mark.parametrize("case", STATES, ids=name)
@@ -149,7 +149,7 @@ def test_a_mistaken_state_is_dismissed(scene: Scene, case: Case) -> None:
     play.run_to_end(play.trainer, play.auditor(case[0], Mistaken))
     check_dismissal(play, "opening")
     d = play.dispute()
-    assert (d.level, d.step, d.operator, d.index) == case[1]
+    assert (d.level, d.step, d.operator, d.index, d.part) == case[1]
 
 
 def test_the_initial_state_cannot_be_contested(scene: Scene) -> None:
@@ -192,7 +192,7 @@ def test_a_verdict_by_blocks_names_no_bits(scene: Scene, lies: Lies | None, righ
     play = scene.claimed(SETUP, lies)
     auditor = play.auditor(None if lies else word_lie(6, SUM, 4, 1)[0], Auditor if lies else Mistaken)
     play.run_to_end(play.trainer, auditor)
-    decided = play.events("Adjudicated", "BlockAdjudicated")
+    decided = play.events("Adjudicated", "PartialAdjudicated")
     assert [(name, a["operator"], a["element"], a["part"], a["right"]) for name, a in decided] == [
-        ("BlockAdjudicated", SUM, 4, 1, right)
+        ("PartialAdjudicated", SUM, 4, 1, right)
     ]

@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import cache
 
 import pytest
+from refusals import NO_BASIS
 from scene import ETHER, Setup, embedded_chain
 
 from vgame.arithmetic.functions import Function
@@ -134,15 +135,17 @@ def test_a_dispute_of_the_largest_kind(chain: Chain) -> None:
     spec = replace(
         usual, program_root=ordered.root, initial_root=cheat.honest, steps=STEPS, interval=INTERVAL, depth=DEPTH
     )
-    client.send("createJob", astuple(spec), 1, ordered.header, value=spec.reward)
+    client.send("createJob", astuple(spec), 1, bytes(32), ordered.header, value=spec.reward)
     job = client.job_id(spec, client.wallet.address, 1)
     trainer.send("acceptJob", job, value=spec.trainer_bond)
     run = cheat.run
-    trainer.send("postClaim", job, run.root, cheat.false, run.path(0, run.count - 1, run.height))
+    trainer.send("postClaim", job, run.root, cheat.false, run.path(0, run.count - 1, run.height), bytes(32), bytes(32))
 
     gas = []
 
     def send(game: Game, name: str, *args, value: int = 0) -> None:
+        if name not in ("challenge", "reveal", "openLeaf"):
+            args = (args[0], client.dispute(job, 0).position, *args[1:])
         gas.append(int(game.send(name, job, *args, value=value)["gasUsed"]))
 
     def descend(level: Level, tree, index: int, shown: bool, last: str = "select", *extra) -> None:
@@ -161,7 +164,7 @@ def test_a_dispute_of_the_largest_kind(chain: Chain) -> None:
             send(auditor, name, 0, tree.node(height - depth, child), child & ((1 << depth) - 1), path, *more)
             height, position = height - depth, child
 
-    send(auditor, "challenge", int(Level.RUN), 0, run.root, b"\xcc" * 32, value=spec.auditor_bond)
+    send(auditor, "challenge", int(Level.RUN), 0, run.root, NO_BASIS, value=spec.auditor_bond)
     descend(Level.RUN, run, cheat.checkpoint - 1, False)
     segment = cheat.segment
     depth = reveal_depth(segment.height, DEPTH)

@@ -23,6 +23,7 @@ from vgame.attacks.adversaries import CheatingTrainer
 from vgame.attacks.tampered_log import Tampering
 from vgame.chain.records import Level, Phase
 from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import ClaimView, Entry
 from vgame.errors import Abstain, ContractError, StoreError
 from vgame.job.bundle import Bundle, load_bundle, save_bundle
 from vgame.job.file import LogTerms, read_job_file
@@ -132,6 +133,26 @@ def test_a_run_that_diverges_is_paid_as_agreed(system, bundle: Bundle, tmp_path:
     assert auditor.agrees() and scene.play(trainer, auditor) is Phase.FINAL and not scene.causes
 
 
+def test_a_challenge_of_a_piece_names_its_log(system, bundle: Bundle, tmp_path: Path) -> None:
+    """Where elements are decided with a log, a piece is contested beside the very log that was read."""
+    run = diverging(bundle, tmp_path, 2)
+    mine, _ = audit_run(run.store.bundle, run.store.folder, tmp_path / "auditor")
+    scene = Scene(system, run.store.bundle)
+    scene.trainer(run)
+    auditor = Auditor(scene.game(), scene.id, mine)
+    view = ClaimView(auditor, scene.view.job(scene.id))
+    assert scene.view.posts(scene.id, Level.SEGMENT, [1])[0].log == run.logs[0]
+    for entry in (Entry(Level.SEGMENT, 1), Entry(Level.TRACE, 2)):
+        ends, segment, log = view.basis(entry)
+        assert log == run.logs[0]
+        place = (scene.id, int(entry.level), entry.where, view.claimed_root(entry))
+        for other in (bytes(32), bytes([log[0] ^ 1]) + log[1:]):
+            with pytest.raises(ContractError) as caught:
+                auditor.game.send("challenge", *place, (ends, segment, other), value=view.job.spec.stake)
+            assert (caught.value.name, caught.value.args_) == ("BadProof", (other, log))
+        auditor.game.send("challenge", *place, (ends, segment, log), value=view.job.spec.stake)
+
+
 class Overflowing(Tampering):
     """It lets one element be infinite."""
 
@@ -170,11 +191,11 @@ def test_a_steered_value_convicts(system, bundle: Bundle, tmp_path: Path, logged
     auditor = Auditor(scene.game(), scene.id, mine)
     assert not auditor.agrees()
     assert scene.play(trainer, auditor) is Phase.CONVICTED and scene.causes == [("Convicted", "element")]
-    assert "prove" in scene.gas or "selectBlock" in scene.gas
+    assert "prove" in scene.gas or "selectPartial" in scene.gas
     assert all(used <= gas_of(bundle)[name] for name, used in scene.gas.items() if name != "createJob"), scene.gas
     verdict = scene.view.verdict(scene.id)
     assert (verdict.step, verdict.operator) == (2, operator)
-    assert (verdict.level, verdict.index & 0xFFFFFFFF in steered) == (Level.BLOCK if long else Level.ELEMENT, True)
+    assert (verdict.level, verdict.index in steered) == (Level.PARTIAL if long else Level.ELEMENT, True)
 
 
 class Forging(LoggedHistory):

@@ -1,210 +1,154 @@
-"""Who is paid what on a conviction: each strategy of the table in docs/security.md section 3, played on the chain at a
-price of gas."""
+"""Who is paid what on a conviction (docs/protocol.md): the prize, bonds and fees, to the wei."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from frauds import Bluffer, Forcer, Mistaken
-from payment_scene import (  # noqa: F401  fixtures
-    FEE,
-    FIRST,
-    LIE,
-    MOVE,
-    POOL,
-    PRICE,
-    SETUP,
-    SPEC,
-    a_price_of_gas,
-    deployed_scene,
-    gained,
-    rounds,
-    stipend,
-)
-from refused_money import Other
-from scene import Scene, due
+from frauds import SETUP as FREE
+from frauds import SUM, Bluffer, Mistaken, state_lie, word_lie
+from outcomes import prize
+from scene import ETHER, Play, Scene, Setup, due
+from toy import Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase
-from vgame.commit.merkle import Kind, Tree
-from vgame.dispute.claim_view import ClaimView
+from vgame.chain.records import Level, Phase, Status
+from vgame.dispute.auditor import Auditor
 from vgame.errors import ContractError
 
-
-def test_honest_on_the_path_of_a_conviction(scene: Scene) -> None:
-    """Its gas, and the rest of the half of the bond for having known: with something left of the place."""
-    play = scene.claimed(SETUP, LIE)
-    auditor = play.auditor()
-    play.run_to_end(play.trainer, auditor)
-    assert play.verdicts == [("Convicted", 0, "element")] and play.dispute().moves > 5
-    assert gained(play, auditor) == POOL and play.client.verdict(play.id).pool == POOL - stipend(play, 0)
-    assert play.client.burnt() == SPEC.trainer_bond - POOL
+FEE = ETHER // 50 + 1
+LIE = word_lie(6, SUM, 4, 1)[0]
+FIRST = word_lie(3, SUM, 4, 1)[0]
+#: A guardian that waits keeps its clock longer than a trainer that is silent.
+SETUP = replace(FREE, terms={"fee": FEE, "auditor_budget": 900})
+SPEC = SETUP.spec
+CAUSES = {"element": (LIE, ()), "opening": (state_lie(6, SUM, 0)[0], ()), "timeout": (LIE, ("postTrace",))}
 
 
-def test_honest_where_nothing_is_left_of_the_conviction(scene: Scene) -> None:
-    """No knowledge can be shown there; the gas comes back."""
-    play = scene.claimed(SETUP, FIRST)
-    auditor = play.auditor()
-    play.run_to_end(play.trainer, auditor)
-    assert play.verdicts == [("Convicted", 0, "element")]
-    assert gained(play, auditor) == stipend(play, 0) > 5 * MOVE
+def guarded(scene: Scene, lies: Lies | None, setup: Setup = SETUP, **options: object) -> tuple[Play, Auditor]:
+    """A claim whose order names a guardian, and that guardian."""
+    wallet = scene.wallet()
+    setup = replace(setup, terms=setup.terms | {"guardian": wallet.address})
+    play = scene.claimed(setup, lies, Bluffer, **options)
+    return play, Auditor(scene.game(wallet), play.id, play.machine(None))
 
 
-@pytest.mark.parametrize("lies", [LIE, FIRST], ids=["second", "first"])
-@pytest.mark.parametrize("silent", ["reveal", "postSegment", "postTrace", "openLeaf"])
-def test_nobody_has_a_share_in_a_timeout(scene: Scene, lies: object, silent: str) -> None:
-    """A squatter with an arbitrary commitment came first and copies every move; whoever convicts, an outage is no
-    lottery."""
-    play = scene.claimed(SETUP, lies, Bluffer, silent={silent})
-    squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
-    honest = play.auditor()
-    play.run_to_end(play.trainer, squatter, honest)
-    assert [v[::2] for v in play.verdicts] == [("Convicted", "timeout")]
-    scene.game().send("payReward", play.id)
-    assert gained(play, squatter) <= stipend(play, 0) and gained(play, honest) <= 0
-    v = play.client.verdict(play.id)
-    assert v.best == 0 and play.client.burnt() == SPEC.trainer_bond - POOL + v.pool
+def gained(play: Play, player: Auditor) -> int:
+    """What a player has beyond its bonds and fees."""
+    return play.paid(player) - play.setup.spec.stake * sum(d.auditor == player.address for d in play.disputes())
 
 
-def test_silence_is_no_knowledge_for_anybody(scene: Scene) -> None:
-    """Not for the auditor that knew, and not for a squatter at the root, where there is no sibling at all."""
-    play = scene.claimed(SETUP, LIE, Bluffer, silent={"reveal"})
-    squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
-    due(squatter).send(squatter.game)
-    play.advance(SPEC.trainer_budget + 1)
-    scene.game().send("timeout", play.id, 0)
-    root, own = play.job.run_root, squatter.tree.root
-    with pytest.raises(ContractError, match="NotEligible"):
-        squatter.game.send("proveKnowledge", play.id, 0, (squatter.salt(own), own, own, [], root, []))
+def convict(play: Play, auditor: Auditor) -> None:
+    """Trainer and auditor play to the verdict; nobody else moves."""
+    for _ in range(100):
+        play.run(play.trainer, auditor)
+        if play.phase is Phase.CONVICTED:
+            return
+        play.wait_for_clocks()
+    raise AssertionError("no conviction")
 
 
-def test_what_was_known_is_not_paid_after_a_timeout(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The contract refuses what would be knowledge behind any other cause; agents do not even ask."""
-    play = scene.claimed(SETUP, LIE, Bluffer, silent={"postSegment"})
-    honest = play.auditor()
-    play.run(play.trainer, honest)
+# ---- the prize ----
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("guardian", ["none", "absent", "open", "lapsed", "own"])
+def test_a_guardian_is_paid_whoever_convicts(scene: Scene, cause: str, guardian: str) -> None:
+    """While it has a dispute open, also where another one convicts; else the convicting auditor is paid."""
+    lies, silent = CAUSES[cause]
+    play, guard = guarded(scene, lies, silent=silent)
+    if guardian == "none":
+        play = scene.claimed(SETUP, lies, Bluffer, silent=silent)
+    auditor = guard if guardian == "own" else play.auditor()
+    if guardian in ("open", "lapsed"):
+        due(guard).send(guard.game)
+    if guardian == "lapsed":
+        play.trainer.step()
+        play.wait_for_clocks()
+        play.trainer.step()
+        assert play.dispute().status is Status.LAPSED
+    convict(play, auditor)
+    number = int(guardian in ("open", "lapsed"))
+    assert play.verdicts[-1] == ("Convicted", number, cause)
+    winner = guard if guardian in ("open", "own") else auditor
+    assert play.client.verdict(play.id).winner == winner.address
+    assert gained(play, winner) == prize(SPEC, cause) - (SPEC.stake if guardian == "open" else 0)
+    play.run(guard, auditor)  # the guardian's bond, and its fee
+    lapsed = guardian == "lapsed"
+    assert gained(play, winner) == prize(SPEC, cause)
+    assert winner is guard or gained(play, guard) == -SPEC.stake * lapsed
+    burnt = SPEC.stake - SPEC.auditor_bond // 2 if lapsed else 0
+    assert play.client.burnt() == SPEC.trainer_bond - prize(SPEC, cause) + burnt
+
+
+def test_a_timeout_pays_no_more_than_an_auditors_clock(scene: Scene) -> None:
+    """An honest trainer that is kept off the chain loses its bond, and nobody has more of it than an idle auditor
+    loses to it: the rest is burnt."""
+    play = scene.claimed(SETUP)
+    accuser = play.auditor(None, FalseAccuser, idle=True)
+    accuser.step()
     play.wait_for_clocks()
     scene.game().send("timeout", play.id, 0)
-    verdict = replace(play.client.verdict(play.id), cause="element")
-    with monkeypatch.context() as patched:
-        patched.setattr(honest.game, "verdict", lambda _: verdict)
-        k = ClaimView(honest, play.job).knowledge(play.dispute(0))
-    assert k is not None
-    with pytest.raises(ContractError, match="NotEligible"):
-        honest.game.send("proveKnowledge", play.id, 0, k)
+    play.run(accuser)
+    assert gained(play, accuser) == SPEC.auditor_bond // 2 < SPEC.trainer_bond // 2
+    assert play.client.burnt() == SPEC.trainer_bond - SPEC.auditor_bond // 2
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_squatter_is_never_paid_for_knowing(scene: Scene, place: int) -> None:
-    """It came first, copies every move, and committed to arbitrary leaves: at the first checkpoint there is nothing to
-    compare, behind it the left siblings are not its own."""
-    play = scene.claimed(SETUP, FIRST if place == 0 else LIE)
-    squatter = play.auditor(cls=Other, tree=Tree(Kind.RUN, [b"\x5a" * 32] * 3))
-    honest = play.auditor()
-    for _ in rounds(play):
-        for player in (squatter, honest, play.trainer):
-            if play.phase is Phase.CLAIMED and (call := due(player)):
-                call.send(player.game)
-    assert play.verdicts == [("Convicted", 0, "element")]  # even with the last word
-    k = squatter.knowledge(play.trainer.run_tree(), place)
-    with pytest.raises(ContractError, match="NotEligible"):
-        squatter.game.send("proveKnowledge", play.id, 0, k)
-    play.run_to_end(honest, squatter)
-    assert gained(play, squatter) == stipend(play, 0)
-    assert gained(play, honest) == (0 if place == 0 else POOL - stipend(play, 0))
+@pytest.mark.parametrize("silent", ["reveal", "postSegment", "postTrace", "openLeaf"])
+def test_a_timeout_with_a_small_trainers_bond(scene: Scene, silent: str) -> None:
+    bond = 10 * (ETHER + 1)
+    play = scene.claimed(replace(SETUP, terms=SETUP.terms | {"auditor_bond": bond}), LIE, Bluffer, silent={silent})
+    auditor = play.auditor()
+    convict(play, auditor)
+    assert play.verdicts == [("Convicted", 0, "timeout")] and gained(play, auditor) == SPEC.trainer_bond // 2
 
 
-def test_who_enters_where_the_children_are_public_has_no_share(scene: Scene) -> None:
-    """S_0 is equal in every segment, so a commitment to any later state would compare a left sibling."""
-    play = scene.claimed(SETUP, FIRST)
-    honest = play.auditor()
-    play.run_until("postTrace", honest, play.trainer)
-    copy = play.auditor(cls=Other, tree=Tree(Kind.SEGMENT, [*play.trainer.machine.segment(1)[:2], b"\x5a" * 32]))
-    root = play.client.segment_root(play.id, 1)
-    copy.game.send("challenge", play.id, int(Level.SEGMENT), 1, root, copy.commitment(b""), value=SPEC.stake)
-    for _ in rounds(play):
-        for player in (copy, honest, play.trainer):
-            if play.phase is Phase.CLAIMED and (call := due(player)):
-                call.send(player.game)
-    k = copy.knowledge(play.trainer.segment_tree(1), 2)
-    with pytest.raises(ContractError, match="NotEligible"):
-        copy.game.send("proveKnowledge", play.id, 1, k)
+def test_a_guardian_has_one_dispute_at_a_time(scene: Scene) -> None:
+    """A second one is refused while the first is open; the prize is for the one that is open at the conviction."""
+    play, guard = guarded(scene, LIE)
+    first = due(guard)
+    first.send(guard.game)
+    with pytest.raises(ContractError, match=r"GuardianEngaged\(0\)"):
+        first.send(guard.game)
+    play.trainer.step()
+    play.wait_for_clocks()
+    play.trainer.step()
+    due(guard).send(guard.game)
+    assert play.job.guarded and play.job.guardian_dispute == 1
+    convict(play, play.auditor())
+    assert play.client.verdict(play.id).winner == guard.address
 
 
-def test_a_run_tree_that_was_committed_to_below_the_run_has_no_share(scene: Scene) -> None:
-    """Who enters at the segment has seen the run's checkpoints: a tree of these with another leaf at the fraud would
-    compare them."""
-    play = scene.claimed(SETUP, LIE)
-    honest = play.auditor()
-    play.run_until("postTrace", honest, play.trainer)
-    claimed = play.trainer.run_tree()
-    copy = play.auditor(cls=Other, tree=Tree(Kind.RUN, [claimed.node(0, 0), b"\x5a" * 32, claimed.node(0, 2)]))
-    root = play.client.segment_root(play.id, 2)
-    copy.game.send("challenge", play.id, int(Level.SEGMENT), 2, root, copy.commitment(b""), value=SPEC.stake)
-    for _ in rounds(play):
-        for player in (copy, honest, play.trainer):
-            if play.phase is Phase.CLAIMED and (call := due(player)):
-                call.send(player.game)
-    assert [v[2] for v in play.verdicts] == ["element"] and play.dispute(1).moves
-    with pytest.raises(ContractError, match="NotEligible"):
-        copy.game.send("proveKnowledge", play.id, 1, copy.knowledge(claimed, 1))
+@pytest.mark.parametrize("cause", CAUSES)
+def test_who_is_everybody_loses_at_least_half_of_its_bond(scene: Scene, cause: str) -> None:
+    """Trainer, guardian and crowd are one."""
+    lies, silent = CAUSES[cause]
+    play, guard = guarded(scene, lies, silent=silent)
+    own = [guard, play.auditor(), play.auditor()]
+    for player in own:
+        due(player).send(player.game)
+    convict(play, own[1])
+    play.run(*own)
+    assert play.job.open == 0
+    assert sum(gained(play, p) for p in own) <= SPEC.trainer_bond // 2
+    assert play.client.burnt() >= SPEC.trainer_bond - SPEC.trainer_bond // 2 and play.paid(play.trainer) == 0
 
 
-def test_idle_and_off_the_path(scene: Scene) -> None:
-    """Bond back, and the fee is burnt: who named another checkpoint cost time, who named nothing could have, and may
-    have been a guess."""
-    play = scene.claimed(SETUP, LIE)
-    idle, beside = play.auditor(None, FalseAccuser, idle=True), play.auditor(None, Forcer, step=1)
-    near = play.auditor(None, Forcer, step=5)  # in the same segment, before the place
-    for player in (idle, beside, near):
-        player.step()
-    honest = play.auditor()
-    for _ in rounds(play):
-        for player in (play.trainer, beside, near, honest):
-            if play.phase is Phase.CLAIMED:
-                player.step()
-    assert play.verdicts == [("Convicted", 3, "element")] and play.dispute(2).moves == 2
-    play.run_to_end(play.trainer, honest, idle, beside, near)
-    assert [gained(play, p) for p in (idle, beside, near)] == [-FEE, -FEE, -FEE]
-    assert gained(play, honest) == POOL
-    assert play.client.burnt() == SPEC.trainer_bond - POOL + 3 * FEE
-
-
-def test_a_follower_on_the_path_gains_nothing_and_the_first_that_knew_has_the_rest(scene: Scene) -> None:
-    play = scene.claimed(SETUP, LIE)
-    first, second = play.auditor(), play.auditor()
-    play.run_to_end(play.trainer, first, second)
-    convicted = play.verdicts[0][1]
-    paid = stipend(play, 1) if convicted == 1 else 0
-    assert gained(play, second) == paid and gained(play, first) == POOL - paid
-
-
-def test_convicting_oneself_costs_half_the_bond_at_any_price(scene: Scene) -> None:
-    """Stipends and the share come out of one half."""
-    scene.chain.node.base_fee = 10**13  # beyond what is remembered
-    play = scene.claimed(SETUP, LIE)
-    own = [play.auditor() for _ in range(4)]
-    play.run_to_end(play.trainer, *own)
-    back = play.paid(play.trainer) + sum(gained(play, a) for a in own)
-    assert back <= POOL
-
-
-def test_a_false_accuser_loses_its_bond(scene: Scene) -> None:
-    play = scene.claimed(SETUP)
-    accuser = play.auditor(LIE, Mistaken)
-    play.run_to_end(play.trainer, accuser)
-    assert gained(play, accuser) == -SPEC.stake
-    assert play.client.burnt() == SPEC.auditor_bond - SPEC.auditor_bond // 2 + FEE
-    assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond + SPEC.auditor_bond // 2
-
-
-def test_a_stipend_is_less_than_what_the_moves_cost() -> None:
-    """And about half of it at least: what real transactions need at least and at most."""
-    calls = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())["calls"]
-    moves = ("select", "selectOperator", "selectElement", "selectBlock")
-    counted = dict.fromkeys(moves, 50000) | {"challenge": 100_000, "prove": 200_000}
-    for name, gas in counted.items():
-        assert gas < calls[name]["least"] and calls[name]["most"] < 2.2 * gas
+@pytest.mark.parametrize("guard", [False, True], ids=["stranger", "guardian"])
+def test_who_is_honest_while_the_cheat_convicts_itself_elsewhere(scene: Scene, guard: bool) -> None:
+    """It pays the fee, for nothing tells it from the crowd of the cheat; the guardian has the fee back, and the
+    prize."""
+    words = {place: word for lie in (LIE, FIRST) for place, word in lie.words.items()}
+    play, honest = guarded(scene, Lies(words=words))
+    if not guard:
+        honest = play.auditor()
+    own = play.auditor(FIRST, Mistaken)  # it contests the second lie alone
+    for _ in range(100):
+        for player in (play.trainer, own):
+            player.step()
+        if play.job.disputes < 2 or play.dispute(1).level is Level.RUN:
+            honest.step()
+    assert play.verdicts == [("Convicted", 0, "element")]
+    play.run(honest, own)
+    assert gained(play, honest) == (prize(SPEC, "element") if guard else -FEE)
+    assert gained(play, own) == (0 if guard else prize(SPEC, "element"))

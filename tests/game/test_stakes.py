@@ -113,7 +113,7 @@ def test_a_dispute_that_is_lost_by_time_is_ended_before_the_next_one(scene: Scen
     for _ in range(3):
         rounds(service)
         assert sum(d.status is Status.OPEN for d in play.disputes()) <= 1
-    assert [d.status for d in play.disputes()] == [Status.DISMISSED, Status.OPEN]
+    assert [d.status for d in play.disputes()] == [Status.LAPSED, Status.OPEN]
 
 
 def test_a_clock_that_is_not_over_is_no_reason_to_stake(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ def test_idle_disputes_of_others_are_ended_with_what_is_left(scene: Scene, dear:
     with_money(scene, service, SETUP.spec.stake + (1 + more) * dear)
     rounds(service, count=6)
     ended = [d.status for d in play.disputes()[:3]]
-    assert ended == [Status.DISMISSED if more else Status.OPEN] * 3 and staked(play, service) == 1
+    assert ended == [Status.LAPSED if more else Status.OPEN] * 3 and staked(play, service) == 1
 
 
 @pytest.mark.parametrize("more", [0, 20])

@@ -10,7 +10,7 @@ from scene import Play, Scene, Setup, fast_scene
 from toy import Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase, Status, Turn
+from vgame.chain.records import LOST, Level, Phase, Status, Turn
 from vgame.dispute.player import DISPUTE_GAS, RESERVE, Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]
@@ -87,7 +87,7 @@ def test_idle_disputes_do_not_eat_an_honest_trainers_clock(crowded: Scene, count
         play.trainer.step() or accuser.step() or wait(play)
     play.pass_window()
     assert play.run_to_end(play.trainer) is Phase.FINAL
-    assert {d.status for d in play.disputes()} == {Status.DISMISSED}
+    assert {d.status for d in play.disputes()} <= LOST
 
 
 def test_the_trainers_overrun_in_a_dispute_of_somebody_else_convicts(scene: Scene) -> None:

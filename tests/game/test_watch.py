@@ -8,14 +8,14 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from frauds import SETUP, SUM, Forcer, state_lie, word_lie
+from frauds import SETUP, SUM, Forcer, word_lie
 from scene import Play, Scene, Setup
 from toy import Lies
 
 import vgame.agents.auditor_service
 from vgame.agents.auditor_service import AuditorService, Limits
 from vgame.chain.records import Job, Level, Phase, Status
-from vgame.errors import ChainError, NotYet, VgameError
+from vgame.errors import ChainError, VgameError
 from vgame.job.terms import Pace
 from vgame.system.progress import Reporter
 
@@ -139,7 +139,7 @@ def test_a_dispute_lost_by_time_is_opened_again_once(
         play.trainer.step()
         play.advance(SETUP.spec.auditor_budget + 1)
         play.trainer.step()
-        assert [d.status for d in play.disputes()] == [Status.DISMISSED] * lost
+        assert [d.status for d in play.disputes()] == [Status.LAPSED] * lost
     for _ in range(3):
         auditor.round()
     out = capsys.readouterr().out
@@ -156,32 +156,6 @@ def test_an_open_dispute_is_played_on_whatever_the_limits_are_now(scene: Scene, 
     after = watch(play, Limits(0))
     after.game.wallet = before.game.wallet
     assert play.run_to_end(play.trainer, SimpleNamespace(step=after.round)) is Phase.CONVICTED
-
-
-def test_a_conviction_is_watched_until_nobody_can_show_any_more_what_it_knew(
-    scene: Scene, short: Callable[[bool], None]
-) -> None:
-    play = scene.claimed(SETUP, LIE)
-    bystander = watch(play, Limits(0))
-    play.run_until("proveKnowledge", play.trainer, play.auditor())
-    play.advance(play.job.since + SETUP.spec.reward_window - scene.chain.now())
-    bystander.round()
-    assert play.phase is Phase.CONVICTED and not bystander.finished
-    play.advance(1)
-    for looks in range(1, 4):
-        bystander.round()
-        assert bystander.finished == (looks == 3)
-
-
-def test_a_dismissal_that_is_not_shown_yet_is_waited_for(scene: Scene) -> None:
-    """eth_getLogs lags behind: a run that the contract refuted must not pass for one that was late."""
-    play = scene.claimed(SETUP)
-    auditor = play.auditor(state_lie(6, 5, 0)[0])
-    events = auditor.game.events
-    auditor.game.events = lambda *args, **options: [] if args[0] == "Dismissed" else events(*args, **options)
-    with pytest.raises(NotYet, match="was dismissed, but"):
-        play.run(auditor, play.trainer)
-    assert len(play.disputes()) == 1
 
 
 @pytest.mark.parametrize("broken", ["foreign", "agrees"])

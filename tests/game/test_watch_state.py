@@ -270,13 +270,13 @@ def test_a_delivery_is_shown_while_it_runs(scene: Scene, tmp_path: Path) -> None
     look = reader(scene)
     job = job_of(look.look(), x.play)
     assert (job["phase"], job["window_name"]) == ("delivering", "confirm_window")
-    assert job["delivery"] == {"confirmed": False, "requests": 0, "open": 0, "deposits": "0"}
-    x.client.send("confirm", x.id)
-    job = job_of(look.look(), x.play)
-    assert (job["window_name"], job["delivery"]["confirmed"]) == ("key_window", True)
+    assert job["delivery"] == {"confirmed_at": 0, "key_at": 0, "open": 0, "deposits": "0"}
+    x.confirm()
+    confirmed, job = scene.chain.now(), job_of(look.look(), x.play)
+    assert (job["window_name"], job["delivery"]["confirmed_at"]) == ("key_window", confirmed)
     x.reveal()
     assert job_of(look.look(), x.play)["window_name"] == "complaint_window"
     x.play.advance(COMPLAINT + 1)
-    x.client.send("closeDelivery", x.id)
+    x.close(Phase.REVEALED)
     job = job_of(look.look(), x.play)
     assert (job["phase"], job["window_name"], job["delivery"]) == ("final", None, None)

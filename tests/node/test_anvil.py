@@ -10,7 +10,8 @@ from dataclasses import astuple, replace
 import pytest
 from chains import anvil, wait_until
 from frauds import SETUP, SUM, Mistaken, place_of, state_lie, word_lie
-from scene import Scene, due
+from refusals import NO_BASIS
+from scene import NAME, Scene, due
 from toy import Lies
 
 from vgame.chain import connection as chain_module
@@ -54,13 +55,13 @@ def test_errors_come_with_their_names_and_arguments(real_scene: Scene) -> None:
     play = real_scene.claimed(SETUP)
     game = real_scene.game()
     with pytest.raises(ContractError) as caught:
-        game.send("challenge", play.id, 1, 0, bytes(32), bytes(32), value=1)
+        game.send("challenge", play.id, 1, 0, bytes(32), NO_BASIS, value=1)
     assert (caught.value.name, caught.value.args_) == ("WrongValue", (1, SPEC.auditor_bond))
     with pytest.raises(ContractError) as caught:
         game.turn(play.id, 3)
     assert (caught.value.name, caught.value.args_) == ("DisputeClosed", (0,))
     with pytest.raises(ChainError, match="send it some ether"):
-        game.send("challenge", play.id, 1, 0, bytes(32), bytes(32), value=10**21)
+        game.send("challenge", play.id, 1, 0, bytes(32), NO_BASIS, value=10**21)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,10 @@ def test_a_bond_that_does_not_pay_for_two_disputes_at_the_base_fee(
     spec = replace(SPEC, **terms)
     game = real_scene.game()
     with pytest.raises(ContractError) as caught:
-        game.send("createJob", astuple(spec), 1, SETUP.program.header, value=spec.reward)
+        game.send("createJob", astuple(spec), 1, NAME, SETUP.program.header, value=spec.reward)
     assert (caught.value.name, caught.value.args_) == ("BadSpec", (field,))
     enough = replace(spec, **{name: 1_200_000 * base for name in terms if name.endswith("bond")})
-    game.send("createJob", astuple(enough), 1, SETUP.program.header, value=spec.reward)
+    game.send("createJob", astuple(enough), 1, NAME, SETUP.program.header, value=spec.reward)
 
 
 def test_a_call_that_reverts_in_its_block_is_reported(real_scene: Scene) -> None:

@@ -237,8 +237,8 @@ def test_a_factory_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("monitor --rpc http://127.0.0.1:1 --game 0x --account 0x --every nan", "--every nan"),
         ("monitor --rpc http://127.0.0.1:1 --game 0x --account 0x --every -1", "--every -1"),
         (
-            f"job post x --rpc http://127.0.0.1:1 --game 0x --nonce {2**256}",
-            "Input should be less than or equal to 11579",
+            f"job post x --rpc http://127.0.0.1:1 --game 0x --nonce {2**64}",
+            "Input should be less than or equal to 18446744073709551615",
         ),
         ("roots x --mode foo", "'foo' is not one of 'correct', 'nearest', 'fp32'"),
     ],

@@ -311,13 +311,7 @@ def test_a_crowd_that_delays_by_a_challenge_window_burns_the_bond(bundle: Bundle
     """D * M * slot = challenge window: M fees are the trainer's bond; and a fee is an eighth of it at most."""
     terms, duties = safe_terms(bundle, PACE, Prices()), count_moves(bundle).trainer
     crowd = terms.challenge_window / (duties * terms.slot)
-    # at the leaf that is wrong, when all are public
-    guesses = min(math.ceil(bundle.steps / bundle.interval), 2**bundle.depth) - 1
-    assert terms.trainer_bond <= crowd * terms.fee
-    assert terms.fee == max(
-        math.ceil(terms.trainer_bond / crowd),
-        min(math.ceil(terms.trainer_bond / (2 * guesses)), terms.trainer_bond // 8),
-    )
+    assert terms.trainer_bond <= crowd * terms.fee and terms.fee == math.ceil(terms.trainer_bond / crowd)
     assert terms.fee <= terms.trainer_bond // 8 and terms.challenge_window >= 8 * duties * terms.slot
     dear = replace(bundle, terms=terms.model_copy(update={"fee": terms.trainer_bond // 8 + 1}))
     (problem,) = auditor_shortcomings(dear, PACE)

@@ -242,7 +242,7 @@ def test_every_move_has_a_sentence_on_the_page() -> None:
         for n in names
         if re.match(
             r"select|tie|openLeaf|reveal|prove|challenge|post|timeout|"
-            r"finalize|expire|refund|withdraw|createJob|acceptJob|setDelegate|payReward",
+            r"finalize|expire|refund|withdraw|createJob|acceptJob|setDelegate",
             n,
         )
     ]
