@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := node_modules/.ready
 PRETTIER := node_modules/.bin/prettier
-SOLIDITY := 'contracts/**/*.sol' 'tests/contracts/*.sol'
+SOLIDITY := 'contracts/**/*.sol' 'tests/contracts/*.sol' 'tests/foundry/*.sol'
+FORGE := node_modules/@foundry-rs/forge-linux-amd64/bin/forge
+SLITHER := build/slither-venv/bin/slither
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test wide nightly docs lint fmt contracts check-contracts gas bench gpu clean
+.PHONY: help setup demo test wide nightly docs lint fmt contracts check-contracts foundry analyse gas bench gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -63,6 +65,16 @@ contracts: $(READY) $(NODE_READY) ## recompile the contracts into vgame/chain/ar
 
 check-contracts: $(READY) $(NODE_READY) ## do the artifacts come from the sources?
 	@$(BIN)/python scripts/compile.py --check
+
+foundry: $(NODE_READY) ## random play and all small amounts against the invariants, in Foundry
+	@if test -x $(FORGE); then $(FORGE) test --quiet; else echo "forge is not installed (Linux on x86-64 only): Foundry's tests are skipped"; fi
+
+$(SLITHER):
+	@$(PYTHON) -m venv build/slither-venv && build/slither-venv/bin/pip install -q --disable-pip-version-check slither-analyzer==0.11.6
+
+analyse: $(READY) $(NODE_READY) ## is every finding of forge lint and Slither reviewed? (contracts/findings.toml)
+	@$(MAKE) --no-print-directory $(SLITHER) || echo "Slither cannot be installed here: only forge lint runs"
+	@$(BIN)/python scripts/analyse.py $$(test ! -x $(SLITHER) || echo --slither $(SLITHER))
 
 gas: $(READY) ## does a dispute cost what docs/gas.json says? (2 % margin)
 	@$(BIN)/python scripts/gas.py --check

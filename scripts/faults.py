@@ -24,7 +24,9 @@ GAME = tuple(
     )
 )
 TWIN = ("tests/twin", *GAME)
-PAYMENTS = ("tests/game/test_payments.py", "tests/game/test_payments_fees.py")
+PAYMENTS = ("tests/game/test_payments.py",)
+BEARER = ("tests/game/test_bearer_moves.py",)
+VIEWS = ("tests/game/test_state_views.py",)
 FEES = ("tests/game/test_fees_attacked.py",)
 LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
 SOLD = tuple(f"tests/game/test_{n}.py" for n in ("delivery", "delivery_money", "delivery_orders", "exchange_attacks"))
@@ -56,7 +58,7 @@ MUTANTS = (
     ),
     Mutant("VerificationGame.sol", "if (msg.value != price)", "if (msg.value < price)"),
     Mutant("Descent.sol", "if (children.length != expected) revert", "if (children.length > expected) revert"),
-    Mutant("GameState.sol", "if (openedAt > AWAITED) return false;", ""),
+    Mutant("GameState.sol", "if (opening.time != 0) return false;", ""),
     Mutant("VerificationGame.sol", "if (words.length != Merkle.LEAF_BYTES) revert LeafSize(words.length);", ""),
     # the ends of a segment, write-once roots, ties
     Mutant("VerificationGame.sol", "_expect(Merkle.runLeaf(post.state, log), d.node);", ""),
@@ -110,9 +112,9 @@ MUTANTS = (
         "if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);",
         "",
     ),
-    Mutant("Turns.sol", "_mark(id, job, d) ? job.queue - 1 : 0;", "0;"),
+    Mutant("Turns.sol", "_mark(id, job, d) ? uint24(job.queue.count()) - 1 : 0;", "0;"),
     Mutant("Turns.sol", "+= _burnHalf(job.spec.auditorBond);", "+= job.spec.auditorBond;"),
-    Mutant("Turns.sol", "credits[job.client] += job.spec.reward;\n        emit Convicted", "emit Convicted"),
+    Mutant("Turns.sol", "        credits[job.client] += job.spec.reward;\n", ""),
     # jobs and money
     Mutant("Settlement.sol", "if (msg.value != spec.reward) revert", "if (msg.value < spec.reward) revert"),
     Mutant("Settlement.sol", "if (job.open != 0) revert DisputesOpen(job.open);", ""),
@@ -121,28 +123,31 @@ MUTANTS = (
     Mutant("Settlement.sol", "if (full == 0) _expect(post.runRoot, Merkle.padding(Merkle.RUN, 0));", ""),
     Mutant("Settlement.sol", "if (d.status != Status.Open) revert DisputeClosed(d.status);", ""),
     Mutant("Settlement.sol", "credits[msg.sender] = 0;", ""),
-    Mutant("Settlement.sol", "if (v.paid) revert AlreadyPaid();", ""),
-    Mutant("Settlement.sol", "if (k.ownNode == k.theirNode) revert NotEligible();", ""),
-    Mutant(
-        "Settlement.sol", "if ((place.index >> i) & 1 == 1 && k.ownPath[i] != k.theirPath[i]) revert NotEligible();", ""
-    ),
-    Mutant("Settlement.sol", "n + 1 < v.best", "n + 1 > v.best"),
     # entries of a challenge, the queue, partial sums
     Mutant("VerificationGame.sol", "        _expect(root, d.node);\n", ""),
     Mutant("Descent.sol", "if (states == 0) revert NothingToContest();", ""),
     Mutant("Descent.sol", "uint32((where - 1) * job.spec.interval)", "uint32(where * job.spec.interval)"),
-    Mutant("Turns.sol", "_mark(id, job, d) ? job.queue - 1 : 0;", "_mark(id, job, d) ? job.queue : 0;"),
-    Mutant("Turns.sol", "            _mark(id, job, first);\n", ""),
-    Mutant("Turns.sol", "            job.queue = 0;\n", ""),
-    Mutant("Turns.sol", "if (_openedAt[key] != AWAITED) {", "{"),
     Mutant(
         "Turns.sol",
-        "if (openedAt != 0) return false;\n        if (_openedAt[key] != AWAITED)",
-        "if (_openedAt[key] != AWAITED)",
+        "_mark(id, job, d) ? uint24(job.queue.count()) - 1 : 0;",
+        "_mark(id, job, d) ? uint24(job.queue.count()) : 0;",
     ),
-    Mutant("GameState.sol", "if (openedAt == AWAITED) job.queue--;", ""),
-    Mutant("GameState.sol", "if (openedAt == AWAITED) openedAt = 0;", ""),
+    Mutant("Turns.sol", "            _mark(id, job, first);\n", ""),
+    Mutant("Turns.sol", "            job.queue = Queue.wrap(0);\n", ""),
+    Mutant("Turns.sol", "if (!_openings[key].awaited) {", "{"),
+    Mutant(
+        "Turns.sol",
+        "if (openedAt != 0) return false;\n        if (!_openings[key].awaited)",
+        "if (!_openings[key].awaited)",
+    ),
+    Mutant("GameState.sol", "if (opening.awaited) job.queue = job.queue.remove();", ""),
     Mutant("GameState.sol", "turn_ == Clock.Turn.Auditor && _isDecisive(d)", "false"),
+    Mutant(
+        "Turns.sol",
+        "_turnAfter(d, clock, openedAt);",
+        "Clock.turn(clock, openedAt, block.timestamp);",
+        ("tests/game/test_decided_places.py",),
+    ),
     Mutant("GameState.sol", "(d.level == Level.Element && d.blocks <= 1)", "d.level == Level.Element"),
     Mutant("Turns.sol", "if (!_isDecisive(d)) return Cause.Timeout;", "return Cause.Timeout;"),
     Mutant(
@@ -151,20 +156,46 @@ MUTANTS = (
         "        _convict",
     ),
     Mutant("Turns.sol", "        burnt += job.spec.fee;\n", "", PAYMENTS),
-    Mutant("Turns.sol", "job.spec.auditorBond) + job.spec.fee + stipend", "job.spec.auditorBond) + stipend"),
-    Mutant("Turns.sol", "bool guarded = d.auditor == job.spec.guardian;", "bool guarded;", PAYMENTS),
-    Mutant("Settlement.sol", "&& !v.guarded)", ")", PAYMENTS),
-    Mutant("Settlement.sol", "            v.guarded = true;\n", "", PAYMENTS),
-    Mutant("Settlement.sol", "if (_openingOf(id, job, d) != 0) fee = 0;", "", PAYMENTS),
-    Mutant("Settlement.sol", "if (_openingOf(id, job, d) != 0) fee = 0;", "fee = 0;", PAYMENTS),
+    Mutant("Turns.sol", "job.spec.auditorBond) + job.spec.fee;", "job.spec.auditorBond);"),
+    Mutant("Turns.sol", "job.guarded && _disputes", "_disputes", PAYMENTS),
+    Mutant("Turns.sol", "[job.guardianDispute].status == Status.Open;", "[n].status == Status.Open;", PAYMENTS),
+    Mutant("Turns.sol", "guardian ? job.spec.guardian : d.auditor;", "d.auditor;", PAYMENTS),
+    Mutant("Turns.sol", "burnt += job.spec.trainerBond - amount;", "burnt += amount;", PAYMENTS),
+    Mutant("Turns.sol", "if (cause == Cause.Timeout) half = Math.min(half, job.spec.auditorBond / 2);", "", PAYMENTS),
+    Mutant("Turns.sol", "cause == Cause.Timeout ? Status.Lapsed : Status.Dismissed;", "Status.Dismissed;", PAYMENTS),
+    Mutant("Settlement.sol", "if (d.auditor == job.spec.guardian) return true;", "", PAYMENTS),
+    Mutant("VerificationGame.sol", "if (msg.sender == job.spec.guardian) _guard(id, job, n);", "", PAYMENTS),
+    Mutant("Descent.sol", "revert GuardianEngaged(job.guardianDispute);", "return;", PAYMENTS),
+    # moves say where they stand
+    Mutant("Turns.sol", "if (position != place) revert Elsewhere(position, place);", "", BEARER),
+    Mutant("VerificationGame.sol", "_expect(trace, _traces[id][_stepOf(d)]);", "", BEARER),
+    Mutant("Descent.sol", "if (entry == Level.Trace) _expect(basis.segment, _segments[id][c]);", "", BEARER),
+    Mutant("Descent.sol", "if (job.spec.mode != 0) _expect(basis.log, _logs[id][c]);", "", LOGGED),
+    Mutant(
+        "Descent.sol",
+        "if (basis.divergedAt != job.divergedAt) revert WrongDivergence(job.divergedAt, basis.divergedAt);",
+        "",
+        BEARER,
+    ),
+    Mutant("Position.sol", "(1 << 120) - 1", "(1 << 80) - 1", BEARER),
+    Mutant("Position.sol", "(1 << 120) - 1", "(1 << 120) - 256", BEARER),
+    # views
+    Mutant(
+        "Settlement.sol",
+        "if (found[i].root != 0 && found[i].time == 0) found[i].time = _jobs[id].claimedAt;",
+        "",
+        VIEWS,
+    ),
+    Mutant("Settlement.sol", "found.openedAt = _openingOf(id, job, d);", "", VIEWS),
+    Mutant("Settlement.sol", "_orders[msg.sender].push(id);", "", VIEWS),
+    Mutant("Settlement.sol", "_claims[job.spec.programRoot].push(id);", "", VIEWS),
+    Mutant("Settlement.sol", "total = all.length;", "total = count;", VIEWS),
     Mutant("Places.sol", "(p.level == q.level && p.height < q.height)) return false;", "false) return false;", FEES),
     Mutant("Places.sol", "if (p.level > q.level ||", "if (", FEES),
-    Mutant("GameState.sol", "if (block.timestamp > d.turnAt || d.moves == 0) d.moves", "d.moves", PAYMENTS),
-    Mutant("GameState.sol", "block.timestamp > d.turnAt || d.moves == 0", "block.timestamp > d.turnAt", PAYMENTS),
     Mutant("Settlement.sol", "burnt += job.spec.fee - fee;", "burnt += job.spec.fee;", PAYMENTS),
     Mutant(
         "VerificationGame.sol",
-        "_expect(Merkle.pathRoot(Merkle.PARTIALS, child, index, path, Merkle.height(d.blocks)), root);",
+        "_expect(Merkle.pathRoot(Merkle.PARTIAL, child, index, path, Merkle.height(d.blocks)), root);",
         "",
     ),
     Mutant("GameState.sol", "uint256(d.others) * job.slot", "job.slot"),
@@ -176,18 +207,10 @@ MUTANTS = (
     Mutant("Settlement.sol", "credits[job.client] += job.spec.reward - pay;", ""),
     Mutant(
         "Settlement.sol",
-        "credits[d.auditor] += job.spec.auditorBond + fee + stipend;\n        emit Refunded",
+        "credits[d.auditor] += job.spec.auditorBond + fee;\n        emit Refunded",
         "emit Refunded",
     ),
     Mutant("Settlement.sol", "if (!created) credits[job.client] += _burnHalf(job.spec.trainerBond);", ""),
-    Mutant("Settlement.sol", "if (v.best == 0) burnt += reward;", "if (v.best == 0) burnt += 0;"),
-    Mutant("Settlement.sol", "_expect(commitment, d.commitment);", ""),
-    Mutant("Settlement.sol", "own.height > place.height || ", ""),
-    Mutant("Settlement.sol", "if (place.index == 0) revert NotEligible();", "", PAYMENTS),
-    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "d.entry != Level.Run", PAYMENTS),
-    Mutant("Settlement.sol", "d.entry != Level.Run || v.cause == Cause.Timeout", "v.cause == Cause.Timeout", PAYMENTS),
-    Mutant("Settlement.sol", "v.pool -= uint128(stipend);", "", PAYMENTS),
-    Mutant("Settlement.sol", "if (v.paid) return (fee, 0);", "", PAYMENTS),
     # the least that an order may say
     Mutant("Settlement.sol", " || spec.trainerBond < spec.reward", ""),
     Mutant("Settlement.sol", "spec.trainerBudget < spec.slot", "spec.trainerBudget == 0"),
@@ -241,7 +264,7 @@ MUTANTS = (
     Mutant("VerificationGame.sol", "uint256(kind), height, children);", "uint256(kind), height, children[:0]);", LATER),
     Mutant("VerificationGame.sol", "height, post.children);", "height, post.firstPath);", LATER),
     Mutant("VerificationGame.sol", "emit LeafOpened(id, node, words);", "emit LeafOpened(id, node, words[1:]);", LATER),
-    Mutant("VerificationGame.sol", "d.index >> 32, right);", "d.index >> 32, !right);", LATER),
+    Mutant("VerificationGame.sol", "d.part, right);", "d.part, !right);", LATER),
     Mutant("VerificationGame.sol", "if (d.status != Status.Open) continue;", "", LATER),
     Mutant("VerificationGame.sol", "if (turn_ != Clock.Turn.AuditorExpired) continue;", "", LATER),
     Mutant("VerificationGame.sol", "TrainerExpired) return _convict", "TrainerExpired) _convict", LATER),
@@ -249,32 +272,45 @@ MUTANTS = (
     Mutant("Settlement.sol", "count < rest ? count : rest", "count", LATER),
     Mutant("Turns.sol", " && !_delegates[id][msg.sender]) revert", ") revert", LATER),
     Mutant("Settlement.sol", "if (msg.sender != _jobs[id].trainer) revert NotTrainer(msg.sender);", "", LATER),
-    Mutant("VerificationGame.sol", "_checkPart(settlement_);", "", LATER),
+    Mutant("Dispatch.sol", "_checkPart(settlement_);", "", LATER),
+    Mutant("Dispatch.sol", "_checkPart(delivery_);", "", LATER),
+    Mutant("Dispatch.sol", "ISettlement(settlement_).ordersOf(address(0), 0, 0);", "", LATER),
+    Mutant("Dispatch.sol", "call == IDelivery.raise.selector ||", "", SOLD),
     Mutant(
         "VerificationGame.sol", "if (address(logged_) != address(referee_)) _checkPart(address(logged_));", "", LATER
     ),
     Mutant("Settlement.sol", "if (address(this) == self) revert OnlyDelegated();", "", LATER),
     Mutant(
         "Settlement.sol",
-        "sendValue(recipient, amount);",
-        "sendValue(payable(msg.sender), amount);",
+        "Payout.send(recipient, amount)",
+        "Payout.send(msg.sender, amount)",
         ("tests/game/test_listed.py", "tests/game/test_listed_calls.py"),
     ),
     # delivery
-    Mutant("Delivery.sol", "if (e.open != 0) revert RequestsOpen(e.open);\n        (e.confirmed", "(e.confirmed", SOLD),
+    Mutant(
+        "Delivery.sol", "if (e.open != 0) revert RequestsOpen(e.open);\n        e.confirmedAt", "e.confirmedAt", SOLD
+    ),
     Mutant("Delivery.sol", "uint256 quarter = job.spec.reward / 4;", "uint256 quarter = job.spec.reward / 2;", SOLD),
     Mutant("Delivery.sol", "credits[job.client] += quarter + e.deposits;", "credits[job.client] += quarter;", SOLD),
-    Mutant("Delivery.sol", "if (e.requests == MAX_REQUESTS) revert", "if (e.requests > MAX_REQUESTS) revert", SOLD),
+    Mutant("Delivery.sol", "if (index == MAX_REQUESTS) revert", "if (index > MAX_REQUESTS) revert", SOLD),
     Mutant("Delivery.sol", "if (price < block.basefee) revert", "if (price == 0 && block.basefee != 0) revert", SOLD),
     Mutant("Delivery.sol", "if (msg.value != cost) revert WrongValue(msg.value, cost);", "", SOLD),
+    Mutant("Delivery.sol", "if (index != all.length) revert WrongIndex(all.length, index);", "", SOLD),
+    Mutant("Delivery.sol", "_expect(offer, e.offer);", "", SOLD),
+    Mutant("Delivery.sol", "if (r.tensor != tensor || r.chunk != chunk) revert NotRequested();", "", SOLD),
     Mutant(
-        "Delivery.sol", "if (r.since != 0) revert AlreadyRequested();", "if (r.open) revert AlreadyRequested();", SOLD
+        "Delivery.sol", "uint256 least = Math.max(uint256(r.price) + 1, block.basefee);", "uint256 least = 0;", SOLD
     ),
+    Mutant("Delivery.sol", "(r.price, r.since, r.deferredAt) = (price, _now(), 0);", "r.price = price;", SOLD),
+    Mutant(
+        "Delivery.sol", "> uint256(r.deferredAt) + job.spec.keyWindow", "> uint256(r.since) + job.spec.keyWindow", SOLD
+    ),
+    Mutant("Delivery.sol", "if (r.answeredAt != 0) revert NotRequested();", "", SOLD),
     Mutant("Delivery.sol", "if (msg.sender != job.client) revert NotClient(msg.sender);", "", SOLD),
-    Mutant("Delivery.sol", "if (e.confirmed) revert AlreadyConfirmed();", "", SOLD),
+    Mutant("Delivery.sol", "if (e.confirmedAt != 0) revert AlreadyConfirmed();", "", SOLD),
     Mutant("Delivery.sol", "if (block.timestamp > e.until) revert TooLate(block.timestamp, e.until);", "", SOLD),
     Mutant("Delivery.sol", "uint256(chunk) * Cipher.CHUNK,\n", "0,\n", SOLD),
-    Mutant("Delivery.sol", "if (block.timestamp > e.until) e.until = uint40(block.timestamp);", "", SOLD),
+    Mutant("Delivery.sol", "Math.max(e.confirmedAt != 0 ? e.confirmedAt : e.until, e.answeredAt);", "e.until;", SOLD),
     Mutant("Delivery.sol", "gas_ * Math.min(r.price, block.basefee)", "gas_ * r.price", SOLD),
     Mutant("Delivery.sol", "if (block.basefee > r.price) revert PriceExceeded(r.price, block.basefee);", "", SOLD),
     Mutant(
@@ -284,7 +320,9 @@ MUTANTS = (
         "_fail(id, job, e, Fault.Refused",
         SOLD,
     ),
-    Mutant("Delivery.sol", "if (!e.confirmed && block.timestamp <= e.until) revert NotConfirmed(e.until);", "", SOLD),
+    Mutant(
+        "Delivery.sol", "if (e.confirmedAt == 0 && block.timestamp <= e.until) revert NotConfirmed(e.until);", "", SOLD
+    ),
     Mutant("Delivery.sol", "_expect(Cipher.keyHash(key, id), offer.keyHash);\n        job.phase", "job.phase", SOLD),
     Mutant("Delivery.sol", "if (plain == place.trueHash) revert NothingWrong();", "", SOLD),
     Mutant(

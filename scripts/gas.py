@@ -126,7 +126,7 @@ class Stage:
 
     def post(self) -> bytes:
         game, spec, self.nonce = self.game(), JobSpec(**self.bundle.order), self.nonce + 1
-        game.send("createJob", astuple(spec), self.nonce, self.bundle.program.header, value=spec.reward)
+        game.send("createJob", astuple(spec), self.nonce, bytes(32), self.bundle.program.header, value=spec.reward)
         return game.job_id(spec, game.wallet.address, self.nonce)
 
     def cheat(self, operator: int, element: int) -> FirstIntervals:
@@ -177,10 +177,8 @@ class Stage:
                 player.step()
             if self.chain.web3.eth.block_number > before:
                 continue
-            if (phase := trainer.game.job(job).phase) is Phase.CLAIMED and not auditor:
+            if trainer.game.job(job).phase is Phase.CLAIMED and not auditor:
                 self.chain.advance(self.bundle.terms.challenge_window + 1)
-            elif phase is Phase.CONVICTED and not trainer.game.verdict(job).paid:
-                self.chain.advance(self.bundle.terms.reward_window + 1)
             else:
                 return self.calls(first, self.address)
 
@@ -204,7 +202,7 @@ def deliveries(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
     first = chain.web3.eth.block_number + 1
     for name in SALES:
         client, spec, s.nonce = s.game(), JobSpec(**bundle.order), s.nonce + 1
-        client.send("createJob", astuple(spec), s.nonce, bundle.program.header, value=spec.reward)
+        client.send("createJob", astuple(spec), s.nonce, bytes(32), bundle.program.header, value=spec.reward)
         identity = client.job_id(spec, client.wallet.address, s.nonce)
         record = partial(source_record, bundle)
         sale = Exchange(CHEATS.get(name, HONEST), client, s.game(), history, identity, words, folder / name, record)
@@ -282,7 +280,9 @@ def leaf(calls: list[Call]) -> int:
 
 #: The calls of IDelivery.
 DELIVERY = {
-    "postClaimAndOffer",
+    "postClaim",
+    "raise",
+    "defer",
     "confirm",
     "decline",
     "request",
@@ -294,7 +294,7 @@ DELIVERY = {
     "closeDelivery",
 }
 #: What is no move of a dispute.
-AROUND = {"acceptJob", "createJob", "payReward", "postClaim", "proveKnowledge", "withdraw", "finalize", "refund"}
+AROUND = {"acceptJob", "createJob", "postClaim", "withdraw", "finalize", "refund"}
 
 
 def measure() -> dict[str, Any]:

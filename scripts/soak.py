@@ -44,7 +44,7 @@ from vgame.runs.prepare import prepare  # noqa: E402
 ETHER, HOUR = 10**18, 3600
 #: Clocks of these jobs, in simulated seconds: a day holds several jobs one after the other.
 CLOCKS = {
-    "accept_window": 2 * HOUR, "claim_window": 6 * HOUR, "challenge_window": 2 * HOUR, "reward_window": HOUR // 2,
+    "accept_window": 2 * HOUR, "claim_window": 6 * HOUR, "challenge_window": 2 * HOUR,
     "trainer_budget": 6 * HOUR, "auditor_budget": 6 * HOUR, "slot": HOUR // 2,
 }  # fmt: skip
 CHEATS_EVERY = 4

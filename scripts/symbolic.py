@@ -1,4 +1,4 @@
-"""Prove that assembly is its plain form (tests/contracts/Symbolic.sol), by symbolic execution with Halmos.
+"""Prove that assembly is its plain form, and the clock's arithmetic (tests/contracts/Symbolic.sol), with Halmos.
 
 In: the checks, compiled as the contracts are. Out: each check with its number of paths; exit code 1 if one fails or is
 not decided. Halmos is no requirement of vgame: put version 0.3.3 into an environment of its own (`pip install
