@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from vgame.program.lowering.builder import Builder, Value
@@ -60,13 +61,18 @@ def _kernel(rule: str, d: float) -> float:
     return (1.5 * d - 2.5) * d * d + 1 if d < 1 else ((-0.5 * d + 2.5) * d - 4) * d + 2 if d < 2 else 0.0
 
 
+def _nearest(place: float, n: int, m: int, scale: Scale) -> int:
+    """The input at a place among m outputs: torch multiplies in binary32, so at some scales it is the one below."""
+    ratio = np.float32(1 / scale if scale else n / m)
+    return min(int(np.float32(place) * ratio), n - 1)
+
+
 def _matrix(rule: str, n: int, m: int, corners: bool, scale: Scale) -> torch.Tensor:
     """[m, n] weights of one axis."""
     matrix = torch.zeros(m, n, dtype=torch.float64)
     for i in range(m):
         if rule.startswith("nearest"):
-            place = i + (0.5 if rule == "nearest, exact" else 0.0)
-            weights = {min(math.floor(place * (1 / scale if scale else n / m)), n - 1): 1.0}
+            weights = {_nearest(i + (0.5 if rule == "nearest, exact" else 0.0), n, m, scale): 1.0}
         elif rule.endswith(", filtered"):
             weights = _filtered(rule.partition(",")[0], i, n, m, corners, scale)
         else:
