@@ -143,7 +143,12 @@ def _replayed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return F.dropout(x, 0.5)
 
 
-@pytest.mark.parametrize("then", [_seeded, _forked, _replayed, lambda m, x: x * (torch.seed() > 0)])
+def _by_default(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    torch.default_generator.manual_seed(0)
+    return F.dropout(x, 0.5)
+
+
+@pytest.mark.parametrize("then", [_seeded, _forked, _replayed, lambda m, x: x * (torch.seed() > 0), _by_default])
 def test_a_model_that_sets_torchs_random_numbers_is_refused_with_its_line(then) -> None:
     model, state = Made(then), torch.get_rng_state()
     with pytest.raises(ProgramError, match=r"sets torch's random numbers, test_capture\.py line \d+; a program draws"):

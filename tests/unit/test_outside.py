@@ -3,6 +3,7 @@ optimizers."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from functools import partial
@@ -118,7 +119,7 @@ CHANGED = {
     "a first call without gradients": (_warm, "changes its attributes nothing in the forward"),
     "a state that no module holds": (
         lambda m, y: _average(ELSEWHERE, y),
-        "two forward passes of the same batch are different",
+        r"changes ELSEWHERE.1 \(test_outside.py line \d+\), which no step records",
     ),
     "a number of Python's random": (
         lambda m, y: y.mul_(random.random()),
@@ -136,6 +137,101 @@ ELSEWHERE: list[torch.Tensor] = []
 def test_what_a_program_would_not_carry_to_the_next_step_is_refused(then, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(Holding(then))
+
+
+class Warm(nn.Module):
+    """A criterion that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return y.square().mean() if self.calls <= 5 else y.abs().mean()
+
+
+class Slotted:
+    __slots__ = ("calls",)
+    made = 0
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def once(self, m: nn.Module, b) -> torch.Tensor:
+        self.calls += 1
+        return squares(m, b)
+
+    @classmethod
+    def of_class(cls, m: nn.Module, b) -> torch.Tensor:
+        cls.made += 1
+        return squares(m, b)
+
+
+def _counting() -> Callable:
+    calls = 0
+
+    def loss(m: nn.Module, b) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return squares(m, b)
+
+    return loss
+
+
+def _in_array(held: np.ndarray) -> Callable:
+    return lambda m, b: squares(m, b) * (1 + 0 * np.add(held, 1, out=held)[0])
+
+
+def _counted(criterion: nn.Module) -> Callable:
+    return lambda m, b: criterion(m(b["x"]))
+
+
+def _walked(numbers) -> Callable:
+    return lambda m, b: squares(m, b) * (1 + 0 * next(numbers))
+
+
+def _drawn(chance) -> Callable:
+    return lambda m, b: squares(m, b) * (1 + 0 * chance.random())
+
+
+AROUND = {
+    "a criterion": (_counted(Warm()), r"changes criterion.calls \(test_outside.py line \d+\), which no step records"),
+    "a criterion in a list": (lambda m, b, held=[Warm()]: held[0](m(b["x"])), r"changes a default of <lambda>.0.calls"),
+    "slots": (Slotted().once, "changes loss.calls, which no step records"),
+    "a class attribute": (Slotted.of_class, "changes loss.made, which no step records"),
+    "a closure": (_counting(), r"changes calls \(test_outside.py line \d+\)"),
+    "an argument": (partial(lambda m, b, t: (t.update(n=len(t)), squares(m, b))[1], t={}), "changes loss.t.n, which"),
+    "an array": (_in_array(np.zeros(3)), r"changes held \(test_outside.py line \d+\)"),
+    "an iterator": (_walked(itertools.count()), r"changes numbers.0.0 \(test_outside.py line \d+\)"),
+    "a generator": (_walked(n for n in [1, 2, 3]), r"changes numbers"),
+    "NumPy's generator": (_drawn(np.random.default_rng(1)), r"changes chance \(test_outside.py line \d+\)"),
+    "Python's generator": (_drawn(random.Random(1)), r"changes chance \(test_outside.py line \d+\)"),
+    "torch's generator": (
+        lambda m, b, g=torch.Generator(): (m(b["x"]) * torch.rand(3, generator=g.manual_seed(0))).mean(),
+        r"draws from a torch.Generator of its own, test_outside.py line \d+; a program draws",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "expected"), AROUND.values(), ids=AROUND)
+def test_what_changes_around_a_loss_is_refused_by_name(loss, expected: str) -> None:
+    with pytest.raises(ProgramError, match=expected):
+        lowered(Made(lambda m, x: x), loss=loss)
+
+
+def test_a_criterion_that_changes_nothing_is_taken_and_stays_as_it_was() -> None:
+    class Cached(nn.Module):
+        mask = None
+
+        def forward(self, y: torch.Tensor) -> torch.Tensor:
+            if self.mask is None:
+                self.mask = torch.ones(3)
+            return (y * self.mask).square().mean()
+
+    criterion = Cached()
+    assert lowered(Made(lambda m, x: x), loss=lambda m, b: criterion(m(b["x"]))).program.operators
+    assert "mask" not in vars(criterion)
 
 
 def _penalised() -> tuple[nn.Module, Callable]:

@@ -1,4 +1,4 @@
-"""Nearest neighbours: at every scale a program reads the pixels that torch reads, and gives gradients to the same ones."""
+"""Nearest neighbours: at every scale a program reads the pixels that torch reads, and their gradients go to them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_gradients_go_to_the_pixels_that_were_read(mode: str, how: dict) -> None
         state = Executor(program.program, program.data, program.scalars, 1).step(1, program.state).state
         found = {l.name: t.flatten() for l, t in zip(program.program.labels.state, state, strict=True)}
         read = F.interpolate(model.line.detach(), **model.how).flatten()
-        assert mode == "nearest-exact" and "size" in how or torch.equal(found["read"], read)
+        assert (mode == "nearest-exact" and "size" in how) or torch.equal(found["read"], read)
         weights = torch.arange(1.0, len(read) + 1)
         gradient = torch.zeros(pixels).index_add(0, found["read"].long() - 1, weights)
         assert torch.equal(found["line"], model.line.detach().flatten() - gradient)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,9 +13,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import vgame
+from vgame.errors import DataError
 from vgame.execute.executor import Executor
 from vgame.program.draws import CELL, alias_table
 from vgame.program.lower import lower_task
+from vgame.tasks.datasets import collate
 
 
 class Words(Dataset):
@@ -66,6 +70,44 @@ def test_a_loss_gets_batches_as_the_collation_makes_them() -> None:
     )
     assert lower_task(by_pairs, None, 2).program.root == lower_task(by_names, None, 2).program.root
     assert task([{"ids": torch.ones(2).long(), "labels": 1}] * 4, batch=2).data["labels"].tolist() == [1] * 4
+
+
+class Sometimes(Dataset):
+    """Draws for every sample, and rarely changes one."""
+
+    def __init__(self, draw) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.full((3,), -1.0 if self.draw() < 1e-6 else 1.0)}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        random.random,
+        np.random.rand,
+        lambda: torch.rand(()),
+        random.Random(1).random,
+        lambda g=np.random.default_rng(1): g.random(),
+        lambda g=torch.Generator(): torch.rand((), generator=g),
+    ],
+)
+def test_a_data_set_that_draws_is_refused_though_its_samples_look_alike(draw) -> None:
+    with pytest.raises(DataError, match=r"gives another sample each time: the random transform of sample \d+"):
+        collate(Sometimes(draw))
+
+
+def test_a_data_set_that_seeds_each_sample_is_taken() -> None:
+    class Seeded(Sometimes):
+        def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+            torch.manual_seed(i)
+            return {"x": torch.randn(3)}
+
+    assert torch.equal(collate(Seeded(None)).tensors["x"][7], Seeded(None)[7]["x"])
 
 
 class Noisy(Words):

@@ -61,7 +61,7 @@ CASES = {
     "a crop of the batch": (crop, r"\(item, test_refusals.py line \d+\).*index with the tensor itself", nn.Linear),
     "a crop of each row": (rows, r"\(item, test_refusals.py line \d+\).*torch.gather", nn.Linear),
     "shapes": (shapes, r"RuntimeError: .*\[4, 3\] X \[5, 2\]\.?, test_refusals.py line \d+$", nn.Linear),
-    "backward": (backward, r"calls backward; leave backward", nn.Linear),
+    "backward": (backward, r"calls backward, test_refusals.py line \d+; leave backward", nn.Linear),
     "two losses": (turns, r"the loss returns a tuple, .* \(a GAN\) too, .*docs/loops.md", Gan),
     "a dictionary": (
         lambda m, b: {"loss": m(b["x"]).mean()},

@@ -33,6 +33,7 @@ from vgame.program.hidden_state import (
     containers,
     line_of,
     refuse_outside,
+    roots_of,
     same_parts,
 )
 from vgame.program.lowering import HANDLERS
@@ -92,7 +93,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
     wrapper = Step(task, loss, trained)
     try:
         with ExitStack() as stack:
-            stack.enter_context(_restored(task.model))
+            stack.enter_context(_restored(task.model, loss))
             _train(task.model)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
@@ -193,10 +194,10 @@ def _train(model: nn.Module) -> None:
 
 
 @contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
+def _restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
     """Afterwards every module has its own tensors, attributes and mode again (torch forgets the tensors of a module
     that is used twice)."""
-    before = [(each, copy(each)) for each in containers(model)]
+    before = [(each, copy(each)) for each in containers(roots_of(model, losses))]
     try:
         yield
     finally:

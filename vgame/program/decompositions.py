@@ -124,7 +124,7 @@ class Opened(TorchFunctionMode):
         self.decided: list[str] = []  # what read numbers or shapes from values that are not known, and where
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs = _without_generator(kwargs or {})
         if function is torch.nn.functional.one_hot:
             with _marked(ONE_HOT):
                 return function(*args, **kwargs)
@@ -144,6 +144,18 @@ class Opened(TorchFunctionMode):
         if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
             args = (args[0], _without_masks(real))
         return function(*args, **kwargs)
+
+
+def _without_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without torch's own generator; another one is refused."""
+    generator = kwargs.get("generator")
+    if isinstance(generator, torch.Generator) and generator is not torch._C.default_generator:
+        line = own_line(traceback.extract_stack(limit=DEEP))
+        raise ProgramError(
+            f"the model or its loss draws from a torch.Generator of its own{line}; a program draws from the "
+            "job's seed: leave generator= out"
+        )
+    return {name: value for name, value in kwargs.items() if name != "generator"}
 
 
 #: The mark of the nodes that a one-hot tensor is made of: torch demands that its numbers are in range.

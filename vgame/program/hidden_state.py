@@ -10,9 +10,8 @@ import os
 import random
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError
 from vgame.program.optimizers import has_rule
+from vgame.tasks.reach import LEAVES, reached, state
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
@@ -121,17 +121,17 @@ def _is_used(value: Any) -> bool:
 
 
 class Held:
-    """What the modules of a model hold before a forward pass; then `refuse_changes`, and `changed` or
+    """What a model and its loss reach before a forward pass; then `refuse_changes`, and `changed` or
     `refuse_counts`."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.values, self.parameters, self.buffers = _values(model), _parameters(model), _buffers(model)
+    def __init__(self, model: nn.Module, loss: Any) -> None:
+        self.model, self.roots = model, roots_of(model, [loss])
+        self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
         self.chance = _chance()
 
     def changed(self) -> list[str]:
-        """The paths of numbers, strings, tensors and None that are other ones now."""
-        now = _values(self.model)
+        """The names of numbers, strings, tensors and None that are other ones now."""
+        now = _values(self.roots)
         return [path for path in sorted({*now, *self.values}) if now.get(path) is not self.values.get(path)]
 
     def refuse_changes(self) -> None:
@@ -161,7 +161,7 @@ class Held:
     def refuse_counts(self) -> None:
         """Raise ProgramError if this pass, which is not the first, changed what modules hold, whatever tensors are in
         it."""
-        now = _values(self.model)
+        now = _values(self.roots)
         if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(self.values.get(path))]:
             raise attributes_change(counted)
 
@@ -174,16 +174,20 @@ def attributes_change(names: list[str]) -> ProgramError:
             "two forward passes of the same batch are different: something outside the modules decides, which no step "
             "records (a list, a counter, the clock); make it a buffer (register_buffer), or leave it out"
         )
+    if any(" (" in name or name.startswith("loss.") for name in names):
+        return ProgramError(
+            f"the loss or the model changes {some}, which no step records; make it a buffer of the model "
+            "(register_buffer), or leave it out"
+        )
     return ProgramError(
         f"the model changes its attributes {some} in the forward pass; make them buffers (register_buffer), for the "
         "next one depends on them"
     )
 
 
-def _values(model: nn.Module) -> dict[str, Any]:
-    """Numbers, strings, tensors and None that the modules hold, by path; without the mode, which a forward pass sets at
-    every step."""
-    return {path: value for path, value in _reached(model) if isinstance(value, LEAVES)}
+def _values(roots: Roots) -> dict[str, Any]:
+    """Numbers, strings, tensors and None that the roots reach, and the states of what has others, by name."""
+    return {name: value if isinstance(value, LEAVES) else state(value) for name, value in reached(roots)}
 
 
 def same_parts(a: Container, b: Container) -> bool:
@@ -191,42 +195,29 @@ def same_parts(a: Container, b: Container) -> bool:
     return [(key, id(part)) for key, part in _parts(a)] == [(key, id(part)) for key, part in _parts(b)]
 
 
-LEAVES = (int, float, str, torch.Tensor, NoneType)
 Container = dict | list | set | deque
+Roots = list[tuple[str, Any]]
 
 
-def containers(model: nn.Module) -> list[Container]:
-    """What the modules hold that a forward pass can put something into, their own attributes included."""
-    own = [each for m in model.modules() for each in (vars(m), m._parameters, m._buffers)]
-    held = [value for _, value in _reached(model) if not isinstance(value, LEAVES)]
-    return own + [each if isinstance(each, Container) else vars(each) for each in held if not isinstance(each, tuple)]
+def roots_of(model: nn.Module, losses: Iterable[Any] = ()) -> Roots:
+    return [("", model), *(("loss", loss) for loss in losses)]
 
 
-def _reached(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(path, value) of all that the modules hold beside parameters, buffers and modules: containers and objects once,
-    and their parts."""
-    skipped = {"training", "_parameters", "_buffers", "_modules"}
-    held = ((name, key, value) for name, m in model.named_modules() for key, value in vars(m).items())
-    todo = [(f"{name}.{key}".lstrip("."), value) for name, key, value in held if key not in skipped]
-    seen: set[int] = set()
-    while todo:
-        path, value = todo.pop()
-        if isinstance(value, LEAVES):
-            yield path, value
-        elif id(value) not in seen and (parts := _parts(value)) is not None:
-            seen.add(id(value))
-            yield path, value
-            todo.extend((f"{path}.{key}", part) for key, part in parts)
+def containers(roots: Roots) -> list[Container]:
+    """What the roots reach that a forward pass can put something into, attributes of modules included."""
+    found: list[Container] = []
+    for _, value in reached(roots):
+        if isinstance(value, nn.Module):
+            found += [vars(value), value._parameters, value._buffers]
+        elif isinstance(value, Container):
+            found.append(value)
+        elif isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
+            found.append(vars(value))
+    return found
 
 
-def _parts(value: Any) -> list[tuple[Any, Any]] | None:
-    """Those of a container or of a plain object; None of modules, functions and types."""
-    if isinstance(value, dict):
-        return list(value.items())
-    if isinstance(value, Container | tuple):
-        return list(enumerate(value))
-    closed = isinstance(value, nn.Module | ModuleType) or callable(value) or not hasattr(value, "__dict__")
-    return None if closed else list(vars(value).items())
+def _parts(value: Container) -> list[tuple[Any, Any]]:
+    return list(value.items()) if isinstance(value, dict) else list(enumerate(value))
 
 
 def _chance() -> tuple[Any, ...]:

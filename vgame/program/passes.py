@@ -58,7 +58,7 @@ class Step:
         batch = {n: t.clone() for n, t in batch.items()}
         tensors = {**parameters, **buffers}
         with _own_tensors(self.task.model), _reparametrize_module(self.task.model, tensors, tie_weights=True):
-            held = Held(self.task.model)
+            held = Held(self.task.model, self.loss)
             loss = self.loss(self.task.model, batch)
             held.refuse_changes()
             refuse_no_loss(loss)

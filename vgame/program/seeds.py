@@ -52,8 +52,9 @@ def _refuse() -> NoReturn:
 @contextlib.contextmanager
 def unset() -> Iterator[None]:
     """While active, setting torch's random numbers is refused."""
-    generator, torch.random.default_generator = torch.random.default_generator, _Unset(torch.random.default_generator)
+    generator, guard = torch.random.default_generator, _Unset(torch.random.default_generator)
+    torch.random.default_generator = torch.default_generator = guard
     try:
         yield
     finally:
-        torch.random.default_generator = generator
+        torch.random.default_generator = torch.default_generator = generator

@@ -7,10 +7,12 @@ order of a loader; how a batch is put together again for the loss.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import (
@@ -24,6 +26,7 @@ from torch.utils.data import (
 )
 
 from vgame.errors import DataError
+from vgame.tasks.reach import GENERATORS, reached, state
 
 Collate = Callable[[list[Any]], Any]
 
@@ -78,9 +81,9 @@ def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> 
         )
     if not len(source):
         raise DataError(f"{type(source).__name__} has no sample")
+    before, make = _generators(source), collate_fn or default_collate
     samples = [source[i] for i in range(len(source))]
-    make = collate_fn or default_collate
-    _refuse_chance(source, samples, make)
+    _refuse_chance(source, samples, make, _generators(source) != before)
     found = _collated(make(samples), len(samples))
     return replace(found, batch=batch, order=order, weights=weights, source=Source(source, make))
 
@@ -124,19 +127,42 @@ def _order(loader: DataLoader) -> tuple[str | None, torch.Tensor | None]:
     )
 
 
-def _refuse_chance(source: Any, samples: list[Any], make: Collate) -> None:
-    """What is drawn when samples are loaded or collated would be drawn once, for the whole training."""
-    if not _same(samples[0], source[0]):
-        raise DataError(
-            f"{type(source).__name__} gives another sample each time: its random transform would be drawn once, for "
-            "all epochs; put it into the loss, on the batch, with vgame.augment or torch's random functions"
-        )
+def _refuse_chance(source: Any, samples: list[Any], make: Collate, drew: bool) -> None:
+    """What is drawn when samples are loaded or collated would be drawn once, for the whole training. `drew`: reading
+    them has moved a random generator, so each is looked at."""
+    count = len(samples)
+    looked_at = range(count) if drew else sorted({round(i * (count - 1) / 15) for i in range(16)})
+    for i in reversed(looked_at):
+        again = source[i]
+        if not _same(samples[i], again) or (drew and _draws(source, i)):
+            raise DataError(
+                f"{type(source).__name__} gives another sample each time: the random transform of sample {i} would be "
+                "drawn once, for all epochs; put it into the loss, on the batch, with vgame.augment or torch's random "
+                "functions"
+            )
     few = samples[: min(len(samples), 8)]
-    if not _same(make(few), make(few)):
+    before = _generators(make)
+    if not _same(make(few), make(few)) or _generators(make) != before:
         raise DataError(
             "collate_fn gives another batch each time: what it draws would be drawn once, for all epochs; put it into "
             "the loss, with vgame.augment or torch's random functions on the batch"
         )
+
+
+def _draws(source: Any, i: int) -> bool:
+    """Whether reading a sample moves a generator on; one that the data set seeds for each sample is where it was."""
+    before = _generators(source)
+    source[i]
+    return _generators(source) != before
+
+
+def _generators(user: Any) -> list[Any]:
+    """The states of the random generators that a data set or a function can draw from."""
+    own = [value for _, value in reached([("", user)]) if isinstance(value, GENERATORS)]
+    _, words, *place = np.random.get_state()
+    torchs = [g for g in (torch.default_generator, *own) if isinstance(g, torch.Generator)]
+    known = [g.get_state().numpy().tobytes() for g in torchs]
+    return [random.getstate(), words.tobytes(), place, known, [state(generator) for generator in own]]
 
 
 def _same(a: Any, b: Any) -> bool:

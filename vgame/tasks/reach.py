@@ -1,0 +1,187 @@
+"""What functions and objects of the user's own can reach: attributes, slots, class attributes, closures, globals, parts
+of containers, what iterators stand at.
+
+In: a loss, a module or a data set. Out: (name, value) of everything behind it, each object once. A name that is reached
+through a function ends with the place where the function uses it.
+"""
+
+from __future__ import annotations
+
+import dis
+import random
+import site
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+CONTAINERS = (list, tuple, set, frozenset, deque)
+MOST_PARTS = 1_000  # of a container; of a larger one only the objects in it are looked at
+_HOLDERS = {"__main__", "types", "argparse", "collections"}  # Python's own modules whose objects hold what users put in
+_INSIDE = {"training", "_parameters", "_buffers"}
+#: Folders of what is no user's own. A clone of vgame is none of them: its data sets wrap losses.
+_LIBRARIES = tuple({*site.getsitepackages(), *(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))})
+
+
+def reached(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the roots and everything behind them that is the user's own or holds what is."""
+    todo, seen = [(name, "", value) for name, value in roots], set[int]()
+    while todo:
+        name, where, value = todo.pop()
+        if isinstance(value, LEAVES):
+            yield name + where, value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            yield name + where, value
+            if isinstance(value, FunctionType):
+                todo += _of_function(value)
+            else:
+                todo += [(".".join(filter(None, (name, str(key)))), where, part) for key, part in _parts(value)]
+
+
+def state(value: Any) -> Any:
+    """What of a value can change without another object in its place; None of one whose parts tell."""
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    if isinstance(value, np.random.Generator):
+        return hash(str(value.bit_generator.state))
+    if isinstance(value, np.random.RandomState):
+        return hash(str([part.tobytes() if hasattr(part, "tobytes") else part for part in value.get_state()]))
+    if isinstance(value, torch.Generator):
+        return value.initial_seed()
+    if isinstance(value, np.ndarray):
+        return value.shape, hash(value.tobytes()) if value.dtype != object else hash(str(value))
+    if isinstance(value, GeneratorType):
+        return value.gi_frame and value.gi_frame.f_lasti
+    if isinstance(value, (*CONTAINERS, dict)) and len(value) > MOST_PARTS:
+        return hash(tuple(map(id, value)))
+    return None
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Those of an object that is no function."""
+    if isinstance(value, (*CONTAINERS, dict)) and len(value) > MOST_PARTS:
+        return []
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, CONTAINERS) and not hasattr(value, "__dict__"):
+        return list(enumerate(value))
+    if isinstance(value, MethodType):
+        return [("", value.__func__), ("", value.__self__)]
+    if isinstance(value, BuiltinMethodType):
+        return [("", value.__self__)]
+    if isinstance(value, partial):
+        return [("", value.func), *enumerate(value.args), *value.keywords.items()]
+    if isinstance(value, GeneratorType):
+        return list(value.gi_frame.f_locals.items()) if value.gi_frame else []
+    if isinstance(value, type):
+        return _of_class(value) if _is_own(value) else []
+    if isinstance(value, (ModuleType, *GENERATORS)):
+        return []
+    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+        return _of_iterator(value)
+    return _of_object(value)
+
+
+def _of_object(value: Any) -> list[tuple[Any, Any]]:
+    kind = type(value)
+    if not isinstance(value, nn.Module) and _is_foreign(kind):
+        return []
+    held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in _INSIDE}
+    if isinstance(value, nn.Module):
+        held |= held.pop("_modules", {})
+    parts = list(enumerate(value)) if isinstance(value, CONTAINERS) else []
+    for each in kind.__mro__:
+        for name, slot in vars(each).items():
+            if isinstance(slot, MemberDescriptorType) and not name.startswith("__"):
+                with suppress(AttributeError):
+                    held[name] = slot.__get__(value)
+    classes = [("", each) for each in kind.__mro__ if _is_own(each)]
+    return [*parts, *held.items(), *classes]
+
+
+def _of_class(kind: type) -> list[tuple[str, Any]]:
+    """Attributes and functions of a class of the user's own."""
+    inner = {n: getattr(v, "__func__", getattr(v, "fget", v)) for n, v in vars(kind).items()}
+    return [(n, v) for n, v in inner.items() if isinstance(v, FunctionType) or not n.startswith("__")]
+
+
+def _of_iterator(value: Any) -> list[tuple[Any, Any]]:
+    """What an iterator without attributes stands at."""
+    try:
+        return list(enumerate(value.__reduce__()[1:]))
+    except (TypeError, NotImplementedError):
+        return []
+
+
+def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
+    """Closure, defaults and globals of a function, with the places where it uses them."""
+    code = function.__code__
+    if _of_library(code.co_filename) or (function.__module__ or "").startswith("vgame.program"):
+        return []
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    read = {}
+    for name, cell in cells:
+        with suppress(ValueError):  # it is empty
+            read[name] = cell.cell_contents
+    used, attributes = _names(code), _attributes(code)
+    for name in used.keys() & function.__globals__.keys() - set(code.co_freevars):
+        value = function.__globals__[name]
+        read[name] = value
+        if isinstance(value, ModuleType) and not _of_library(getattr(value, "__file__", None) or ""):
+            read |= {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)}
+    file = Path(code.co_filename).name
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    places = [(n, f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})", v) for n, v in read.items()]
+    first = f" ({file} line {code.co_firstlineno})"
+    return places + [(f"a default of {function.__name__}", first, v) for v in defaults]
+
+
+@cache
+def _names(code: CodeType) -> dict[str, int]:
+    """The globals and free variables that a function and the functions in it use, and the first line of each."""
+    found: dict[str, int] = {}
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        line = instruction.starts_line or line
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "STORE_GLOBAL", "STORE_DEREF"):
+            found.setdefault(instruction.argval, line)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            found = _names(inner) | found
+    return found
+
+
+@cache
+def _attributes(code: CodeType) -> frozenset[str]:
+    inner = (_attributes(c) for c in code.co_consts if isinstance(c, CodeType))
+    return frozenset(code.co_names).union(*inner)
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is the user's: of no library and not of Python."""
+    module = sys.modules.get(kind.__module__)
+    return not _is_foreign(kind) and module is not None and not _of_library(getattr(module, "__file__", None) or "")
+
+
+def _is_foreign(kind: type) -> bool:
+    """Whether a class is torch's, NumPy's, vgame's or Python's own, whose state no step changes."""
+    module = kind.__module__ or ""
+    return module.split(".")[0] in {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS and not (
+        module.startswith("torch.utils.data")
+    )
+
+
+def _of_library(file: str) -> bool:
+    return not file or file.startswith(("<", *_LIBRARIES))
