@@ -36,7 +36,7 @@ GAS = {
     "challenge": 116_000,
     "finalize": 70_000,
     "openLeaf": 65_000,
-    "postClaim": 125_000,
+    "postClaim": 144_000,
     "postPartials": 120_000,
     "postSegment": 120_000,
     "postTrace": 111_000,
