@@ -179,7 +179,7 @@ contract AccuracyEscrow {
             settledAt: 0,
             paid: false,
             window: terms.window,
-            amount: uint128(msg.value),
+            amount: uint128(msg.value), // SAFETY: checked above
             total: terms.total,
             size: terms.size,
             least: terms.least

@@ -78,6 +78,7 @@ library Cipher {
                 continue;
             }
             bytes calldata content = leaves[i * Merkle.LEAF_BYTES:(i + 1) * Merkle.LEAF_BYTES];
+            // SAFETY: tensors have 24 bits, chunks 32, and a chunk 2^6 leaves
             level[i] = Pair(leaf(content, uint32(tensor), uint40(first + i)), trueHashes[i]);
         }
         for (uint256 n = level.length / 2; n > 0; n /= 2) {

@@ -13,6 +13,7 @@ abstract contract Descent is Turns {
         Level entry,
         uint256 where
     ) internal view returns (bytes32 root, uint8 height, uint32 step) {
+        // SAFETY: only what was posted passes; heights are below 64, steps have 32 bits
         if (entry == Level.Run) {
             if (job.checkpoints == 0) revert NothingToContest();
             return (job.runRoot, uint8(Merkle.height(job.checkpoints)), 0);
@@ -109,6 +110,7 @@ abstract contract Descent is Turns {
 
     /// @dev A dispute that leaves the leaf of one tree for another tree takes the step of that one with it.
     function _enterStep(Job storage job, Dispute storage d, Level kind) internal {
+        // SAFETY: a step of the claim, at most 2^32 - 1
         if (d.level == Level.Run && kind == Level.Segment) d.step = uint32(uint256(d.index) * job.spec.interval);
         else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint32(_stepOf(d));
     }
@@ -139,6 +141,7 @@ abstract contract Descent is Turns {
         uint256 height,
         uint256 index
     ) internal {
+        // SAFETY: as in `_move`
         (d.level, d.height, d.index) = (level, uint8(height), uint40(index));
         _convict(id, job, n, d, Cause.Opening);
     }

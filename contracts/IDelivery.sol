@@ -25,7 +25,7 @@ interface IDelivery is IGame {
         bytes32[] path;
     }
 
-    /// @notice No time is written twice.
+    /// @notice Times are written once, but for that of the last answer.
     /// @param offer keccak256 of the `Offer`
     /// @param until end of the confirm window
     /// @param confirmedAt when the client confirmed; 0: it has not
@@ -82,7 +82,8 @@ interface IDelivery is IGame {
     event Raised(bytes32 indexed job, uint256 index, uint256 price, uint256 deposit);
     /// @notice The base fee is above what the client pays: the answer waits.
     event Deferred(bytes32 indexed job, uint256 index);
-    /// @notice The client did not raise its price in a key window: the request is closed, the deposit is the client's.
+    /// @notice After `Deferred`: the client did not raise its price in a key window. The request is closed, the deposit is
+    /// the client's.
     event Dropped(bytes32 indexed job, uint256 index, uint256 deposit);
     /// @notice What was opened stands here: nobody has to decode calldata. `pay` goes to the trainer, the rest of
     /// `deposit` back.

@@ -62,7 +62,7 @@ interface IGame is IGameTypes {
     event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
     /// @notice The trainer has lost the job and its bond; `amount`: what the winner has of the bond.
     event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause, address winner, uint256 amount);
-    /// @notice Nobody can contest the claim any more: the reward is paid, or delivery begins.
+    /// @notice The claim cannot be contested any more, and has no delivery: the reward is paid.
     event Finalized(bytes32 indexed job, bool diverged);
     /// @notice The trainer did not claim in time.
     event JobExpired(bytes32 indexed job);

@@ -26,7 +26,7 @@ interface IGameTypes {
     enum Status {
         None,
         Open,
-        Dismissed, // the word, block or tensor that the auditor named is right
+        Dismissed, // the word, partial sum or tensor that the auditor named is right
         Lapsed, // the auditor's clock ran out
         Won, // the trainer was convicted in this dispute
         Void // the trainer was convicted in another one: the bond went back
@@ -198,7 +198,9 @@ interface IGameTypes {
         uint32 word;
     }
 
-    /// @notice A dispute, whose turn it is and until when; of a closed one turn, deadline and opening are 0.
+    /// @notice A dispute, whose turn it is and until when; turn, deadline and opening are 0 unless dispute and claim are
+    /// open. Where another dispute has decided the place, or an opening was late, a clock counts as run out before the
+    /// deadline.
     /// @param openedAt when the thing that the dispute waits for was opened, maybe before it began; 0: not yet
     struct Standing {
         Dispute dispute;

@@ -59,7 +59,7 @@ contract Referee is Operands, IReferee {
         (elements, finite, blocks) = (record.u32(3), record.u8(2) & Records.FINITE != 0, 1);
         if (record.u8(0) == Records.CONTRACT) {
             (uint256 count, ) = Records.blocksOf(record.u32(Records.BODY + 12));
-            blocks = uint32(count);
+            blocks = uint32(count); // SAFETY: at most MAX_BLOCKS
         }
     }
 

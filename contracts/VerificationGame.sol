@@ -131,7 +131,7 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         (Job storage job, Dispute storage d) = _trainersTurn(id, n, place, Level.State);
         (bool computed, uint32 operator) = referee.source(
             job.spec.programRoot,
-            uint32(d.index),
+            uint32(d.index), // SAFETY: a state tensor, below 2^24
             source.header,
             source.record,
             source.path
@@ -159,7 +159,7 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         (Job storage job, Dispute storage d) = _trainersTurn(id, n, place, Level.State);
         (bool computed, ) = referee.source(
             job.spec.programRoot,
-            uint32(d.index),
+            uint32(d.index), // SAFETY: a state tensor, below 2^24
             source.header,
             source.record,
             source.path
@@ -228,7 +228,7 @@ contract VerificationGame is Descent, Dispatch, IMoves {
             operator.record,
             operator.path
         );
-        // SAFETY: an element has at most 255 partial sums (Records.sol), a program 2^24 operators
+        // SAFETY: an element has at most 64 partial sums (Records.sol), a program 2^24 operators
         (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
         _enterStep(job, d, Level.Trace);
         _move(id, job, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
@@ -352,6 +352,7 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         uint256 position = (uint256(d.step) - 1) % job.spec.interval;
         bool last = job.divergedAt != 0 && (uint256(job.divergedAt) - 1) / job.spec.interval + 1 == c;
         context.bits = job.spec.mode;
+        // SAFETY: below the interval
         context.logStep = uint32(position);
         context.logSteps = uint32(_segmentLength(job, c) + (last ? 1 : 0));
         context.logRoot = _logs[id][c];
