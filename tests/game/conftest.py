@@ -27,13 +27,14 @@ def deployed_scene() -> Scene:
 @pytest.fixture
 def scene(deployed_scene: Scene) -> Iterator[Scene]:
     """The game on the fast chain; every transaction is checked against the ghost, afterwards the chain is as before."""
-    node = deployed_scene.chain.node
-    point, send = node.snapshot(), node.methods["eth_sendTransaction"]
+    chain, node = deployed_scene.chain, deployed_scene.chain.node
+    point, send, checks = node.snapshot(), node.methods["eth_sendTransaction"], list(chain.checks)
     deployed_scene.ghost = watch(deployed_scene)
     yield deployed_scene
     del node.send
     node.methods["eth_sendTransaction"] = send
     node.revert(point)
+    chain.checks[:], chain.lost = checks, False  # of contracts that are rewound too
 
 
 @pytest.fixture(scope="module")
