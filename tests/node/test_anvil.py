@@ -31,7 +31,7 @@ def test_a_fraud_is_decided_by_arithmetic(real_scene: Scene) -> None:
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
     assert play.verdicts == [("Convicted", 0, "element")]
     v = play.client.verdict(play.id)
-    assert (v.level, v.step, v.operator, v.index) == place_of(6, SUM, 4, 1)
+    assert (v.level, v.step, v.operator, v.index, v.part) == place_of(6, SUM, 4, 1)
     assert (play.paid(auditor), play.paid(play.trainer)) == (SPEC.auditor_bond + SPEC.trainer_bond // 2, 0)
 
 
@@ -103,7 +103,7 @@ def test_a_call_that_reverts_in_its_block_is_reported(real_scene: Scene) -> None
     estimated.wallet.send = late
     with pytest.raises(ContractError) as caught:
         reveal.send(estimated)
-    assert caught.value.name == "NotYourTurn"
+    assert caught.value.name == "Elsewhere"
 
 
 def test_events_and_views_agree(real_scene: Scene) -> None:

@@ -47,10 +47,10 @@ class Hand:
             "VGAME_KEY": self.wallet.key.hex(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)
         }  # fmt: skip
 
-    def start(self, *command: str, file_size: int | None = None) -> subprocess.Popen[str]:
+    def start(self, *command: str) -> subprocess.Popen[str]:
         return forked.Popen(
             [sys.executable, "-m", "vgame.cli", *command], cwd=self.folder, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, file_size=file_size,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def run(self, *command: str, rc: int = 0) -> tuple[list[dict[str, Any]], str]:
@@ -156,10 +156,10 @@ def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(node: Scene, t
     at = (*rpc, "--game", client.run("deploy", *rpc)[0][-1]["game"])
     job = client.run("job", "post", "bundle", *at)[0][-1]["job"]
     game = Game(node.chain, at[-1])
-    training = trainer.start(
-        "trainer", *at, "--bundle", "bundle", "--any-terms", "--store", "store", "--job", job, file_size=10_000
-    )
+    training = trainer.start("trainer", *at, "--bundle", "bundle", "--any-terms", "--store", "store", "--job", job)
     try:
+        assert wait_until(lambda: any(tmp_path.rglob("store/*/job/spec.json")), 60)  # before that nothing is staked
+        resource.prlimit(training.pid, resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
         problem = next(json.loads(line) for line in training.stdout if '"problem"' in line)
         assert "cannot be written: File too large" in problem["message"] and "of the time to claim" in problem["clock"]
         assert game.job(bytes.fromhex(job)).phase is Phase.ACCEPTED

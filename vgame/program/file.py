@@ -11,7 +11,6 @@ import json
 import struct
 import unicodedata
 from dataclasses import asdict
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +84,6 @@ def _parse(reader: encoding.Reader) -> tuple[Program, bytes]:
     (size,) = reader.take("I")
     labels = _labels(parse_json(reader.take(f"{size}s")[0]))
     reader.done()
-    named = [(prod(label.shape), label.integer) for label in labels.state]  # none in a program without names
-    if named and named != [(s.elements, s.integer) for s in sources]:
-        raise ValueError("its labels have other sizes than its state")
     return Program(parsed, sources, tensors, data, scalars, loss, labels), header
 
 

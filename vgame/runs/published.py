@@ -137,6 +137,9 @@ class Published:
         program = load_program(job / "program.vgp")
         data = [(prod(label.shape), label.integer) for label in program.labels.data]
         validate(program, data, steps, mode)
+        state = [(prod(label.shape), label.integer) for label in program.labels.state]
+        if state != [(s.elements, s.integer) for s in program.sources]:
+            raise Unfit(f"{source.shown}: its labels have other sizes than its state")
         if (scalars := most_bytes([TensorLabel("scalars", (steps, program.scalars))])) > MOST_SCALARS:
             raise Unfit(
                 f"{source.shown} has a table of {scalars:,} bytes of scalars, at most {MOST_SCALARS:,} are read"
