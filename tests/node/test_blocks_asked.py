@@ -3,6 +3,7 @@ the tests' fast chain, and anvil, which other tools are made for."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -72,7 +73,12 @@ class Story:
         return reply["error"]
 
     def mined(self, tx: dict[str, Any]) -> dict[str, Any]:
-        return self.get("eth_getTransactionReceipt", self.get("eth_sendTransaction", {"from": self.account} | tx))
+        """Anvil answers a transaction before it has mined it."""
+        digest, end = self.get("eth_sendTransaction", {"from": self.account} | tx), time.monotonic() + 30
+        while (receipt := self.get("eth_getTransactionReceipt", digest)) is None:
+            assert time.monotonic() < end, "no receipt in 30 s"
+            time.sleep(0.02)
+        return receipt
 
     def grow(self) -> dict[str, Any]:
         """The counter, and what a stranger has: two blocks, of which the second is the story's."""
@@ -90,9 +96,9 @@ class Story:
     def state(self, which: Any) -> dict[str, Any]:
         """All that can be asked of a block's state."""
         words = self.get("eth_call", {"to": self.contract}, which).removeprefix("0x")
-        time, number, counter = (int(words[i : i + 64] or "0", 16) for i in (0, 64, 128))
+        at, number, counter = (int(words[i : i + 64] or "0", 16) for i in (0, 64, 128))
         return {
-            "time": time, "number": number, "counter": counter,
+            "time": at, "number": number, "counter": counter,
             "slot": int(self.get("eth_getStorageAt", self.contract, "0x0", which), 16),
             "nonce": int(self.get("eth_getTransactionCount", self.account, which), 16),
             "balance": int(self.get("eth_getBalance", STRANGER, which), 16),

@@ -12,8 +12,6 @@ from torch import nn
 import vgame
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.delivery.received import NAMES
-from vgame.job.state_keys import TYPES
 from vgame.job.weights import check_weights
 
 
@@ -110,10 +108,6 @@ def test_a_stopped_run_goes_on_in_its_folder(run: vgame.Run, tmp_path: Path) -> 
         tmp_path / "run" / "job", tmp_path / "run", callbacks=[lambda t, m, _: seen.append(t)], model=model
     )
     assert again.root == run.root and seen[-1] == 4 and same(model.state_dict(), run.state_dict())
-
-
-def test_a_delivered_file_knows_all_types_of_keys() -> None:
-    assert set(NAMES) == set(TYPES.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

@@ -77,6 +77,8 @@ def test_a_bonus_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         run = desk.play(job, bundle, chain)
         assert desk(2, "bonus", "close", high, *escrow)["outcome"] == "started"
         prepared = ("bonus", "prepare", bonus, *escrow, "--run", run, *task, "--out", tmp_path / "evaluation")
+        assert "has not begun" in desk(1, *prepared, code=1)["error"]
+        assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "started"
         desk(1, *prepared)
         assert "holds a bundle already" in desk(1, *prepared, code=1)["error"]
         ordered = desk(1, "job", "post", tmp_path / "evaluation")["job"]

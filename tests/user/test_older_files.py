@@ -38,7 +38,7 @@ def test_a_bundle_of_version_1(command: str, old: Path, tmp_path: Path) -> None:
     before = held(tmp_path)
     done = CliRunner().invoke(app, command.format(run=old, new=tmp_path / "new").split())
     assert isinstance(done.exception, vgame.BundleError), done.output
-    assert "is a bundle of version 1, this vgame reads version 2" in str(done.exception)
+    assert "is a bundle of version 1, this vgame reads version 3, " in str(done.exception)
     assert "prepare the job again, or read it with the vgame that wrote it" in str(done.exception)
     assert held(tmp_path) == before
 

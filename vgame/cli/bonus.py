@@ -119,6 +119,11 @@ def prepare(
     if (out / "spec.json").exists():
         raise VgameError(f"{out} holds a bundle already; choose another folder")
     identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
+    if (held := contract.bonus(identity)) is not None and not held.since:
+        raise VgameError(
+            f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it is "
+            "worth nothing: begin it with `vgame bonus close` when the training is final, then prepare the evaluation"
+        )
     bundle = contract.evaluation(identity, run, _task(task))
     bundle.save(out)
     text = f"{out}: {bundle.steps} batches, initial state {bundle.initial_root.hex()}"
