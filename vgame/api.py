@@ -76,7 +76,8 @@ class _Order:
 class Job(_Order):
     """What is ordered: `steps` of a task, a commitment every `interval` steps, the `seed` of order and dropout.
 
-    `epochs` instead of `steps`: passes over the data; the last step may go on into the next. `schedule`: None takes the
+    `epochs` instead of `steps`: passes over the data, of as many steps as a DataLoader has batches; the last step may
+    go on into the next. `schedule`: None takes the
     task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on a chain.
     `initial`: a finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule
     counts the job's own steps), or a state_dict or a file of weights; they are loaded into the task's model.
@@ -101,7 +102,7 @@ class Job(_Order):
             raise JobFileError(
                 f"steps = {self.steps}, epochs = {self.epochs}: either steps or epochs are expected, more than 0"
             )
-        return math.ceil(self.epochs * self.task.population / (self.task.batch * self.task.accumulate))
+        return math.ceil(self.epochs * self.task.epoch / self.task.accumulate)
 
     def _file(self) -> file.JobFile:
         fields: dict[str, Any] = {name: getattr(self, name) for name in _Order.__dataclass_fields__}

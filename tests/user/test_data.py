@@ -136,7 +136,7 @@ def masked(samples: list[dict]) -> dict[str, torch.Tensor]:
         ([{"text": "a"}] * 3, {"batch": 2}, r"text\.0 is of type str; .*tokenise"),
         ((torch.ones(3), torch.ones(3)), {"batch": 2}, "the data is a tuple; a dictionary of tensors, a Dataset"),
         ({"x": [1, 2]}, {"batch": 2}, "the data x is of type list; a tensor is expected"),
-        (DataLoader(Words(), 2, sampler=RandomSampler(Words(), num_samples=5)), {}, "draws samples by RandomSampler"),
+        (DataLoader(Words(), 2, sampler=RandomSampler(Words(), num_samples=5)), {}, "RandomSampler takes 5 of 12"),
         ([], {"batch": 2}, "has no sample"),
         ({"x": torch.ones(4)}, {"batch": 2, "order": "random"}, "one of shuffled, sequential, streams, replacement, "
                                                                 "or a list"),

@@ -15,18 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    WeightedRandomSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from vgame.errors import DataError
 from vgame.tasks.reach import GENERATORS, reached, state
+from vgame.tasks.samplers import Loaded, loaded
 
 Collate = Callable[[list[Any]], Any]
 
@@ -53,6 +46,7 @@ class Collated:
     batch: int | None = None
     order: str | None = None
     weights: torch.Tensor | None = None
+    batches: int | None = None  # of a loader's epoch
     source: Source | None = None
 
     def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,17 +57,12 @@ class Collated:
         return lambda model, batch: loss(model, pytree.tree_unflatten(list(batch.values()), shape))
 
 
-def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> Collated:
-    """All samples of a map-style data set in its own order. DataError where a sample or a batch is not the same each
-    time it is made."""
-    batch = order = weights = None
-    if isinstance(source, DataLoader):
-        order, weights = _order(source)
-        batch, collate_fn, source = source.batch_size, source.collate_fn, source.dataset
-        if batch is None:
-            raise DataError(
-                "the DataLoader has no batch_size, its data set makes the batches; give the data set of samples"
-            )
+def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, ordered: bool = False) -> Collated:
+    """All samples of a map-style data set in its own order, or those that a loader reads. `ordered`: the task says the
+    order. DataError where a sample is another each time it is made, or depends on its batch."""
+    found = loaded(data, ordered) if isinstance(data, DataLoader) else Loaded(data)
+    make = (data.collate_fn if isinstance(data, DataLoader) else collate_fn) or default_collate
+    source = found.samples
     if isinstance(source, IterableDataset) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise DataError(
             f"{type(source).__name__} has no length and no samples by number; a job reads samples in an order that "
@@ -81,11 +70,56 @@ def collate(source: Dataset | DataLoader, collate_fn: Collate | None = None) -> 
         )
     if not len(source):
         raise DataError(f"{type(source).__name__} has no sample")
-    before, make = _generators(source), collate_fn or default_collate
+    before = _generators(source)
     samples = [source[i] for i in range(len(source))]
     _refuse_chance(source, samples, make, _generators(source) != before)
-    found = _collated(make(samples), len(samples))
-    return replace(found, batch=batch, order=order, weights=weights, source=Source(source, make))
+    whole = _collated(make(samples), len(samples))
+    size = min(found.batch or 8, len(samples))
+    part = {i: samples[i] for i in (n * len(samples) // size for n in range(size))}
+    if wrong := other_rows(part, make, whole.tensors):
+        raise DataError(wrong)
+    return replace(
+        whole,
+        batch=found.batch,
+        order=found.order,
+        weights=found.weights,
+        batches=found.batches,
+        source=Source(source, make),
+    )
+
+
+def other_rows(samples: Mapping[int, Any], make: Collate, whole: Mapping[str, torch.Tensor]) -> str | None:
+    """What is wrong where some samples, collated, are not their rows of the whole, but for what pads them."""
+    part = collated(list(samples.values()), make)
+    for name, tensor in whole.items():
+        for place, index in enumerate(samples):
+            if name not in part or not _is_row(part[name][place], tensor[index]):
+                return (
+                    f"collate_fn makes other rows of {name} from {len(samples)} samples than from all of them (sample "
+                    f"{index}): a job collates all samples once; compute over a batch in the loss"
+                )
+    return None
+
+
+def _is_row(part: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Equal where both have elements, on the left or on the right; what one of them has more is one padding."""
+    if part.dim() != whole.dim() or part.dtype != whole.dtype:
+        return False
+    sizes = [min(a, b) for a, b in zip(part.shape, whole.shape, strict=True)]
+    return any(_are_padded(part, whole, sizes, left) for left in (False, True))
+
+
+def _are_padded(part: torch.Tensor, whole: torch.Tensor, sizes: list[int], left: bool) -> bool:
+    inside = [
+        [slice(n - size, n) if left else slice(size) for n, size in zip(t.shape, sizes, strict=True)]
+        for t in (part, whole)
+    ]
+    for tensor, common in zip((part, whole), inside, strict=True):
+        outside = torch.ones(tensor.shape, dtype=torch.bool)
+        outside[tuple(common)] = False
+        if len(tensor[outside].unique()) > 1:
+            return False
+    return _same(part[tuple(inside[0])], whole[tuple(inside[1])])
 
 
 def _collated(whole: Any, count: int) -> Collated:
@@ -110,21 +144,6 @@ def _collated(whole: Any, count: int) -> Collated:
 
 def _name(path: tuple[Any, ...]) -> str:
     return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
-
-
-def _order(loader: DataLoader) -> tuple[str | None, torch.Tensor | None]:
-    """The order of a loader's sampler, and its weights."""
-    sampler = loader.sampler
-    if isinstance(sampler, SequentialSampler):
-        return "sequential", None
-    if isinstance(sampler, RandomSampler) and sampler._num_samples is None:
-        return "replacement" if sampler.replacement else "shuffled", None
-    if isinstance(sampler, WeightedRandomSampler) and sampler.replacement:
-        return None, sampler.weights
-    raise DataError(
-        f"the DataLoader draws samples by {type(sampler).__name__}, whose order a job cannot repeat; say "
-        "Task(order=...): docs/capture.md"
-    )
 
 
 def _refuse_chance(source: Any, samples: list[Any], make: Collate, drew: bool) -> None:

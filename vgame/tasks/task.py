@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
 
 from vgame.errors import ProgramError
-from vgame.tasks.datasets import collate
+from vgame.tasks.datasets import Collated, collate
 
 MOST_WORDS = 2**31 - 1  # of a tensor
 ORDERS = ("shuffled", "sequential", "streams", "replacement")
@@ -51,7 +51,7 @@ class Task:
     loss: Callable[[nn.Module, Batch], torch.Tensor] | Sequence[Callable[[nn.Module, Batch], torch.Tensor]]
     # several step one after the other, each for its own
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
-    data: Mapping[str, torch.Tensor] | Dataset | DataLoader
+    data: Mapping[str, torch.Tensor] | Dataset | DataLoader | Collated
     batch: int = 0  # needed unless a DataLoader says it
     window: int | None = None
     stride: int = 1
@@ -134,7 +134,9 @@ class Task:
                 f"the data is a {type(self.data).__name__}; a dictionary of tensors, a Dataset or a DataLoader is "
                 f"expected, {{'x': tensor}}"
             )
-        found = collate(self.data)
+        found = self.data
+        if not isinstance(found, Collated):
+            found = collate(found, ordered=self.order is not None or self.weights is not None)
         order = None if self.weights is not None else found.order
         for name, said in (("batch", found.batch), ("order", order), ("weights", found.weights)):
             own = getattr(self, name)
@@ -146,6 +148,7 @@ class Task:
             object.__setattr__(self, name, own)
         object.__setattr__(self, "data", found.tensors)
         object.__setattr__(self, "source", found.source)  # for vgame/validation, which reads samples again
+        object.__setattr__(self, "batches", found.batches)
         restored = [found.restored(loss) for loss in self.losses]
         object.__setattr__(self, "loss", restored if isinstance(self.loss, Sequence) else restored[0])
 
@@ -168,6 +171,11 @@ class Task:
     def population(self) -> int:
         """Number of samples."""
         return self.length if self.window is None else (self.length - self.window) // self.stride + 1
+
+    @property
+    def epoch(self) -> float:
+        """Batches of a pass over the data: as many as a loader makes, else by the samples."""
+        return getattr(self, "batches", None) or self.population / self.batch
 
     def samples(self, indices: torch.Tensor) -> dict[str, torch.Tensor]:
         """The samples of these indices [B], each tensor [B, ...] or [B, window, ...]."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vgame.errors import ValidationError
-from vgame.tasks.datasets import Source, _same, collated
+from vgame.tasks.datasets import Source, _same, other_rows
 from vgame.tasks.task import Task
 
 MOST = 256  # samples that are read again, beside those of the batches
@@ -39,34 +39,7 @@ def check_samples(task: Task, rows: Sequence[int], deadline: float) -> int:
                 "transform was drawn once, for all epochs; put it into the loss, on the batch, with vgame.augment or "
                 "torch's random functions"
             )
-    _check_collation(task, source, first)
+    part = {index: first[index] for index in list(first)[: max(task.batch, 2)]}
+    if wrong := other_rows(part, source.make, task.data):
+        raise ValidationError(wrong + "; or the data set has changed")
     return len(first)
-
-
-def _check_collation(task: Task, source: Source, samples: dict[int, Any]) -> None:
-    """A part of the samples, collated, are the same rows of the whole, but for what pads them."""
-    indices = list(samples)[: max(task.batch, 2)]
-    part = collated([samples[i] for i in indices], source.make)
-    for name, tensor in task.data.items():
-        for place, index in enumerate(indices):
-            if name not in part or not _is_row(part[name][place], tensor[index]):
-                raise ValidationError(
-                    f"collate_fn makes other rows of {name} from {len(indices)} samples than from all of them (sample "
-                    f"{index}), or the data set has changed: a job collates all samples once; compute over a batch in "
-                    "the loss"
-                )
-
-
-def _is_row(part: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Equal where both have elements; what the whole has more is one padding."""
-    if part.dim() != whole.dim() or part.dtype != whole.dtype:
-        return False
-    common = tuple(slice(0, min(a, b)) for a, b in zip(part.shape, whole.shape, strict=True))
-    if not _same(part[common], whole[common]):
-        return False
-    for tensor in (part, whole):
-        outside = torch.ones(tensor.shape, dtype=torch.bool)
-        outside[common] = False
-        if len(tensor[outside].unique()) > 1:
-            return False
-    return True

@@ -1,0 +1,122 @@
+"""What a DataLoader reads: the samples that its sampler takes, their order, the batches of an epoch.
+
+In: a loader. Out: its data set, or that part of it, and what a job says about batches and their order; DataError for a
+sampler whose epochs a job cannot repeat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from vgame.errors import DataError
+
+KNOWN = (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+WAY_OUT = "say Task(order=...): docs/capture.md"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`batches`: of an epoch; None where the task says its own order."""
+
+    samples: Any
+    batch: int | None = None
+    order: str | None = None
+    weights: torch.Tensor | None = None
+    batches: int | None = None
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """The samples that an epoch draws from, their order, how many it draws."""
+
+    indices: Sequence[int]
+    order: str | None
+    draws: int
+    weights: torch.Tensor | None = None
+
+
+def loaded(loader: DataLoader, ordered: bool) -> Loaded:
+    """What a loader reads. `ordered`: the task says the order, and the loader's sampler is not asked."""
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise DataError(
+            f"{type(loader).__name__} makes its batches by an __iter__ of its own; write it into collate_fn"
+        )
+    if loader.batch_sampler is None:
+        raise DataError(
+            "the DataLoader has no batch_size, its data set makes the batches; give the data set of samples"
+        )
+    if loader.batch_size is None:
+        raise DataError(
+            f"the DataLoader's batches are those of its batch_sampler ({type(loader.batch_sampler).__name__}); give "
+            "batch_size, and a sampler or Task(order=...): docs/capture.md"
+        )
+    if ordered or not _is_sized(loader.dataset):
+        return Loaded(loader.dataset, loader.batch_size)
+    epoch = _epoch(loader.sampler)
+    if len(epoch.indices) and not 0 <= min(epoch.indices) <= max(epoch.indices) < len(loader.dataset):
+        raise DataError(
+            f"the DataLoader's {type(loader.sampler).__name__} reads {len(epoch.indices)} samples; its data set has "
+            f"{len(loader.dataset)}"
+        )
+    return _in_batches(loader, epoch)
+
+
+def _is_sized(data: Any) -> bool:
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def _in_batches(loader: DataLoader, epoch: _Epoch) -> Loaded:
+    batch, rest = loader.batch_size, epoch.draws % loader.batch_size
+    indices = epoch.indices
+    if loader.drop_last and epoch.draws < batch:
+        raise DataError(f"the DataLoader has no batch: drop_last leaves out all of its {epoch.draws} samples")
+    if loader.drop_last and rest and epoch.order == "sequential":
+        indices = indices[:-rest]
+    elif loader.drop_last and rest and epoch.order == "shuffled":
+        raise DataError(
+            f"the DataLoader's drop_last leaves out {rest} samples, others in each epoch; a job's batches go on into "
+            f'the next epoch: leave drop_last out, or say Task(order="shuffled")'
+        )
+    batches = epoch.draws // batch if loader.drop_last else math.ceil(epoch.draws / batch)
+    whole = indices == range(len(loader.dataset))
+    samples = loader.dataset if whole else Subset(loader.dataset, indices)
+    return Loaded(samples, min(batch, epoch.draws) or batch, epoch.order, epoch.weights, batches)
+
+
+def _epoch(sampler: Any) -> _Epoch:
+    if isinstance(sampler, list | tuple | range):
+        return _Epoch(sampler, "sequential", len(sampler))
+    kind = next((each for each in KNOWN if isinstance(sampler, each)), None)
+    if kind is None or type(sampler).__iter__ is not kind.__iter__:
+        raise DataError(
+            f"the DataLoader draws samples by {type(sampler).__name__}, whose order a job cannot repeat; {WAY_OUT}"
+        )
+    if kind is WeightedRandomSampler:
+        found = _Epoch(range(len(sampler.weights)), None, sampler.num_samples, sampler.weights)
+    elif kind is SubsetRandomSampler:
+        found = _Epoch(sampler.indices, "shuffled", len(sampler.indices))
+    else:
+        draws = getattr(sampler, "num_samples", len(sampler))
+        order = "sequential" if kind is SequentialSampler else "shuffled"
+        order = "replacement" if getattr(sampler, "replacement", False) else order
+        found = _Epoch(range(len(sampler.data_source)), order, draws)
+    anew = not getattr(sampler, "replacement", kind is not WeightedRandomSampler)
+    if anew and (kind is WeightedRandomSampler or found.draws % max(len(found.indices), 1)):
+        raise DataError(
+            f"the DataLoader's {kind.__name__} takes {found.draws} of {len(found.indices)} samples, others in each "
+            f"epoch, which a job cannot repeat; {WAY_OUT}"
+        )
+    return found
