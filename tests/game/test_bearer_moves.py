@@ -33,6 +33,7 @@ from frauds import Bluffer, Forcer
 from revm_calls import ENTRIES
 from scene import Call, Play, Scene, Setup
 from toy import INFINITY, Lies
+from wide import of_many
 
 from vgame.chain.records import Level
 from vgame.commit.merkle import Kind, Tree
@@ -142,7 +143,7 @@ def replayed(
     return replays
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", of_many(BASES, "an honest trainer whose run diverged"))
 def test_every_call_of_an_honest_player_at_every_other_state(scene: Scene, base: str) -> None:
     replays = replayed(scene, *BASES[base])
     assert all(r.states > 10 and r.refused > 50 for r in replays)
