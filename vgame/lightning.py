@@ -7,9 +7,12 @@ it. Lightning itself is not imported: the objects are asked for what they are do
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,24 +23,43 @@ from vgame.errors import JobFileError, VgameError
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Task
 
-#: Methods of a module that change what a step does, and are not asked.
-HOOKS = (
-    "on_before_backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "on_before_zero_grad",
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_train_epoch_start",
-    "on_train_epoch_end",
-    "optimizer_step",
+#: Hooks that run beside training, and those that are asked before it; all others change what a step does.
+BESIDE = re.compile("on_(validation|test|predict)_(?!model_)|on_(fit|train)_end|on_(save|load)_checkpoint")
+#: What a Trainer calls beside its hooks.
+CALLED = (
     "backward",
+    "clip_gradients",
+    "configure_callbacks",
     "configure_gradient_clipping",
+    "configure_sharded_model",
     "lr_scheduler_step",
+    "optimizer_step",
+    "optimizer_zero_grad",
     "transfer_batch_to_device",
-    "on_after_batch_transfer",
-    "on_before_batch_transfer",
 )
+BEFORE = ("prepare_data", "setup", "configure_model")
+#: Callbacks of Lightning that look at training and leave it as it is.
+HARMLESS = {
+    "DeviceStatsMonitor",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ModelSummary",
+    "OnExceptionCheckpoint",
+    "ProgressBar",
+    "RichModelSummary",
+    "RichProgressBar",
+    "TQDMProgressBar",
+    "ThroughputMonitor",
+}
+#: Arguments of a Trainer: (attribute, value that means nothing, what to do).
+ASKED = (
+    ("limit_train_batches", 1.0, "give a DataLoader of those samples"),
+    ("overfit_batches", 0.0, "give a DataLoader of those samples"),
+    ("fast_dev_run", False, "leave it out, or say max_steps"),
+    ("reload_dataloaders_every_n_epochs", 0, "leave it out: a job reads its data once"),
+)
+COUNTS = ("current_epoch", "global_step")  # of a module, which a job's step does not know
+LIGHTNING = ("lightning.", "pytorch_lightning.")
 
 
 def job_from(
@@ -47,8 +69,9 @@ def job_from(
 
     Further options are those of a Job: mode, depth, terms. JobFileError lists everything that cannot be taken over.
     """
-    problems, found = list(_problems(module, trainer)), None
+    problems, found = list(_problems(module, data, trainer)), None
     loader = _loader(data)
+    problems += _prepared(module)
     try:
         found = collate(loader)
     except VgameError as error:
@@ -65,23 +88,23 @@ def job_from(
 
 
 def _task(module: Any, found: Collated, trainer: Any, optimizer: Any, scheduler: LRScheduler | None) -> Task:
+    indexed = len(inspect.signature(module.training_step).parameters) > 1
+
     def loss(model: Any, batch: Any) -> torch.Tensor:
-        returned = model.training_step(batch, 0)
+        with _without_counts(type(model)):
+            returned = model.training_step(batch, NOT_COUNTED) if indexed else model.training_step(batch)
         return returned["loss"] if isinstance(returned, Mapping) else returned
 
     by_value = str(getattr(trainer.gradient_clip_algorithm, "value", trainer.gradient_clip_algorithm)) == "value"
     limit = trainer.gradient_clip_val or None
     return Task(
         module,
-        found.restored(loss),
+        loss,
         optimizer,
-        found.tensors,
-        found.batch or 1,
+        found,
         clip=None if by_value else limit,
         clip_value=limit if by_value else None,
         accumulate=trainer.accumulate_grad_batches,
-        order=found.order,
-        weights=found.weights,
         schedulers=[] if scheduler is None else [scheduler],
     )
 
@@ -99,11 +122,46 @@ def _loader(data: Any) -> Any:
 
 
 def _steps(trainer: Any, epoch: int) -> int:
-    by_epochs = trainer.max_epochs * epoch if (trainer.max_epochs or -1) > 0 else math.inf
-    steps = min(by_epochs, trainer.max_steps if trainer.max_steps > 0 else math.inf)
-    if steps == math.inf:
+    none = (None, -1)
+    limits = [] if trainer.max_epochs in none else [trainer.max_epochs * epoch]
+    limits += [] if trainer.max_steps in none else [trainer.max_steps]
+    if not limits:
         raise JobFileError("the Trainer has neither max_steps nor max_epochs; a job has an end: say one of them")
-    return int(steps)
+    return int(min(limits))
+
+
+class _NotCounted:
+    """The batch_idx of a training_step: it can be handed on, and not looked at."""
+
+
+def _refuse(name: str) -> Any:
+    def asked(*_: Any) -> Any:
+        raise JobFileError(
+            f"training_step reads {name}, which a job's step does not know; take it out of training_step"
+        )
+
+    return asked
+
+
+READS = "eq ne lt le gt ge bool int index float str repr format hash add radd sub mul mod floordiv"
+for _name in READS.split(" "):
+    setattr(_NotCounted, f"__{_name}__", _refuse("batch_idx"))
+NOT_COUNTED = _NotCounted()
+
+
+@contextmanager
+def _without_counts(kind: type) -> Iterator[None]:
+    """A module that asks for the epoch or the step is refused: it would get 0 at each."""
+    own = {name: vars(kind)[name] for name in COUNTS if name in vars(kind)}
+    for name in COUNTS:
+        setattr(kind, name, property(_refuse(name)))
+    try:
+        yield
+    finally:
+        for name in COUNTS:
+            delattr(kind, name)
+        for name, value in own.items():
+            setattr(kind, name, value)
 
 
 def _configured(module: Any, problems: list[str]) -> tuple[Any, LRScheduler | None, int]:
@@ -154,21 +212,45 @@ def _by_epoch(optimizer: torch.optim.Optimizer, scheduler: LRScheduler, every: i
     return LambdaLR(optimizer, [lambda step, f=f: f[min(step // every, len(f) - 1)] for f in factors])
 
 
-def _problems(module: Any, trainer: Any) -> Iterator[str]:
+def _prepared(module: Any) -> Iterator[str]:
+    """Call what Lightning calls on a module before training."""
+    for name in BEFORE:
+        try:
+            getattr(module, name)(*(["fit"] if name == "setup" else []))
+        except Exception as error:  # a user's method can raise anything
+            yield f"{name} fails: {type(error).__name__}: {error}"
+
+
+def _overridden(owner: Any) -> Iterator[str]:
+    """Names of methods of Lightning's that a module, or a module of data, has of its own."""
+    base = next(c for c in type(owner).__mro__ if c.__module__.startswith(LIGHTNING))
+    for name in dir(base):
+        own = getattr(owner, name, None) if callable(getattr(base, name, None)) else None
+        if own is not None and getattr(own, "__func__", own) is not getattr(base, name):
+            yield name
+
+
+def _problems(module: Any, data: Any, trainer: Any) -> Iterator[str]:
     if not module.automatic_optimization:
         yield "automatic_optimization = False (write the step as one loss)"
     if "32" not in str(trainer.precision):
         yield f"precision = {trainer.precision} (train in float32)"
+    elif (kind := type(trainer.precision_plugin).__name__) != "Precision":
+        yield f"the plugin {kind} (train in float32)"
     if trainer.world_size > 1:
         yield f"{trainer.world_size} processes (train in one)"
-    base = next(c for c in type(module).__mro__ if c.__module__.startswith(("lightning.", "pytorch_lightning.")))
-    for name in HOOKS:
-        if getattr(type(module), name, None) is not getattr(base, name, None):
-            yield f"a {name} of {type(module).__name__} (write what changes values into training_step)"
+    elif (kind := type(trainer.strategy).__name__) != "SingleDeviceStrategy":
+        yield f"the strategy {kind} (train in one process)"
+    for name, nothing, instead in ASKED:
+        value = getattr(trainer, name, getattr(trainer._data_connector, name, nothing))
+        if type(value) is not type(nothing) or value != nothing:
+            yield f"{name} = {value} ({instead})"
+    for owner in (module, *([data] if hasattr(data, "train_dataloader") else [])):
+        for name in _overridden(owner):
+            if name in CALLED or (name.startswith("on_") and not BESIDE.match(name)):
+                yield f"a {name} of {type(owner).__name__} (write what changes values into training_step)"
     for callback in getattr(trainer, "callbacks", ()):
-        if "EarlyStopping" in type(callback).__name__ or not type(callback).__module__.startswith(
-            ("lightning.", "pytorch_lightning.")
-        ):
+        if type(callback).__name__ not in HARMLESS or not type(callback).__module__.startswith(LIGHTNING):
             yield (
                 f"the callback {type(callback).__name__} (vgame.train(..., callbacks=[...]) calls functions at "
                 "checkpoints)"

@@ -94,3 +94,106 @@ def test_all_that_cannot_be_taken_over_is_listed_at_once(tmp_path) -> None:
         job_from(Net(), Data(), trainer(tmp_path, max_epochs=-1))
     with pytest.raises(vgame.JobFileError, match="the data is a list; a DataLoader"):
         job_from(Net(), [1], trainer(tmp_path))
+
+
+class Hooked(Net):
+    def on_train_start(self):
+        nn.init.zeros_(self.net[0].weight)
+
+    def configure_callbacks(self):
+        return []
+
+    def optimizer_zero_grad(self, epoch, index, optimizer):
+        pass
+
+    def on_validation_epoch_end(self):
+        pass
+
+
+class Moved(Data):
+    def on_after_batch_transfer(self, batch, index):
+        return batch
+
+
+class Looking(L.Callback):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"limit_train_batches": 2}, "limit_train_batches = 2"),
+        ({"limit_train_batches": 0.5}, "limit_train_batches = 0.5"),
+        ({"limit_train_batches": 1}, "limit_train_batches = 1"),
+        ({"overfit_batches": 1}, "overfit_batches = 1"),
+        ({"fast_dev_run": True}, "fast_dev_run = True"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs = 1"),
+        ({"max_time": "00:00:00:01"}, "the callback Timer"),
+        ({"precision": "64-true"}, "precision = 64-true"),
+        ({"callbacks": lambda c: c.StochasticWeightAveraging(1e-2)}, "the callback StochasticWeightAveraging"),
+        ({"callbacks": lambda c: c.GradientAccumulationScheduler({0: 2})}, "callback GradientAccumulationScheduler"),
+        ({"callbacks": lambda c: c.BackboneFinetuning()}, "the callback BackboneFinetuning"),
+        ({"callbacks": lambda c: c.EMAWeightAveraging()}, "the callback EMAWeightAveraging"),
+        ({"callbacks": lambda c: c.BatchSizeFinder()}, "the callback BatchSizeFinder"),
+        ({"callbacks": lambda c: c.LambdaCallback(on_train_start=print)}, "the callback LambdaCallback"),
+        ({"callbacks": lambda c: Looking()}, "the callback Looking"),
+    ],
+)
+def test_an_argument_that_changes_training_is_refused_by_name(options, problem: str, tmp_path) -> None:
+    callbacks = options.get("callbacks")
+    options = options | ({"callbacks": [callbacks(L.pytorch.callbacks)]} if callbacks else {})
+    with pytest.raises(vgame.JobFileError, match=problem):
+        job_from(Net(), Data(), trainer(tmp_path, **options))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hooks_that_change_training_are_refused_by_name(tmp_path) -> None:
+    module = Hooked()
+    module.on_before_zero_grad = lambda optimizer: None
+    with pytest.raises(vgame.JobFileError) as error:
+        job_from(module, Moved(), trainer(tmp_path))
+    hooks = ("on_train_start", "configure_callbacks", "optimizer_zero_grad", "on_before_zero_grad")
+    assert all(f"a {name} of Hooked" in str(error.value) for name in hooks)
+    assert "a on_after_batch_transfer of Moved" in str(error.value) and "on_validation" not in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_callbacks_that_only_look_are_taken(tmp_path) -> None:
+    callbacks = [L.pytorch.callbacks.ModelCheckpoint(tmp_path), L.pytorch.callbacks.ModelSummary()]
+    options = {"enable_checkpointing": True, "callbacks": callbacks, "limit_val_batches": 0}
+    assert job_from(Net(), Data(), trainer(tmp_path, **options)).steps == 8
+
+
+class Annealed(Net):
+    by = "current_epoch"
+
+    def training_step(self, batch, index):
+        scale = 1.0 + (index if self.by == "batch_idx" else getattr(self, self.by))
+        return scale * super().training_step(batch, index)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("by", ["current_epoch", "global_step", "batch_idx"])
+def test_a_step_that_counts_is_refused(by: str, tmp_path) -> None:
+    module = Annealed()
+    module.by = by
+    with pytest.raises(vgame.VgameError, match=f"training_step reads {by}, which a job's step does not know"):
+        vgame.prepare(job_from(module, Data(), trainer(tmp_path)))
+    assert module.current_epoch == module.global_step == 0
+
+
+class Built(Net):
+    def setup(self, stage: str) -> None:
+        self.net = nn.Linear(3, 2)
+
+    def training_step(self, batch):
+        return super().training_step(batch, 0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_setup_is_called_and_a_step_without_index_taken(tmp_path) -> None:
+    job = job_from(Built(), Data(), trainer(tmp_path))
+    assert vgame.prepare(job, validate=60).validation["samples"] == 16
+    with pytest.raises(vgame.JobFileError, match="`steps` = 0"):
+        vgame.prepare(job_from(Net(), Data(), trainer(tmp_path, max_epochs=0)))
