@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,13 @@ def errors() -> dict[bytes, tuple[str, list[str]]]:
     """Selector -> name and argument types of every custom error."""
     found = [(e["name"], [abi_type(i) for i in e["inputs"]]) for e in full_abi() if e["type"] == "error"]
     return {bytes(Web3.keccak(text=f"{name}({','.join(types)})")[:4]): (name, types) for name, types in found}
+
+
+def known_revert(answer: object) -> str | None:
+    """Revert data in an answer of any form: nodes, and services before them, nest it in objects, lists and sentences.
+    None unless it begins with an error of the contracts."""
+    found = re.findall("0x(?:[0-9a-fA-F]{2}){4,}", str(answer))
+    return next((data for data in found if bytes.fromhex(data[2:10]) in errors()), None)
 
 
 def abi_type(item: dict[str, Any]) -> str:

@@ -49,7 +49,11 @@ CHAIN_VARIABLE = "VGAME_CHAIN_ID"
 
 
 class RefusedError(ChainError):
-    """The node is there, but did not do what it was asked."""
+    """The node is there, but did not do what it was asked; `answer` is its reply, where that was one."""
+
+    def __init__(self, text: str, answer: object = None) -> None:
+        super().__init__(text)
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class Chain:
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise
         except Web3RPCError as error:
-            raise RefusedError(f"{self.url} refused a request: {self._told(error)}") from None
+            raise RefusedError(f"{self.url} refused a request: {self._told(error)}", error.rpc_response) from None
         except (VgameError, AssertionError):
             raise
         except Exception as error:  # an answer can be anything, so reading one can raise anything
@@ -208,7 +212,11 @@ class Chain:
         fee."""
         newest = self.web3.eth.default_block
         base = self.ask(lambda: quantity(self.web3.eth.get_block(newest).get("baseFeePerGas", 0)))
-        return base, min(self.ask(lambda: quantity(self.web3.eth.max_priority_fee)), max(USUAL_TIP, base))
+        return base, min(self.asked_tip(), max(USUAL_TIP, base))
+
+    def asked_tip(self) -> int:
+        """The tip that the node proposes, however large, wei per gas."""
+        return self.ask(lambda: quantity(self.web3.eth.max_priority_fee))
 
     def final_time(self, most: int) -> int:
         """Time up to which no reorganisation undoes anything; a node that does not say, in whatever manner: 15 minutes

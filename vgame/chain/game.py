@@ -14,8 +14,8 @@ from typing import Any
 from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
 
-from vgame.chain.abi import abi_type, errors, full_abi
-from vgame.chain.connection import Chain, artifact, checksum_address, quantity
+from vgame.chain.abi import abi_type, errors, full_abi, known_revert
+from vgame.chain.connection import Chain, RefusedError, artifact, checksum_address, quantity
 from vgame.chain.events import Events
 from vgame.chain.records import (
     CAUSES,
@@ -130,11 +130,15 @@ class Game:
     def _decoded(self, question: Callable[[], Any]) -> Any:
         try:
             return self.chain.ask(question)
-        except ContractCustomError as error:
-            data = error.data
+        except (ContractLogicError, RefusedError) as error:
+            told = error.answer if isinstance(error, RefusedError) else (error.data, error.message)
+            if (data := known_revert(told)) is None:
+                if isinstance(error, RefusedError):
+                    raise
+                if not isinstance(error, ContractCustomError):
+                    raise ContractError(str(error.message), ()) from None
+                data = error.data
             raise self.chain.ask(lambda: self.contract_error(data)) from None
-        except ContractLogicError as error:
-            raise ContractError(str(error), ()) from None
 
     def contract_error(self, data: Any) -> ContractError:
         """Revert data as the contract's own error."""

@@ -160,7 +160,15 @@ class _Provider(HTTPProvider):
     def decode_rpc_response(self, raw_response: bytes) -> Any:
         if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
             raise ValueError(f"a reply has {values:,} values, more than {MOST_VALUES:,}")
-        return json.loads(raw_response, object_pairs_hook=_unique)
+        told = json.loads(raw_response, object_pairs_hook=_unique)
+        error = told.get("error") if isinstance(told, dict) else None
+        if isinstance(error, dict) and error.get("data") is None and "revert 0x" in _said(error):
+            error["data"] = {"message": error["message"]}  # web3 drops a sentence, and keeps an object
+        return told
+
+
+def _said(error: dict[str, Any]) -> str:
+    return str(error.get("message")).lower().replace("reverted: ", "revert ")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

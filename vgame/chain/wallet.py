@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +39,16 @@ RAISES = 20
 FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
 
 
-#: How nodes say that a transaction of the same number is already waiting and pays as much, or is this very one.
-REPLACEMENT_REFUSED = ("underpriced", "already known", "already imported", "replacement")
+#: How nodes say that a transaction offers too little: one of its number waits that offers as much, or they have a least
+#: tip.
+TOO_CHEAP = re.compile(
+    "underpriced|replacement|already (known|imported)"
+    "|(fee|price|tip).*(low|below|less)|(below|minimum).*(fee|price|tip)"
+)
+
+
+#: How they say that all that it may cost is more than they pass on.
+CAPPED = "exceeds the configured cap"
 
 
 def keystore_key(text: str, password: str) -> bytes:
@@ -79,31 +88,20 @@ class Wallet:
 
     def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by
-        one that pays more."""
+        one that pays more; one that the node finds too dear by one that offers less."""
         web3, sent = self.chain.web3, []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
-        tip = min(max(tip, 1), most)
+        tip, cap, refusal = min(max(tip, 1), most), most + 2**256, None
         tx["nonce"] = self.chain.ask(lambda: quantity(web3.eth.get_transaction_count(self.address, "latest")))
         for _ in range(RAISES):
-            needed = tx["value"] + tx["gas"] * most
-            if (owned := self.chain.balance(self.address)) < needed:
-                raise ChainError(
-                    f"{self.address} has {owned} wei, {needed} are needed for this transaction; send it some ether"
-                )
-            signed = self.account.sign_transaction(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most})
-            for watcher in self.watchers:
-                watcher(tx["nonce"], bytes(signed.hash))
-            refusal = None
-            try:
-                self.chain.ask(lambda raw=signed.raw_transaction: web3.eth.send_raw_transaction(raw))
-                sent.append(signed.hash)  # whatever the endpoint says that it is
-            except RefusedError as error:
-                refusal = error
+            self._check_owned(tx["value"] + tx["gas"] * most)
+            refusal = self._offer(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most}, sent)
             for digest in sent:
                 if (receipt := self.chain.receipt(digest, 0)) is not None:
                     return receipt
-            if refusal is not None and not any(sign in str(refusal).lower() for sign in REPLACEMENT_REFUSED):
+            told = str(refusal and refusal.answer).lower()
+            if refusal is not None and CAPPED not in told and not TOO_CHEAP.search(told):
                 raise refusal
             if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
                 return receipt
@@ -111,18 +109,42 @@ class Wallet:
             self.chain.tell(
                 f"transaction {tx['nonce']} waits: {offered} wei per gas are offered, the base fee is {base}"
             )
-            most = min(max(most * 5 // 4 + 1, 2 * base + tip), self._most(base))
-            tip = min(tip * 5 // 4 + 1, most)
-            if most <= offered:
+            if CAPPED in told:
+                cap, most = most - 1, (base + most) // 2
+            else:
+                asked = self.chain.asked_tip() if refusal else 0
+                tip = max(tip * 5 // 4 + 1, asked)
+                most = min(max(most * 5 // 4 + 1, 2 * base + tip), self._most(base, asked), cap)
+            tip = min(tip, most)
+            if most == offered:
                 break
         raise ChainError(
             f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; "
-            f"the most is {FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), and what "
-            f"{FEE_VARIABLE} allows"
+            f"the most is {FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), or what "
+            f"the node asks, and what {FEE_VARIABLE} allows" + (f"; {refusal}" if refusal else "")
         )
 
-    def _most(self, base: int) -> int:
-        """What a transaction may offer per gas; TooDear if the base fee alone is more than the user pays."""
+    def _check_owned(self, needed: int) -> None:
+        if (owned := self.chain.balance(self.address)) < needed:
+            raise ChainError(
+                f"{self.address} has {owned} wei, {needed} are needed for this transaction; send it some ether"
+            )
+
+    def _offer(self, tx: dict[str, Any], sent: list[bytes]) -> RefusedError | None:
+        """Sign and send; the refusal, if the node refuses."""
+        signed = self.account.sign_transaction(tx)
+        for watcher in self.watchers:
+            watcher(tx["nonce"], bytes(signed.hash))
+        try:
+            self.chain.ask(lambda: self.chain.web3.eth.send_raw_transaction(signed.raw_transaction))
+        except RefusedError as refusal:
+            return refusal
+        sent.append(signed.hash)  # whatever the endpoint says that it is
+        return None
+
+    def _most(self, base: int, asked: int = 0) -> int:
+        """What a transaction may offer per gas where the node asks for a tip; TooDear if the base fee alone is more
+        than the user pays."""
         ceiling = fee_ceiling()
         if base > ceiling:
             raise TooDear(
@@ -130,7 +152,7 @@ class Wallet:
                 f"{ceiling // GWEI:,} are paid: nothing is sent; use another endpoint, or put a larger number into "
                 f"{FEE_VARIABLE} if it is true"
             )
-        return min(ceiling, FEE_MULTIPLE * max(base, USUAL_TIP))
+        return min(ceiling, max(FEE_MULTIPLE * max(base, USUAL_TIP), base + asked))
 
     def deploy(self, name: str, *args: Any) -> str:
         """Deploy a checked-in contract; its address."""

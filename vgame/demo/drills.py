@@ -3,7 +3,6 @@ where devices part."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +15,11 @@ from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.errors import LostRace
+from vgame.errors import LostRace, VgameError
 from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import load_bundle
+from vgame.system.files import parse_json
 from vgame.system.progress import Reporter
 
 
@@ -32,13 +32,30 @@ def run_adversary(seat: AgentConfig, reporter: Reporter) -> None:
     game = open_game(seat)
     with use_device(seat.device) as kind:
         hello(reporter, "adversary", seat.device)
-        for line in sys.stdin:
-            order = json.loads(line)
-            job = bytes.fromhex(order["job"])
-            if "attack" in order:
-                _cheat(seat, game, kind, job, order["attack"], order["step"], reporter)
+        for line in sys.stdin.buffer:
+            how, job, step = _order(line)
+            if step is None:
+                _accuse(seat, game, kind, job, how, reporter)
             else:
-                _accuse(seat, game, kind, job, order["accuse"], reporter)
+                _cheat(seat, game, kind, job, how, step, reporter)
+
+
+def _order(line: bytes) -> tuple[str, bytes, int | None]:
+    """What to play, on which job, at which step (None: an accusation); VgameError where a line is no order."""
+    try:
+        order = parse_json(line)
+        job = bytes.fromhex(order["job"])
+        how, step = (order["accuse"], None) if "accuse" in order else (order["attack"], order["step"])
+        known = ("path", "idle") if step is None else (*ATTACKS, TAMPERED_LOG.name)
+        if len(job) == 32 and how in known and (step is None or (type(step) is int and step > 0)):
+            return how, job, step
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise VgameError(
+        f"{str(line.strip())[2:-1]!r:.200} is no order of a drill; a line is expected such as "
+        '{"attack": NAME, "job": HEX, "step": N} or {"accuse": "path" or "idle", "job": HEX}; the names are '
+        f"{', '.join((*ATTACKS, TAMPERED_LOG.name))}"
+    )
 
 
 def _cheat(seat: AgentConfig, game: Game, kind: str, job: bytes, name: str, step: int, reporter: Reporter) -> None:

@@ -1,0 +1,32 @@
+"""Orders of a drill, as lines: what is none is named in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgame.demo.drills import _order
+from vgame.errors import VgameError
+
+JOB = "ab" * 32
+BAD = [
+    "", "\xff\xfe", "hello", "[]", "7", "null", '"attack"', "{}", "{", "[" * 5000, '{"job": 5, "accuse": "path"}',
+    f'{{"job": "{JOB}"}}', f'{{"job": "{JOB}", "accuse": "loudly"}}', f'{{"job": "{JOB}", "accuse": []}}',
+    f'{{"job": "{JOB}", "attack": "wrong_sum"}}', f'{{"job": "{JOB}", "attack": "no such attack", "step": 1}}',
+    '{"job": "abcd", "accuse": "path"}', '{"job": "xyz", "accuse": "path"}',
+    f'{{"job": "{JOB}", "attack": {{}}, "step": 1}}', f'{{"job": "{JOB}", "attack": "tampered log", "step": "1"}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_line_that_is_no_order_is_named(line: str) -> None:
+    with pytest.raises(VgameError, match="is no order of a drill") as caught:
+        _order(line.encode("latin-1"))
+    assert "\n" not in str(caught.value)
+
+
+def test_orders() -> None:
+    from vgame.attacks.adversaries import ATTACKS
+
+    name = next(iter(ATTACKS))
+    assert _order(f'{{"job": "{JOB}", "attack": "{name}", "step": 3}}'.encode()) == (name, bytes.fromhex(JOB), 3)
+    assert _order(f'{{"job": "{JOB}", "accuse": "idle"}}\n'.encode()) == ("idle", bytes.fromhex(JOB), None)
