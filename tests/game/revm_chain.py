@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from eth_abi import encode
-from revm_calls import calldata, decode_log, decode_output, topic
+from revm_calls import calldata, decode_log, decode_output, signature, topic
 from revm_node import CHAIN_ID, RICH, Reverted, RevmNode
 from web3 import Web3
 from web3.providers import JSONBaseProvider
 
-from vgame.chain.connection import Chain
+from vgame.chain.connection import Block, Chain
+from vgame.chain.contents import Contents, Topics
 from vgame.chain.game import Game
 from vgame.chain.records import Event
 from vgame.chain.wallet import GAS_CAP, Wallet
@@ -41,6 +42,10 @@ class RevmChain(Chain):
     def pause(self, seconds: float) -> None:
         """Nobody else mines."""
 
+    def block(self, which: int | str | None = None) -> Block:
+        found = self.node.block(hex(which) if isinstance(which, int) else which or "latest")
+        return Block(int(found["number"], 16), bytes.fromhex(found["hash"][2:]), int(found["timestamp"], 16))
+
     def now(self) -> int:
         return self.node.now
 
@@ -60,12 +65,31 @@ class RevmChain(Chain):
         return wallet
 
 
+class RevmContents(Contents):
+    """The same without web3."""
+
+    def logs(self, block: Block, topics: Topics) -> list[Any]:
+        query = {"blockHash": Web3.to_hex(block.digest), "address": self.address, "topics": list(topics)}
+        return self.chain.node.logs(query)
+
+    def receipts(self, block: Block) -> list[Any]:
+        return [log for r in self.chain.node.block_receipts(Web3.to_hex(block.digest)) for log in r["logs"]]
+
+    def _decoded(self, logs: list[Any], topics: Topics) -> list[Event]:
+        return [decode_log(log) for log in logs if log["address"].lower() == self.address.lower()]
+
+
 class RevmGame(Game):
     """vgame's game object without web3, which costs ten times as much as the EVM; the tests on other chains use the
     real one."""
 
     def __init__(self, chain: RevmChain, address: str, wallet: Any = None) -> None:
         self.chain, self.address, self.wallet, self.begun = chain, Web3.to_checksum_address(address), wallet, {}
+        self.contents = RevmContents(chain, self.address, decode_log)
+
+    @staticmethod
+    def _topic(name: str) -> bytes:
+        return signature(name)
 
     def _request(self, name: str, args: Any, value: int = 0) -> dict[str, Any]:
         sender = self.wallet.address if self.wallet else RICH[0]

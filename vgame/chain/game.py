@@ -6,16 +6,17 @@ own error name and arguments. Twin: IVerificationGame.sol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
 
 from vgame.chain.abi import abi_type, errors, full_abi, known_revert
 from vgame.chain.connection import Chain, RefusedError, artifact, checksum_address, quantity
+from vgame.chain.contents import Contents
 from vgame.chain.events import Events
 from vgame.chain.records import (
     CAUSES,
@@ -40,6 +41,7 @@ from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError, LostRace
 
+T = TypeVar("T")
 PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
 PARTS = ("VerificationGame", "Settlement", "Delivery", "Referee", "Pointwise", "Logged")
 RACE_GAS = 50_000  # more than was estimated: a dispute that begins before the move's block is marked by it, too
@@ -57,6 +59,7 @@ class Game:
         self.contract = chain.web3.eth.contract(address=self.address, abi=full_abi())
         self._alone: dict[str, Any] = {}
         self._events = Events(chain, self.address, self._decode_log)
+        self.contents = Contents(chain, self.address, self._decode_log)
         self.begun: dict[bytes, int] = {}  # blocks before which nothing was said of a job that is asked for here
         self.ranges: int | None = None  # of settled blocks that are read of a job at once, at most
         self._check_code()
@@ -314,6 +317,15 @@ class Game:
         types = [abi_type(inputs[0]), "uint256", "address", "address", "uint64"]
         encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
         return bytes(Web3.keccak(encoded))
+
+    def content(
+        self, name: str, job: bytes, time: int, check: Callable[[Event], T | None], *indexed: bytes,
+        key: Hashable = None,
+    ) -> T:  # fmt: skip
+        """What `check` makes of an event of a name and a job, with these next arguments, in the second that the state
+        names for it; NotYet where the endpoint does not show one that passes. Kept by these and `key`."""
+        topics = tuple(map(Web3.to_hex, (self._topic(name), job, *indexed)))
+        return self.contents.find((topics, time, key), topics, time, check)
 
     def events(
         self,
