@@ -8,30 +8,58 @@ samples is vgame's.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import fields, replace
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler
-from transformers import EarlyStoppingCallback, Trainer
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
+from transformers import Trainer
 
 from vgame.api import Job
 from vgame.errors import JobFileError, VgameError
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Batch, Task
 
-#: What a TrainingArguments may ask for that a job does not have: (field, values that mean nothing, what to do).
-ASKED = (
-    ("bf16", (False,), "train in float32"),
-    ("fp16", (False,), "train in float32"),
-    ("neftune_noise_alpha", (None, 0), "write the noise into the model's forward"),
-    ("torch_compile", (False,), "leave it out: vgame captures the step itself"),
-    ("deepspeed", (None,), "leave it out"),
-    ("load_best_model_at_end", (False,), "choose among the run's checkpoints afterwards: run.state_dict(step)"),
-    ("gradient_checkpointing", (False,), "leave it out: it changes memory, not values"),
-)  # fmt: skip
-#: Methods that decide what a step computes and are not asked.
-OWN_LOOP = ("training_step", "_inner_training_loop", "train", "get_batch_samples")
+#: Arguments that are taken over, or that leave training as it is, whatever their value.
+KNOWN = re.compile(
+    "(output_dir|per_device_(train|eval)_batch_size|num_train_epochs|max_steps|learning_rate|lr_scheduler_(type|kwargs)"
+    "|warmup_(steps|ratio)|optim|optim_(args|target_modules)|weight_decay|adam_(beta1|beta2|epsilon)|max_grad_norm"
+    "|gradient_accumulation_steps|label_smoothing_factor|seed|data_seed|train_sampling_strategy|label_names"
+    "|length_column_name|remove_unused_columns|full_determinism|tf32|use_cpu|local_rank|disable_tqdm|report_to|run_name"
+    "|project|trackio_.*|log(ging)?_.*|include_.*|prediction_loss_only|eval_(?!strategy|on_start).*|batch_eval_metrics"
+    "|(bf16|fp16)_full_eval|save_.*|enable_jit_checkpoint|push_to_hub|hub_.*|metric_for_best_model|greater_is_better"
+    "|ignore_data_skip|restore_callback_states_from_checkpoint|dataloader_.*|do_(train|eval|predict)|debug|ddp_.*"
+    "|skip_memory_metrics|torch_empty_cache_steps|average_tokens_across_devices|accelerator_config|use_cache"
+    "|(liger_kernel_config|torch_compile_(backend|mode)|(gradient|activation)_checkpointing_kwargs|fsdp_config)|_n_gpu)"
+)
+#: Others are refused unless they have their default, with what to do instead.
+INSTEAD = {
+    "bf16": "train in float32",
+    "fp16": "train in float32",
+    "neftune_noise_alpha": "write the noise into the model's forward",
+    "torch_compile": "leave it out: vgame captures the step itself",
+    "load_best_model_at_end": "choose among the run's checkpoints afterwards: run.state_dict(step)",
+    "gradient_checkpointing": "leave it out: it changes memory, not values",
+    "activation_checkpointing": "leave it out: it changes memory, not values",
+    "eval_strategy": "no: vgame.train(..., callbacks=[...]) calls functions at checkpoints",
+    "eval_on_start": "leave it out: a job does not evaluate",
+}
+NOTHING = (None, False, 0, "", [], {}, "no")
+#: Methods of a trainer that a job asks, and those beside training; all others decide what a step computes.
+ASKED = re.compile(
+    "_?(compute_loss|create_optimizer|create_scheduler|get_optimizer_cls_and_kwargs|get_decay_parameter_names"
+    "|get_train_sampler|get_num_items_in_batch|.*remove_unused_columns|.*collator_with_removed_columns|get_learning_rate"
+    "|set_signature_columns_if_needed|eval.*|predict.*|get_(eval|test)_.*|save.*|load.*|log|maybe_log_save_evaluate"
+    "|determine_best_metric|get_output_dir|store_flos|floating_point_ops|init_hf_repo|.*hub|push_.*|finish_.*"
+    "|create_model_card|hyperparameter_search|hp_.*|report_to_hp_search|tune_.*|call_model_init|is_.*_process_zero"
+    "|(add|pop|remove)_callback|track_num_input_tokens|num_(examples|tokens)|end|issue_.*|validate_args|__init__"
+    "|get_total_train_batch_size)"
+)
+HARMLESS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback", "NotebookProgressCallback")
 
 
 def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -> Job:
@@ -42,13 +70,15 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
     """
     data, problems = None, list(_problems(trainer))
     loader = trainer.get_train_dataloader()
+    args, sampler = trainer.args, trainer._get_train_sampler()
     try:
-        data = collate(loader.dataset, loader.collate_fn)
+        plain = {"collate_fn": loader.collate_fn, "drop_last": args.dataloader_drop_last}
+        data = collate(DataLoader(loader.dataset, args.train_batch_size, sampler=sampler, **plain))
     except VgameError as error:
         problems.append(str(error))
     if problems or data is None:
         raise JobFileError("the trainer asks for what a job does not have: " + "; ".join(problems))
-    args, steps = trainer.args, _steps(trainer, len(loader))
+    steps = _steps(trainer, data.batches)
     optimizer = trainer.create_optimizer()
     task = _task(trainer, data, optimizer, trainer.create_scheduler(steps, optimizer))
     every = interval or min(_save_steps(args, steps), max(1, steps // 10))
@@ -57,30 +87,60 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
 
 
 def _task(trainer: Trainer, data: Collated, optimizer: torch.optim.Optimizer, scheduler: Any) -> Task:
-    """Losses that count their items over the whole step are those of one batch; others are the mean over the
-    batches."""
-    args, batch, counted = trainer.args, trainer.args.train_batch_size, _counts_items(trainer)
-    pieces = args.gradient_accumulation_steps
+    """Losses that count their items over the whole step are summed in one batch of all; others are the mean over the
+    step's batches."""
+    args, pieces = trainer.args, trainer.args.gradient_accumulation_steps
+    summed = pieces > 1 and _is_summed(trainer, data.tensors)
+    part = data.batch if summed and not _is_of_one_batch(trainer, data) else data.batch * pieces
 
     def loss(model: torch.nn.Module, inputs: Batch) -> torch.Tensor:
         items = trainer._get_num_items_in_batch([inputs], torch.device("cpu"))
-        return trainer.compute_loss(model, dict(inputs), num_items_in_batch=items)
+        if part >= len(next(iter(inputs.values()))):
+            return trainer.compute_loss(model, dict(inputs), num_items_in_batch=items)
+        split = zip(*(tensor.split(part) for tensor in inputs.values()), strict=True)
+        parts = [dict(zip(inputs, tensors, strict=True)) for tensors in split]
+        return sum(trainer.compute_loss(model, each, num_items_in_batch=items) for each in parts)
 
     return Task(
         trainer.model,
-        data.restored(loss),
+        loss,
         optimizer,
-        data.tensors,
-        batch * pieces if counted else batch,
+        replace(data, batch=data.batch * pieces if summed else data.batch),
         clip=args.max_grad_norm or None,
-        accumulate=1 if counted else pieces,
-        order="shuffled" if isinstance(trainer._get_train_sampler(), RandomSampler) else "sequential",
+        accumulate=1 if summed else pieces,
         schedulers=[scheduler],
     )
 
 
-def _counts_items(trainer: Trainer) -> bool:
-    return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None)
+def _is_summed(trainer: Trainer, batch: Batch) -> bool:
+    """Whether the trainer adds up the losses of an accumulation's batches, not their mean."""
+    said = getattr(trainer, "loss_is_scaled_for_ga", None)
+    has_items = trainer._get_num_items_in_batch([batch], torch.device("cpu")) is not None
+    takes_items = trainer.model_accepts_loss_kwargs and has_items
+    return bool(said if said is not None else takes_items or trainer.compute_loss_func is not None)
+
+
+def _is_of_one_batch(trainer: Trainer, data: Collated) -> bool:
+    """Whether the sum of the losses of a step's batches, each with the items of all, is the loss of one batch of all.
+    Computed with the model as it is; no where it ignores the number of items, or has layers of batch norm."""
+    model, pieces = trainer.model, trainer.args.gradient_accumulation_steps
+    if any(isinstance(m, _BatchNorm) for m in model.modules()):
+        return False
+    rows = torch.arange(data.batch * pieces) % len(next(iter(data.tensors.values())))
+    items = trainer._get_num_items_in_batch([{n: t[rows] for n, t in data.tensors.items()}], torch.device("cpu"))
+
+    def of(some: torch.Tensor) -> float:
+        batch = {name: tensor[some] for name, tensor in data.tensors.items()}
+        return float(trainer.compute_loss(model, batch, num_items_in_batch=items))
+
+    training = model.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.eval()
+            one, parts = of(rows), sum(of(part) for part in rows.split(data.batch))
+    finally:
+        model.train(training)
+    return math.isclose(one, parts, rel_tol=1e-4)
 
 
 def _steps(trainer: Trainer, batches: int) -> int:
@@ -97,23 +157,25 @@ def _save_steps(args: Any, steps: int) -> int:
 
 def _problems(trainer: Trainer) -> Iterator[str]:
     args = trainer.args
-    for name, nothing, instead in ASKED:
-        if (value := getattr(args, name, nothing[0])) not in nothing:
-            yield f"{name} = {value!r} ({instead})"
+    for field in fields(args):
+        value = getattr(args, field.name)
+        value = getattr(value, "value", value)
+        if not KNOWN.fullmatch(field.name) and value not in NOTHING:
+            yield f"{field.name} = {value!r} ({INSTEAD.get(field.name, 'leave it out')})"
     if args.world_size > 1:
         yield f"{args.world_size} processes (train in one)"
-    for name in OWN_LOOP:
-        if getattr(type(trainer), name) is not getattr(Trainer, name, None):
+    for name, method in vars(Trainer).items():
+        own = getattr(trainer, name, None) if isinstance(method, FunctionType) else None
+        if own is not None and getattr(own, "__func__", own) is not method and not ASKED.fullmatch(name):
             yield f"a {name} of {type(trainer).__name__} (write it into compute_loss)"
     sampler = trainer._get_train_sampler()
-    if not isinstance(sampler, RandomSampler | SequentialSampler):
+    if not isinstance(sampler, RandomSampler | SequentialSampler | WeightedRandomSampler):
         yield f"samples by {type(sampler).__name__} (train_sampling_strategy = 'random')"
     for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, EarlyStoppingCallback) or not type(callback).__module__.startswith("transformers."):
-            yield (
-                f"the callback {type(callback).__name__} (vgame.train(..., callbacks=[...]) calls functions at "
-                "checkpoints)"
-            )
+        kind = type(callback)
+        logs = kind.__module__ == "transformers.integrations.integration_utils"
+        if not logs and not (kind.__name__ in HARMLESS and kind.__module__.startswith("transformers.")):
+            yield (f"the callback {kind.__name__} (vgame.train(..., callbacks=[...]) calls functions at checkpoints)")
     if trainer.optimizer is not None and trainer.optimizer.state:
         yield "an optimizer that has been used (make a new trainer)"
     odd = {str(p.dtype) for p in trainer.model.parameters() if p.dtype != torch.float32}

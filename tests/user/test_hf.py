@@ -142,6 +142,83 @@ def test_all_that_cannot_be_taken_over_is_listed_at_once(tmp_path) -> None:
     assert "parameters of torch.float16 (model.float())" in told and "collate_fn gives another batch each time" in told
 
 
+class OwnLoader(InOrder):
+    def get_train_dataloader(self):
+        return super().get_train_dataloader()
+
+
+class OwnBoth(InOrder):
+    def create_optimizer_and_scheduler(self, num_training_steps):
+        return super().create_optimizer_and_scheduler(num_training_steps)
+
+
+class OwnClip(InOrder):
+    def _clip_grad_norm(self, model):
+        return super()._clip_grad_norm(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 2}, "eval_strategy = 'steps'"),
+        ({"use_liger_kernel": True}, "use_liger_kernel = True"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size = True"),
+        ({"activation_checkpointing": True}, "activation_checkpointing = True"),
+        ({"resume_from_checkpoint": "checkpoint-3"}, "resume_from_checkpoint = 'checkpoint-3'"),
+        (
+            {"train_sampling_strategy": "group_by_length", "kind": transformers.Trainer},
+            "samples by LengthGroupedSampler",
+        ),
+        ({"kind": OwnLoader}, "a get_train_dataloader of OwnLoader"),
+        ({"kind": OwnBoth}, "a create_optimizer_and_scheduler of OwnBoth"),
+        ({"kind": OwnClip}, "a _clip_grad_norm of OwnClip"),
+        ({"callbacks": [transformers.EarlyStoppingCallback()]}, "the callback EarlyStoppingCallback"),
+        ({"dataloader_drop_last": True, "kind": transformers.Trainer, "per_device_train_batch_size": 3}, "drop_last"),
+    ],
+)
+def test_an_argument_that_changes_training_is_refused_by_name(options, problem: str, tmp_path) -> None:
+    made = trainer(tmp_path, **{k: v for k, v in options.items() if k not in ("eval_strategy", "use_liger_kernel")})
+    for name in {"eval_strategy", "use_liger_kernel"} & options.keys():
+        object.__setattr__(made.args, name, options[name])
+    with pytest.raises(vgame.JobFileError, match=problem):
+        job_from(made)
+
+
+def test_arguments_that_change_nothing_are_taken(tmp_path) -> None:
+    options = {"logging_first_step": True, "dataloader_num_workers": 2, "save_total_limit": 1, "run_name": "a"}
+    job = job_from(trainer(tmp_path, dataloader_drop_last=True, per_device_train_batch_size=3, **options))
+    assert len(job.task.data["labels"]) == 15 and job.task.epoch == 5
+
+
+class Ignoring(torch.nn.Module):
+    """Takes the number of items, and does not use it; `extra` adds a term that is no mean over items."""
+
+    def __init__(self, extra: float = 0.0, uses: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.extra, self.uses = torch.nn.Embedding(12, 2), extra, uses
+
+    def forward(self, input_ids, labels, attention_mask=None, num_items_in_batch=None, **kwargs):
+        scores = (self.table(input_ids) * attention_mask[:, :, None]).sum(1)
+        total = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+        loss = total / (num_items_in_batch if self.uses else len(labels))
+        return {"loss": loss + self.extra * scores.square().mean(), "logits": scores}
+
+
+@pytest.mark.parametrize("made", [Ignoring(), Ignoring(0.5, True), Ignoring(0.0, True)])
+def test_accumulated_losses_are_the_trainers_whatever_the_model_counts(made, tmp_path) -> None:
+    start = {name: t.clone() for name, t in made.state_dict().items()}
+    theirs = trainer(tmp_path, made, gradient_accumulation_steps=2, max_grad_norm=0.0, optim="sgd")
+    theirs.train()
+    after = {name: t.clone() for name, t in made.state_dict().items()}
+    made.load_state_dict(start)
+    mine = job_from(trainer(tmp_path, made, gradient_accumulation_steps=2, max_grad_norm=0.0, optim="sgd"))
+    run = vgame.train(vgame.prepare(mine), tmp_path / "run")
+    log = [entry["loss"] for entry in theirs.state.log_history if "grad_norm" in entry]
+    assert run.losses == pytest.approx(log, rel=2e-4, abs=1e-6)
+    assert all(torch.allclose(run.state_dict()[n], t, rtol=1e-3, atol=2e-5) for n, t in after.items())
+
+
 FACTORY = """
 import torch, transformers, vgame
 
