@@ -304,7 +304,7 @@ def test_a_trainer_that_is_gone_is_refused_and_the_reward_comes_back(partial_sid
 def test_where_more_is_missing_than_can_be_requested_it_probes_and_declines(
     partial_sides: Partial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vgame.delivery.buyer.MOST_REQUESTS", 2)
+    monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 2)
     sides = partial_sides
     sides.refuse = lambda name, first, size: name != "chunks"
     sides.wait(SPEC.confirm_window // 4)

@@ -58,7 +58,7 @@ def test_a_server_that_drips_holds_no_client_beyond_its_window(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool, spoiled: bool, requests: int
 ) -> None:
     """It has what it pays for, or has declined: however many chunks the contract lets it request."""
-    monkeypatch.setattr("vgame.delivery.buyer.MOST_REQUESTS", requests)
+    monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", requests)
     sides = Slow(scene, tmp_path)
     sides.spoiled, sides.drip = spoiled, early
     if early:

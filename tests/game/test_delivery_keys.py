@@ -14,7 +14,7 @@ from scene import Scene
 from test_delivery_agents import Sides
 
 from vgame.chain.records import Phase
-from vgame.delivery.seller import WORST_INCLUSION
+from vgame.delivery.rules import WORST_INCLUSION
 from vgame.errors import ChainError
 
 LATEST = KEY_WINDOW - min(WORST_INCLUSION, KEY_WINDOW // 2)  # seconds after the confirmation

@@ -16,10 +16,11 @@ import numpy as np
 
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, IN_DELIVERY, Phase, delivery_window
-from vgame.delivery.buyer import MOST_REQUESTS, Buyer
+from vgame.delivery.buyer import Buyer
 from vgame.delivery.cipher import job_key
 from vgame.delivery.fetch import Get
 from vgame.delivery.opening import bad_leaf, root_node
+from vgame.delivery.rules import MOST_REQUESTS, read
 from vgame.delivery.sealed import Change, Piece, SealedFolder, read_offer, seal, write_offer
 from vgame.delivery.seller import Seller
 from vgame.dispute.trainer import Trainer
@@ -213,8 +214,9 @@ def _honest_node(x: Exchange) -> tuple[object, ...]:
 def _request_all(x: Exchange) -> None:
     """Every chunk, as many as the contract takes; one more is refused."""
     places = [(t, c) for t, count in enumerate(x.seller.shape.chunks) for c in range(count)]
-    for tensor, chunk in places[:MOST_REQUESTS]:
-        x.buyer._request(tensor, chunk)
+    now = read(x.client, x.job)
+    for index, place in enumerate(places[:MOST_REQUESTS]):
+        x.buyer._request(now, index, *place)
     if len(places) >= MOST_REQUESTS:
         request = (*_offered(x), MOST_REQUESTS, *places[0], 0, x.buyer.record(0))
         x.refused("TooManyRequests", x.client, "request", *request)

@@ -46,6 +46,7 @@ FINALITY = 900  # seconds, where a node does not say which block is final
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
+NOBODY = "0x" + 40 * "0"
 
 
 class RefusedError(ChainError):
@@ -179,11 +180,30 @@ class Chain:
     @contextmanager
     def at(self, block: int | str) -> Iterator[None]:
         """What is asked meanwhile is answered as it stood after this block: a number or a hash."""
-        self.web3.eth.default_block = block
+        before, self.web3.eth.default_block = self.web3.eth.default_block, block
         try:
             yield
         finally:
-            self.web3.eth.default_block = "latest"
+            self.web3.eth.default_block = before
+
+    @contextmanager
+    def one_block(self) -> Iterator[Block]:
+        """What is asked meanwhile is answered as it stood after one block: that of `at`, else the newest."""
+        block = self.block()
+        if self.web3.eth.default_block != "latest":
+            yield block
+            return
+        with self.at(self.name_of(block)):
+            yield block
+
+    def name_of(self, block: Block) -> str | int:
+        """Its hash, so that no answer is of another branch; its number where the node takes no hashes."""
+        digest = "0x" + block.digest.hex()
+        try:
+            self.ask(lambda: self.web3.eth.get_balance(NOBODY, digest))
+        except RefusedError:
+            return block.number
+        return digest
 
     def now(self) -> int:
         """Timestamp of the newest block."""

@@ -31,11 +31,26 @@ import numpy as np
 
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
-from vgame.chain.records import Exchange, Job, Phase
+from vgame.chain.records import Job, Phase
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
+from vgame.delivery.rules import (
+    STEADY,
+    Duty,
+    Place,
+    Snapshot,
+    affordable,
+    confirming,
+    declining,
+    look_end,
+    overdue,
+    probing,
+    raising,
+    read,
+    undecided,
+    unrequested,
+)
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
-from vgame.delivery.seller import MOST_REQUESTS, open_requests
 from vgame.errors import ChainError, ContractError, DeliveryError, NotYet, Undelivered, VgameError
 
 HARMLESS = frozenset(
@@ -50,34 +65,20 @@ HARMLESS = frozenset(
         "WrongPhase",
     }
 )
-STEADY = 4  # times the base fee that a request's price still holds
 CALL_GAS = 200_000  # more than the limit of a `request` or a `decline` (docs/gas.json)
 
 Write = Callable[[Piece, np.ndarray], None]
 
 
-def _margin(job: Job) -> int:
-    """Seconds before the end of the confirm window from which on it is declined."""
-    return job.spec.confirm_window // 10
-
-
-def _pressing(job: Job) -> int:
-    """Seconds before its end from which on chunks are requested."""
-    return max(job.spec.confirm_window // 2, job.spec.key_window + 2 * _margin(job))
-
-
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
-    """The call by which the reward comes back from a trainer that has not answered in time, or not given the key; None
-    if there is none."""
-    state, now = game.job(job), game.chain.now()
-    if state.phase is not Phase.DELIVERING:
+    """The call by which the reward comes back from a trainer that is late; None if there is none."""
+    return _call(job, overdue(read(game, job)))
+
+
+def _call(job: bytes, duty: Duty | None) -> tuple[Any, ...] | None:
+    if duty is None:
         return None
-    exchange = game.exchange(job)
-    for request in open_requests(game, job) if exchange.open else ():
-        if now > request.since + state.spec.key_window and game.chain.fees()[0] <= request.price:
-            return "refused", job, request.index
-    late = not exchange.open and now > exchange.key_from + state.spec.key_window
-    return ("closeDelivery", job, int(Phase.DELIVERING)) if late else None
+    return duty.call, job, duty.request.index if duty.request else int(Phase.DELIVERING)
 
 
 class Buyer:
@@ -103,15 +104,16 @@ class Buyer:
     def ready(self) -> bool:
         """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
         Undelivered where the job has ended without its state."""
-        job = self.game.job(self.job)
+        s = read(self.game, self.job)
+        job = s.job
         match job.phase:
             case Phase.CLAIMED:
                 with self._until(job.since + job.spec.challenge_window, job):
                     self._complaining(self.fetch)
             case Phase.DELIVERING:
-                self._deliver(job)
+                self._deliver(s)
             case Phase.REVEALED:
-                with self._until(self.game.exchange(self.job).key_at + job.spec.complaint_window, job):
+                with self._until(s.exchange.key_at + job.spec.complaint_window, job):
                     self._complaining(self.fetch)
                 return True
             case Phase.FINAL:
@@ -206,101 +208,67 @@ class Buyer:
 
     # ---- before the key ----
 
-    def _deliver(self, job: Job) -> None:
-        if self.game.wallet is not None and (late := late_trainer(self.game, self.job)) and self._attempt(*late):
+    def _deliver(self, s: Snapshot) -> None:
+        if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
             return
-        if self._own(job):
-            self._raise_prices(job)
-        exchange = self.game.exchange(self.job)
+        own = self.game.wallet is not None and self.game.wallet.address == s.job.client
+        if own:
+            self._raise_prices(s)
         try:
-            with self._until(self._decision(job, exchange), job):
+            with self._until(look_end(s), s.job):
                 self._complaining(self.fetch)
         except Missing as missing:
-            if self._own(job):
-                self._press(job, missing)
+            if own:
+                self._press(read(self.game, self.job), missing)
             raise
-        exchange = self.game.exchange(self.job)
-        if self._own(job) and not exchange.confirmed_at and not exchange.open and self._left(exchange) > 0:
-            self._confirm(exchange)
+        offer = self.game.offer_hash(astuple(self._fetched[0])) if self._fetched else None
+        if own and confirming(s := read(self.game, self.job), offer).due:
+            self._attempt("confirm", self.job, s.exchange.offer)
 
-    def _confirm(self, exchange: Exchange) -> None:
-        """INVARIANT: only the offer whose ciphertext is here."""
-        if self._fetched and self.game.offer_hash(astuple(self._fetched[0])) == exchange.offer:
-            self._attempt("confirm", self.job, exchange.offer)
-
-    def _decision(self, job: Job, exchange: Exchange) -> int:
-        """Time by which a look has to be over: requests are due, or `decline`; then half of what is left."""
-        left = self._left(exchange)
-        marks = [mark for mark in (_pressing(job) - 1, _margin(job)) if mark < left]
-        return exchange.until - (marks[0] if marks else max(0, left) // 2)
-
-    def _own(self, job: Job) -> bool:
-        return self.game.wallet is not None and self.game.wallet.address == job.client
-
-    def _left(self, exchange: Exchange) -> int:
-        """Seconds of the confirm window."""
-        return exchange.until - self.game.chain.now()
-
-    def _press(self, job: Job, missing: Missing) -> None:
+    def _press(self, s: Snapshot, missing: Missing) -> None:
         """Requests in time, `decline` where they cannot help any more, or cannot be paid."""
-        exchange = self.game.exchange(self.job)
-        requests = self.game.requests(self.job)
-        asked = {(r.tensor, r.chunk) for r in requests if r.open}  # what was answered is here, what was dropped is not
-        if exchange.confirmed_at or self._left(exchange) <= 0:
+        if not undecided(s):
             return
-        wanted, problem = [place for place in missing.chunks if place not in asked], None
+        wanted, problem = unrequested(s, missing.chunks), None
         try:
-            for place in self._wanted(job, exchange, missing, wanted, len(requests)):
-                self._request(*place)
+            for index, place in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
+                self._request(s, index, *place)
                 wanted.remove(place)
         except VgameError as error:
             problem = error
-        if self._left(exchange) <= _margin(job) and (wanted or not missing.all_known):
-            self._attempt("decline", self.job, exchange.offer)
+        if declining(s, bool(wanted) or not missing.all_known).due:
+            self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem
 
-    def _wanted(
-        self, job: Job, exchange: Exchange, missing: Missing, wanted: list[tuple[int, int]], requested: int
-    ) -> list[tuple[int, int]]:
+    def _wanted(self, s: Snapshot, missing: Missing, wanted: list[Place]) -> list[Place]:
         """The chunks to request now."""
-        left = self._left(exchange)
-        if left >= _pressing(job) or not wanted:
+        if s.left >= s.pressing or not wanted:
             return []
-        if missing.all_known and self._affordable(job, wanted, requested):
+        gas = max(self.shape.gas_of(*place) for place in wanted)
+        if missing.all_known and affordable(s, len(wanted), gas):
             return list(wanted)
-        probes = left > _margin(job) and not exchange.open and requested < MOST_REQUESTS
-        return [secrets.choice(wanted)] if probes else []
+        return [secrets.choice(wanted)] if probing(s) else []
 
-    def _affordable(self, job: Job, wanted: list[tuple[int, int]], requested: int) -> bool:
-        """As many requests are left, and the answers to all of them cost less than `decline` loses."""
-        base, count = self.game.chain.fees()[0], len(wanted) + requested
-        most = max(self.game.answer_gas(self.job, self.shape.elements[t], c) for t, c in wanted[:MOST_REQUESTS])
-        return count <= MOST_REQUESTS and count * most * base <= job.spec.reward - job.spec.reward // 4
-
-    def _request(self, tensor: int, chunk: int) -> None:
+    def _request(self, s: Snapshot, index: int, tensor: int, chunk: int) -> None:
         """ChainError where it cannot be paid."""
-        price = STEADY * self.game.chain.fees()[0]
+        price = STEADY * s.base
         cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
         self._check_funds(cost, tensor, chunk)
-        index, offer = len(self.game.requests(self.job)), self.game.exchange(self.job).offer
-        self._attempt("request", self.job, offer, index, tensor, chunk, price, self.record(tensor), value=cost)
+        self._attempt(
+            "request", self.job, s.exchange.offer, index, tensor, chunk, price, self.record(tensor), value=cost
+        )
 
-    def _raise_prices(self, job: Job) -> None:
-        """Of requests that the trainer has deferred, before it may drop them. What cannot be paid stops nothing."""
-        base, now = self.game.chain.fees()[0], self.game.chain.now()
-        for request in open_requests(self.game, self.job):
-            if (
-                base <= request.price
-                or not request.deferred_at
-                or now <= request.deferred_at + job.spec.key_window // 2
-            ):
-                continue
-            gas, price = self.game.answer_gas(self.job, request.elements, request.chunk), STEADY * base
+    def _raise_prices(self, s: Snapshot) -> None:
+        """What cannot be paid stops nothing."""
+        for duty in raising(s):
+            request = duty.request
+            assert request is not None
+            gas = self.game.answer_gas(self.job, request.elements, request.chunk)
             with suppress(VgameError):
-                self._check_funds(cost := gas * (price - request.price), request.tensor, request.chunk)
+                self._check_funds(cost := gas * (duty.price - request.price), request.tensor, request.chunk)
                 place = (request.index, request.tensor, request.chunk)
-                self._attempt("raise", self.job, *place, price, value=cost)
+                self._attempt("raise", self.job, *place, duty.price, value=cost)
 
     def _check_funds(self, cost: int, tensor: int, chunk: int) -> None:
         """ChainError where the account cannot pay it, or could not decline any more; what the contract owes is taken

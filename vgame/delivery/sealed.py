@@ -73,9 +73,16 @@ class Shape:
 
     @property
     def answer_gas(self) -> int:
-        """Of the largest chunk's answer, at most: the floor of its calldata and 2 % more."""
-        leaves = min(CHUNK, max(self.leaves))
-        above = self.height + tree_height(max(self.chunks))
+        """Of the largest chunk's answer, at most."""
+        return self._gas(min(CHUNK, max(self.leaves)), max(self.chunks))
+
+    def gas_of(self, tensor: int, chunk: int) -> int:
+        """Of an answer, at most."""
+        return self._gas(self.chunk(tensor, chunk).count, self.chunks[tensor])
+
+    def _gas(self, leaves: int, chunks: int) -> int:
+        """The floor of the calldata and 2 % more."""
+        above = self.height + tree_height(chunks)
         return ANSWER_GAS + (BYTE_GAS * (leaves * (LEAF_BYTES + bulk.HASH) + above * bulk.PAIR)) * 102 // 100
 
     def chunk_height(self, tensor: int) -> int:

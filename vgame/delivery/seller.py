@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from typing import Any
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
+from vgame.delivery.rules import MOST_REQUESTS, Duty, Snapshot, read, selling
 from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
 from vgame.errors import Abstain, DeliveryError
 
 Attempt = Callable[..., bool]
-MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
-WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
 FIRST_ANSWERS = 4  # that are paid for before the pay of the first one is there
 
 
@@ -77,10 +76,10 @@ class Seller:
 
     # ---- after finality ----
 
-    def committed(self, game: Game) -> Offer:
+    def committed(self, game: Game, s: Snapshot) -> Offer:
         """The offer, which must be the claim's: with another key nothing can be answered or revealed."""
         offer = self.offer(make=False)
-        if game.offer_hash(astuple(offer)) != game.exchange(self.job).offer:
+        if game.offer_hash(astuple(offer)) != s.exchange.offer:
             raise Abstain(
                 f"{self.folder} holds another key or state than the claim committed to; restore the folder of the "
                 "machine that claimed"
@@ -88,51 +87,19 @@ class Seller:
         return offer
 
     def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
-        """The moves that may be due, those first whose time ends first. One that fails or waits stops no other."""
-        if job.phase is Phase.REVEALED:
-            return [partial(self._close, game, job, attempt)]
-        offer, base = self.committed(game), game.chain.fees()[0]
-        requests = [
-            partial(self._defer, game, job, request, attempt)
-            if base > request.price
-            else partial(self._answer, offer, request, attempt)
-            for request in open_requests(game, self.job)
-        ]
-        return [*requests, partial(self._reveal, game, job, offer, attempt)]
+        """The moves that are due, decided on one block and on what was ordered. One that fails stops no other."""
+        s = read(game, self.job)
+        s = replace(s, job=replace(s.job, spec=job.spec))
+        offer = self.committed(game, s) if s.job.phase is Phase.DELIVERING else None
+        return [partial(self._do, duty, offer, attempt) for duty in selling(s) if duty.due]
 
-    def _close(self, game: Game, job: Job, attempt: Attempt) -> bool:
-        over = game.chain.now() > game.exchange(self.job).key_at + job.spec.complaint_window
-        return over and attempt("closeDelivery", self.job, int(Phase.REVEALED))
-
-    def _answer(self, offer: Offer, request: Request, attempt: Attempt) -> bool:
-        content = SealedFolder(self.public, self.shape).answer(request.tensor, request.chunk)
-        return attempt("answer", self.job, astuple(offer), request.index, *content)
-
-    def _defer(self, game: Game, job: Job, request: Request, attempt: Attempt) -> bool:
-        """Above the price of a request its time is begun anew when half of it is over, and the request is dropped when
-        the client has not raised the price for a key window."""
-        now, window = game.chain.now(), job.spec.key_window
-        dropped = request.deferred_at and now > request.deferred_at + window
-        return (dropped or now > request.since + window // 2) and attempt("defer", self.job, request.index)
-
-    def _reveal(self, game: Game, job: Job, offer: Offer, attempt: Attempt) -> bool:
-        return self._key_is_due(game, job) and attempt("revealKey", self.job, astuple(offer), self.key())
-
-    def _key_is_due(self, game: Game, job: Job) -> bool:
-        """Not before the client's word, or its silence, is final, for a key cannot be taken back; where that takes too
-        long, when the newest block shows it and the key has to go out: to keep it costs reward and bond."""
-        exchange, window = game.exchange(self.job), job.spec.key_window
-        if exchange.open:
-            return False
-
-        def decided(time: int) -> bool:
-            return exchange.key_from <= time if exchange.confirmed_at else exchange.until < time
-
-        now = game.chain.now()
-        late = now >= exchange.key_from + window - min(WORST_INCLUSION, window // 2)
-        return decided(now) and (late or decided(game.chain.final_time(window // 2)))
-
-
-def open_requests(game: Game, job: bytes) -> list[Request]:
-    """The requests that are not answered; first the one whose time began first."""
-    return sorted((r for r in game.requests(job) if r.open), key=lambda r: r.since)
+    def _do(self, duty: Duty, offer: Offer | None, attempt: Attempt) -> bool:
+        match duty.call, duty.request:
+            case "closeDelivery", _:
+                return attempt("closeDelivery", self.job, int(Phase.REVEALED))
+            case "defer", Request(index=index):
+                return attempt("defer", self.job, index)
+            case "answer", Request() as request:
+                content = SealedFolder(self.public, self.shape).answer(request.tensor, request.chunk)
+                return attempt("answer", self.job, astuple(offer), request.index, *content)
+        return attempt("revealKey", self.job, astuple(offer), self.key())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgame.chain.connection import Block, RefusedError, TransactionNotFound
+from vgame.chain.connection import RefusedError, TransactionNotFound
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Event, Job, Phase, delivery_window
 from vgame.errors import ChainError, EndpointError, VgameError
@@ -53,7 +53,7 @@ class Reader:
             for _ in range(LOOKS):
                 newest = chain.block("latest")
                 try:
-                    with chain.at(self._name(newest)):
+                    with chain.at(chain.name_of(newest)):
                         state = self._read(newest.time)
                         state |= beside(state)
                     if chain.block(newest.number) == newest:  # logs are asked for by number
@@ -61,15 +61,6 @@ class Reader:
                 except (RefusedError, EndpointError) as refusal:  # the block was undone, or this node lags
                     problem = refusal
             raise problem
-
-    def _name(self, block: Block) -> str | int:
-        """Its hash; its number where the node answers by no hashes."""
-        digest, web3 = "0x" + block.digest.hex(), self.game.chain.web3
-        try:
-            self.game.chain.ask(lambda: web3.eth.get_balance(self.game.address, digest))
-        except RefusedError:
-            return block.number
-        return digest
 
     def _read(self, now: int) -> State:
         events = self.game.events()

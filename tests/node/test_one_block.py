@@ -1,0 +1,46 @@
+"""What a role decides on stands after one block, whatever is mined while it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from frauds import SETUP
+from lying import Truth, table
+from proxy import Request
+from scene import Scene
+
+from vgame.delivery.rules import read
+from vgame.dispute.trainer import Trainer
+
+
+@pytest.mark.parametrize("hashes", [True, False], ids=["by hash", "by number"])
+def test_a_snapshot_is_of_one_block(some_scene: Scene, hashes: bool) -> None:
+    """A node that takes no hashes is asked by the number."""
+    named: list[Any] = []
+
+    def lie(asked: Request, truth: Truth) -> Request:
+        if asked["method"] == "eth_getBalance" and not hashes:
+            return {"error": {"code": -32602, "message": "invalid argument: no hashes"}}
+        if asked["method"] == "eth_call":
+            named.append(asked["params"][1])
+            some_scene.chain.advance(1)
+        return truth()
+
+    with table(some_scene, play=some_scene.post(SETUP)) as t:
+        game = t.seat(Trainer).game
+        t.proxy.lie = staticmethod(lie)
+        found = read(game, t.play.id)
+        assert len(named) == 3 and len(set(map(str, named))) == 1
+        assert ("0x" + t.chain.block(found.number).digest.hex() in str(named[0])) is hashes
+        assert found.now == t.chain.time_of(found.number) < t.chain.now()
+        assert game.chain.web3.eth.default_block == "latest"
+
+
+def test_blocks_are_named_within_each_other(some_scene: Scene) -> None:
+    chain = some_scene.chain
+    with chain.at(1), chain.one_block() as block:
+        assert block.number == 1 and chain.now() == block.time
+        with chain.at(0):
+            assert chain.block().number == 0
+        assert chain.block().number == 1

@@ -1,0 +1,207 @@
+"""What seller and client of a delivery owe, decided on one block.
+
+In: a snapshot of the job. Out: duties, each with the second until which it counts and its reason. The rules are pure:
+no chain, no clock, no files; `read` alone asks the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vgame.chain.game import Game
+from vgame.chain.records import Exchange, Job, Phase, Request
+
+MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
+WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
+STEADY = 4  # times the base fee that a request's price still holds
+Place = tuple[int, int]  # tensor, chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How a job in delivery stands after one block. `base`: wei per gas; `final`: the second up to which nothing can be
+    undone, 0 where that decides nothing."""
+
+    number: int
+    now: int
+    base: int
+    job: Job
+    exchange: Exchange
+    requests: tuple[Request, ...]
+    final: int = 0
+
+    @property
+    def open(self) -> list[Request]:
+        """The requests that are not answered; first the one whose time began first."""
+        return sorted((r for r in self.requests if r.open), key=lambda r: r.since)
+
+    @property
+    def left(self) -> int:
+        """Seconds of the confirm window."""
+        return self.exchange.until - self.now
+
+    @property
+    def key_by(self) -> int:
+        """The second until which the key is in time."""
+        return self.exchange.key_from + self.job.spec.key_window
+
+    @property
+    def margin(self) -> int:
+        """Seconds before the end of the confirm window from which on it is declined."""
+        return self.job.spec.confirm_window // 10
+
+    @property
+    def pressing(self) -> int:
+        """Seconds before its end from which on chunks are requested."""
+        return max(self.job.spec.confirm_window // 2, self.job.spec.key_window + 2 * self.margin)
+
+    def decided(self, time: int) -> bool:
+        """Has the client confirmed, or been silent to the end, by a second?"""
+        exchange = self.exchange
+        return exchange.key_from <= time if exchange.confirmed_at else exchange.until < time
+
+    @property
+    def late(self) -> bool:
+        """Has the key to go out now, final or not? To keep it costs reward and bond."""
+        return self.now >= self.key_by - min(WORST_INCLUSION, self.job.spec.key_window // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """A call that a role owes. `due`: it is sent now; `by`: the last second in which it counts, None: no such; `begun`:
+    when the time for it began."""
+
+    call: str
+    due: bool
+    why: str
+    by: int | None = None
+    begun: int = 0
+    request: Request | None = None
+    price: int = 0
+
+
+def read(game: Game, job: bytes) -> Snapshot:
+    """How a delivery stands, all of it after one block."""
+    with game.chain.one_block() as block:
+        exchange = game.exchange(job)
+        found = Snapshot(
+            block.number, block.time, game.chain.fees()[0], game.job(job), exchange, tuple(game.requests(job))
+        )
+        waits = found.job.phase is Phase.DELIVERING and not exchange.open and found.decided(found.now)
+        if not waits or found.late:
+            return found
+        return replace(found, final=game.chain.final_time(found.job.spec.key_window // 2))
+
+
+# ---- the seller ----
+
+
+def selling(s: Snapshot) -> list[Duty]:
+    """The duties of who has the key; those first whose time ends first."""
+    if s.job.phase is Phase.REVEALED:
+        end = s.exchange.key_at + s.job.spec.complaint_window
+        why = "no complaint came in time" if s.now > end else "the client may complain still"
+        return [Duty("closeDelivery", s.now > end, why)]
+    if s.job.phase is not Phase.DELIVERING:
+        return []
+    return [*(_answering(s, request) for request in s.open), _revealing(s)]
+
+
+def _answering(s: Snapshot, request: Request) -> Duty:
+    """Above the price of a request its time is begun anew when half of it is over, and the request is dropped when the
+    client has not raised the price for a key window."""
+    window = s.job.spec.key_window
+    by, price = request.since + window, request.price
+    if s.base <= price:
+        return Duty("answer", True, f"request {request.index} holds its price", by, request.since, request)
+    dropped = bool(request.deferred_at) and s.now > request.deferred_at + window
+    due = dropped or s.now > request.since + window // 2
+    why = f"the base fee of {s.base} is above the price of request {request.index}, {price}"
+    return Duty("defer", due, why, by, request.since, request)
+
+
+def _revealing(s: Snapshot) -> Duty:
+    """Not before the client's word, or its silence, is final, for a key cannot be taken back; where that takes too
+    long, when the newest block shows it and the key has to go out."""
+
+    def duty(due: bool, why: str) -> Duty:
+        return Duty("revealKey", due, why, s.key_by, s.exchange.key_from)
+
+    if s.exchange.open:
+        return duty(False, f"{s.exchange.open} requests are open")
+    if not s.decided(s.now):
+        return duty(False, "the client may decline still")
+    if s.late:
+        return duty(True, "it is due, final or not")
+    final = s.decided(s.final)
+    return duty(final, f"the confirmation is {'final' if final else 'not final yet'}")
+
+
+# ---- the client ----
+
+
+def overdue(s: Snapshot) -> Duty | None:
+    """The call by which the reward comes back from a trainer that has not answered in time, or not given the key; None
+    if there is none."""
+    if s.job.phase is not Phase.DELIVERING:
+        return None
+    for request in s.open:
+        if s.now > request.since + s.job.spec.key_window and s.base <= request.price:
+            return Duty("refused", True, f"request {request.index} was not answered in time", request=request)
+    if not s.exchange.open and s.now > s.key_by:
+        return Duty("closeDelivery", True, "the key did not come in time")
+    return None
+
+
+def raising(s: Snapshot) -> list[Duty]:
+    """Requests that the trainer has deferred, before it may drop them, and their new price."""
+    window = s.job.spec.key_window
+    late = [r for r in s.open if r.deferred_at and s.now > r.deferred_at + window // 2 and s.base > r.price]
+    return [
+        Duty("raise", True, f"request {r.index} is deferred", r.deferred_at + window, r.deferred_at, r, STEADY * s.base)
+        for r in late
+    ]
+
+
+def look_end(s: Snapshot) -> int:
+    """Second by which a look at what is served has to be over: requests are due, or `decline`; then half of what is
+    left."""
+    marks = [mark for mark in (s.pressing - 1, s.margin) if mark < s.left]
+    return s.exchange.until - (marks[0] if marks else max(0, s.left) // 2)
+
+
+def unrequested(s: Snapshot, missing: Sequence[Place]) -> list[Place]:
+    """What is missing and asked for by no open request: what was answered is here, what was dropped is not."""
+    asked = {(r.tensor, r.chunk) for r in s.open}
+    return [place for place in missing if place not in asked]
+
+
+def undecided(s: Snapshot) -> bool:
+    """Can the client still confirm or decline?"""
+    return s.job.phase is Phase.DELIVERING and not s.exchange.confirmed_at and s.left > 0
+
+
+def affordable(s: Snapshot, count: int, gas: int) -> bool:
+    """As many requests are left, and answers of so much gas at most cost less, all of them, than `decline` loses."""
+    count, reward = count + len(s.requests), s.job.spec.reward
+    return count <= MOST_REQUESTS and count * gas * s.base <= reward - reward // 4
+
+
+def probing(s: Snapshot) -> bool:
+    """Is one chunk requested by chance: is anybody there?"""
+    return s.left > s.margin and not s.exchange.open and len(s.requests) < MOST_REQUESTS
+
+
+def declining(s: Snapshot, lacking: bool) -> Duty:
+    """`lacking`: more is missing than is requested, or can be paid."""
+    begun = s.exchange.until - s.margin
+    due = undecided(s) and s.left <= s.margin and lacking
+    return Duty("decline", due, "more is missing than is requested", s.exchange.until, begun)
+
+
+def confirming(s: Snapshot, offer: bytes | None) -> Duty:
+    """`offer`: the hash of the one whose ciphertext is here, whole. INVARIANT: only that one is confirmed."""
+    due = undecided(s) and not s.exchange.open and offer == s.exchange.offer
+    why = "the state is here" if offer == s.exchange.offer else "the state is not here"
+    return Duty("confirm", due, why, s.exchange.until, s.job.since)
