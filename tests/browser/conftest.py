@@ -16,6 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "game"), str(ROOT / "tests" / "twin")]
 
 
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -37,7 +43,7 @@ def browser() -> Iterator[Any]:
             "the page is not tested: there is no chromium (apt-get install chromium, or name one in VGAME_CHROMIUM)"
         )
     with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = started.chromium.launch(executable_path=path, args=QUIET)
         yield opened
         opened.close()
 

@@ -75,7 +75,7 @@ def test_a_dispute_is_watched_from_the_claim_to_the_verdict(stage: Stage, page: 
             )
             seen = count
     assert play.phase is Phase.CONVICTED and seen >= 10
-    page.get_by_role("heading", name="won: the trainer is convicted").wait_for()
+    page.get_by_role("heading", name="Dispute 0: the auditor was right").wait_for()
     page.get_by_role("heading", name="The verdict").wait_for()
     text = page.inner_text("main")
     assert "Decided by partial sum" in text and "auditor Ann" in text and "element" in text

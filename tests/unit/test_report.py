@@ -70,7 +70,9 @@ def test_a_bonus_that_ends_otherwise_than_its_total_fails_the_story() -> None:
     assert as_expected(replace(SINGLE, prizes=[paid, missed]))
     assert not as_expected(replace(SINGLE, prizes=[replace(paid, outcome="returned")]))
     assert not as_expected(replace(SINGLE, prizes=[replace(missed, outcome="paid")]))
-    assert "1 of 2 bonuses by accuracy were paid" in text_of(replace(SINGLE, prizes=[paid, missed]))
+    assert "2 of 2 bonuses by accuracy ended as they must: 1 paid, 1 returned" in text_of(
+        replace(SINGLE, prizes=[paid, missed])
+    )
 
 
 def test_what_was_not_compared_is_not_said() -> None:

@@ -309,6 +309,9 @@ def watch(
     ] = None,
     store: Annotated[Path | None, typer.Option(help="an own agent's store of checkpoints, with --bundle")] = None,
     account: Annotated[list[str] | None, typer.Option(help="an own address: alarms, balance; may be repeated")] = None,
+    known: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS=NAME", help="a name for an address; may be repeated")
+    ] = None,
     role: Annotated[
         list[str] | None, typer.Option(help="an own role's health endpoint, a URL; may be repeated")
     ] = None,
@@ -320,6 +323,6 @@ def watch(
     check_number("--every", every, 0.1, 3_600)
     from vgame.watch.command import Watched, serve_page
 
-    lists = (tuple(given or ()) for given in (account, role))
+    lists = (tuple(given or ()) for given in (account, known, role))
     watched = Watched(rpc, game, tuple(bundle or ()), tuple(run or ()), store, *lists, port, every)
     serve_page(watched, Reporter(json))

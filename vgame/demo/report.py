@@ -63,7 +63,8 @@ def _cards(result: Result) -> list[dict[str, Any]]:
     if prizes := result.prizes:
         right = all(p.right for p in prizes)
         paid = sum(p.outcome == "paid" for p in prizes)
-        cards.append(_card(f"{paid} of {len(prizes)}", "bonuses by accuracy were paid", right))
+        ended = f"bonuses by accuracy ended as they must: {paid} paid, {len(prizes) - paid} returned"
+        cards.append(_card(f"{sum(p.right for p in prizes)} of {len(prizes)}", ended, right))
     told = "conserved" if result.conserved else "NOT conserved"
     return [*cards, _card(told, "money in = out + credits + burnt, to the wei", result.conserved)]
 

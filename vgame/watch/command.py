@@ -12,6 +12,7 @@ from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.runs.folder import open_run
 from vgame.system.progress import Reporter
+from vgame.watch.differences import shown
 from vgame.watch.own import Own, OwnRun
 from vgame.watch.programs import Programs
 from vgame.watch.reader import Reader
@@ -28,6 +29,7 @@ class Watched:
     runs: tuple[Path, ...] = ()
     store: Path | None = None  # of an agent: it holds a run of each bundle
     accounts: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()  # ADDRESS=NAME
     roles: tuple[str, ...] = ()  # URLs of health endpoints
     port: int = 0
     every: float = 1.0
@@ -39,7 +41,8 @@ def serve_page(watched: Watched, reporter: Reporter) -> None:
     own = Own(
         game, _runs(watched), [checksum_address(a) for a in watched.accounts], [_health(u) for u in watched.roles]
     )
-    reader = Reader(game, Programs([*watched.bundles, *(run / "job" for run in watched.runs)]))
+    programs = Programs([*watched.bundles, *(run / "job" for run in watched.runs)])
+    reader = Reader(game, programs, dict(map(_known, watched.known)))
 
     server = PageServer(Hub(lambda: reader.look(own.records), watched.every), watched.port)
     reporter.emit("watching", f"{server.url} shows the game at {game.address}; end with Ctrl-C", url=server.url)
@@ -54,6 +57,14 @@ def _runs(watched: Watched) -> list[OwnRun]:
     bundles = [load_bundle(folder) for folder in watched.bundles] if watched.store else []
     stored = [OwnRun(watched.store / b.identity.hex()[:16], b) for b in bundles if watched.store]
     return [*(OwnRun(run) for run in watched.runs), *stored]
+
+
+def _known(text: str) -> tuple[str, str]:
+    """Address and name."""
+    address, _, name = text.partition("=")
+    if not name.strip():
+        raise VgameError(f"--known {text!r}: ADDRESS=NAME is expected, as 0x12...=Ann")
+    return checksum_address(address.strip()), shown(name.strip())
 
 
 def _health(url: str) -> str:

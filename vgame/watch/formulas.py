@@ -31,6 +31,7 @@ from vgame.program.operators import (
 )
 from vgame.program.program import Program
 from vgame.runs.history import PROOF_TYPE
+from vgame.watch.recipes import recipe
 
 SYMBOLS = {
     "NEG": "−a",
@@ -65,6 +66,7 @@ class Terms:
     formula: str
     rows: list[list[Any]]
     count: int
+    recipe: dict[str, Any]
 
 
 def formula(operator: Operator) -> str:
@@ -102,27 +104,24 @@ def terms(program: Program, at: reference.Position, part: int | None, proof: byt
     try:
         openings = [bytes(words) for words, _, _ in decode([PROOF_TYPE], proof)[0][3]]
         reader = _Shown(openings, (at.step - 1) * program.scalars)
-        rows = _rows(program, operator, at, part, reader)
+        made = recipe(operator, at, part, reader.read)
+        rows = _rows(program, operator, part, reader, made)
     except Exception as error:  # the proof is a stranger's bytes: reading them can raise anything
         raise VgameError(f"the terms of element {at.element} cannot be told from its proof: {error}") from None
-    return Terms(formula(operator), rows[:MOST_TERMS], len(rows))
+    return Terms(formula(operator), rows[:MOST_TERMS], len(rows), made)
 
 
 def _rows(
-    program: Program, operator: Operator, at: reference.Position, part: int | None, shown: _Shown
+    program: Program, operator: Operator, part: int | None, shown: _Shown, made: dict[str, Any]
 ) -> list[list[Any]]:
     if not isinstance(operator, Contract):
-        reference.evaluate(operator, at, shown.read)
         return [
             [_called(program, ref, first + i), word]
             for ref, first, words in shown.reads
             for i, word in enumerate(words)
         ]
-    block = part or 0
-    _, left, right = reference.rows(operator, at.element, block, shown.read)
-    start = block * operator.block_length
-    pairs = zip(left, right, strict=True) if right else ((word,) for word in left)
-    return [[f"k = {start + k}", *pair] for k, pair in enumerate(pairs)]
+    start = (part or 0) * operator.block_length
+    return [[f"k = {start + k}", *pair] for k, pair in enumerate(zip(*made["words"], strict=True))]
 
 
 def _called(program: Program, ref: Ref, position: int) -> str:

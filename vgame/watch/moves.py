@@ -34,6 +34,7 @@ class Transaction:
     gas: int
     size: int
     time: int
+    block: int
 
 
 @dataclass(slots=True)

@@ -51,6 +51,7 @@ class OwnRun:
         agree = {job: jobs[job]["root"] == root for job in mine if root and jobs[job]["root"]}
         return {
             "name": shown(self.folder.name),
+            "folder": shown(self.folder),
             "steps": bundle.steps,
             "done": done,
             "checkpoints": len(store.roots),

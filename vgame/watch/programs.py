@@ -9,9 +9,11 @@ from typing import Any
 from vgame.errors import VgameError
 from vgame.execute.reference import Position
 from vgame.job.bundle import Bundle, load_bundle
-from vgame.program.program import Program
+from vgame.program.program import Program, TensorLabel
 from vgame.watch.differences import shown
 from vgame.watch.formulas import formula, terms
+
+MOST_NAMES = 4  # tensors of the state, and of the data, that a job's view names
 
 
 class Programs:
@@ -30,10 +32,16 @@ class Programs:
         return len(self._known)
 
     def model(self, root: str) -> dict[str, Any] | None:
-        """What is trained."""
+        """What is trained, on what."""
         if (bundle := self._known.get(root)) is None:
             return None
-        return {"operators": len(bundle.program.operators), "tensors": len(bundle.program.sources)}
+        labels = bundle.program.labels
+        return {
+            "operators": len(bundle.program.operators), "tensors": len(bundle.program.sources),
+            "numbers": sum(t.numel() for t in bundle.state), "before": bundle.before,
+            "state": [_sized(label) for label in labels.state[:MOST_NAMES]],
+            "data": [_sized(label) for label in labels.data[:MOST_NAMES]],
+        }  # fmt: skip
 
     def operator(self, root: str, index: int) -> dict[str, Any] | None:
         """Kind, module and formula of an operator."""
@@ -60,8 +68,14 @@ class Programs:
             found = terms(program, at, part, proof)
         except VgameError:
             return None
-        return {"rows": [[shown(row[0]), *row[1:]] for row in found.rows], "count": found.count}
+        rows = [[shown(row[0]), *row[1:]] for row in found.rows]
+        return {"rows": rows, "count": found.count, "recipe": found.recipe}
 
     def _program(self, root: str) -> Program | None:
         bundle = self._known.get(root)
         return bundle.program if bundle else None
+
+
+def _sized(label: TensorLabel) -> str:
+    """`fc.weight (10 × 64)`."""
+    return shown(f"{label.name} ({' × '.join(map(str, label.shape)) or 'one number'})")

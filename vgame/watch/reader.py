@@ -134,7 +134,7 @@ class Reader:
         name, number = self.game.called(data)
         if name == "prove":
             self._keep_proof(digest, data)
-        return Transaction(name, number, sender, gas, len(data), self._time(block))
+        return Transaction(name, number, sender, gas, len(data), self._time(block), block)
 
     def _alone(self, digest: str, block: int) -> tuple[str, bytes, int] | None:
         """Sender, calldata and gas of a transaction that its block has alone: one request, where some nodes search all

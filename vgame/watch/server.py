@@ -30,7 +30,9 @@ from vgame.watch.differences import State, difference, shown
 LOOPBACK = "127.0.0.1"
 HOSTS = [LOOPBACK, "localhost"]
 PAGE = files("vgame.watch") / "page"
-SCRIPTS = ("words.js", "dom.js", "numbers.js", "pictures.js", "views.js", "watch.js")
+SCRIPTS = (
+    "words.js", "dom.js", "numbers.js", "pictures.js", "exact.js", "client.js", "dispute.js", "views.js", "watch.js",
+)  # fmt: skip
 SOURCES = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
 POLICY = f"{SOURCES}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {

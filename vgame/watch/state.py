@@ -13,12 +13,14 @@ from itertools import pairwise
 from typing import Any
 
 from vgame.chain.records import CAUSES, LOST, Dispute, Event, Exchange, Job, Level, Phase, Standing, Status, Verdict
+from vgame.commit.merkle import Kind, leaf_hash
 from vgame.execute.reference import Position
 from vgame.watch.descent import Tree, descent, place
 from vgame.watch.differences import State
 from vgame.watch.money import Flow, balances, flows
 from vgame.watch.moves import Move, Transaction, moves
 from vgame.watch.programs import Programs
+from vgame.watch.recipes import LOGGED
 
 WINDOWS = {
     Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window",
@@ -77,7 +79,8 @@ def _gas(found: Sequence[Move]) -> dict[int, int]:
 
 def _move(move: Move) -> dict[str, Any]:
     known = move.known
-    told = {"sender": known.sender, "gas": known.gas, "bytes": known.size, "time": known.time} if known else {}
+    told = {"sender": known.sender, "gas": known.gas, "bytes": known.size} if known else {}
+    told |= {"time": known.time, "block": known.block} if known else {}
     return {"name": move.name, "disputes": move.disputes, "transaction": move.digest, **told}
 
 
@@ -103,6 +106,8 @@ def _job(facts: JobFacts, paid: Sequence[Flow], programs: Programs) -> dict[str,
         "root": job.run_root.hex() if claimed else None,
         "diverged_at": job.diverged_at or None,
         "since": job.since,
+        "created_at": job.created_at,
+        "claimed_at": job.claimed_at or None,
         "deadline": end,
         "window": getattr(job.spec, window) if window else None,
         "window_name": window,
@@ -234,10 +239,19 @@ def _end(facts: JobFacts, d: Dispute, ends: list[Event], at: tuple, programs: Pr
             found |= {"word": args["claimed"], "exact": args["exact"]}
         elif event.name == "PartialAdjudicated":
             found |= {"part": args["part"], "right": args["right"]}
+            found["posted"] = _posted(facts.events, d.node)
         else:
             found |= {"verdict": event.name.lower(), "cause": CAUSES[args["cause"]]}
         proof = facts.proofs.get(event.transaction)
         if event.name.endswith("Adjudicated") and proof is not None and None not in at:
             where = Position(facts.job.spec.seed, *at)
             found["terms"] = programs.terms(facts.job.spec.program_root.hex(), where, found.get("part"), proof)
+            if facts.job.spec.mode and found["terms"]:
+                found["terms"] |= {"recipe": {"not": LOGGED}}
     return found
+
+
+def _posted(events: Sequence[Event], node: bytes) -> str | None:
+    """The partial sum behind a contested node, whichever dispute it was posted in."""
+    sums = (bytes(p) for e in events if e.name == "PartialsPosted" for p in e.args["partials"])
+    return next((p.hex() for p in sums if leaf_hash(Kind.PARTIAL, p) == node), None)

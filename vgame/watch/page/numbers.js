@@ -70,3 +70,23 @@ function anatomy(word) {
 function clockTime(seconds) {
   return new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ") + " UTC";
 }
+
+const CLOCK = { hour: "2-digit", minute: "2-digit", hour12: false }, DAY = { ...CLOCK, day: "numeric", month: "short" };
+const ZONED = [CLOCK, DAY, { ...DAY, year: "numeric" }].map((how) => new Intl.DateTimeFormat("en-GB", how));
+
+// In this browser's zone: the day where it is not today, the year where it is not this one.
+function localTime(seconds) {
+  const time = new Date(seconds * 1000), now = new Date(), year = time.getFullYear() === now.getFullYear();
+  return ZONED[!year ? 2 : time.getMonth() === now.getMonth() && time.getDate() === now.getDate() ? 0 : 1].format(time);
+}
+
+function ago(seconds) {
+  if (seconds < 0) return `in ${largest(-seconds)}`;
+  return seconds < 1 ? "now" : `${largest(seconds)} ago`;
+}
+
+// The largest unit alone: "3 minutes".
+function largest(seconds) {
+  const [size, name] = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]].find(([unit]) => seconds >= unit) || [1, "second"];
+  return many(Math.floor(seconds / size), name);
+}

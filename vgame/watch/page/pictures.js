@@ -13,7 +13,7 @@ function treePicture(tree) {
 }
 
 const STATUSES = {
-  claimed: "claimed, not contested so far", agreed: "taken as their own by auditors that dispute what follows", contested: "contested",
+  ordered: "not computed yet", claimed: "claimed, not contested so far", agreed: "taken as their own by auditors that dispute what follows", contested: "contested",
   convicted: "where the claim was found wrong", audited: "computed here, the same",
 };
 

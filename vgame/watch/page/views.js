@@ -3,11 +3,13 @@
 
 const shorten = (text) => (text && text.length > 18 ? `${text.slice(0, 8)}…${text.slice(-4)}` : text || "");
 
+// An account by its name, else by what it is in this game and the ends of its address.
 function who(index, address) {
   if (!address) return h("span", { class: "soft" }, "nobody yet");
-  const name = index.game.names[address];
-  const account = address.startsWith("0x");
-  return h("span", { class: name || !account ? "who" : "who mono", title: address }, name || (account ? shorten(address) : address));
+  const name = index.game.names[address], own = index.own.has(address), account = address.startsWith("0x");
+  if (!account) return h("span", { class: "who" }, address);
+  const labels = [own && !name && "own account", ...(name ? [] : index.labels.get(address) || [])].filter(Boolean).join(", ");
+  return h("span", { class: "who", title: address }, name ? `${name}${own && name !== "own account" ? " (own)" : ""}` : [labels && `${labels} `, h("span", { class: "mono" }, shorten(address))]);
 }
 
 function hash(text) {
@@ -15,7 +17,7 @@ function hash(text) {
 }
 
 function titleOf(index, job) {
-  return index.game.titles[job.id] || (job.name ? `${job.name} (${shorten(job.id)})` : `Job ${shorten(job.id)}`);
+  return index.game.titles[job.id] || job.name || `Job ${shorten(job.id)}`;
 }
 
 function clock(index, deadline) {
@@ -29,12 +31,19 @@ function jobsView(index) {
   return [
     h("h1", {}, index.story ? index.story.title : "Was the network trained as ordered?"),
     index.story ? storyView(index.story) : h("p", {}, "Each job below is an order for training. A trainer claims one hash for the whole run; anybody who computes another can dispute it, and a contract computes the first number that differs."),
+    atWork(index),
     h("h2", {}, many(jobs.length, "job")),
     jobs.length ? h("ul", { class: "cards" }, jobs.map((job) => h("li", { class: "card" }, jobCard(index, job)))) : h("p", {}, "Nothing has been ordered yet. This page shows jobs as soon as they stand on the chain."),
     h("h2", {}, "The contract"),
     facts(["Chain", index.game.chain], ["Contract", h("span", { class: "mono" }, index.game.address)], [term("burnt", "Burnt so far"), ether(index.game.burnt)],
-      ["Checked", index.game.agrees ? "What every account is owed follows from the events, to the wei." : h("b", { class: "bad" }, "The amounts below do not agree with what the contract owes. Do not rely on them.")]),
+      ["Checked", index.game.agrees ? "balances agree with the events, to the wei." : h("b", { class: "bad" }, "The amounts below do not agree with what the contract owes. Do not rely on them.")]),
   ];
+}
+
+// Roles in the middle of something, cheats too: what they train stands on no chain yet.
+function atWork(index) {
+  const busy = index.roles.filter((r) => r.total && r.done < r.total);
+  return busy.length > 0 && [h("h2", {}, "At work"), h("ul", { class: "cards" }, busy.map((r) => h("li", { class: "card" }, roleCard(index, r))))];
 }
 
 function storyView(story) {
@@ -53,9 +62,10 @@ function phase(job) {
 function jobCard(index, job) {
   return [
     h("h3", {}, h("a", { href: `#/job/${job.id}` }, h("span", { class: "text" }, titleOf(index, job)))),
-    h("p", {}, phase(job), job.verdict && `, by ${CAUSES[job.verdict.cause]}`),
+    h("p", {}, phase(job), job.verdict && `: ${causeOf(job.verdict.cause, true)}`),
+    h("p", {}, h("b", {}, "Next: "), next(index, job)), yourMoney(index, job),
     job.deadline && h("p", { class: "soft" }, `Time left (${job.window_name.replace("_", " ")}): `, clock(index, job.deadline), windowBar(index, job)),
-    h("p", { class: "soft" }, phrase`${many(job.spec.steps, "step")}. In the contract: ${ether(job.held)}. ${many(job.disputes, "dispute")}, ${job.open} open.`),
+    h("p", { class: "soft" }, phrase`Ordered ${moment(index, job.created_at)}. ${many(job.spec.steps, "step")}. In the contract: ${ether(job.held)}. ${many(job.disputes, "dispute")}, ${job.open} open.`),
   ];
 }
 
@@ -73,21 +83,30 @@ function jobView(index, id) {
     h("p", {}, h("a", { href: "#/" }, "All jobs")),
     h("h1", {}, h("span", { class: "text" }, titleOf(index, job)), " ", phase(job)),
     h("p", {}, standing(index, job)),
+    h("p", {}, h("b", {}, "Next: "), next(index, job)), yourMoney(index, job), getWeights(index, job, run),
     job.deadline && h("p", {}, `Time left (${job.window_name.replace("_", " ")}): `, clock(index, job.deadline), windowBar(index, job)),
-    facts([term("client"), who(index, job.client)], [term("trainer"), who(index, job.trainer)],
+    facts(["Identity", h("span", { class: "mono" }, job.id)], ["Ordered", moment(index, job.created_at)], job.claimed_at && ["Claimed", moment(index, job.claimed_at)],
+      [term("client"), who(index, job.client)], [term("trainer"), who(index, job.trainer)],
       [term("run root", "Claimed run root"), h("span", { class: "mono" }, job.root || "nothing is claimed yet")],
       job.diverged_at && [term("diverged"), `before the end of step ${job.diverged_at}`],
-      job.program && ["Program", `${many(job.program.operators, "operator")} in a step, ${many(job.program.tensors, "state tensor")}`],
+      job.program && ["Model", named(job.program.state, job.program.tensors), `; ${many(job.program.numbers, "number")} in all, the optimizer's memory with them`],
+      job.program && job.program.data.length > 0 && ["Data set", named(job.program.data, job.program.data.length)],
+      ["Steps", `${job.spec.steps.toLocaleString("en")} ordered${run ? `, ${run.done.toLocaleString("en")} computed here` : ""}${job.program ? `; ${many(job.program.operators, "operator")} in each` : ""}`],
       run && run.root && ["Own run", run.jobs_agree[id] === true ? h("b", { class: "good" }, "the same root") : run.jobs_agree[id] === false ? h("b", { class: "bad" }, "another root") : "no claim to compare with"]),
     h("h2", {}, "Checkpoints"),
     h("p", { class: "soft" }, term("checkpoint", "Each cell is a checkpoint"), "; disputes narrow to one of them first."),
     strip(overlaid(job, run), job.checkpoints || Math.ceil(job.spec.steps / job.spec.interval), "checkpoint"),
     run && runView(run),
     h("h2", {}, "Disputes"), disputesTable(index, job),
+    job.phase === "convicted" && conviction(index, job),
     h("h2", {}, "Money"), moneyView(index, job),
     h("h2", {}, "Terms"), termsTable(job),
     h("h2", {}, "Transactions"), movesTable(index, index.moves.get(id) || [], "Every transaction of this job, the newest first", id),
   ];
+}
+
+function named(names, count) {
+  return h("span", { class: "text" }, names.join(", ") + (count > names.length ? ` and ${count - names.length} more` : ""));
 }
 
 function missing(what, id) {
@@ -105,7 +124,7 @@ function standing(index, job) {
     case "undelivered": return "The claim is right, but its model was not delivered. The client has its money back, the trainer has lost its bond.";
     case "declined": return "The claim is right. The client declined the model: client and trainer have a quarter of the reward each, the rest is burnt, and the trainer has its bond.";
     case "final": return "Nobody has shown the claim to be wrong in time. The trainer has its reward and its bond.";
-    case "convicted": return `Dispute ${job.verdict ? job.verdict.dispute : ""} showed that the claim is wrong: ${job.verdict ? CAUSES[job.verdict.cause] : ""}. The client has its money back, the trainer has lost its bond.`;
+    case "convicted": return `Dispute ${job.verdict ? job.verdict.dispute : ""} showed that the claim is wrong: ${job.verdict ? causeOf(job.verdict.cause, true) : ""}. The client has its money back, the trainer has lost its bond.`;
     case "expired": return "Nobody took or claimed the job in time. The client has its money back.";
   }
   return "";
@@ -122,17 +141,16 @@ function delivering(job, left) {
 // Checkpoints that were computed here show as such, where nothing else is known of them.
 function overlaid(job, run) {
   const count = Math.ceil(job.spec.steps / job.spec.interval);
-  const ranges = job.strip.length ? job.strip : [[0, count, "claimed"]];
-  if (!run || !run.checkpoints) return job.strip.length ? ranges : [];
-  const found = job.strip.length ? [] : [[0, run.checkpoints, "audited"], [run.checkpoints, count, "claimed"]];
+  if (!run || !run.checkpoints) return job.strip;
   if (run.jobs_agree[job.id] === true) return [[0, job.checkpoints, "audited"]];
-  return found.length ? found.filter(([low, high]) => high > low) : ranges;
+  if (job.strip.length) return job.strip;
+  return [[0, run.checkpoints, "audited"], [run.checkpoints, count, "ordered"]].filter(([low, high]) => high > low);
 }
 
 function runView(run) {
   return [
     h("h2", {}, "Own run"),
-    h("p", {}, `${many(run.done, "step")} of ${run.steps.toLocaleString("en")} are computed, ${many(run.checkpoints, "checkpoint")} kept a hash of.`),
+    h("p", {}, `${many(run.done, "step")} of ${run.steps.toLocaleString("en")} are computed, ${many(run.checkpoints, "checkpoint")} committed.`),
     bar(run.done, run.steps, "steps computed"), lossCurve(run.losses, run.steps),
   ];
 }
@@ -161,7 +179,7 @@ function depthOf(job, d) {
 }
 
 function outcome(d) {
-  const told = { open: ["open", "busy"], dismissed: ["dismissed: the claim was right here", "good"], lapsed: ["lapsed: the auditor's clock ran out", "soft"], won: ["won: the trainer is convicted", "bad"], void: ["closed: another dispute decided", "soft"] };
+  const told = { open: ["open", "busy"], dismissed: ["the claim was right here", "good"], lapsed: ["the auditor's clock ran out", "soft"], won: ["the auditor was right", "bad"], void: ["closed: another dispute decided", "soft"] };
   const [text, kind] = told[d.status] || [d.status, "soft"];
   return h("b", { class: kind }, text);
 }
@@ -196,7 +214,7 @@ function moneyView(index, job) {
 
 function termsTable(job) {
   const nobody = (address) => /^0x0*$/.test(address);
-  const told = { wei: ether, time: duration, count: (n) => Number(n).toLocaleString("en"), account: (a) => (nobody(a) ? "nobody" : shorten(a)) };
+  const told = { wei: ether, time: (s) => (Number(s) ? duration(s) : "none"), count: (n) => Number(n).toLocaleString("en"), account: (a) => (nobody(a) ? "nobody" : shorten(a)) };
   return table("What was agreed", [
     ["Term", ([name]) => name.replaceAll("_", " ")], ["Value", ([name, , kind]) => told[kind](job.spec[name]), "n"], ["What it means", ([, sentence]) => sentence],
   ], TERMS.filter(([name]) => job.spec[name] !== undefined));
@@ -209,103 +227,13 @@ function movesTable(index, moves, caption, place) {
   const count = shown.get(place) || PAGE;
   return [
     table(caption, [
-      ["When", (m) => (m.time ? clockTime(m.time) : "")], ["By", (m) => (m.sender ? who(index, m.sender) : "")],
+      ["When", (m) => (m.time ? moment(index, m.time) : "")], ["Block", (m) => (m.block === undefined ? "…" : m.block.toLocaleString("en")), "n"], ["By", (m) => (m.sender ? who(index, m.sender) : "")],
       ["Move", (m) => (MOVES[m.name] ? term(m.name, m.name, m.transaction) : m.name)],
       ["Serves", (m) => (m.disputes.length ? `dispute ${m.disputes.slice(0, 5).join(", ")}${m.disputes.length > 5 ? ` and ${m.disputes.length - 5} more` : ""}` : "the job")],
       ["Gas", (m) => (m.gas === undefined ? "…" : m.gas.toLocaleString("en")), "n"], ["Bytes", (m) => (m.bytes === undefined ? "…" : m.bytes.toLocaleString("en")), "n"],
+      ["Transaction", (m) => hash(m.transaction)],
     ], moves.slice(-count).reverse()),
     moreButton(place, count, moves.length),
-  ];
-}
-
-// ---- one dispute ----
-
-function disputeView(index, id, number) {
-  const job = index.jobs.get(id), d = (index.disputes.get(id) || []).find((x) => x.number === Number(number));
-  if (!job || !d) return missing("dispute", id);
-  const moves = index.movesOf(id, d.number);
-  return [
-    h("p", {}, h("a", { href: `#/job/${id}` }, "Its job: ", h("span", { class: "text" }, titleOf(index, job)))),
-    h("h1", {}, `Dispute ${d.number}: `, outcome(d)),
-    h("p", {}, story(index, job, d)),
-    h("h2", {}, "How it narrows"),
-    h("p", { class: "soft" }, "Each triangle is a tree of hashes. The trainer shows, the auditor names the first that differs; a leaf of one tree holds the ", term("root", "root", "how"), " of the next, until one number is left."),
-    h("ol", { class: "trees" }, d.trees.map((tree) => h("li", {}, treePicture(tree), h("p", {}, h("b", {}, TREES[tree.kind][0]), ": ", h("span", { class: "text" }, caption(tree)))))),
-    d.status === "open" ? openView(index, job, d) : endView(index, job, d),
-    h("h2", {}, many(moves.length, "move")), movesTable(index, moves, `The newest first; together ${d.gas.toLocaleString("en")} gas`, `${id}/${d.number}`),
-  ];
-}
-
-function caption(tree) {
-  const what = TREES[tree.kind][1], low = tree.low + tree.first;
-  if (tree.high - tree.low > 1) return `${what}s ${low} to ${low + tree.high - tree.low - 1} of ${tree.leaves.toLocaleString("en")}`;
-  return `${what} ${low}${tree.name ? `, ${tree.name}` : ""}${tree.leaves > 1 ? `, one of ${tree.leaves.toLocaleString("en")}` : ""}`;
-}
-
-function story(index, job, d) {
-  const at = d.step === null ? "" : ` at step ${d.step}`;
-  if (d.status === "won") return `The auditor was right${at}: ${CAUSES[d.cause] || "decided"}. The trainer's claim is wrong.`;
-  if (d.status === "lapsed") return `The auditor's clock ran out${at}. It has lost its bond.`;
-  if (d.status === "dismissed") return `The auditor was wrong${at}: ${CAUSES[d.cause] || "decided"}. It has lost its bond.`;
-  if (d.status === "void") return "Another dispute convicted the trainer, so this one was closed and its bond went back.";
-  return `The auditor says that the claim is wrong. ${d.turn && d.turn.startsWith("trainer") ? "The trainer has to show what lies below the contested node." : "The auditor has to name what differs."}`;
-}
-
-function openView(index, job, d) {
-  const of = d.turn && d.turn.startsWith("trainer") ? "trainer" : "auditor", left = d.deadline - chainNow(index);
-  return [
-    h("h2", {}, "Now"),
-    h("div", { class: "sides" },
-      h("section", { class: "card" }, h("h3", {}, "The trainer says"), h("p", {}, "here stands ", term("node", "the node", "now"), " ", h("span", { class: "mono" }, d.word === null ? d.node : `${hex(d.word)} = ${decimal(d.word)}`)), h("p", { class: "soft" }, `Its clock: ${duration(d.trainer_left)} when the auditor last moved.`), bar(d.trainer_left, job.spec.trainer_budget, "trainer's clock")),
-      h("section", { class: "card" }, h("h3", {}, "The auditor says"), h("p", {}, "here stands something else. What, it need not say."), h("p", { class: "soft" }, `Its clock: ${duration(d.auditor_left)}.`), bar(d.auditor_left, job.spec.auditor_budget, "auditor's clock"))),
-    d.turn && h("p", {}, h("b", {}, `It is the ${of}'s turn`), d.turn.endsWith("expired") ? ", and its clock has run out: anybody may end the dispute." : [", ", clock(index, d.deadline), left > 0 ? " left." : "."]),
-  ];
-}
-
-function endView(index, job, d) {
-  return [
-    h("h2", {}, "The verdict"),
-    d.about && facts([term("operator"), h("span", { class: "text" }, `${d.operator}: ${d.about.kind}`)], d.about.module && ["Module", h("span", { class: "text" }, d.about.module)],
-      [term("element"), d.element === null ? null : `${d.element.toLocaleString("en")} of ${d.about.elements.toLocaleString("en")}`], ["Formula", d.about.formula], d.about.integer ? null : ["Rounding", term("correctly rounded")]),
-    !d.about && d.operator !== null && h("p", {}, `Operator ${d.operator}${d.element === null ? "" : `, element ${d.element}`}. Its name and formula are shown where the job's bundle is given to this page.`),
-    d.word !== null && wordsView(d),
-    d.terms && termsOf(d),
-    d.paid.length > 0 && [h("h2", {}, "Who got what"), table("What this dispute moved", [["From", (f) => who(index, f.payer)], ["To", (f) => who(index, f.payee)], ["Amount", (f) => ether(f.wei), "n"], ["Why", (f) => f.why]], d.paid)],
-    h("p", {}, losing(job, d)),
-  ];
-}
-
-function losing(job, d) {
-  if (d.status === "won") return phrase`The trainer loses its bond of ${ether(job.spec.trainer_bond)}, and the client gets its reward of ${ether(job.spec.reward)} back.`;
-  if (d.status === "dismissed" || d.status === "lapsed") return phrase`The auditor loses its bond of ${ether(job.spec.auditor_bond)}: half goes to the trainer, half is burnt.`;
-  return phrase`The auditor's bond of ${ether(job.spec.auditor_bond)} went back.`;
-}
-
-function wordsView(d) {
-  const integer = d.about && d.about.integer, sides = [["Claimed", "claimed", d.word]];
-  if (d.exact !== undefined) sides.push(["Exact", "exact", d.exact]);
-  return [
-    h("div", { class: "sides" }, sides.map(([name, word, bits]) => h("section", { class: "card" },
-      h("h3", {}, term(word, name)), h("p", { class: "big mono" }, integer ? String(bits | 0) : decimal(bits)), h("p", { class: "mono" }, hex(bits)), integer ? null : bitsView(bits)))),
-    d.part !== undefined && h("p", {}, term("partial sum", `Decided by partial sum ${d.part}`), d.right ? ": it is what was claimed." : ": it is not what was claimed."),
-  ];
-}
-
-function bitsView(bits) {
-  const a = anatomy(bits);
-  return [
-    h("p", { class: "bits" }, h("span", { class: "sign" }, `sign ${a.sign}`), h("span", { class: "power" }, `exponent ${a.exponent}`), h("span", { class: "digits" }, `significand ${a.significand}`)),
-    h("p", { class: "soft mono" }, `= ${a.value}`),
-  ];
-}
-
-function termsOf(d) {
-  const pairs = d.terms.rows.some((r) => r.length > 2), told = (bits) => (d.about && d.about.kind.startsWith("shuffle") ? String(bits) : `${hex(bits)} = ${decimal(bits)}`);
-  return [
-    h("h2", {}, "Its terms"),
-    table(`${many(d.terms.count, "term")}, as the proof showed them${d.terms.count > d.terms.rows.length ? `; the first ${d.terms.rows.length}` : ""}`, [
-      ["Term", (r) => h("span", { class: "text" }, r[0])], [pairs ? "a" : "Word", (r) => h("span", { class: "mono" }, told(r[1]))], ...(pairs ? [["b", (r) => h("span", { class: "mono" }, told(r[2]))]] : []),
-    ], d.terms.rows),
   ];
 }
 
@@ -314,7 +242,7 @@ function termsOf(d) {
 function rolesView(index) {
   return [
     h("h1", {}, "Own roles"),
-    h("p", {}, "What the trainers and auditors that this page was told about are doing, and what somebody should look at."),
+    h("p", {}, "What your trainers and auditors are doing, and what you should look at."),
     h("h2", {}, term("alarm", "Alarms")),
     index.alarms.length ? index.alarms.map((a) => h("p", { class: "card alarm" }, h("b", { class: "bad" }, a.kind), " ", h("span", { class: "text" }, a.text))) : h("p", { class: "good" }, "Nothing is alarming."),
     h("h2", {}, "Roles"),
@@ -325,7 +253,7 @@ function rolesView(index) {
 
 function roleCard(index, r) {
   return [
-    h("h3", {}, h("span", { class: "text" }, r.name)), h("p", { class: "text" }, r.doing || "says nothing"),
+    h("h3", {}, h("span", { class: "text" }, r.name)), h("p", { class: "text" }, r.doing || "no health endpoint given"),
     r.total && bar(r.done, r.total, "progress"),
     facts(r.address && ["Account", who(index, r.address)], r.balance && ["Balance", ether(r.balance)], r.credits && [term("credit", "To withdraw"), ether(r.credits)],
       r.reserve && ["Gas reserve", phrase`enough for ${many(r.reserve.disputes, "dispute")} at today's price (${ether(r.reserve.each)} each)`], r.disk && ["Disk", `${(r.disk / 1e9).toFixed(1)} GB are free`]),

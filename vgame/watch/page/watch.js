@@ -15,8 +15,18 @@ function build(records) {
   }
   for (const kind of [found.moves, found.flows]) for (const [id, list] of kind) kind.set(id, list.sort((a, b) => (a[0] < b[0] ? -1 : 1)).map((pair) => pair[1]));
   for (const [id, list] of found.disputes) found.disputes.set(id, list.map((pair) => pair[1]).sort((a, b) => a.number - b.number));
+  found.own = new Set(found.roles.map((r) => r.address).filter(Boolean));
+  found.labels = labelsOf(found);
   found.movesOf = (id, number) => (found.moves.get(id) || []).filter((m) => m.disputes.includes(number));
   return found;
+}
+
+// What each account is in this game, for those that have no name.
+function labelsOf(found) {
+  const labels = new Map(), mark = (address, label) => address && labels.set(address, [...new Set([...(labels.get(address) || []), label])]);
+  for (const job of found.jobs.values()) { mark(job.client, "client"); mark(job.trainer, "trainer"); }
+  for (const list of found.disputes.values()) for (const d of list) mark(d.auditor, "auditor");
+  return labels;
 }
 
 function chainNow(of) {
@@ -96,6 +106,10 @@ function tick() {
   if (!index || !index.game) return;
   for (const element of document.querySelectorAll("[data-deadline]")) {
     const text = duration(Number(element.dataset.deadline) - chainNow(index));
+    if (element.textContent !== text) element.textContent = text;
+  }
+  for (const element of document.querySelectorAll("[data-since]")) {
+    const text = ago(chainNow(index) - Number(element.dataset.since));
     if (element.textContent !== text) element.textContent = text;
   }
 }

@@ -77,16 +77,21 @@ const MOVES = {
 
 const PHASES = {
   created: ["waits for a trainer", "busy"], accepted: ["is being computed", "busy"], claimed: ["is claimed; it can be disputed", "busy"],
-  final: ["is final", "good"], convicted: ["is convicted: the claim was wrong", "bad"], expired: ["has expired", "soft"],
+  final: ["is final", "good"], convicted: ["convicted", "bad"], expired: ["has expired", "soft"],
   delivering: ["is final; its state is being delivered", "busy"], revealed: ["is final; the key is out", "busy"],
   undelivered: ["is final, but its state was not delivered", "bad"], declined: ["is final; the client declined its state", "soft"],
 };
 
+// Why a side lost: the trainer, where it was convicted, else the auditor.
 const CAUSES = {
-  element: "the contract computed the contested number itself",
-  opening: "what was shown is not what the format fixes",
-  timeout: "a clock ran out",
+  element: ["the contract computed the number and got another", "the contract computed the number and got the same"],
+  opening: ["what the trainer showed is not what the format fixes", "what the auditor showed is not what the format fixes"],
+  timeout: ["the trainer's clock ran out", "the auditor's clock ran out"],
 };
+
+function causeOf(cause, convicted) {
+  return CAUSES[cause] ? CAUSES[cause][convicted ? 0 : 1] : "decided";
+}
 
 const TREES = {
   run: ["Run", "checkpoint"], segment: ["Interval", "state after step"], state: ["State", "tensor"], trace: ["Step", "operator"],
