@@ -16,6 +16,7 @@ from vgame.chain.contents import Contents, Topics
 from vgame.chain.game import Game
 from vgame.chain.records import Event
 from vgame.chain.wallet import GAS_CAP, Wallet
+from vgame.errors import EndpointError
 
 
 class InProcess(JSONBaseProvider):
@@ -43,7 +44,11 @@ class RevmChain(Chain):
         """Nobody else mines."""
 
     def block(self, which: int | str | None = None) -> Block:
-        found = self.node.block(hex(which) if isinstance(which, int) else which or "latest")
+        named = self.web3.eth.default_block if which is None else which
+        method = "eth_getBlockByHash" if str(named).startswith("0x") else "eth_getBlockByNumber"
+        found = self.node.handle(method, [hex(named) if isinstance(named, int) else named, False]).get("result")
+        if found is None:
+            raise EndpointError(f"there is no block {named}")
         return Block(int(found["number"], 16), bytes.fromhex(found["hash"][2:]), int(found["timestamp"], 16))
 
     def now(self) -> int:
