@@ -114,6 +114,9 @@ class RevmGame(Game):
         values = decode_output(name, raw)
         return values[0] if len(values) == 1 else values
 
+    def _calls(self, name: str, arguments: Any) -> list[Any]:
+        return [self._call(name, *args) for args in arguments]
+
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         self._check_funds(name, value)
         request = self._transaction(name, args, value)

@@ -20,7 +20,7 @@ from vgame.chain.escrow import Bonus
 from vgame.chain.records import CAUSES, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ContractError
+from vgame.errors import ContractError, NotYet
 from vgame.runs.history import History
 from vgame.runs.store import Store
 from vgame.runs.training import train
@@ -36,8 +36,7 @@ def test_a_state_that_counts_enough_is_paid(stage: Stage) -> None:
     stranger = stage.seen_by(stage.game())
     assert stranger.pay(stage.id, job, stage.trained.run, run) == AMOUNT
     assert stage.escrow.credits(trainer.address) == AMOUNT == stage.chain.balance(stage.escrow.address)
-    (paid,) = [e.args for e in stage.escrow.events(stage.id) if e.name == "Paid"]
-    assert (paid["trainer"], paid["total"], paid["evaluation"]) == (trainer.address, total, job)
+    assert stage.escrow.held(stage.id).paid and stage.escrow.bonus(stage.id) is None
     before = stage.chain.balance(trainer.address)
     assert stage.seen_by(trainer.game).close(stage.id) == "paid"
     assert stage.chain.balance(trainer.address) - before == AMOUNT and stage.chain.balance(stage.escrow.address) == 0
@@ -224,3 +223,24 @@ def test_a_training_in_mode_logged(system, tmp_path: Path) -> None:
     assert stage.refused("pay", stage.id, astuple(replace(proof, trained_path=[]))) == "PathLength"
     stage.pay(proof)
     assert stage.escrow.credits(trainer.address) == AMOUNT
+
+
+@pytest.mark.parametrize("place", [31, 95, 500, -1], ids=["amount", "window", "order", "layout"])
+def test_a_promise_is_what_the_contract_holds(stage: Stage, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """An endpoint that alters it is not believed; receipts are a second source."""
+    methods, true = stage.chain.node.methods, stage.escrow.promised(stage.id)
+
+    def altered(log: dict[str, Any]) -> dict[str, Any]:
+        data = bytearray.fromhex(log["data"][2:])
+        data[place] ^= 1
+        return log | {"data": "0x" + data.hex()}
+
+    logs, receipts = methods["eth_getLogs"], methods["eth_getBlockReceipts"]
+    monkeypatch.setitem(methods, "eth_getLogs", lambda query: [altered(log) for log in logs(query)])
+    asking = stage.seen_by(stage.game())
+    assert asking.promised(stage.id) == true
+    lies = lambda block: [r | {"logs": [altered(x) for x in r["logs"]]} for r in receipts(block)]  # noqa: E731
+    monkeypatch.setitem(methods, "eth_getBlockReceipts", lies)
+    asking = stage.seen_by(stage.game())
+    with pytest.raises(NotYet, match="lags, hides it or alters it"):
+        asking.promised(stage.id)

@@ -20,7 +20,7 @@ from vgame.chain.records import JobSpec, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
-from vgame.errors import Abstain, ChainError, ContractError, ProgramError, VgameError
+from vgame.errors import Abstain, ContractError, ProgramError, VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
@@ -253,12 +253,9 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
 
 
 def _settled(escrow: EscrowContract, identity: bytes) -> str:
-    done = {"Paid": "paid", "Returned": "returned"}
-    for event in escrow.events(identity):
-        if event.name in done:
-            return done[event.name]
-    if (bonus := escrow.bonus(identity)) is None:
-        raise ChainError(f"there is no bonus {identity.hex()} at {escrow.address}; check it and the chain")
+    bonus = escrow.held(identity)
+    if bonus.settled_at:
+        return "paid" if bonus.paid else "returned"
     if bonus.since == 0 and escrow.game.job(bonus.training).phase not in FAILED:
         try:
             escrow.send("start", identity)

@@ -8,8 +8,8 @@ from pathlib import Path
 from vgame.agents.order import find_order
 from vgame.chain.deployment import open_reading
 from vgame.chain.game import Game
-from vgame.chain.records import STANDING
-from vgame.errors import ChainError, VgameError
+from vgame.chain.records import STANDING, Event
+from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.job.weights import check_weights
 
@@ -22,10 +22,11 @@ def final_state(game: Game, job: bytes) -> bytes:
         raise VgameError(f"{name} is {state.phase.name.lower()}: only a final claim certifies weights")
     if state.diverged_at:
         raise VgameError(f"{name} diverged at step {state.diverged_at}: its claim certifies no weights")
-    for event in game.events("ClaimPosted", job):
-        if event.args["runRoot"] == state.run_root:
-            return event.args["finalState"]
-    raise ChainError(f"{game.chain.url} shows no claim of {name}; ask another endpoint")
+
+    def final(event: Event) -> bytes | None:
+        return event.args["finalState"] if event.args["runRoot"] == state.run_root else None
+
+    return game.content("ClaimPosted", job, state.claimed_at, final, key=state.run_root)
 
 
 def check_claim(weights: Path, rpc: str, address: str, job: bytes, folder: Path | None) -> tuple[int, bytes]:

@@ -59,9 +59,9 @@ class JobState:
     disputes: list[DisputeState]
 
 
-def read_job(game: Game, job: bytes, now: int) -> JobState:
-    """A job and its disputes at one time."""
-    state = game.job(job)
+def read_job(game: Game, job: bytes, now: int, known: Job | None = None) -> JobState:
+    """A job and its disputes at one time; `known`: where the job was read already."""
+    state = known or game.job(job)
     window, end, asked = WINDOWS.get(state.phase), 0, 0
     if window:
         end = state.since + getattr(state.spec, window)
@@ -75,7 +75,7 @@ def read_job(game: Game, job: bytes, now: int) -> JobState:
         state.run_root.hex() if claimed else None, state.diverged_at or None, state.spec.steps,
         window, end - now if window else None, asked,
         state.spec.reward, state.spec.trainer_bond, state.spec.auditor_bond,
-        [_dispute(s, now) for s in game.all_disputes(job)],
+        [_dispute(s, now) for s in game.all_disputes(job, state.disputes)],
     )  # fmt: skip
 
 
@@ -94,11 +94,13 @@ def _left(turn: Turn, d: Dispute) -> int:
 
 def read_game(game: Game, only: bytes | None = None) -> list[JobState]:
     """All jobs of a game, oldest first, or one; ChainError if there is no such job."""
-    now = game.chain.now()
-    if only and game.job(only).phase is Phase.NONE:
-        raise ChainError(f"there is no job {only.hex()} at {game.address}; check the job and the chain")
-    jobs = [only] if only else [e.args["job"] for e in game.events("JobCreated")]
-    return [read_job(game, job, now) for job in jobs]
+    with game.chain.one_block():
+        now = game.chain.now()
+        jobs = [only] if only else [e.args["job"] for e in game.events("JobCreated")]
+        states = game.jobs(jobs)
+        if only and states[0].phase is Phase.NONE:
+            raise ChainError(f"there is no job {only.hex()} at {game.address}; check the job and the chain")
+        return [read_job(game, job, now, state) for job, state in zip(jobs, states, strict=True)]
 
 
 # ---- status ----
@@ -193,11 +195,12 @@ class Alarm:
 def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> Iterator[Alarm]:
     """Everything alarming for `account`; `forecast`: own run root per job, hex."""
     cost = DISPUTE_GAS * sum(game.chain.fees())
-    need, engaged = cost, 0
-    for event in game.events("JobCreated"):
-        now = game.chain.now()
-        job, state = event.args["job"], game.job(event.args["job"])
-        told = read_job(game, job, now)
+    need, engaged, now = cost, 0, game.chain.now()
+    jobs = [event.args["job"] for event in game.events("JobCreated")]
+    for job, state in zip(jobs, game.jobs(jobs), strict=True):
+        if not state.open and state.phase not in WINDOWS:  # nothing runs that sounds an alarm
+            continue
+        told = read_job(game, job, now, state)
         if state.phase in WINDOWS:
             yield from _about_bonds(told, cost)
             need = max(need, cost + state.spec.stake)
@@ -274,7 +277,8 @@ def _report_alarms(
     game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, standing: set[Place]
 ) -> set[Place]:
     """Say which alarms are new since `standing`, and which are over; those that sound now."""
-    found = {(a.kind, a.job, a.dispute): a for a in alarms(game, account, forecast)}
+    with game.chain.one_block():
+        found = {(a.kind, a.job, a.dispute): a for a in alarms(game, account, forecast)}
     for key, alarm in found.items():
         if key not in standing:
             place = {"job": alarm.job, "dispute": alarm.dispute}

@@ -7,12 +7,14 @@ name.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from typing import Any
 
 from web3 import Web3
 
+from vgame.chain.abi import abi_type
 from vgame.chain.connection import artifact, checksum_address, quantity
-from vgame.chain.events import Events
+from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import Event, JobSpec
 from vgame.errors import ChainError, EndpointError, LostRace
@@ -92,7 +94,7 @@ class EscrowContract:
     def __init__(self, game: Game, address: str) -> None:
         self.game, self.address = game, checksum_address(address)
         self.contract = game.chain.web3.eth.contract(address=self.address, abi=artifact(NAME)["abi"])
-        self._events = Events(game.chain, self.address, self._decode)
+        self._contents = Contents(game.chain, self.address, self._decode)
         self._check()
         game.chain.checks.append(self._check)
 
@@ -133,24 +135,45 @@ class EscrowContract:
             raise EndpointError(f"{self.game.chain.url} shows no bonus after a receipt of `open`; use another endpoint")
         return bytes(found[0].args["id"])
 
+    def held(self, identity: bytes) -> Bonus:
+        """A bonus, settled or not; ChainError if there is none."""
+        bonus = self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
+        if not bonus.amount:
+            raise ChainError(f"there is no bonus {identity.hex()} at {self.address}; check it and the chain")
+        return bonus
+
     def bonus(self, identity: bytes) -> Bonus | None:
         """A bonus that is not settled."""
         bonus = self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
         return bonus if bonus.amount and not bonus.settled_at else None
 
     def promised(self, identity: bytes) -> Promised:
-        """What was promised, settled or not."""
-        event = next((e for e in self.events(identity) if e.name == "Promised"), None)
-        if event is None:
-            raise ChainError(f"there is no bonus {identity.hex()} at {self.address}; check it and the chain")
-        args = event.args
-        terms, spec = (tuple(dict(args[k]).values()) for k in ("terms", "evaluation"))
-        layout = tuple(map(bytes, args["layout"]))
-        return Promised(identity, args["payer"], args["amount"], BonusTerms(*terms), JobSpec(*spec), layout)
+        """What was promised, settled or not: the contract holds the hashes of order and layout, an event the rest."""
+        held = self.held(identity)
 
-    def events(self, identity: bytes) -> list[Event]:
-        """What has happened to a bonus, in order."""
-        return list(self._events.read((None, Web3.to_hex(identity))))
+        def read(event: Event) -> Promised | None:
+            args = event.args
+            terms, spec = (tuple(dict(args[k]).values()) for k in ("terms", "evaluation"))
+            layout = tuple(map(bytes, args["layout"]))
+            found = Promised(identity, args["payer"], args["amount"], BonusTerms(*terms), JobSpec(*spec), layout)
+            return found if self._is_held(found, held) else None
+
+        topics = (Web3.to_hex(hexstr=self.contract.events.Promised().topic), Web3.to_hex(identity))
+        return self._contents.find(identity, topics, held.promised_at, read)
+
+    def _is_held(self, found: Promised, held: Bonus) -> bool:
+        """Does a promise hash to what the contract holds?"""
+        terms = BonusTerms(held.training, held.window, held.total, held.size, held.least)
+        order = self.game.chain.web3.codec.encode([self._order_type], [astuple(found.evaluation)])
+        hashes = (Web3.keccak(order), Web3.keccak(b"".join(found.layout)))
+        return (found.payer, found.amount, found.terms, *map(bytes, hashes)) == (
+            held.payer, held.amount, terms, held.evaluation, held.layout
+        )  # fmt: skip
+
+    @cached_property
+    def _order_type(self) -> str:
+        opening = next(e for e in artifact(NAME)["abi"] if e.get("name") == "open")
+        return abi_type(opening["inputs"][1])
 
     def credits(self, address: str) -> int:
         return int(self._call("credits", address))

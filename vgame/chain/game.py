@@ -42,12 +42,17 @@ from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError, LostRace
 
 T = TypeVar("T")
+JOBS = 50  # jobs that are asked for at once: a reply of 100 KB
 PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
 PARTS = ("VerificationGame", "Settlement", "Delivery", "Referee", "Pointwise", "Logged")
 RACE_GAS = 50_000  # more than was estimated: a dispute that begins before the move's block is marked by it, too
 #: Of calls that are sent without an estimate: nodes simulate with a base fee of 0, and there these revert.
 UNESTIMATED = {"defer": 60_000}
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
+
+
+def _job(answer: Any) -> Job:
+    return Job(Phase(answer[0]), *answer[1:-1], JobSpec(*answer[-1]))
 
 
 class Game:
@@ -124,6 +129,20 @@ class Game:
     def _call(self, name: str, *args: Any) -> Any:
         function = self._function(name, args)
         return self._decoded(lambda: function.call())
+
+    def _calls(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Answers to calls of one function, in one request; one by one where the endpoint takes no batches."""
+
+        def ask() -> list[Any]:
+            with self.chain.web3.batch_requests() as batch:
+                for args in arguments:
+                    batch.add(self._function(name, args))
+                return list(batch.execute())
+
+        try:
+            return self._decoded(ask)
+        except (RefusedError, EndpointError):
+            return [self._call(name, *args) for args in arguments]
 
     def _record(self, make: Callable[[Any], Any], name: str, *args: Any) -> Any:
         """What `make` makes of an answer; EndpointError where it cannot."""
@@ -214,7 +233,15 @@ class Game:
     # ---- views ----
 
     def job(self, job: bytes) -> Job:
-        return self._record(lambda a: Job(Phase(a[0]), *a[1:-1], JobSpec(*a[-1])), "getJob", job)
+        return self._record(_job, "getJob", job)
+
+    def jobs(self, jobs: Sequence[bytes]) -> list[Job]:
+        """Jobs, JOBS of them in one request."""
+        found: list[Job] = []
+        for first in range(0, len(jobs), JOBS):
+            answers = self._calls("getJob", [(job,) for job in jobs[first : first + JOBS]])
+            found += self.chain.ask(lambda a=answers: [_job(answer) for answer in a])
+        return found
 
     def dispute(self, job: bytes, number: int) -> Dispute:
         return self._record(_dispute, "getDispute", job, number)
@@ -235,9 +262,9 @@ class Game:
             lambda a: [standing(first + i, s) for i, s in enumerate(a)], "getDisputes", job, first, count
         )
 
-    def all_disputes(self, job: bytes) -> Iterator[Standing]:
-        """Every dispute of a job, page by page; not more than the job has, whatever an endpoint shows."""
-        for first in range(0, self.job(job).disputes, PAGE):
+    def all_disputes(self, job: bytes, count: int | None = None) -> Iterator[Standing]:
+        """Every dispute of a job (`count`: as many as it has), page by page; not more, whatever an endpoint shows."""
+        for first in range(0, self.job(job).disputes if count is None else count, PAGE):
             yield from self.disputes(job, first)
 
     def exchange(self, job: bytes) -> Exchange:

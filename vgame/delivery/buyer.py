@@ -31,7 +31,8 @@ import numpy as np
 
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
-from vgame.chain.records import Job, Phase
+from vgame.chain.records import Event, Job, Phase, Request
+from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.rules import (
@@ -136,27 +137,52 @@ class Buyer:
         return self._fetched[1]
 
     def offer(self) -> Offer:
-        """What the claim committed to, by its event, checked against what stands in the contract."""
-        for event in self.game.events("Offered", self.job):
+        """What the claim committed to, by its hash."""
+        job, stands = self.game.job(self.job), self.game.exchange(self.job).offer
+        if not any(stands):
+            raise DeliveryError(
+                f"job {self.job.hex()[:16]} has no offer at {self.game.address}: it has no claim with a delivery"
+            )
+
+        def offered(event: Event) -> Offer | None:
             a = event.args
             found = Offer(a["finalState"], a["cipherRoot"], a["keyHash"])
-            if self.game.offer_hash(astuple(found)) == self.game.exchange(self.job).offer:
-                return found
-        raise DeliveryError(
-            f"job {self.job.hex()[:16]} has no offer at {self.game.address}: it was ordered without delivery"
-        )
+            return found if self.game.offer_hash(astuple(found)) == stands else None
+
+        return self.game.content("Offered", self.job, job.claimed_at, offered, key=stands)
 
     def fetch(self) -> SealedFolder:
         """The ciphertext of the offer that stands, every byte verified; what was answered on chain counts too."""
         offer = self.offer()
         if self._fetched is None or self._fetched[0] != offer:
-            requests = self.game.requests(self.job)
-            for event in self.game.events("Answered", self.job) if requests else ():
-                a, request = event.args, requests[event.args["index"]]
-                hashes = b"".join(a["trueHashes"])
-                keep_chunk(self.shape, self.folder, request.tensor, request.chunk, a["leaves"], hashes)
+            for request in self.game.requests(self.job):
+                with suppress(NotYet):  # it was dropped, or the endpoint does not show it
+                    self._keep_answer(request)
             self._fetched = offer, fetch(self._get, self.shape, offer, self.folder, self.progress)
         return self._fetched[1]
+
+    def _keep_answer(self, request: Request) -> None:
+        """What an endpoint shows is verified with what is fetched."""
+        if request.open:
+            return
+
+        def answer(event: Event) -> tuple[bytes, bytes] | None:
+            a = event.args
+            return (a["leaves"], b"".join(a["trueHashes"])) if a["index"] == request.index else None
+
+        at = request.answered_at
+        leaves, hashes = self.game.content("Answered", self.job, at, answer, key=request.index)
+        keep_chunk(self.shape, self.folder, request.tensor, request.chunk, leaves, hashes)
+
+    def key(self) -> bytes:
+        """The key that is out, by its hash."""
+        known = self.offer().key_hash
+
+        def revealed(event: Event) -> bytes | None:
+            key = event.args["key"]
+            return key if key_hash(key, self.job) == known else None
+
+        return self.game.content("KeyRevealed", self.job, self.game.exchange(self.job).key_at, revealed, key=known)
 
     def _get(self, name: str, first: int, size: int) -> bytes:
         """What is served, in the time of this look: it is the chain's, but passes too where no block comes."""
@@ -178,8 +204,7 @@ class Buyer:
             self._end = self._limit = inf
 
     def _open(self, write: Write) -> None:
-        key = self.game.events("KeyRevealed", self.job)[-1].args["key"]
-        for piece, leaves in decipher(self.fetch(), key, self.job):
+        for piece, leaves in decipher(self.fetch(), self.key(), self.job):
             write(piece, leaves)
 
     # ---- complaints ----
@@ -191,9 +216,8 @@ class Buyer:
         except WrongNode as wrong:
             self._complain("badNode", "a true hash that is not that of its children", wrong.children, wrong.place)
         except BadLeaf as bad:
-            key = self.game.events("KeyRevealed", self.job)[-1].args["key"]
             text = f"leaf {bad.leaf} of tensor {bad.tensor} does not decipher to what was committed"
-            self._complain("badLeaf", text, key, bad.tensor, bad.leaf, bad.cipher, bad.place)
+            self._complain("badLeaf", text, self.key(), bad.tensor, bad.leaf, bad.cipher, bad.place)
 
     def _complain(self, name: str, text: str, *args: object) -> None:
         phase = self.game.job(self.job).phase
