@@ -70,7 +70,7 @@ contract Delivery is GameState, IDelivery {
         uint256 cost = price * _answerGas(job, elements, chunk);
         _takeDeposit(e, cost);
         emit Requested(id, index, tensor, chunk, price, cost);
-        all.push(Request(tensor, chunk, elements, price, _now(), 0, 0));
+        all.push(Request(tensor, chunk, elements, price, _now(), 0, 0, false));
         e.open++;
     }
 
@@ -155,6 +155,8 @@ contract Delivery is GameState, IDelivery {
     function defer(bytes32 id, uint256 index) external {
         (Job storage job, Exchange storage e, Request storage r) = _openRequest(id, index);
         if (block.basefee <= r.price) revert PriceHolds(r.price, block.basefee);
+        uint256 until = uint256(r.since) + job.spec.keyWindow;
+        if (block.timestamp > until) revert TooLate(block.timestamp, until);
         emit Deferred(id, index);
         r.since = _now();
         if (r.deferredAt == 0) {
@@ -168,6 +170,7 @@ contract Delivery is GameState, IDelivery {
     function _drop(bytes32 id, Job storage job, Exchange storage e, Request storage r, uint256 index) private {
         uint256 deposit = _answerGas(job, r.elements, r.chunk) * r.price;
         r.answeredAt = e.answeredAt = _now();
+        r.dropped = true;
         e.open--;
         e.deposits -= uint112(deposit); // SAFETY: it was taken
         credits[job.client] += deposit;

@@ -2,6 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Merkle} from "./Merkle.sol";
+import {Position} from "./Position.sol";
 import {Turns} from "./Turns.sol";
 
 /// @title The way of a dispute down the trees: what it enters, which node it goes to, where it ends
@@ -128,7 +129,7 @@ abstract contract Descent is Turns {
         // SAFETY: trees have at most 40 levels: 2^32 words at most, 2^32 steps, 2^24 operators
         (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint40(index));
         _await(id, job, n, d);
-        emit Selected(id, n, level, height, index, node);
+        emit Selected(id, n, Position.current(d), node);
     }
 
     /// @dev The place of a conviction is what convicts, not the node above it: below that anything might lie.

@@ -50,6 +50,7 @@ interface IDelivery is IGame {
     /// @param since when the trainer's time began
     /// @param answeredAt when it was answered or dropped; 0: it is open
     /// @param deferredAt when it was first deferred at this price; 0: never
+    /// @param dropped it was closed without an answer
     struct Request {
         uint24 tensor;
         uint32 chunk;
@@ -58,6 +59,7 @@ interface IDelivery is IGame {
         uint32 since;
         uint32 answeredAt;
         uint32 deferredAt;
+        bool dropped;
     }
 
     /// @notice Why the trainer was not paid.
@@ -167,8 +169,8 @@ interface IDelivery is IGame {
         bytes32[] calldata path
     ) external;
 
-    /// @notice In a block whose base fee is above the price of a request its time begins again. A key window after the
-    /// first time, if the client has not raised the price, the request is dropped. Anyone.
+    /// @notice In a block whose base fee is above the price of a request its time begins again, if it is not over. A key
+    /// window after the first time, if the client has not raised the price, the request is dropped. Anyone.
     function defer(bytes32 job, uint256 index) external;
 
     /// @notice A request was not answered in time. Anyone, in a block whose base fee is not above its price.

@@ -28,15 +28,8 @@ interface IGame is IGameTypes {
     event TracePosted(bytes32 indexed job, uint256 indexed step, bytes32 root);
     /// @notice The exact partial sums of an element that is decided in blocks.
     event PartialsPosted(bytes32 indexed job, uint256 indexed dispute, bytes[] partials);
-    /// @notice The auditor contests `node`, at `index` and `height` in the tree of `level`.
-    event Selected(
-        bytes32 indexed job,
-        uint256 indexed dispute,
-        Level level,
-        uint256 height,
-        uint256 index,
-        bytes32 node
-    );
+    /// @notice The auditor contests `node`, at a position (Position.sol).
+    event Selected(bytes32 indexed job, uint256 indexed dispute, uint256 place, bytes32 node);
     /// @notice The contract has computed the word: `exact` is right, `claimed` was said.
     event Adjudicated(
         bytes32 indexed job,

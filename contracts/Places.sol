@@ -23,14 +23,16 @@ abstract contract Places is GameState {
         return Place(v.level, v.height, v.index, v.step, v.operator);
     }
 
-    /// @dev q lies in p, or is p. A partial sum counts as its element.
-    function _contains(Place memory p, Place memory q, uint256 interval) internal pure returns (bool) {
+    /// @dev q lies in p, or is p; `whole`: p holds all of its tree and what lies behind it. A partial sum counts as its
+    /// element.
+    function _contains(Place memory p, Place memory q, uint256 interval, bool whole) internal pure returns (bool) {
         if (p.level == Level.Partial) p = _lift(p, Level.Element, interval);
         if (p.level > q.level || (p.level == q.level && p.height < q.height)) return false;
         // a state and the trace of its step are two trees
         if (p.level == Level.State && q.level != Level.State) return false;
         q = _lift(q, p.level, interval);
-        return p.step == q.step && p.operator == q.operator && p.index == q.index >> (p.height - q.height);
+        if (p.step != q.step || p.operator != q.operator) return false;
+        return whole || p.index == q.index >> (p.height - q.height);
     }
 
     /// @dev The leaf over a place in a tree of a level above its own.

@@ -50,6 +50,7 @@ library Records {
     error RecordTooShort(uint256 offset);
     error UnknownKind(uint8 kind);
     error UnknownClass(uint8 class);
+    error NoTerms();
 
     struct Header {
         uint32 states;
@@ -121,8 +122,9 @@ library Records {
         return Reference(uint8(word >> 24), word & 0xffffff);
     }
 
-    /// @notice (blocks, terms in a block) in which a sum of k terms is decided.
+    /// @notice (blocks, terms in a block) in which a sum of k >= 1 terms is decided.
     function blocksOf(uint256 k) internal pure returns (uint256 blocks, uint256 length) {
+        if (k == 0) revert NoTerms();
         blocks = (k + LEAF_TERMS - 1) / LEAF_TERMS;
         if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
         length = (k + blocks - 1) / blocks;

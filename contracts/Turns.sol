@@ -35,7 +35,7 @@ abstract contract Turns is GameState {
         Level level
     ) internal view returns (Job storage job, Dispute storage d) {
         (job, d) = _disputeAt(id, n, place);
-        if (d.level != level || d.height != 0) revert WrongLevel(d.level, d.height);
+        if (!Position.isLeaf(place, level)) revert WrongLevel(d.level, d.height);
         _requireTurn(id, job, d, Clock.Turn.Trainer);
     }
 

@@ -190,6 +190,12 @@ MUTANTS = (
     Mutant("Settlement.sol", "_orders[msg.sender].push(id);", "", VIEWS),
     Mutant("Settlement.sol", "_claims[job.spec.programRoot].push(id);", "", VIEWS),
     Mutant("Settlement.sol", "total = all.length;", "total = count;", VIEWS),
+    Mutant("Descent.sol", "Position.current(d), node);", "Position.current(d) & ~uint256(0xff0000), node);", VIEWS),
+    Mutant("Position.sol", "position & 0xffff ==", "position & 0xff ==", ("tests/game/test_errors.py",)),
+    Mutant("Settlement.sol", "job.spec.interval, _isWhole(job, d));", "job.spec.interval, false);", FEES),
+    Mutant("Settlement.sol", "return d.height == Merkle.height(job.checkpoints);", "return true;", FEES),
+    Mutant("Settlement.sol", "return d.height == Merkle.height(_segmentLength(job, c) + 1);", "return false;", FEES),
+    Mutant("Settlement.sol", "return d.height == Merkle.height(_segmentLength(job, c) + 1);", "return true;", FEES),
     Mutant("Places.sol", "(p.level == q.level && p.height < q.height)) return false;", "false) return false;", FEES),
     Mutant("Places.sol", "if (p.level > q.level ||", "if (", FEES),
     Mutant("Settlement.sol", "burnt += job.spec.fee - fee;", "burnt += job.spec.fee;", PAYMENTS),
@@ -217,6 +223,7 @@ MUTANTS = (
     # gas has a price there
     Mutant("Settlement.sol", "spec.auditorBond < least", "false", ("tests/node/test_anvil.py",)),
     # trees
+    Mutant("Records.sol", "if (k == 0) revert NoTerms();", "", TWIN),
     Mutant("Merkle.sol", "if (path.length != length) revert PathLength(path.length, length);", ""),
     Mutant("Merkle.sol", "if (index >> length != 0) revert IndexOutOfRange(index, length);", ""),
     Mutant(
@@ -305,6 +312,19 @@ MUTANTS = (
     Mutant(
         "Delivery.sol", "> uint256(r.deferredAt) + job.spec.keyWindow", "> uint256(r.since) + job.spec.keyWindow", SOLD
     ),
+    Mutant(
+        "Delivery.sol",
+        "if (block.timestamp > until) revert TooLate(block.timestamp, until);\n        emit Deferred",
+        "emit Deferred",
+        SOLD,
+    ),
+    Mutant(
+        "Delivery.sol",
+        "if (block.timestamp > until) revert TooLate(block.timestamp, until);\n        emit Deferred",
+        "if (block.timestamp >= until) revert TooLate(block.timestamp, until);\n        emit Deferred",
+        SOLD,
+    ),
+    Mutant("Delivery.sol", "r.dropped = true;", "", SOLD),
     Mutant("Delivery.sol", "if (r.answeredAt != 0) revert NotRequested();", "", SOLD),
     Mutant("Delivery.sol", "if (msg.sender != job.client) revert NotClient(msg.sender);", "", SOLD),
     Mutant("Delivery.sol", "if (e.confirmedAt != 0) revert AlreadyConfirmed();", "", SOLD),

@@ -25,11 +25,11 @@ from vgame.chain.records import (
     JobSpec,
     Level,
     Phase,
+    Position,
     Post,
     Standing,
     Status,
     Verdict,
-    position,
     standing,
 )
 from vgame.commit.merkle import Kind, Tree, leaf_hash
@@ -64,6 +64,8 @@ class Ghost:
     openings: dict[tuple[bytes, Any], int] = field(default_factory=dict)
     #: What several disputes, or one of several, have waited for.
     marked: set[tuple[bytes, Any]] = field(default_factory=set)
+    #: Disputes, by job and number, that have left the root that they entered.
+    moved: set[tuple[bytes, int]] = field(default_factory=set)
 
     # ---- reading the contract ----
 
@@ -163,7 +165,7 @@ class Ghost:
     def _on_Requested(self, topics: list[bytes], values: Any) -> None:
         index, tensor, chunk, price, deposit = values
         request = self.read("getRequests", topics[0])[index]
-        assert request == (tensor, chunk, request[2], price, self.time, 0, 0)
+        assert request == (tensor, chunk, request[2], price, self.time, 0, 0, False)
         gas = self.read("answerGas", topics[0], request[2], chunk)
         assert deposit == gas * price
         self.locked += deposit
@@ -181,12 +183,13 @@ class Ghost:
         gas, price = self.requests.pop((topics[0], index))
         pay = gas * min(price, self.shown)
         assert (deposit, paid) == (gas * price, pay)
+        assert not self.read("getRequests", topics[0])[index][-1]
         self._pay(job.trainer, pay)
         self._pay(job.client, gas * price - pay)
 
     def _on_Dropped(self, topics: list[bytes], values: Any) -> None:
         gas, price = self.requests.pop((topics[0], values[0]))
-        assert values[1] == gas * price
+        assert values[1] == gas * price and self.read("getRequests", topics[0])[values[0]][-1]
         self._pay(self.jobs[topics[0]].client, gas * price)
 
     def _deposits(self, job: bytes) -> int:
@@ -224,6 +227,9 @@ class Ghost:
         assert self.time <= job.since + job.spec.challenge_window
         self.ended[topics[0], int.from_bytes(topics[1], "big")] = Status.OPEN
 
+    def _on_Selected(self, topics: list[bytes], values: Any) -> None:
+        self.moved.add((topics[0], int.from_bytes(topics[1], "big")))
+
     def _on_Dismissed(self, topics: list[bytes], values: Any) -> None:
         job, number = self.jobs[topics[0]], int.from_bytes(topics[1], "big")
         timeout = CAUSES[values[0]] == "timeout"
@@ -253,7 +259,7 @@ class Ghost:
     def _on_Refunded(self, topics: list[bytes], values: Any) -> None:
         job, number, spec = topics[0], int.from_bytes(topics[1], "big"), self.jobs[topics[0]].spec
         d = self.disputes[job, number]
-        back = d.auditor == spec.guardian or contains(d, self.verdict(job), spec.interval)
+        back = d.auditor == spec.guardian or contains(d, self.verdict(job), spec.interval, (job, number) in self.moved)
         assert values[0] == (spec.fee if back else 0)
         self._burn(spec.fee - values[0])
         self._pay(d.auditor, spec.auditor_bond + values[0])
@@ -320,7 +326,7 @@ class Ghost:
         assert len(found) == after.disputes and after.open == sum(s.dispute.status is Status.OPEN for s in found)
         if (before.phase, after.phase) == (Phase.CLAIMED, Phase.CONVICTED):
             v = self.verdict(job)
-            place = position(v.level, v.height, v.part, v.operator, v.step, v.index)
+            place = Position(v.level, v.height, v.part, v.operator, v.step, v.index).word
             assert place == found[v.dispute].dispute.position
             assert (v.dispute, v.cause, v.winner) == self.convicted[job]
         if after.phase is Phase.CLAIMED:

@@ -34,7 +34,8 @@ def chain(d: Any, interval: int) -> dict[Link, Range]:
     return above | {("words", d.step, d.operator): (d.index, d.index + 1)}
 
 
-def contains(outer: Dispute, inner: Any, interval: int) -> bool:
-    """The place of a verdict lies in a dispute's node, or is it."""
+def contains(outer: Dispute, inner: Any, interval: int, moved: bool) -> bool:
+    """The place of a verdict lies in a dispute's node, or is it; one that has not moved has its whole tree."""
     tree, (first, end) = list(chain(outer, interval).items())[-1]
-    return tree in (below := chain(inner, interval)) and first <= below[tree][0] and below[tree][1] <= end
+    below = chain(inner, interval)
+    return tree in below and (not moved or (first <= below[tree][0] and below[tree][1] <= end))

@@ -75,15 +75,51 @@ def test_above_its_price_a_request_waits(exchange: Exchange, fee) -> None:
     x.request(BIG, 0, PRICE)
     refuses("PriceHolds", x.trainer, "defer", x.id, 0)
     fee(PRICE + 1)
-    x.play.advance(KEY_WINDOW + 1)
+    x.play.advance(KEY_WINDOW - 1)
     refuses("PriceExceeded", x.client, "refused", x.id, 0)
-    x.trainer.send("defer", x.id, 0)
+    x.trainer.send("defer", x.id, 0)  # in the last second of its time
+    assert x.client.requests(x.id)[0].deferred_at == x.client.requests(x.id)[0].since == x.play.scene.chain.now()
     fee(PRICE)
     x.play.advance(KEY_WINDOW - 1)
     refuses("TooEarly", x.client, "refused", x.id, 0)
     x.play.advance(2)
     x.client.send("refused", x.id, 0)
     assert x.phase is Phase.UNDELIVERED
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["never deferred", "deferred before"])
+def test_an_answer_that_is_late_cannot_be_deferred(exchange: Exchange, fee, deferred: bool) -> None:
+    """A base fee that rises after the time was over hides no silence: the request counts as refused when it falls."""
+    x = exchange
+    x.request(BIG, 0, PRICE)
+    if deferred:
+        fee(PRICE + 1)
+        x.trainer.send("defer", x.id, 0)
+    fee(PRICE + 1)
+    late = x.client.requests(x.id)[0].since + KEY_WINDOW + 1
+    x.play.advance(KEY_WINDOW)
+    refuses("TooLate", x.trainer, "defer", x.id, 0)
+    assert x.play.scene.chain.now() >= late - 1
+    refuses("PriceExceeded", x.client, "refused", x.id, 0)
+    fee(PRICE)
+    x.client.send("refused", x.id, 0)
+    assert x.phase is Phase.UNDELIVERED
+
+
+def test_a_late_request_is_raised_or_answered(exchange: Exchange, fee) -> None:
+    """It blocks neither side while the base fee stays above its price."""
+    x = exchange
+    for chunk in (0, 1):
+        x.request(BIG, chunk, PRICE)
+    fee(PRICE + 1)
+    x.play.advance(KEY_WINDOW + 1)
+    for index in (0, 1):
+        refuses("TooLate", x.trainer, "defer", x.id, index)
+    x.answer(0)
+    x.raise_price(1, PRICE + 1)
+    fee(PRICE + 2)
+    x.trainer.send("defer", x.id, 1)
+    assert [(r.open, r.dropped) for r in x.client.requests(x.id)] == [(False, False), (True, False)]
 
 
 def test_a_price_is_raised_and_the_time_begins_again(exchange: Exchange, fee) -> None:
@@ -132,12 +168,14 @@ def test_a_deferred_request_is_dropped_if_the_price_is_not_raised(exchange: Exch
     x.raise_price(1, PRICE + 5)
     x.trainer.send("defer", x.id, 0)
     r, other = x.client.requests(x.id)
-    assert not r.open and other.open and r.answered_at == x.state().answered_at == x.play.scene.chain.now()
+    assert (r.open, r.dropped, other.open, other.dropped) == (False, True, True, False)
+    assert r.answered_at == x.state().answered_at == x.play.scene.chain.now()
     assert x.client.events("Dropped", job=x.id)[0].args["deposit"] == deposit // 2 == owed(x)[0]
     for name in ("defer", "refused"):
         refuses("NotRequested", x.trainer, name, x.id, 0)
     x.answer(1)
     assert x.state().open == x.state().deposits == 0
+    assert [(r.open, r.dropped) for r in x.client.requests(x.id)] == [(False, True), (False, False)]
 
 
 def test_a_raise_ends_the_time_in_which_a_request_is_dropped(exchange: Exchange, fee) -> None:

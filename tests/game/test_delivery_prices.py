@@ -140,6 +140,14 @@ def test_many_requests_below_the_base_fee_beside_one_that_holds(sides: Sides, as
     assert sorted(sent(sides)[1:]) == [("Deferred", 1, 0), ("Deferred", 1, 1), ("Deferred", 1, 2), ("Deferred", 2, 0)]
 
 
+def test_a_request_whose_time_is_over_is_answered_at_any_base_fee(sides: Sides, ask: Ask, fee) -> None:
+    """It cannot be deferred any more, and a base fee that falls would cost reward and bond."""
+    ask(1, 0, FLOOR)
+    fee(2 * FLOOR)
+    sides.play.advance(KEY_WINDOW)
+    assert sides.trainer.step() and sent(sides) == [("Answered", 1, 0)]
+
+
 @pytest.mark.parametrize("simulated", [0, None], ids=["without base fee", "with base fee"])
 def test_a_node_simulates_defer_as_it_likes(sides: Sides, ask: Ask, fee, simulated: int | None) -> None:
     """Nodes execute calls with a base fee of 0, where `defer` reverts; others with the block's, where it can be made

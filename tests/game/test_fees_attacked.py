@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from frauds import SETUP, SUM
 from scene import ETHER, Play, Scene
 from test_divergence import BAD
@@ -57,6 +58,42 @@ def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene)
     for number in (0, 1):
         scene.game().send("refund", play.id, number)
     assert [a["fee"] for _, a in play.events("Refunded")] == [0, 0]
+
+
+@pytest.mark.parametrize("stop", [4, 5, 6, 8])
+@pytest.mark.parametrize("entry", [Level.RUN, Level.SEGMENT])
+def test_who_waits_at_a_root_of_a_diverged_claim_has_its_fee_back(scene: Scene, stop: int, entry: Level) -> None:
+    """The step that diverged lies behind the last leaf of the run and of the last segment, however many leaves they
+    have."""
+    play = diverged(scene, stop)
+    if entry is Level.RUN:
+        idle = play.auditor(None, FalseAccuser, idle=True)
+    elif stop == 4:
+        return  # a segment without a step cannot be contested
+    else:
+        idle = play.auditor(None, Piece, step_wanted=4)
+        idle.segment = play.job.checkpoints + 1
+    idle.step()
+    assert (play.dispute().entry, play.dispute().index) == (entry, 0)
+    honest = play.auditor()
+    play.run(play.trainer, honest)
+    assert (play.verdicts[0][0], play.client.verdict(play.id).step) == ("Convicted", stop)
+    scene.game().send("refund", play.id, 0)
+    assert [a["fee"] for _, a in play.events("Refunded")] == [FEE]
+
+
+def test_who_moved_beside_a_place_behind_the_checkpoints_pays(scene: Scene) -> None:
+    """Only the root stands for all: a node of the run tree does not contain what the claim "diverged" posts beside
+    it."""
+    play = diverged(scene, 8)
+    moved = play.auditor(None, FalseAccuser, step_wanted=1)
+    for player in (moved, play.trainer, moved):
+        player.step()
+    d = play.dispute()
+    assert (d.level, d.height, play.job.checkpoints) == (Level.RUN, 0, 2)
+    play.run(play.trainer, play.auditor())
+    scene.game().send("refund", play.id, 0)
+    assert [a["fee"] for _, a in play.events("Refunded")] == [0]
 
 
 def test_who_stood_beside_and_below_the_conviction_has_its_bond_back(scene: Scene) -> None:

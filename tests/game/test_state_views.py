@@ -12,7 +12,7 @@ from scene import Play, Scene, due
 from toy import INFINITY, Lies, Special
 
 import vgame.chain.game
-from vgame.chain.records import Level, Post
+from vgame.chain.records import Level, Position, Post
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 
 LIE = word_lie(6, SUM, 4, 1)[0]
@@ -117,6 +117,29 @@ def test_when_what_a_dispute_waits_for_was_opened(scene: Scene, until: str) -> N
     call = due(second)
     call.send(second.game)
     assert play.client.disputes(play.id)[1].opened_at == 0  # the segment is not posted yet
+
+
+def test_every_selection_names_its_position(scene: Scene) -> None:
+    """Of a partial sum its number too."""
+    play, _ = played(scene, "prove")
+    places = [a["place"] for _, a in play.events("Selected")]
+    d = play.dispute()
+    element = replace(d, level=Level.ELEMENT, part=0)
+    assert (d.level, d.part > 0, places[-2:]) == (Level.PARTIAL, True, [element.position, d.position])
+    assert [Position.of(place).level for place in places] == sorted(Position.of(place).level for place in places)
+    assert play.events("Selected")[-1][1]["node"] == d.node
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Position(Level.PARTIAL, 255, 255, 2**24 - 1, 2**32 - 1, 2**40 - 1),
+        Position(Level.RUN, 0, 0, 0, 0, 0),
+        Position(Level.TENSOR, 3, 7, 5, 9, 2**39),
+    ],
+)
+def test_a_position_is_one_word(place: Position) -> None:
+    assert Position.of(place.word) == place and place.word < 2**120
 
 
 def test_times_of_a_job(scene: Scene) -> None:

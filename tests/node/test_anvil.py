@@ -112,7 +112,7 @@ def test_events_and_views_agree(real_scene: Scene) -> None:
     play.run(play.trainer, auditor)
     selected = [a for name, a in play.events("Selected")]
     d = play.dispute()
-    assert (selected[-1]["level"], selected[-1]["height"], selected[-1]["index"]) == (d.level, d.height, d.index)
+    assert (selected[-1]["place"], selected[-1]["node"]) == (d.position, d.node)
     (challenged,) = play.events("Challenged")
     assert challenged[1]["auditor"] == auditor.address == d.auditor
     assert len(play.client.events("Revealed", play.id)) == len(play.events("Revealed"))

@@ -264,6 +264,7 @@ def order(record: bytes, version: int = 2) -> tuple[bytes, bytes]:
         (b"\x05\0\0" + struct.pack(">5I", 1, 1, 1, 1, 0), "UnknownClass", (0,)),
         (b"\x05\0\0" + struct.pack(">5I", 1, 1, 1, 1, 2 << 24 | 1), "ElementOutOfRange", (1, 1)),
         (b"\x06\0\1" + struct.pack(">4I", 2, 1, 1, 2 << 24), "ElementOutOfRange", (2, 1)),
+        (b"\x03\0\0" + struct.pack(">5I", 1, 1, 1, 1, 0), "NoTerms", ()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -318,6 +319,17 @@ def test_blocks_of_any_length(referee: Contract) -> None:
         record = encoding.operator_record(operator, False)
         root, header = order(record)
         assert referee.call("describe", root, 0, header, record, [])[2] == operator.blocks <= 64, k
+
+
+def test_a_sum_of_nothing_has_no_blocks(referee: Contract) -> None:
+    """Nobody accepts such a program; the referee names what is wrong."""
+    operator = Contraction(0, 1, 1, 1, 1, state(0), state(0))
+    record = bytearray(encoding.operator_record(operator, False))
+    record[19:23] = bytes(4)  # k
+    root, header = order(bytes(record))
+    with pytest.raises(Reverted) as caught:
+        referee.call("describe", root, 0, header, bytes(record), [])
+    assert caught.value.name == "NoTerms"
 
 
 def test_code_sizes() -> None:

@@ -29,7 +29,7 @@ CONFIRM, KEY, COMPLAINT = 10_000, 4_000, 3_000
 SPEC = SimpleNamespace(confirm_window=CONFIRM, key_window=KEY, complaint_window=COMPLAINT, reward=10**9)
 OFFER = b"o" * 32
 UNTIL = 100_000
-ASKED = Request(0, 1, 2, 300, 50, UNTIL - 9_000, 0, 0)
+ASKED = Request(0, 1, 2, 300, 50, UNTIL - 9_000, 0, 0, False)
 
 
 def at(now: int, *requests: Request, phase: Phase = Phase.DELIVERING, final: int = 0, **exchange: Any) -> Snapshot:
@@ -75,12 +75,21 @@ def test_requests_are_answered_in_the_order_of_their_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed", "deferred", "sent"), [(KEY // 2, 0, False), (KEY // 2 + 1, 0, True), (1, KEY, False), (1, KEY + 1, True)]
+    ("passed", "deferred", "sent"),
+    [
+        (KEY // 2, 0, []),
+        (KEY // 2 + 1, 0, ["defer"]),
+        (1, KEY, []),
+        (1, KEY + 1, ["defer"]),
+        (KEY - 1, 0, ["defer"]),
+        (KEY, 0, ["answer"]),
+        (KEY, KEY + 1, ["answer"]),
+    ],
 )
-def test_a_request_below_the_base_fee_is_deferred_or_dropped(passed: int, deferred: int, sent: bool) -> None:
+def test_a_request_below_the_base_fee_is_deferred_dropped_or_late(passed: int, deferred: int, sent: list[str]) -> None:
     now = ASKED.since + passed
     cheap = replace(ASKED, price=49, deferred_at=now - deferred if deferred else 0)
-    assert due(at(now, cheap)) == ["defer"] * sent
+    assert due(at(now, cheap)) == sent
 
 
 def test_a_late_trainer() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from eth_utils.address import to_checksum_address
 
@@ -174,7 +174,7 @@ class Dispute:
     @property
     def position(self) -> int:
         """Where it stands, as moves name it. Twin: Position.sol."""
-        return position(self.level, self.height, self.part, self.operator, self.step, self.index)
+        return Position(self.level, self.height, self.part, self.operator, self.step, self.index).word
 
     @property
     def block(self) -> int | None:
@@ -182,9 +182,27 @@ class Dispute:
         return self.part if self.level is Level.PARTIAL else None
 
 
-def position(level: Level, height: int, part: int, operator: int, step: int, index: int) -> int:
+class Position(NamedTuple):
     """A position in the trees of a claim. Twin: Position.sol."""
-    return level | height << 8 | part << 16 | operator << 24 | step << 48 | index << 80
+
+    level: Level
+    height: int
+    part: int
+    operator: int
+    step: int
+    index: int
+
+    @property
+    def word(self) -> int:
+        """As moves name it, 120 bits."""
+        low = self.level | self.height << 8 | self.part << 16
+        return low | self.operator << 24 | self.step << 48 | self.index << 80
+
+    @classmethod
+    def of(cls, word: int) -> Position:
+        """The position that a word names."""
+        low = (Level(word & 0xFF), word >> 8 & 0xFF, word >> 16 & 0xFF)
+        return cls(*low, word >> 24 & 0xFFFFFF, word >> 48 & 0xFFFFFFFF, word >> 80)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +270,7 @@ class Request:
     since: int
     answered_at: int
     deferred_at: int
+    dropped: bool
 
     @property
     def open(self) -> bool:

@@ -110,11 +110,13 @@ def selling(s: Snapshot) -> list[Duty]:
 
 def _answering(s: Snapshot, request: Request) -> Duty:
     """Above the price of a request its time is begun anew when half of it is over, and the request is dropped when the
-    client has not raised the price for a key window."""
+    client has not raised the price for a key window. One whose time is over can only be answered."""
     window = s.job.spec.key_window
     by, price = request.since + window, request.price
     if s.base <= price:
         return Duty("answer", True, f"request {request.index} holds its price", by, request.since, request)
+    if s.now >= by:
+        return Duty("answer", True, f"request {request.index} cannot be deferred any more", by, request.since, request)
     dropped = bool(request.deferred_at) and s.now > request.deferred_at + window
     due = dropped or s.now > request.since + window // 2
     why = f"the base fee of {s.base} is above the price of request {request.index}, {price}"

@@ -1,6 +1,6 @@
 """Through which trees a dispute has gone, and what is contested in each: leaves `low` to `high` - 1.
 
-In: a job, a dispute, what was selected. Out: the nested trees, from the run to one word. Twin:
+In: a job, a dispute, the positions that were selected. Out: the nested trees, from the run to one word. Twin:
 VerificationGame._descend.
 """
 
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from vgame.chain.records import Dispute, Job, Level
+from vgame.chain.records import Dispute, Job, Level, Position
 from vgame.commit.words import LEAF_WORDS, leaf_count
 
 
@@ -38,12 +37,12 @@ def place(job: Job, d: Dispute) -> tuple[int | None, int | None, int | None]:
     return step, operator, d.index if d.level >= Level.ELEMENT else None
 
 
-def descent(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> list[Tree]:
+def descent(job: Job, d: Dispute, selected: Iterable[int]) -> list[Tree]:
     """The trees between the root that was entered and where the dispute stands."""
     return [tree for tree in _trees(job, d, selected) if tree.leaves > 0]
 
 
-def _trees(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> Iterator[Tree]:
+def _trees(job: Job, d: Dispute, selected: Iterable[int]) -> Iterator[Tree]:
     if d.level is Level.RUN:
         yield _standing("run", job.checkpoints, d, 1)
         return
@@ -65,12 +64,12 @@ def _checkpoint(d: Dispute, interval: int) -> int:
     return (d.step if d.level is Level.SEGMENT else max(d.step - 1, 0)) // interval
 
 
-def _inside(job: Job, d: Dispute, selected: Iterable[dict[str, Any]]) -> Iterator[Tree]:
+def _inside(job: Job, d: Dispute, selected: Iterable[int]) -> Iterator[Tree]:
     """The trees of one step."""
     if d.level is Level.STATE:
         yield _standing("state", job.states, d, 0)
         return
-    if tied := [s["index"] for s in selected if (s["level"], s["height"]) == (Level.STATE, 0)]:
+    if tied := [p.index for p in map(Position.of, selected) if (p.level, p.height) == (Level.STATE, 0)]:
         yield Tree("state", job.states, tied[0], tied[0] + 1)
     if d.level is Level.TRACE:
         yield _standing("trace", job.operators, d, 0)

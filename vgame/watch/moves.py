@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vgame.chain.records import Event, Job, Level
+from vgame.chain.records import Event, Job, Level, Position
 
 #: What a transaction is called until it has been read itself.
 GUESSES = {
@@ -54,7 +54,6 @@ class _Places:
         self.job, self.open = job, set[int]()
         self.visitors: dict[object, list[int]] = defaultdict(list)
         self.roots: dict[bytes, object] = {}
-        self.checkpoint: dict[int, int] = {}
 
     def see(self, event: Event) -> None:
         args = event.args
@@ -63,7 +62,7 @@ class _Places:
                 self.open.add(args["dispute"])
                 self._enter(args["dispute"], Level(args["entry"]), args["where"])
             case "Selected":
-                self._go(args["dispute"], Level(args["level"]), args["height"], args["index"], args["node"])
+                self._go(args["dispute"], Position.of(args["place"]), args["node"])
             case "SegmentPosted":
                 self.roots[args["root"]] = ("segment", args["checkpoint"])
             case "TracePosted":
@@ -75,21 +74,16 @@ class _Places:
         if entry is Level.RUN:
             self.visitors[self.job.run_root].append(number)
         elif entry is Level.SEGMENT:
-            self._into(number, where)
+            self.visitors["segment", where].append(number)
         else:
             self.visitors["trace", where].append(number)
 
-    def _into(self, number: int, checkpoint: int) -> None:
-        self.checkpoint[number] = checkpoint
-        self.visitors["segment", checkpoint].append(number)
-
-    def _go(self, number: int, level: Level, height: int, index: int, node: bytes) -> None:
+    def _go(self, number: int, place: Position, node: bytes) -> None:
         self.visitors[node].append(number)
-        if height == 0 and level is Level.RUN:
-            self._into(number, index + 1)
-        elif height == 0 and level is Level.SEGMENT:
-            step = (self.checkpoint.get(number, 1) - 1) * self.job.spec.interval + index
-            self.visitors["trace", step].append(number)
+        if place.height == 0 and place.level is Level.RUN:
+            self.visitors["segment", place.index + 1].append(number)
+        elif place.height == 0 and place.level is Level.SEGMENT:
+            self.visitors["trace", place.step + place.index].append(number)
 
     def serving(self, node: bytes) -> list[int]:
         """Open disputes that an opening of the node serves."""

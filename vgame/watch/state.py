@@ -171,12 +171,12 @@ def _ranges(count: int, contested: Sequence[tuple[int, int, str]]) -> list[list[
 
 
 def _disputes(facts: JobFacts, programs: Programs) -> dict[int, dict[str, Any]]:
-    selected: dict[int, list[dict[str, Any]]] = {}
+    selected: dict[int, list[int]] = {}
     ends: dict[int, list[Event]] = {}
     for event in facts.events:
         number = event.args.get("dispute")
         if event.name == "Selected":
-            selected.setdefault(number, []).append(event.args)
+            selected.setdefault(number, []).append(event.args["place"])
         elif event.name in ("Adjudicated", "PartialAdjudicated", "Dismissed", "Convicted"):
             ends.setdefault(number, []).append(event)
     return {
@@ -186,7 +186,7 @@ def _disputes(facts: JobFacts, programs: Programs) -> dict[int, dict[str, Any]]:
 
 
 def _dispute(
-    facts: JobFacts, standing: Standing, selected: list[dict], ends: list[Event], programs: Programs
+    facts: JobFacts, standing: Standing, selected: list[int], ends: list[Event], programs: Programs
 ) -> dict[str, Any]:
     job, d, root = facts.job, standing.dispute, facts.job.spec.program_root.hex()
     step, operator, element = place(job, d)
