@@ -17,6 +17,10 @@ T = torch.Tensor
 aten = torch.ops.aten
 NEAR = 2.0**-22  # relative
 CEPHES = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)  # atanf of Cephes
+ERFCC = (
+    *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
+    *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
+)  # of Numerical Recipes
 
 
 def _atan(x: T) -> T:
@@ -56,11 +60,19 @@ def _in_place(function: Callable[..., T]) -> Callable[..., T]:
     return lambda x, *others: x.copy_(function(x.clone(), *others))
 
 
+def _erfc(x: T) -> T:
+    z, series = x.clamp(0.5, 11), torch.zeros_like(x)
+    for coefficient in ERFCC:
+        series = series / (1 + z / 2) + coefficient
+    return torch.where((x > 0.5) & (x < 11), torch.exp(series - z * z) / (1 + z / 2), torch.erfc(x))
+
+
 OTHERS: dict[str, Callable[..., T]] = {
     "atan": _atan,
     "atan2": _atan2,
     "asin": lambda x: _atan(x / torch.sqrt((1 - x) * (1 + x))),
     "acos": lambda x: 2 * _atan(torch.sqrt((1 - x) / (1 + x))),
+    "erfc": _erfc,
     "hardsigmoid": _hard_sigmoid,
     "hardswish": lambda x: x * _hard_sigmoid(x),
     "hardsigmoid_backward": lambda gradient, x: torch.where(x.abs() < 3, gradient / 6, 0.0),

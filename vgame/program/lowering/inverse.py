@@ -9,10 +9,18 @@ import math
 from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Number, Value
-from vgame.program.lowering.pointwise import Operand, both
+from vgame.program.lowering.pointwise import Operand, both, leading
 from vgame.program.lowering.table import lowers
 
 ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
+
+#: Of erfcc, from the highest power of t.
+ERFC = (
+    *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
+    *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
+)
+ZERO_FROM = 11.0  # where erfc is 0 in binary32
+FAR = 2.0**60  # 1 is nothing beside its square
 
 
 def signed_as(b: Builder, x: Value, magnitude: Value) -> Value:
@@ -82,28 +90,36 @@ def cosh(b: Builder, x: Value) -> Value:
 
 @lowers("asinh.default")
 def asinh(b: Builder, x: Value) -> Value:
-    """log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))."""
+    """log1p(|x| + x^2 / (1 + sqrt(1 + x^2))); log |x| + log 2 beyond FAR."""
     x = b.to_float(x)
     size, square = b.map(Function.ABS, x), b.map(Function.MUL, x, x)
     root = b.map(Function.SQRT, b.map(Function.ADD, square, 1.0))
     rest = b.map(Function.DIV, square, b.map(Function.ADD, root, 1.0))
-    return signed_as(b, x, b.map(Function.LOG1P, b.map(Function.ADD, size, rest)))
+    near = b.map(Function.LOG1P, b.map(Function.ADD, size, rest))
+    return signed_as(b, x, b.select(b.map(Function.LT, FAR, size), _log_of_double(b, size), near))
+
+
+def _log_of_double(b: Builder, x: Value) -> Value:
+    return b.map(Function.ADD, b.map(Function.LOG, x), math.log(2))
 
 
 @lowers("acosh.default")
 def acosh(b: Builder, x: Value) -> Value:
-    """log(x + sqrt((x - 1)(x + 1)))."""
+    """log1p(t + sqrt(t (x + 1))) with t = x - 1; log x + log 2 beyond FAR."""
     x = b.to_float(x)
-    square = b.map(Function.MUL, b.map(Function.SUB, x, 1.0), b.map(Function.ADD, x, 1.0))
-    return b.map(Function.LOG, b.map(Function.ADD, x, b.map(Function.SQRT, square)))
+    rest = b.map(Function.SUB, x, 1.0)
+    root = b.map(Function.SQRT, b.map(Function.MUL, rest, b.map(Function.ADD, x, 1.0)))
+    near = b.map(Function.LOG1P, b.map(Function.ADD, rest, root))
+    return b.select(b.map(Function.LT, FAR, x), _log_of_double(b, x), near)
 
 
 @lowers("atanh.default")
 def atanh(b: Builder, x: Value) -> Value:
-    """log1p(2 x / (1 - x)) / 2."""
+    """log1p(2 |x| / (1 - |x|)) / 2 with the sign of x."""
     x = b.to_float(x)
-    ratio = b.map(Function.DIV, b.map(Function.ADD, x, x), b.map(Function.SUB, 1.0, x))
-    return b.map(Function.MUL, b.map(Function.LOG1P, ratio), 0.5)
+    size = b.map(Function.ABS, x)
+    ratio = b.map(Function.DIV, b.map(Function.ADD, size, size), b.map(Function.SUB, 1.0, size))
+    return signed_as(b, x, b.map(Function.MUL, b.map(Function.LOG1P, ratio), 0.5))
 
 
 @lowers("log10.default")
@@ -113,13 +129,32 @@ def log10(b: Builder, x: Value) -> Value:
 
 @lowers("erfc.default")
 def erfc(b: Builder, x: Value) -> Value:
-    return b.map(Function.SUB, 1.0, b.map(Function.ERF, b.to_float(x)))
+    """1 - erf(x) below 1/2; above, t exp(p(t) - x^2) with t = 1 / (1 + x / 2), where x^2 is split as h^2 + (x - h)(x +
+    h), h being x to 12 bits (Numerical Recipes, erfcc: within 1.2e-7 of the function)."""
+    x = b.to_float(x)
+    z = b.map(Function.MIN, b.map(Function.ABS, x), ZERO_FROM)
+    t = b.map(Function.DIV, 1.0, b.map(Function.ADD, b.map(Function.MUL, z, 0.5), 1.0))
+    series = b.number(ERFC[0], False)
+    for coefficient in ERFC[1:]:
+        series = b.map(Function.ADD, b.map(Function.MUL, series, t), coefficient)
+    high = leading(b, z, 12)
+    low = b.map(Function.MUL, b.map(Function.SUB, high, z), b.map(Function.ADD, high, z))
+    tail = b.map(Function.MUL, t, b.map(Function.EXP, b.map(Function.ADD, series, low)))
+    tail = b.map(Function.MUL, tail, b.map(Function.EXP, b.map(Function.NEG, b.map(Function.MUL, high, high))))
+    near = b.map(Function.SUB, 1.0, b.map(Function.ERF, x))
+    return b.select(b.map(Function.LT, 0.5, x), tail, near)
 
 
 @lowers("hypot.default")
 def hypot(b: Builder, x: Value, y: Value) -> Value:
-    squares = (b.map(Function.MUL, v, v) for v in (b.to_float(x), b.to_float(y)))
-    return b.map(Function.SQRT, b.map(Function.ADD, *squares))
+    """sqrt(x^2 + y^2), both times a power of two where their squares would overflow or vanish."""
+    x, y = b.to_float(x), b.to_float(y)
+    larger = b.map(Function.MAX, b.map(Function.ABS, x), b.map(Function.ABS, y))
+    small = b.select(b.map(Function.LT, larger, 2.0**-40), 2.0**100, 1.0)
+    scale = b.select(b.map(Function.LT, 2.0**60, larger), 2.0**-68, small)
+    squares = (b.map(Function.MUL, v, v) for v in (b.map(Function.MUL, x, scale), b.map(Function.MUL, y, scale)))
+    root = b.map(Function.DIV, b.map(Function.SQRT, b.map(Function.ADD, *squares)), scale)
+    return b.select(b.map(Function.EQ, larger, math.inf), larger, root)
 
 
 @lowers("copysign.Tensor", "copysign.Scalar")

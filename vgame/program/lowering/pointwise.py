@@ -220,15 +220,41 @@ def power(b: Builder, x: Value, exponent: Number) -> Value:
 
 @lowers("pow.Scalar")
 def power_of_scalar(b: Builder, base: Number, x: Value) -> Value:
-    """base ** x = exp(x * log(base)), composed."""
+    """base ** x = exp(x * log(base)), composed; 2 ** x = 2 ** n exp(f log 2), n the nearest integer, f the rest."""
     if base <= 0:
         raise ProgramError(f"the power of the number {base} is not supported; positive bases are")
+    if base == 2:
+        x = b.map(Function.MAX, b.map(Function.MIN, b.to_float(x), 129.0), -151.0)
+        whole = b.map(Function.ROUND, x)
+        rest = b.map(Function.EXP, b.map(Function.MUL, b.map(Function.SUB, x, whole), math.log(2)))
+        first, second = powers_of_two(b, whole)
+        return b.map(Function.MUL, b.map(Function.MUL, rest, first), second)
     return b.map(Function.EXP, b.map(Function.MUL, b.to_float(x), math.log(base)))
 
 
 @lowers("log2.default")
 def log2(b: Builder, x: Value) -> Value:
-    return b.map(Function.DIV, b.map(Function.LOG, b.to_float(x)), math.log(2))
+    """n + log(x / 2^n) / log 2 with the nearest integer n."""
+    x = b.to_float(x)
+    rough = b.map(Function.DIV, b.map(Function.LOG, x), math.log(2))
+    whole = b.map(Function.MAX, b.map(Function.MIN, b.map(Function.ROUND, rough), 128.0), -150.0)
+    first, second = powers_of_two(b, whole)
+    rest = b.map(Function.LOG, b.map(Function.DIV, b.map(Function.DIV, x, first), second))
+    return b.map(Function.ADD, whole, b.map(Function.DIV, rest, math.log(2)))
+
+
+def leading(b: Builder, x: Value, bits: int) -> Value:
+    """x rounded to so many bits (Veltkamp): c - (c - x) with c = x (2^(24 - bits) + 1)."""
+    c = b.map(Function.MUL, x, 2.0 ** (24 - bits) + 1)
+    return b.map(Function.SUB, c, b.map(Function.SUB, c, x))
+
+
+def powers_of_two(b: Builder, whole: Value) -> tuple[Value, Value]:
+    """Exact powers of two, whose product is 2 ** whole, for integers from -151 to 129: the exponential, to two bits."""
+    half = b.map(Function.FLOOR, b.map(Function.MUL, whole, 0.5))
+    parts = (half, b.map(Function.SUB, whole, half))
+    near = [b.map(Function.EXP, b.map(Function.MUL, part, math.log(2))) for part in parts]
+    return leading(b, near[0], 2), leading(b, near[1], 2)
 
 
 @lowers("exp2.default")

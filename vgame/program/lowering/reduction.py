@@ -191,10 +191,21 @@ def prod_of_all(b: Builder, x: Value, dtype: torch.dtype | None = None) -> Value
 
 @lowers("logcumsumexp.default")
 def logcumsumexp(b: Builder, x: Value, dim: int) -> Value:
-    """m + log of the running sums of exp(x - m), m the largest of the line."""
-    top = amax(b, x, [dim], True) if x.shape else x
-    sums = cumsum(b, b.map(Function.EXP, b.map(Function.SUB, x, top)), dim)
-    return b.map(Function.ADD, top, b.map(Function.LOG, sums))
+    """Of stretches of 2, 4, 8, ... elements that end at each place: log(exp x + exp y) of their two halves."""
+    result, reach = b.to_float(x), 1
+    while x.shape and reach < x.shape[dim]:
+        pad = [0] * (2 * (len(x.shape) - 1 - dim % len(x.shape))) + [reach, -reach]
+        result = _log_of_sum(b, result, constant_pad(b, result, pad, -math.inf))
+        reach *= 2
+    return result
+
+
+def _log_of_sum(b: Builder, x: Value, y: Value) -> Value:
+    """m + log1p(exp(n - m)) of the larger m and the smaller n; m where that is infinite or n is -inf."""
+    top, low = b.map(Function.MAX, x, y), b.map(Function.MIN, x, y)
+    total = b.map(Function.ADD, top, b.map(Function.LOG1P, b.map(Function.EXP, b.map(Function.SUB, low, top))))
+    alone = b.map(Function.IOR, b.map(Function.EQ, low, -math.inf), b.map(Function.EQ, top, math.inf))
+    return b.select(alone, top, total)
 
 
 @lowers("cumprod.default")
