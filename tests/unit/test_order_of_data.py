@@ -12,6 +12,8 @@ from vgame.program.lower import Lowered, lower_task
 from vgame.program.schedule import Schedule
 from vgame.program.validate import validate
 from vgame.tasks.task import Task
+from vgame.validation.steps import Order
+from vgame.validation.steps import validate as compared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -144,3 +146,31 @@ def test_running_statistics_are_not_carried() -> None:
 def test_orders_that_do_not_fit_are_refused(samples: int, options: dict, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(task_of(Seen(4), samples, 4, **options), 2)
+
+
+class Cells(nn.Module):
+    """What a cell gives, kept without its history: truncated backpropagation as it is usually written."""
+
+    def __init__(self, kind: type[nn.Module], times: int) -> None:
+        super().__init__()
+        self.cell, self.times = kind(1, 2), times
+        self.register_buffer("h", torch.zeros(3, 2))
+        self.register_buffer("c", torch.zeros(3, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            found = self.cell(x, (self.h, self.c) if isinstance(self.cell, nn.LSTMCell) else self.h)
+            h, c = found if isinstance(found, tuple) else (found, self.c)
+            self.h, self.c = h.detach(), c.detach()
+        return h.square().mean()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+def test_the_state_of_a_cell_is_kept_by_detach(kind: type[nn.Module], times: int) -> None:
+    model = Cells(kind, times)
+    data = {"x": torch.randn(9, 1)}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    task = Task(model, lambda m, b: m(b["x"]), optimizer, data, 3, order="streams")
+    lowered = lower_task(task, None, 4)
+    assert compared(Order(task, lowered, lowered.state, None, 3, 4), 60.0).complete

@@ -77,8 +77,13 @@ def without_repetition(module: GraphModule) -> GraphModule:
         if node is not output:
             module.graph.erase_node(node)
     places = module.graph.find_nodes(op="placeholder")
-    for node in places[len(places) // 2 :]:
-        module.graph.erase_node(node)
+    second = set(places[len(places) // 2 :])
+    for node in module.graph.nodes:
+        if node not in needed and second.intersection(node.all_input_nodes):
+            second.add(node)
+    for node in reversed(module.graph.nodes):
+        if node in second:
+            module.graph.erase_node(node)
     module.recompile()
     return module
 
