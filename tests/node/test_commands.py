@@ -79,6 +79,17 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
     _, complaint = client.run("job", "post", "bundle", *at, rc=1)
     assert f"it is job {job}" in complaint and "--nonce" in complaint
 
+    looker = Hand(some_scene, tmp_path)
+    del looker.environment["VGAME_KEY"]
+    dry, _ = looker.run("trainer", *at, "--bundle", "bundle", "--store", "none", "--job", job, "--dry-run")
+    assert [(d["event"], d.get("call")) for d in dry] == [("snapshot", None), ("duty", "acceptJob")]
+    dry, _ = looker.run(
+        "receive", job, *at, "--bundle", "bundle", "--from", "http://127.0.0.1:9", "--out", "w.st", "--dry-run"
+    )
+    assert dry[-1]["call"] == "expire" and dry[-1]["due"] is False and not (tmp_path / "none").exists()
+    told, _ = looker.run("why", job, *at, "--as", "trainer", "--account", trainer.wallet.address)
+    assert told[-1]["call"] == "acceptJob" and told[-1]["due"]
+
     common = ("--bundle", "bundle", "--any-terms")
     training = trainer.start("trainer", *at, *common, "--store", "trainer", "--job", job)
     auditing = auditor.start("auditor", *at, *common, "--store", "auditor", "--device", "compatible", "--once")

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from vgame.agents.retry import Retry
 from vgame.agents.telemetry import Telemetry, address_of, log_to, observe, serve
-from vgame.errors import VgameError
+from vgame.errors import ChainError, VgameError
 from vgame.system.progress import Reporter
 
 
@@ -46,7 +47,7 @@ def test_metrics_are_in_prometheus_format() -> None:
     text = telemetry.metrics()
     assert text.endswith("\n")
     for line in text.splitlines():
-        assert re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+\{\w+="[^"]*"(,\w+="[^"]*")*\} [\d.]+', line), line
+        assert re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+\{\w+="[^"]*"(,\w+="[^"]*")*\} ([\d.]+|\+Inf)', line), line
     assert 'vgame_events_total{role="auditor",event="problem"} 1' in text
     assert 'vgame_progress_done{role="auditor"} 3' in text
 
@@ -103,3 +104,48 @@ def test_a_wrong_address_is_said(wrong: str) -> None:
 )
 def test_addresses(text: str, expected: Any) -> None:
     assert address_of(text) == expected
+
+
+def value(telemetry: Telemetry, name: str) -> float:
+    (line,) = [line for line in telemetry.metrics().splitlines() if line.startswith(f"{name}{{")]
+    return float(line.split()[-1])
+
+
+def test_an_idle_healthy_role_is_alive_and_a_troubled_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A role with nothing to say has rounds; one whose endpoint is away says a lot, and has none that ends well."""
+    now = [1000.0]
+    monkeypatch.setattr("vgame.agents.telemetry.time.time", lambda: now[0])
+    telemetry = Telemetry("auditor")
+    reporter = Reporter(True, "auditor")
+    reporter.listeners.append(telemetry.hear)
+    retry = Retry(reporter, 0.0, longest=0.0)
+    for _ in range(3):
+        now[0] += 600
+        with retry:
+            pass
+    assert value(telemetry, "vgame_last_round_seconds") == now[0]
+    for i in range(3):
+        now[0] += 600
+        with retry:
+            raise ChainError(f"no answer {i}")
+    assert now[0] - value(telemetry, "vgame_last_round_seconds") == 1800
+    assert value(telemetry, "vgame_last_event_seconds") == now[0]
+    reporter.progress("training", 1, 2)
+    assert value(telemetry, "vgame_last_round_seconds") == now[0]
+
+
+def test_a_deadline_comes_nearer_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("vgame.agents.telemetry.time.time", lambda: now[0])
+    telemetry = Telemetry("trainer")
+    reporter = Reporter(True, "trainer")
+    reporter.listeners.append(telemetry.hear)
+    assert value(telemetry, "vgame_deadline_over_worst") == float("inf")
+    reporter.deadline(400, 80)
+    assert value(telemetry, "vgame_deadline_over_worst") == 5
+    now[0] += 360
+    assert value(telemetry, "vgame_deadline_over_worst") == 0.5
+    now[0] += 80
+    assert value(telemetry, "vgame_deadline_over_worst") == -0.5
+    reporter.deadline(None, 80)
+    assert value(telemetry, "vgame_deadline_over_worst") == float("inf")

@@ -42,6 +42,7 @@ class Retry:
         self.over = self.over + 1 if isinstance(problem, Over) else 0
         if problem is None:
             self.delay, self.said = self.poll, ""
+            self.reporter.beat()
         if not isinstance(problem, self.bears) or self.over >= self.LOOKS:
             return False
         if not self.over:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.delivery import delivered_folder, seller_of
+from vgame.agents.due import tell_deadline
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, Retry
@@ -103,7 +104,9 @@ def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: floa
     retry, claimed, looks = Retry(reporter, poll, hurry=trainer.hurry), False, 0
     while True:
         with retry:
-            acted, phase = trainer.step(), trainer.look().phase
+            acted, state = trainer.step(), trainer.look()
+            phase = state.phase
+            tell_deadline(trainer.game, trainer.id, "trainer", state.trainer, reporter)
             if not claimed and phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING}:
                 claimed = True
                 text, root = "posted its claim" if trainer.windows else "sees the claim", computation.run_root.hex()

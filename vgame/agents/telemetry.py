@@ -12,18 +12,22 @@ import time
 from collections import Counter
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from vgame.errors import VgameError
 from vgame.system.progress import Reporter, plain
 
+SILENT = ("beat", "deadline", "progress")  # too many for a log
 TROUBLES = ("waiting", "retry", "problem")
 METRICS = {
     "vgame_events_total": ("counter", "what the role said, by kind"),
     "vgame_progress_done": ("gauge", "how much of the work in hand is done"),
     "vgame_progress_total": ("gauge", "how much it is"),
     "vgame_last_event_seconds": ("gauge", "Unix time of the last sign of life"),
+    "vgame_last_round_seconds": ("gauge", "Unix time of the last round that ended well, or of the last progress"),
+    "vgame_deadline_over_worst": ("gauge", "seconds to the next deadline over the worst duration of what is due"),
     "vgame_start_time_seconds": ("gauge", "Unix time of the start"),
 }
 
@@ -35,9 +39,19 @@ class Telemetry:
         self.role, self.begun = role, time.time()
         self.doing, self.done, self.total, self.last = "starts", None, None, self.begun
         self.events: Counter[str] = Counter()
+        self.round = self.begun
+        self.deadline, self.worst = inf, 1  # Unix time; seconds
 
     def hear(self, event: str, fields: dict[str, Any]) -> None:
         """One event."""
+        if event == "deadline":
+            left, self.worst = fields["left"], fields["worst"]
+            self.deadline = inf if left is None else time.time() + left
+            return
+        if event in ("beat", "progress"):
+            self.round = time.time()
+        if event == "beat":
+            return
         self.last = time.time()
         if event == "progress":
             self.doing = " ".join(filter(None, (fields["what"], fields.get("detail", ""))))
@@ -66,6 +80,8 @@ class Telemetry:
             "vgame_progress_done": [(of, self.done or 0)],
             "vgame_progress_total": [(of, self.total or 0)],
             "vgame_last_event_seconds": [(of, round(self.last, 3))],
+            "vgame_last_round_seconds": [(of, round(self.round, 3))],
+            "vgame_deadline_over_worst": [(of, self._deadline_over_worst())],
             "vgame_start_time_seconds": [(of, round(self.begun, 3))],
         }
         lines = []
@@ -73,6 +89,10 @@ class Telemetry:
             lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
             lines += [f"{name}{{{labels}}} {value}" for labels, value in values[name]]
         return "\n".join(lines) + "\n"
+
+    def _deadline_over_worst(self) -> str:
+        """Below 1 a deadline may pass; +Inf where nothing is due."""
+        return "+Inf" if self.deadline == inf else f"{(self.deadline - time.time()) / self.worst:.3f}"
 
 
 def observe(reporter: Reporter, role: str, metrics: str | None, log: Path | None) -> None:
@@ -133,7 +153,7 @@ def log_to(path: Path, role: str) -> Any:
         raise VgameError(f"--log-json {path} cannot be written: {error.strerror}") from None
 
     def hear(event: str, fields: dict[str, Any]) -> None:
-        if event == "progress":
+        if event in SILENT:
             return
         line = {"time": round(time.time(), 3), "role": role, "event": event, **fields}
         # opened anew, so that a log that was rotated away is begun again

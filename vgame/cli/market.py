@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,9 @@ from vgame.cli.options import (
 )
 from vgame.errors import VgameError
 from vgame.system.progress import Reporter
+
+Role = StrEnum("Role", ["trainer", "seller", "auditor", "client"])
+DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be sent now, and why: no key, nothing is sent")]
 
 
 @app.command()
@@ -149,12 +153,15 @@ def trainer(
         bool, typer.Option("--delegate", help="only answer for the job's trainer, which named this account")
     ] = False,
     workers: Workers = 1,
+    dry_run: DryRun = False,
     chain_id: ChainId = None,
     metrics: Metrics = None,
     log_json: LogFile = None,
     json: Json = False,
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
+    if dry_run:
+        return _explain_order(rpc, game, job, bundle, "trainer", json)
     seat = seat_of(rpc, game, bundle, store, device, chain_id, workers=workers)
     from vgame.agents.roles import follow_trainer, run_delegate, run_trainer
     from vgame.chain.records import Phase
@@ -194,11 +201,14 @@ def receive(
     bundle: BundleFolder,
     source: Annotated[str, typer.Option("--from", help="URL of the folder that the trainer serves")],
     out: Annotated[Path, typer.Option(help="safetensors file to write")],
+    dry_run: DryRun = False,
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
     """As the job's client, fetch, confirm, wait for the key, decipher; complain, request, decline by the rules of
     docs/delivery.md."""
+    if dry_run:
+        return _explain_order(rpc, game, job, bundle, "client", json)
     seat, identity = seat_of(rpc, game, bundle, Path(), "default", chain_id), job_id(job)
     from vgame.agents.config import open_game
     from vgame.agents.delivery import receive as receive_state
@@ -264,6 +274,37 @@ def status(
     only = job_id(job) if job else None
     who = checksum_address(account) if account else None
     show_status(open_reading(rpc, game), Reporter(json), only, who, 2.0 if follow else None)
+
+
+@app.command()
+def why(
+    job: Annotated[str, typer.Argument(help="identity of the job, hex")],
+    rpc: Rpc,
+    game: GameAddress,
+    role: Annotated[Role | None, typer.Option("--as", help="one role only")] = None,
+    account: Annotated[str | None, typer.Option(help="address of the player; default: whoever plays the role")] = None,
+    json: Json = False,
+) -> None:
+    """What the roles of a job would send now, until when, and why: from the contract's state alone, without a key."""
+    from vgame.agents.due import ROLES, explain
+    from vgame.chain.connection import checksum_address
+    from vgame.chain.deployment import open_reading
+
+    who, roles = checksum_address(account) if account else None, [role.value] if role else list(ROLES)
+    explain(open_reading(rpc, game), job_id(job), roles, who, Reporter(json))
+
+
+def _explain_order(rpc: str, game: str, job: str, bundle: Path, role: str, json: bool) -> None:
+    """`--dry-run`: is the bundle what was ordered, and what would the role send now?"""
+    from vgame.agents.due import explain
+    from vgame.agents.order import find_order
+    from vgame.chain.deployment import open_reading
+    from vgame.job.bundle import load_bundle
+
+    contract, identity = open_reading(rpc, game), job_id(job)
+    contract.check_machine()
+    find_order(contract, load_bundle(bundle), identity)
+    explain(contract, identity, [role], None, Reporter(json))
 
 
 @app.command()

@@ -38,6 +38,9 @@ class NullProgress:
     def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
         """How far a long piece of work is."""
 
+    def beat(self) -> None:
+        """A round has ended well."""
+
 
 NULL_PROGRESS = NullProgress()
 
@@ -97,6 +100,13 @@ class Reporter(NullProgress):
         if not self._unheard:
             self._unheard = True
             fail(f"what the {self.who} says cannot be written: {error.strerror}; it plays on, unheard")
+
+    def beat(self) -> None:
+        self._tell("beat", {})
+
+    def deadline(self, left: int | None, worst: int) -> None:
+        """The most pressing duty has so many seconds left (None: nothing is due), and takes so many at worst."""
+        self._tell("deadline", {"left": left, "worst": worst})
 
     def stage(self, text: str) -> None:
         """For people; programs are told what it leads to."""

@@ -1,0 +1,102 @@
+"""What `vgame why` says from the state alone is what the players do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from exchange import DELIVERY
+from frauds import SETUP, SUM, word_lie
+from scene import Play, Scene, due
+from test_delivery_agents import Sides
+
+from vgame.agents.due import ROLES, explain, read, tell_deadline
+from vgame.agents.telemetry import Telemetry
+from vgame.chain.records import Phase
+from vgame.dispute.player import Player
+from vgame.errors import ChainError
+from vgame.system.progress import Reporter
+
+LIE = word_lie(6, SUM, 4, 1)[0]
+
+
+def owed(play: Play, role: str, account: str | None = None) -> set[str]:
+    return {d.call for d in ROLES[role](read(play.client, play.id), account) if d.due}
+
+
+def checked(play: Play, role: str, player: Player) -> None:
+    """What it would send now is what is said to be due."""
+    if (call := due(player)) is None or call.name == "withdraw":
+        return
+    name = {"tieUnchanged": "tie", "timeoutMany": "timeout"}.get(call.name, call.name)
+    assert (name if not name.startswith("select") else "select") in owed(play, role, player.address)
+
+
+@pytest.mark.parametrize("lie", [LIE, None], ids=["false claim", "true claim"])
+def test_every_move_of_a_game_is_said_before_it_is_made(scene: Scene, lie: object) -> None:
+    play = scene.post(SETUP)
+    trainer = play.new_trainer(lie)
+    assert owed(play, "trainer") == {"acceptJob"} and not owed(play, "client") | owed(play, "auditor")
+    trainer.accept()
+    assert owed(play, "trainer", trainer.address) == {"postClaim"}
+    trainer.claim()
+    auditor = play.auditor()
+    assert owed(play, "auditor") == {"challenge"}
+    for _ in range(60):
+        checked(play, "trainer", trainer)
+        checked(play, "auditor", auditor)
+        if not (trainer.step() | auditor.step()):
+            break
+    if lie is None:
+        play.pass_window()
+        assert owed(play, "trainer", trainer.address) == {"finalize"}
+        trainer.step()
+    assert play.phase is (Phase.CONVICTED if lie else Phase.FINAL)
+    assert not owed(play, "trainer", trainer.address)
+
+
+def test_orders_that_nobody_serves_expire(scene: Scene) -> None:
+    play = scene.post(SETUP)
+    play.advance(SETUP.spec.accept_window + 1)
+    assert owed(play, "client") == {"expire"} and not owed(play, "trainer")
+    assert not owed(play, "client", play.new_trainer().address)
+
+
+def test_a_delivery(scene: Scene, tmp_path: Path) -> None:
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    play = sides.play
+    assert owed(play, "client", play.client.wallet.address) == {"confirm"} and not owed(play, "seller")
+    sides.receive()
+    play.advance(DELIVERY.spec.key_window // 2 + 1)
+    assert owed(play, "seller", sides.trainer.address) == {"revealKey"} == owed(play, "trainer", sides.trainer.address)
+    play.advance(DELIVERY.spec.key_window)
+    assert "closeDelivery" in owed(play, "client")
+
+
+def test_it_is_said_in_words_and_in_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    play = scene.claimed(SETUP, LIE)
+    play.auditor().step()
+    explain(play.client, play.id, list(ROLES), None, Reporter(True))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["event"] == "snapshot" and lines[0]["phase"] == "claimed"
+    (move,) = [x for x in lines[1:] if x["role"] == "trainer" and x["due"]]
+    assert move["call"] == "reveal" and 0 < move["by"] - lines[0]["now"] <= SETUP.spec.trainer_budget
+    explain(play.client, play.id, ["trainer"], None, Reporter())
+    assert "trainer: sends reveal" in capsys.readouterr().out
+    with pytest.raises(ChainError, match="there is no job"):
+        explain(play.client, bytes(32), list(ROLES), None, Reporter())
+
+
+def test_the_metric_is_of_the_most_pressing_duty(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    telemetry, reporter = Telemetry("trainer"), Reporter(True, "trainer")
+    tell_deadline(play.client, play.id, "trainer", play.trainer.address, reporter)  # nobody listens
+    reporter.listeners.append(telemetry.hear)
+    tell_deadline(play.client, play.id, "trainer", play.trainer.address, reporter)
+    assert 'over_worst{role="trainer"} +Inf' in telemetry.metrics()
+    play.auditor().step()
+    tell_deadline(play.client, play.id, "trainer", play.trainer.address, reporter)
+    (line,) = [x for x in telemetry.metrics().splitlines() if x.startswith("vgame_deadline")]
+    assert 4 < float(line.split()[-1]) <= SETUP.spec.trainer_budget / (15 + SETUP.spec.slot)

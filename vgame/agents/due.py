@@ -1,0 +1,172 @@
+"""What each role of a job owes after one block, and why: from the contract's state alone.
+
+In: a job on chain, a role, an account. Out: duties with their last seconds. What a role computes or has fetched is not
+known here, so a duty that depends on it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vgame.chain.game import Game
+from vgame.chain.records import IN_DELIVERY, Job, Level, Phase, Standing, Status, Turn
+from vgame.delivery.rules import Duty, Snapshot, confirming, declining, overdue, raising, selling
+from vgame.delivery.rules import read as read_delivery
+from vgame.errors import ChainError
+from vgame.job.terms import INCLUSION
+from vgame.system.progress import Reporter
+
+#: The move that a trainer owes at the node of a level, and where nothing is below it.
+MOVES = {
+    (Level.RUN, False): "reveal",
+    (Level.RUN, True): "postSegment",
+    (Level.SEGMENT, True): "postTrace",
+    (Level.STATE, True): "tie",
+    (Level.TENSOR, True): "openLeaf",
+    (Level.ELEMENT, True): "prove",
+    (Level.PARTIAL, True): "prove",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job with its disputes and its delivery after one block."""
+
+    id: bytes
+    s: Snapshot
+    standings: tuple[Standing, ...]
+
+    @property
+    def job(self) -> Job:
+        return self.s.job
+
+    def over(self, window: int) -> bool:
+        return self.s.now > self.job.since + window
+
+
+def read(game: Game, job: bytes) -> Record:
+    """ChainError where there is no such job."""
+    with game.chain.one_block():
+        s = read_delivery(game, job)
+        if s.job.phase is Phase.NONE:
+            raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")
+        return Record(job, s, tuple(game.all_disputes(job, s.job.disputes)))
+
+
+def trainer(r: Record, account: str | None) -> list[Duty]:
+    """Of who accepts the job, or has accepted it."""
+    job, spec = r.job, r.job.spec
+    if account is not None and job.phase is not Phase.CREATED and account != job.trainer:
+        return []
+    match job.phase:
+        case Phase.CREATED:
+            end = job.since + spec.accept_window
+            return [Duty("acceptJob", not r.over(spec.accept_window), f"a bond of {spec.trainer_bond} wei", end)]
+        case Phase.ACCEPTED:
+            end, due = job.since + spec.claim_window, not r.over(spec.claim_window)
+            return [Duty("postClaim", due, "when the run is computed", end, job.since)]
+        case Phase.CLAIMED:
+            return [*(_answer(s) for s in r.standings if s.turn is Turn.TRAINER), *_finish(r)]
+    return selling(r.s)
+
+
+def _answer(standing: Standing) -> Duty:
+    d = standing.dispute
+    step = f", step {d.step}" if d.step else ""
+    why = f"dispute {standing.number} waits at a node of level {d.level.name.lower()}{step}"
+    return Duty(_move(standing), True, why, standing.deadline, standing.opened_at)
+
+
+def _move(standing: Standing) -> str:
+    """What the trainer owes."""
+    d = standing.dispute
+    if d.level is Level.ELEMENT and d.blocks > 1:
+        return "postPartials"
+    return MOVES.get((d.level, d.height == 0), "reveal")
+
+
+def _finish(r: Record) -> list[Duty]:
+    end = r.job.since + r.job.spec.challenge_window
+    idle = [s.number for s in r.standings if s.turn is Turn.AUDITOR_EXPIRED]
+    why = f"{r.job.open} disputes are open" if r.job.open else f"the challenge window ends at {end}"
+    found = [Duty("timeoutMany", True, f"the auditors of disputes {idle} are out of time")] if idle else []
+    return [*found, Duty("finalize", not r.job.open and r.s.now > end, why)]
+
+
+def auditor(r: Record, account: str | None) -> list[Duty]:
+    """Of who compares the claim with a run of its own."""
+    job, window = r.job, r.job.spec.challenge_window
+    own = [s for s in r.standings if account in (None, s.dispute.auditor)]
+    found: list[Duty] = []
+    if job.phase is Phase.CLAIMED:
+        why = f"only if the own run has another root than {job.run_root.hex()[:16]}"
+        found.append(Duty("challenge", not r.over(window), why, job.since + window, job.since))
+        for s in own:
+            at = f"dispute {s.number}, level {s.dispute.level.name.lower()}"
+            if s.turn is Turn.AUDITOR:
+                found.append(Duty("select", True, at, s.deadline, s.opened_at))
+            if s.turn is Turn.TRAINER and _move(s) == "prove":
+                found.append(Duty("prove", True, f"{at}: whoever shows the operands has it computed", s.deadline))
+            if s.turn is Turn.TRAINER_EXPIRED:
+                found.append(Duty("timeout", True, f"{at}: the trainer is out of time"))
+    if job.phase is Phase.CONVICTED:
+        found += [Duty("refund", True, f"dispute {s.number}") for s in own if s.dispute.status is Status.OPEN]
+    return found
+
+
+def client(r: Record, account: str | None) -> list[Duty]:
+    """Of who has ordered the job."""
+    job, spec = r.job, r.job.spec
+    if account is not None and account != job.client:
+        return []
+    windows = {Phase.CREATED: spec.accept_window, Phase.ACCEPTED: spec.claim_window}
+    if job.phase in windows:
+        end = job.since + windows[job.phase]
+        return [Duty("expire", r.over(windows[job.phase]), f"nothing has come by {end}")]
+    if job.phase not in IN_DELIVERY:
+        return []
+    late = overdue(r.s)
+    decline = declining(r.s, True)
+    return [
+        *([late] if late else []),
+        *raising(r.s),
+        confirming(r.s, r.s.exchange.offer),
+        decline if decline.due else Duty("decline", False, "in the last tenth of the window", decline.by),
+    ]
+
+
+ROLES: dict[str, Callable[[Record, str | None], list[Duty]]] = {
+    "trainer": trainer,
+    "seller": lambda r, account: selling(r.s) if account in (None, r.job.trainer) else [],
+    "auditor": auditor,
+    "client": client,
+}
+
+
+def explain(game: Game, job: bytes, roles: list[str], account: str | None, reporter: Reporter) -> None:
+    """Say what the roles of a job would send now, and why."""
+    r = read(game, job)
+    job_now = {"job": job.hex(), "block": r.s.number, "now": r.s.now, "phase": r.job.phase.name.lower()}
+    text = f"block {r.s.number}, second {r.s.now}: job {job.hex()[:16]} is {job_now['phase']} since {r.job.since}"
+    reporter.emit("snapshot", text, **job_now)
+    for role in roles:
+        duties = ROLES[role](r, account)
+        for duty in duties:
+            by = "" if duty.by is None else f", {duty.by - r.s.now} s are left"
+            text = f"{role}: {'sends' if duty.due else 'waits with'} {duty.call}{by} ({duty.why})"
+            told = {"role": role, "call": duty.call, "due": duty.due, "by": duty.by, "why": duty.why}
+            reporter.emit("duty", text, **told)
+        if not duties:
+            reporter.emit("duty", f"{role}: owes nothing", role=role, call=None, due=False, by=None, why="")
+
+
+def tell_deadline(game: Game, job: bytes, role: str, account: str, reporter: Reporter) -> None:
+    """Tell who listens how long the most pressing duty has, and how long it takes at worst: one inclusion, and the
+    order's slot for a move."""
+    if not reporter.listeners:
+        return
+    r = read(game, job)
+    worst = INCLUSION + r.job.spec.slot
+    ends = [duty.by - r.s.now for duty in ROLES[role](r, account) if duty.due and duty.by is not None]
+    reporter.deadline(min(ends, default=None), worst)
