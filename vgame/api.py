@@ -29,8 +29,7 @@ from vgame.job.bundle import Bundle
 from vgame.job.cautions import warned_of_untrained
 from vgame.job.file import LogTerms, Terms
 from vgame.job.start import Start, load_named, load_weights
-from vgame.job.state_keys import state_dict
-from vgame.job.weights import pack_weights, write_weights
+from vgame.job.weights import named, of_average, pack_weights, write_weights
 from vgame.program.schedule import Schedule
 from vgame.ranks.group import is_shared, own_rank
 from vgame.runs import prepare as preparing
@@ -171,16 +170,18 @@ class Run:
         """The step, operator and element that was not finite first, where training ended so."""
         return self._store.divergence
 
-    def state_dict(self, step: int | None = None, *, slots: bool = False) -> dict[str, torch.Tensor]:
+    def state_dict(
+        self, step: int | None = None, *, slots: bool = False, average: bool = False
+    ) -> dict[str, torch.Tensor]:
         """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and
-        tied weights are the module's. `slots`: also what the optimizer keeps. A step that is not kept is executed
-        again."""
-        return self._named(self._at(step)[1], slots)
+        tied weights are the module's. `slots`: also what the optimizer keeps. `average`: the averaged weights (EMA,
+        SWA) of a task with `average`, in the places of the trained ones. A step that is not kept is executed again."""
+        return named(of_average(self.bundle, average), self._at(step)[1], slots)
 
-    def export(self, path: Folder, step: int | None = None, *, slots: bool = False) -> None:
+    def export(self, path: Folder, step: int | None = None, *, slots: bool = False, average: bool = False) -> None:
         """Write `state_dict` to a safetensors file, which `vgame check` can compare with a claim."""
-        step, state = self._at(step)
-        write_weights(Path(path), pack_weights(self.bundle, step, state, self._named(state, slots)))
+        (step, state), bundle = self._at(step), of_average(self.bundle, average)
+        write_weights(Path(path), pack_weights(bundle, step, state, named(bundle, state, slots)))
 
     def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
         """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
@@ -189,9 +190,6 @@ class Run:
     def start(self) -> Start:
         """What a job starts from that continues this run."""
         return start_of(self._store)
-
-    def _named(self, state: Any, slots: bool) -> dict[str, torch.Tensor]:
-        return state_dict(self.bundle.keys, self.bundle.program.labels.state, state, slots)
 
     def _at(self, step: int | None) -> tuple[int, Any]:
         """A step, by default the last that is committed, and the state after it."""

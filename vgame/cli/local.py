@@ -46,6 +46,7 @@ def prepare(
     from vgame.job.bundle import save_bundle
     from vgame.job.cautions import untrained
     from vgame.job.file import read_job_file
+    from vgame.job.terms import refused_by_all
     from vgame.runs.prepare import prepare as prepare_bundle
     from vgame.validation.record import line, seconds_of
 
@@ -60,6 +61,8 @@ def prepare(
         f"{program.root.hex()}{untrained(bundle.without_gradient)}"
     )
     reporter.emit("prepared", text, **bundle.rendering(), without_gradient=bundle.without_gradient)
+    if why := refused_by_all(bundle):
+        typer.echo(f"vgame: warning: {why}", err=True)
 
 
 @app.command()
@@ -161,15 +164,19 @@ def export(
     out: Annotated[Path, typer.Option(help="the new file, model.safetensors")],
     step: Annotated[int | None, typer.Option(help="after this step; default: the last")] = None,
     slots: Annotated[bool, typer.Option("--slots", help="also what the optimizer keeps")] = False,
+    average: Annotated[
+        bool, typer.Option("--average", help="the averaged weights (EMA, SWA) in the places of the trained ones")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a run's weights as its module loads them: keys, types and tied weights are the module's."""
     from vgame.api import Run
 
     found = Run.open(run)
-    found.export(out, step, slots=slots)
+    found.export(out, step, slots=slots, average=average)
     after = found.step if step is None else step
-    text = f"{out}: the weights after step {after} of {found.bundle.steps}, run root {found.root}"
+    what = "averaged weights" if average else "weights"
+    text = f"{out}: the {what} after step {after} of {found.bundle.steps}, run root {found.root}"
     Reporter(json).emit("exported", text, step=after, root=found.root, job=found.bundle.identity.hex())
 
 

@@ -94,9 +94,13 @@ def post(
     from vgame.agents.client import post_job
     from vgame.agents.config import open_game
     from vgame.job.bundle import load_bundle
+    from vgame.job.terms import refused_by_all
 
-    identity = post_job(open_game(seat), load_bundle(job), nonce).hex()
-    Reporter(json).emit("posted", f"job {identity}", job=identity)
+    contract, bundle, reporter = open_game(seat), load_bundle(job), Reporter(json)
+    if why := refused_by_all(bundle, sum(contract.chain.fees())):
+        typer.echo(f"vgame: warning: {why}", err=True)
+    identity = post_job(contract, bundle, nonce).hex()
+    reporter.emit("posted", f"job {identity}", job=identity)
 
 
 @job_app.command()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 import torch
@@ -68,11 +70,30 @@ def examine(kind: str) -> Iterator[Finding]:
         yield Finding(
             what, None, f"raw vendor result {mark} (differs between devices; no bit of training depends on it)"
         )
+    yield from _other_builds()
     yield from _makes_products(kind)
     yield _subnormals(kind)
     yield from (_function(f, kind) for f in Function)
     yield _products(kind)
     yield _non_finite_rows(kind)
+
+
+def _other_builds() -> Iterator[Finding]:
+    """torchvision and torchaudio are built for one build of torch: another one fails when it is imported."""
+    build = build_of(version("torch"))
+    for name in ("torchvision", "torchaudio"):
+        with suppress(PackageNotFoundError):
+            theirs = build_of(version(name))
+            index = f"https://download.pytorch.org/whl/{build or 'cpu'}"
+            mend = f"pip install --force-reinstall --no-deps {name} --index-url {index}"
+            detail = f"{version(name)} beside torch {version('torch')}"
+            mixed = theirs != build
+            yield Finding(f"{name} is of torch's build", not mixed, f"{detail}; {mend}" if mixed else detail)
+
+
+def build_of(text: str) -> str:
+    """`cpu` of 2.13.0+cpu, `cu130` of 2.13.0+cu130, nothing of 2.13.0."""
+    return text.partition("+")[2]
 
 
 def _makes_products(kind: str) -> Iterator[Finding]:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from vgame.errors import BundleError
+from vgame.errors import BundleError, VgameError
 from vgame.program.program import TensorLabel
 from vgame.system.files import parse_json, read_file, write_atomic
 
@@ -84,3 +84,11 @@ def state_dict(
     named = {key: tensors[name].to(TYPES[kind]) for key, (name, kind) in keys.items()}
     mine = {name for name, _ in keys.values()}
     return named | {n: t for n, t in tensors.items() if slots and n not in mine}
+
+
+def averaged(keys: Keys, names: Container[str]) -> Keys:
+    """The same keys for the averages of their tensors, where those have one; VgameError if none has."""
+    found = {k: (f"average.{name}" if f"average.{name}" in names else name, kind) for k, (name, kind) in keys.items()}
+    if found == keys:
+        raise VgameError("the run keeps no average of its weights: only a task with `average` does; leave it out")
+    return found

@@ -226,6 +226,16 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: 
     return found + _above(terms, **dict.fromkeys(longest, LONGEST_WINDOW))
 
 
+def refused_by_all(bundle: Bundle, gas_price: int = 0) -> str:
+    """A warning if `vgame trainer` refuses the order on any machine, however fast; else nothing."""
+    if not (short := trainer_shortcomings(bundle, Pace(0, 0), gas_price)):
+        return ""
+    return (
+        f"`vgame trainer` refuses such an order on any machine, unless it has --any-terms: {'; '.join(short)}. "
+        "`vgame terms BUNDLE` proposes terms"
+    )
+
+
 def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = INCLUSION, others: int = 0) -> list[str]:
     """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a
     dispute. `others`: disputes of other claims that it plays already, one move after the other."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from vgame.commit.merkle import Kind, fold, tree_height
 from vgame.commit.tensor import tensor_root
 from vgame.errors import BundleError, VgameError
-from vgame.job.state_keys import TYPES
+from vgame.job.state_keys import TYPES, averaged, state_dict
 from vgame.system.files import open_file, parse_json, write_atomic
 
 if TYPE_CHECKING:
@@ -37,6 +38,17 @@ NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+
+
+def of_average(bundle: Bundle, wanted: bool = True) -> Bundle:
+    """The bundle whose keys mean the averages of the weights; VgameError if there are none."""
+    names = {label.name for label in bundle.program.labels.state}
+    return replace(bundle, keys=averaged(bundle.keys, names)) if wanted else bundle
+
+
+def named(bundle: Bundle, state: Sequence[torch.Tensor], slots: bool) -> dict[str, torch.Tensor]:
+    """The state as the bundle's module loads it."""
+    return state_dict(bundle.keys, bundle.program.labels.state, state, slots)
 
 
 def pack_weights(

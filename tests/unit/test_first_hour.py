@@ -1,0 +1,101 @@
+"""What a first hour meets: averaged weights, orders that no trainer takes, a torchvision of another build."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vgame
+from vgame.errors import VgameError
+from vgame.execute import doctor
+from vgame.job.bundle import Bundle
+from vgame.job.file import read_job_file
+from vgame.job.terms import Pace, refused_by_all, trainer_shortcomings
+from vgame.job.weights import read_weights
+from vgame.runs.prepare import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Bundle:
+    return prepare(read_job_file(ROOT / "vgame" / "tasks" / "digits.toml"))
+
+
+def trained(folder: Path, average: float | None) -> vgame.Run:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    data = {"x": torch.randn(24, 4), "y": torch.arange(24) % 3}
+
+    def loss(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(module(batch["x"]), batch["y"])
+
+    task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, batch=8, average=average)
+    job = vgame.Job(task, steps=4, interval=2, seed=1, schedule=vgame.Constant(lr="0.1"))
+    return vgame.train(vgame.prepare(job), str(folder))
+
+
+def test_averaged_weights_are_exported_as_the_module_loads_them(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", 0.9)
+    run.export(tmp_path / "ema.safetensors", average=True)
+    found, every = load_file(tmp_path / "ema.safetensors"), run.state_dict(slots=True)
+    assert set(found) == {"weight", "bias"}
+    assert all(torch.equal(found[n], every[f"average.{n}"]) and not torch.equal(found[n], every[n]) for n in found)
+    assert {k: v.tolist() for k, v in run.state_dict(average=True).items()} == {k: v.tolist() for k, v in found.items()}
+    assert read_weights(tmp_path / "ema.safetensors")  # its header says which tensors these are
+
+
+def test_without_an_average_there_is_none_to_export(tmp_path: Path) -> None:
+    with pytest.raises(VgameError, match="keeps no average"):
+        trained(tmp_path / "run", None).export(tmp_path / "ema.safetensors", average=True)
+    assert not (tmp_path / "ema.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "terms, word",
+    [({}, ""), ({"slot": 1, "trainer_budget": 60}, "trainer_budget"), ({"claim_window": 60}, "claim_window"),
+     ({"challenge_window": 2**31}, "challenge_window"), ({"diverged_pay": 1}, "diverged_pay")],
+)  # fmt: skip
+def test_orders_that_every_trainer_refuses_are_told(digits: Bundle, terms: dict[str, int], word: str) -> None:
+    bundle = replace(digits, terms=digits.terms.model_copy(update=terms))
+    told = refused_by_all(bundle)
+    assert bool(told) == bool(word) and word in told
+    assert bool(trainer_shortcomings(bundle, Pace(1e-6, 1e-6), 0)) == bool(told)
+
+
+def test_the_price_of_gas_counts_when_it_is_known(digits: Bundle) -> None:
+    assert not refused_by_all(digits) and "auditor_bond" in refused_by_all(digits, 10**15)
+
+
+@pytest.mark.parametrize(
+    "versions, ok",
+    [({"torch": "2.13.0+cpu", "torchvision": "0.28.0+cpu"}, True),
+     ({"torch": "2.13.0+cpu", "torchvision": "0.28.0"}, False),
+     ({"torch": "2.13.0", "torchvision": "0.28.0"}, True),
+     ({"torch": "2.13.0+cu130", "torchvision": "0.28.0+cpu"}, False)],
+)  # fmt: skip
+def test_a_torchvision_of_another_build_is_found(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], ok: bool
+) -> None:
+    def version(name: str) -> str:
+        if name not in versions:
+            raise doctor.PackageNotFoundError
+        return versions[name]
+
+    monkeypatch.setattr(doctor, "version", version)
+    (found,) = doctor._other_builds()
+    assert found.ok is ok and ("pip install" in found.detail) is not ok
+
+
+def test_the_deliverys_job_file_is_complete(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "delivery.md").read_text(), re.DOTALL)
+    (tmp_path / "job.toml").write_text(text)
+    bundle = prepare(read_job_file(tmp_path / "job.toml"))
+    assert bundle.terms.confirm_window == tomllib.loads(text)["terms"]["confirm_window"] > 0
+    assert bundle.name == "digits, delivered" and not refused_by_all(bundle)
