@@ -7,11 +7,12 @@ import signal
 import stat
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from vgame.system.files import remove_halves, write_atomic
+from vgame.system.files import read_file, remove_halves, write_atomic
 
 WRITER = """
 import os, sys, time
@@ -58,6 +59,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 
 MADE = """
 import sys
+import tracemalloc
 from pathlib import Path
 from vgame.system.files import private, write_atomic
 write_atomic(Path(sys.argv[1]) / "state", b"1")
@@ -72,3 +74,16 @@ def test_files_keep_the_users_umask_and_locks_are_the_users_alone(tmp_path: Path
     subprocess.run([sys.executable, "-c", MADE, str(tmp_path)], check=True, umask=umask)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("state", "lock")]
     assert modes == [mode, 0o600]
+
+
+def test_no_more_memory_than_the_file_has_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    tracemalloc.start()
+    try:
+        assert read_file(path, 2**30) == b"abc"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(OSError, match="more than 2 bytes"):
+        read_file(path, 2)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from audited_runs import bundle
@@ -95,3 +98,29 @@ def test_messages_show_no_login_of_a_run(url: str, copy: Path, monkeypatch: pyte
     with pytest.raises(vgame.VgameError) as caught:
         vgame.audit(url, mirrors=[url])
     assert "127.0.0.1:1/run" in str(caught.value) and "sesame" not in str(caught.value)
+
+
+def test_bytes_before_the_words_of_a_data_file_are_bounded(copy: Path) -> None:
+    (copy / "job/data.json").write_text('{"files": {"0": ["data-0000.words", 1099511627776]}}')
+    with pytest.raises(vgame.StoreError, match=r"has 1,099,511,627,776 bytes before its words, 4,294,967,296 are read"):
+        open_published([f"file://{copy}"])
+
+
+@pytest.mark.parametrize("end", ["?token=sesame&x=1", "/?token=sesame"])
+def test_the_query_of_a_url_goes_with_each_file(end: str, copy: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def send_head(self):
+            asked.append(self.path)
+            return super().send_head()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(copy.parent))) as server:
+        Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        audit = vgame.audit(f"http://127.0.0.1:{server.server_port}/copy{end}")
+        server.shutdown()
+    assert audit.match and all(path.endswith(end.lstrip("/")) and path.startswith("/copy/") for path in asked)
+    assert any("states/" in path for path in asked)

@@ -122,16 +122,18 @@ def program_root(header_bytes: bytes) -> bytes:
 class Reader:
     """Reads big-endian fields off a record; any surplus or shortage is an error that names the record."""
 
-    def __init__(self, data: bytes, what: str) -> None:
+    def __init__(self, data: bytes | memoryview, what: str) -> None:
         self.data, self.offset, self.what = data, 0, what
 
     def take(self, layout: str) -> tuple:
-        size = struct.calcsize(">" + layout)
+        return struct.unpack(">" + layout, self.part(struct.calcsize(">" + layout)))
+
+    def part(self, size: int) -> bytes | memoryview:
+        """So many bytes, not copied where the data are a view."""
         if self.offset + size > len(self.data):
             raise ProgramError(f"{self.what} is cut short: {len(self.data)} bytes, more expected")
-        values = struct.unpack_from(">" + layout, self.data, self.offset)
         self.offset += size
-        return values
+        return self.data[self.offset - size : self.offset]
 
     def ref(self) -> Ref:
         (word,) = self.take("I")

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import struct
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vgame.commit.tensor import from_words, to_words
+from vgame.commit.tensor import from_words, tensor_bytes
 from vgame.errors import ProgramError
 from vgame.program import encoding
 from vgame.program.program import Labels, Program, Source, TensorLabel
@@ -30,13 +31,28 @@ OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # characters that steer how text is sho
 
 def encode_program(program: Program) -> bytes:
     """The content of a program file."""
-    parts = [MAGIC, program.header, *program.source_records]
-    parts += [struct.pack(">I", len(record)) + record for record in program.records]
+    return b"".join(_parts(program))
+
+
+def _parts(program: Program) -> Iterator[bytes | memoryview]:
+    yield from (MAGIC, program.header, *program.source_records)
+    for record in program.records:
+        yield struct.pack(">I", len(record)) + record
     for tensor in program.constants:
-        parts.append(struct.pack(">BI", tensor.dtype == torch.int32, tensor.numel()))
-        parts.append(to_words(tensor).tobytes())
+        yield struct.pack(">BI", tensor.dtype == torch.int32, tensor.numel())
+        yield tensor_bytes(tensor) if tensor.numel() else b""
     labels = json.dumps(asdict(program.labels), sort_keys=True).encode()
-    return b"".join([*parts, struct.pack(">I", len(labels)), labels])
+    yield struct.pack(">I", len(labels)) + labels
+
+
+def _is_content(data: bytes, program: Program) -> bool:
+    """Whether the data are what `encode_program` gives."""
+    view, place = memoryview(data), 0
+    for part in _parts(program):
+        if view[place : place + len(part)] != part:
+            return False
+        place += len(part)
+    return place == len(data)
 
 
 def save_program(program: Program, path: Path) -> None:
@@ -60,12 +76,12 @@ def decode_program(data: bytes, what: str) -> Program:
     if not data.startswith(MAGIC):
         raise ProgramError(f"{what} is not a vgame program file (it does not start with {MAGIC!r})")
     try:
-        program, header = _parse(encoding.Reader(data[len(MAGIC) :], what))
+        program, header = _parse(encoding.Reader(memoryview(data)[len(MAGIC) :], what))
     except (struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ProgramError(f"{what} is damaged: {error}") from None
     if program.header != header:
         raise ProgramError(f"{what} is damaged: its records do not have the roots that its header states")
-    if encode_program(program) != data:
+    if not _is_content(data, program):
         raise ProgramError(f"{what} is damaged: it is not in canonical form")
     return program
 
@@ -94,8 +110,7 @@ def _source(reader: encoding.Reader) -> Source:
 
 def _constant(reader: encoding.Reader) -> torch.Tensor:
     integer, elements = reader.take("BI")
-    (raw,) = reader.take(f"{4 * elements}s")
-    return from_words(np.frombuffer(raw, "<u4"), integer=bool(integer))
+    return from_words(np.frombuffer(reader.part(4 * elements), "<u4"), integer=bool(integer))
 
 
 def _labels(fields: dict) -> Labels:

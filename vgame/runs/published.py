@@ -54,6 +54,7 @@ CACHE = "VGAME_CACHE"
 CACHE_BYTES = "VGAME_CACHE_BYTES"
 MOST_CACHE = 16 * 2**30
 MOST_SCALARS = 2**30  # bytes: 16 in each of 2^24 steps
+MOST_BEFORE = 2**32  # bytes of a data file before its words
 
 T = TypeVar("T")
 
@@ -152,6 +153,10 @@ class Published:
             fetch("data.json", MOST_FILES)
         for place, (name, offset) in files_of(job, len(program.labels.data)).items():
             words = 4 * prod(program.labels.data[place].shape)
+            if offset > MOST_BEFORE:
+                raise Unfit(
+                    f"{source.shown}/job/{name} has {offset:,} bytes before its words, {MOST_BEFORE:,} are read"
+                )
             source.fetch(f"job/{name}", offset + words, job / name, only=True)
         return load_bundle(job)
 

@@ -47,12 +47,13 @@ class Source:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        self.url = url.rstrip("/")
+        place, mark, query = url.partition("?") if url.startswith(("http://", "https://")) else (url, "", "")
+        self.url, self.query = place.rstrip("/") + mark + query, mark + query
         self.shown = without_login(self.url)  # in messages
         try:
             kind = fsspec.utils.get_protocol(url)
             self.system, self.root = fsspec.core.url_to_fs(
-                self.url, **(_careful() if kind in ("http", "https") else {})
+                place.rstrip("/"), **(_careful() if kind in ("http", "https") else {})
             )
         except (ImportError, ValueError) as error:
             raise VgameError(
@@ -71,13 +72,17 @@ class Source:
     def _info(self, name: str) -> dict[str, Any]:
         self._refuse_late(name)
         try:
-            return dict(self.system.info(f"{self.root}/{name}"))
+            return dict(self.system.info(self._place(name)))
         except Exception as error:  # every library of fsspec raises its own
             if isinstance(error, FileNotFoundError):  # which fsspec also says where a server fails
                 error = error.__cause__ or error
             if isinstance(error, FileNotFoundError) or getattr(error, "status", 0) in (404, 410):
                 raise Absent(f"{self.shown}/{name} is not there") from None
             raise Unfit(f"{self.shown}/{name} cannot be read: {self._told(error)}") from None
+
+    def _place(self, name: str) -> str:
+        """Of a file; the URL's query goes with each."""
+        return f"{self.root}/{name}{self.query}"
 
     def _told(self, error: Exception) -> str:
         none = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
@@ -144,7 +149,7 @@ class Source:
                 return
             web = "http" in self.system.protocol
             limit = {"timeout": SILENT} if web else {}  # bytes between those of the file count as none
-            with self.system.open(f"{self.root}/{name}", "rb", block_size=0 if web else BLOCK) as stream:
+            with self.system.open(self._place(name), "rb", block_size=0 if web else BLOCK) as stream:
                 while block := stream.read(BLOCK, **limit):
                     yield block
         except FileNotFoundError:

@@ -138,8 +138,10 @@ def open_file(path: Path, follow: bool = False) -> IO[bytes]:
 def read_file(path: Path, most: int, follow: bool = False) -> bytes:
     """All of such a file; OSError if it has more than `most` bytes."""
     with open_file(path, follow) as file:
-        if os.fstat(file.fileno()).st_size > most or len(data := file.read(most + 1)) > most:
+        if (size := os.fstat(file.fileno()).st_size) > most or len(data := file.read(size + 1)) > most:
             raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
+        if len(data) > size:
+            raise OSError(errno.EAGAIN, "it grew while it was read", str(path))
     return data
 
 
