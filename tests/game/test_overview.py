@@ -132,6 +132,20 @@ def test_forecast(scene: Scene) -> None:
     assert "forecast" in kinds(play, play.trainer.address, {play.id.hex(): "00" * 32})
 
 
+def test_orders_of_a_client_are_read_by_state(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event is asked for, and no stranger's order is looked at."""
+    play, other = scene.claimed(SETUP), scene.post(SETUP)
+    mine = play.client.wallet.address
+    monkeypatch.setattr(type(play.client), "events", None)
+    assert [j.job for j in read_game(play.client, clients=[mine])] == [play.id.hex()]
+    both = read_game(play.client, clients=[mine, other.client.wallet.address])
+    assert [j.job for j in both] == [play.id.hex(), other.id.hex()]
+    play.advance(SETUP.spec.accept_window)
+    wrong = {play.id.hex(): "00" * 32}
+    assert "forecast" in {a.kind for a in alarms(play.client, play.trainer.address, wrong, [mine])}
+    assert watch(play.client, Reporter(), mine, lambda: wrong, 0.0, once=True, clients=[mine]) >= 1
+
+
 def test_a_claim_that_is_due(scene: Scene) -> None:
     play = scene.post(SETUP)
     trainer = play.new_trainer()

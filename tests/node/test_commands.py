@@ -100,6 +100,9 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
         assert told[-1]["jobs"][0]["phase"] == "claimed" and told[-1]["account"]["credits"] == 0
         watched, _ = trainer.run("monitor", *at, "--account", trainer.wallet.address, "--once")
         assert [w["event"] for w in watched] == ["calm"]
+        own = ("--bundle", "bundle", "--store", "trainer", "--client", client.wallet.address)
+        watched, _ = looker.run("monitor", *at, "--account", trainer.wallet.address, "--once", *own)
+        assert [(w["event"], w["jobs"]) for w in watched] == [("calm", 1)]
         some_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
         assert (training.wait(120), auditing.wait(120)) == (0, 0)
     finally:

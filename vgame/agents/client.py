@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
-from vgame.agents.order import matches
+from vgame.agents.order import is_ordered
 from vgame.agents.status import read_game
 from vgame.chain.game import PAGE, Game
 from vgame.chain.records import JobSpec, Phase, Turn
@@ -111,8 +112,8 @@ def _end_delivery(game: Game, job: bytes) -> None:
         game.send("closeDelivery", job, int(Phase.REVEALED))
 
 
-def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, str]:
-    """Own run root, hex, of every job that orders the bundle; the own run must have ended."""
+def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[], dict[str, str]]:
+    """Reads the own run root, hex, for every claimed job that orders the bundle; the own run must have ended."""
     from vgame.commit.trees import run_tree
 
     bundle = load_bundle(bundle_folder)
@@ -128,4 +129,12 @@ def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> dict[str, s
         )
     logs = store.log_roots if isinstance(store, LoggedStore) else None
     root = run_tree(store.roots, len(store.roots), logs).root.hex()
-    return {e.args["job"].hex(): root for e in game.events("JobCreated") if matches(game, bundle, e)}
+    ordered: set[bytes] = set()
+
+    def read() -> dict[str, str]:
+        claimed = game.claims_of(JobSpec(**bundle.order).program_root)
+        new = [job for job in claimed if job not in ordered]
+        ordered.update(job for job, s in zip(new, game.jobs(new), strict=True) if is_ordered(game, bundle, job, s))
+        return {job.hex(): root for job in claimed if job in ordered}
+
+    return read

@@ -7,8 +7,9 @@ In: a game (read only). Out: plain data; only what the chain says, except where 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -92,11 +93,18 @@ def _left(turn: Turn, d: Dispute) -> int:
     return d.trainer_left if turn in (Turn.TRAINER, Turn.TRAINER_EXPIRED) else d.auditor_left
 
 
-def read_game(game: Game, only: bytes | None = None) -> list[JobState]:
-    """All jobs of a game, oldest first, or one; ChainError if there is no such job."""
+def jobs_of(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) -> list[bytes]:
+    """One job, or the orders of clients, by state; else all orders of a game, oldest first."""
+    if only or clients:
+        return [*([only] if only else []), *(job for client in clients for job in game.orders_of(client))]
+    return [event.args["job"] for event in game.events("JobCreated")]
+
+
+def read_game(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) -> list[JobState]:
+    """Those jobs; ChainError if there is none such as the one."""
     with game.chain.one_block():
         now = game.chain.now()
-        jobs = [only] if only else [e.args["job"] for e in game.events("JobCreated")]
+        jobs = jobs_of(game, only, clients)
         states = game.jobs(jobs)
         if only and states[0].phase is Phase.NONE:
             raise ChainError(f"there is no job {only.hex()} at {game.address}; check the job and the chain")
@@ -106,21 +114,26 @@ def read_game(game: Game, only: bytes | None = None) -> list[JobState]:
 # ---- status ----
 
 
-def show_status(game: Game, reporter: Reporter, only: bytes | None, account: str | None, follow: float | None) -> None:
+def show_status(
+    game: Game, reporter: Reporter, only: bytes | None, account: str | None, follow: float | None,
+    clients: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Print the state, once or whenever it changes; who follows it waits for an endpoint that is away."""
     if follow is None:
-        _print_status(game, reporter, only, account, None)
+        _print_status(game, reporter, only, account, None, clients)
         return
     before, retry = None, Retry(reporter, follow)
     while True:
         with retry:
-            before = _print_status(game, reporter, only, account, before)
+            before = _print_status(game, reporter, only, account, before, clients)
             time.sleep(follow)
 
 
-def _print_status(game: Game, reporter: Reporter, only: bytes | None, account: str | None, before: Any) -> Any:
+def _print_status(
+    game: Game, reporter: Reporter, only: bytes | None, account: str | None, before: Any, clients: Sequence[str]
+) -> Any:
     """Print the state if it is another than before; what was seen."""
-    jobs = read_game(game, only)
+    jobs = read_game(game, only, clients)
     facts: dict[str, Any] = {"jobs": [asdict(j) for j in jobs], "burnt": game.burnt()}
     if account:
         facts["account"] = {
@@ -192,11 +205,13 @@ class Alarm:
     dispute: int | None = None
 
 
-def alarms(game: Game, account: str, forecast: dict[str, str] | None = None) -> Iterator[Alarm]:
+def alarms(
+    game: Game, account: str, forecast: Mapping[str, str] | None = None, clients: Sequence[str] = ()
+) -> Iterator[Alarm]:
     """Everything alarming for `account`; `forecast`: own run root per job, hex."""
     cost = DISPUTE_GAS * sum(game.chain.fees())
     need, engaged, now = cost, 0, game.chain.now()
-    jobs = [event.args["job"] for event in game.events("JobCreated")]
+    jobs = jobs_of(game, clients=clients)
     for job, state in zip(jobs, game.jobs(jobs), strict=True):
         if not state.open and state.phase not in WINDOWS:  # nothing runs that sounds an alarm
             continue
@@ -255,13 +270,18 @@ def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> I
         yield Alarm("stuck", text, job.job, d.number)
 
 
+Forecast = Callable[[], Mapping[str, str]]
+
+
 def watch(
-    game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, every: float, once: bool
-) -> int:
+    game: Game, reporter: Reporter, account: str, forecast: Forecast | None, every: float, once: bool,
+    clients: Sequence[str] = (),
+) -> int:  # fmt: skip
     """Report alarms as they appear and end, and wait for an endpoint that is away; `once`: how many there are, and that
     there are none."""
+    look = partial(_report_alarms, game, reporter, account, forecast, clients)
     if once:
-        found, jobs = _report_alarms(game, reporter, account, forecast, set()), len(game.events("JobCreated"))
+        found, jobs = look(set()), len(jobs_of(game, clients=clients))
         if not found:
             reporter.emit("calm", f"nothing alarming in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
         return len(found)
@@ -269,16 +289,18 @@ def watch(
     retry = Retry(reporter, every)
     while True:
         with retry:
-            standing = _report_alarms(game, reporter, account, forecast, standing)
+            standing = look(standing)
             time.sleep(every)
 
 
 def _report_alarms(
-    game: Game, reporter: Reporter, account: str, forecast: dict[str, str] | None, standing: set[Place]
-) -> set[Place]:
+    game: Game, reporter: Reporter, account: str, forecast: Forecast | None, clients: Sequence[str],
+    standing: set[Place],
+) -> set[Place]:  # fmt: skip
     """Say which alarms are new since `standing`, and which are over; those that sound now."""
     with game.chain.one_block():
-        found = {(a.kind, a.job, a.dispute): a for a in alarms(game, account, forecast)}
+        sounding = alarms(game, account, forecast() if forecast else None, clients)
+        found = {(a.kind, a.job, a.dispute): a for a in sounding}
     for key, alarm in found.items():
         if key not in standing:
             place = {"job": alarm.job, "dispute": alarm.dispute}

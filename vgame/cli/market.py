@@ -31,6 +31,10 @@ from vgame.errors import VgameError
 from vgame.system.progress import Reporter
 
 Role = StrEnum("Role", ["trainer", "seller", "auditor", "client"])
+Clients = Annotated[
+    list[str] | None,
+    typer.Option("--client", help="the orders of this address, by state; may be repeated; default: all orders"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be sent now, and why: no key, nothing is sent")]
 
 
@@ -266,6 +270,7 @@ def status(
     rpc: Rpc,
     game: GameAddress,
     job: Annotated[str | None, typer.Option(help="one job only, hex")] = None,
+    client: Clients = None,
     account: Annotated[str | None, typer.Option(help="address whose money is shown too")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="print again whenever something changed")] = False,
     json: Json = False,
@@ -277,7 +282,8 @@ def status(
 
     only = job_id(job) if job else None
     who = checksum_address(account) if account else None
-    show_status(open_reading(rpc, game), Reporter(json), only, who, 2.0 if follow else None)
+    clients = tuple(map(checksum_address, client or ()))
+    show_status(open_reading(rpc, game), Reporter(json), only, who, 2.0 if follow else None, clients)
 
 
 @app.command()
@@ -316,6 +322,7 @@ def monitor(
     rpc: Rpc,
     game: GameAddress,
     account: Annotated[str, typer.Option(help="address of the player to watch over")],
+    client: Clients = None,
     bundle: Annotated[Path | None, typer.Option(help="bundle, with --store: compare claims with the own run")] = None,
     store: Annotated[Path | None, typer.Option(help="folder of the own run's checkpoints")] = None,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 10.0,
@@ -337,7 +344,8 @@ def monitor(
         from vgame.agents.client import forecast as own_roots
 
         forecast = own_roots(contract, bundle, store)
-    found = watch(contract, Reporter(json), who, forecast, every, once)
+    clients = tuple(map(checksum_address, client or ()))
+    found = watch(contract, Reporter(json), who, forecast, every, once, clients)
     raise typer.Exit(1 if found else 0)
 
 

@@ -156,15 +156,14 @@ class Buyer:
         offer = self.offer()
         if self._fetched is None or self._fetched[0] != offer:
             for request in self.game.requests(self.job):
-                with suppress(NotYet):  # it was dropped, or the endpoint does not show it
-                    self._keep_answer(request)
+                if not request.open and not request.dropped:
+                    with suppress(NotYet):  # the endpoint does not show it
+                        self._keep_answer(request)
             self._fetched = offer, fetch(self._get, self.shape, offer, self.folder, self.progress)
         return self._fetched[1]
 
     def _keep_answer(self, request: Request) -> None:
         """What an endpoint shows is verified with what is fetched."""
-        if request.open:
-            return
 
         def answer(event: Event) -> tuple[bytes, bytes] | None:
             a = event.args
