@@ -102,7 +102,8 @@ class LyingProxy(Proxy):
             return self.reply(self.forward(body))
         asked = json.loads(body)
         told = lie(asked, lambda: json.loads(self.forward(body)))
-        self.reply(json.dumps({"jsonrpc": "2.0", "id": asked["id"]} | told).encode())
+        named = {"id": asked["id"]} if isinstance(asked, dict) else {}  # a list is a batch
+        self.reply(json.dumps({"jsonrpc": "2.0"} | named | told).encode())
 
 
 class DeepProxy(Proxy):
