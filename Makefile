@@ -10,7 +10,7 @@ FORGE := node_modules/@foundry-rs/forge-linux-amd64/bin/forge
 SLITHER := build/slither-venv/bin/slither
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test wide nightly docs lint fmt contracts check-contracts foundry analyse gas bench gpu clean
+.PHONY: help setup demo test wide simulate nightly docs lint fmt contracts check-contracts foundry analyse gas bench gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -36,6 +36,12 @@ test: $(READY) $(NODE_READY) ## every kind of test that needs no GPU
 
 wide: $(READY) $(NODE_READY) ## more cases of what `make test` runs some of
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "wide and not nightly and not gpu and not browser"
+
+FROM ?= 0
+COUNT ?= 1000
+
+simulate: $(READY) ## COUNT games from seed FROM on, with every fault of chain, nodes and strangers: docs/simulation.json
+	@OMP_NUM_THREADS=1 $(BIN)/python scripts/simulate.py $(FROM) $(COUNT)
 
 nightly: $(READY) $(NODE_READY) ## the long tests too
 	@$(BIN)/python -m pytest -m "not gpu and not browser" --timeout=7200

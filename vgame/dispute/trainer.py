@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from vgame.chain.connection import FINALITY
 from vgame.chain.records import Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
@@ -72,9 +73,10 @@ class Trainer(Player):
     def check(self, job: Job) -> None:
         """The job is this trainer's, and there is a claim or still time for one; else nothing is left to do."""
         name, bond = f"job {self.id.hex()[:16]}", f"the bond of {job.spec.trainer_bond} wei"
-        if job.phase is Phase.CREATED:
+        if job.phase in (Phase.NONE, Phase.CREATED):
             raise NotYet(f"{self.game.chain.url} does not show yet who accepted {name}")
         if job.trainer != self.address:
+            self.check_final(job)
             raise Over(f"the job is not this trainer's: it is {job.phase.name.lower()}, its trainer is {job.trainer}")
         if job.phase is Phase.EXPIRED:
             raise Over(f"{name} expired before it had a claim: {bond} is lost, half of it is burnt, half the client's")
@@ -82,6 +84,14 @@ class Trainer(Player):
             raise Over(
                 f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half "
                 "of it is burnt, half goes to the client"
+            )
+
+    def check_final(self, job: Job) -> None:
+        """NotYet where another branch may show this trainer's acceptance in place of the one that came first."""
+        if job.accepted_at > self.game.chain.final_time(FINALITY):
+            raise NotYet(
+                f"job {self.id.hex()[:16]} was accepted by {job.trainer} in a block that is not final yet: this "
+                "trainer stays until it is"
             )
 
     def claim(self) -> None:

@@ -1,0 +1,273 @@
+"""What a player's web3 object is here: a node of its own, with manners and faults.
+
+In: a world. Out: the requests that vgame makes, answered as of the block that this node holds for the newest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import requests
+from branches import Block, Replica, Reverted, Tx, contracts
+from revm_calls import calldata, decode_log, decode_output, topic
+from revm_node import CHAIN_ID, RICH
+from web3 import Web3
+from web3.exceptions import ContractCustomError, ContractLogicError, TimeExhausted, Web3RPCError
+
+from vgame.chain.block_ids import RpcError, block_id
+from vgame.chain.connection import Chain
+from vgame.chain.events import Events
+from vgame.chain.game import Game
+
+#: Views that depend on the state alone, not on the time.
+TIMELESS = {
+    "getJob", "getDispute", "credits", "isDelegate", "getPosts", "opened", "ordersOf", "claimsOf", "getVerdict",
+}  # fmt: skip
+NONE = bytes(32)
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is wrong with a node, and until when (seconds of the world; 0: nothing)."""
+
+    lag: int = 0  # blocks
+    away: float = 0.0  # no answers
+    state: float = 0.0  # states stand still at `frozen`, headers do not
+    logs: float = 0.0  # logs too
+    frozen: Block | None = None
+    branch: float = 0.0  # it stays where it is, also on a branch that is given up
+    lie: float = 0.0  # a field of a job is another one
+    field: int = 0
+    status: int = 0  # HTTP status while it is away; 0: the connection is refused
+    slow: float = 0.0  # seconds that every eighth request takes
+    other: int = 0  # a balancer: every other request is answered by a node so many blocks behind
+
+
+class Eth:
+    """web3.eth of one node."""
+
+    accounts: list[str] = []  # noqa: RUF012
+    chain_id = CHAIN_ID
+
+    def __init__(self, world: Any, direct: bool = False) -> None:
+        self.world, self.direct, self.faults = world, direct, Faults()
+        self.replica = world.tree.replica if direct else Replica()
+        self.default_block: Any = "latest"
+        self.held: Block = world.tree.head
+        self.count = 0
+
+    # ---- manners ----
+
+    def asked(self) -> Block:
+        """A request comes in: the block that is the newest here."""
+        if self.direct:
+            return self.world.tree.head
+        now, faults = self.world.now, self.faults
+        self.count += 1
+        if faults.slow and self.count % 8 == 0:
+            self.world.clock.sleep(faults.slow)
+        if faults.away > now:
+            if not faults.status:
+                raise requests.ConnectionError("refused")
+            response = SimpleNamespace(status_code=faults.status)
+            raise requests.HTTPError(f"{faults.status} for a request", response=response)
+        if faults.branch <= now:
+            head = self.world.tree.head
+            behind = faults.lag + (faults.other if self.count % 2 else 0)
+            tip = head.ancestor(head.number - behind)
+            if behind or not tip.has(self.held) or tip.number >= self.held.number:
+                self.held = tip
+        return self.held
+
+    def block_of(self, which: Any) -> Block:
+        """The block that is named, of the branch that is held here."""
+        tip = self.asked()
+        named = block_id(
+            hex(which) if isinstance(which, int) else Web3.to_hex(which) if isinstance(which, bytes) else which
+        )
+        match named.which:
+            case "latest" | "pending" | "safe":
+                return tip
+            case "finalized":
+                return tip.ancestor(tip.number - 64)
+            case "earliest":
+                return tip.ancestor(0)
+            case int(number) if number <= tip.number:
+                return tip.ancestor(number)
+            case str(digest) if (block := self.world.tree.known.get(bytes.fromhex(digest[2:]))) and tip.has(block):
+                return block
+        raise Web3RPCError("header not found")
+
+    def state_of(self, which: Any) -> Block:
+        block = self.block_of(which)
+        if self.faults.state > self.world.now and self.faults.frozen and block.has(self.faults.frozen):
+            return self.faults.frozen
+        return block
+
+    # ---- requests ----
+
+    @property
+    def block_number(self) -> int:
+        return self.asked().number
+
+    @property
+    def max_priority_fee(self) -> int:
+        self.asked()
+        return self.world.tip
+
+    def get_block(self, which: Any, full_transactions: bool = False) -> dict[str, Any]:
+        block = self.block_of(which)
+        parent = block.parent.digest if block.parent else NONE
+        txs = [{"from": t.sender, "to": t.to, "nonce": t.nonce} if full_transactions else t.digest for t in block.txs]
+        return {
+            "number": block.number, "hash": block.digest, "parentHash": parent, "timestamp": block.time,
+            "baseFeePerGas": block.base_fee, "transactions": txs, "gasLimit": 10**9,
+        }  # fmt: skip
+
+    def get_balance(self, account: str, block: Any = None) -> int:
+        made = self.state_of(self.default_block if block is None else block).made
+        return self.cached((made, account.lower()), lambda: self.replica.at(made).get_balance(account))
+
+    def get_transaction_count(self, account: str, block: Any = None) -> int:
+        which = self.default_block if block is None else block
+        count = self.state_of(which).nonces.get(account.lower(), 0)
+        while which == "pending" and (account.lower(), count) in self.world.tree.pool:
+            count += 1
+        return count
+
+    def get_code(self, account: str, block: Any = None) -> bytes:
+        self.block_of(self.default_block if block is None else block)
+        return contracts()[1].get(account, b"")
+
+    def send_raw_transaction(self, raw: bytes) -> bytes:
+        tip, tx = self.asked(), self.world.signed[bytes(raw)]
+        if refusal := self.world.tree.refusal(tx, tip):
+            raise Web3RPCError(refusal)
+        self.world.submit(tx)
+        return tx.digest
+
+    def get_transaction_receipt(self, digest: bytes) -> Any:
+        return self.world.tree.receipt(bytes(digest), self.asked())
+
+    def wait_for_transaction_receipt(self, digest: bytes, timeout: float = 120, poll_latency: float = 0.1) -> Any:
+        end = self.world.now + timeout
+        while (found := self.get_transaction_receipt(digest)) is None:
+            if self.world.now >= end:
+                raise TimeExhausted("not yet")
+            self.world.clock.until_block(end)
+        return found
+
+    def get_logs(self, query: dict[str, Any]) -> list[dict[str, Any]]:
+        tip = self.asked()
+        if (digest := query.get("blockHash")) is not None:
+            block = self.block_of(digest)
+            first, last = block.number, block.number
+        else:
+            first, last = (int(query[key], 16) if query.get(key) else 0 for key in ("fromBlock", "toBlock"))
+        if self.faults.logs > self.world.now and self.faults.frozen:
+            last = min(last, self.faults.frozen.number)
+        wanted = [topic and topic.lower() for topic in query.get("topics") or []]
+        logs = self.cached((tip.made, "logs"), lambda: self.world.tree.logs(tip))
+        return [
+            log for log in logs
+            if first <= int(log["blockNumber"], 16) <= last
+            and all(w is None or (n < len(log["topics"]) and log["topics"][n] == w) for n, w in enumerate(wanted))
+        ]  # fmt: skip
+
+    # ---- calls ----
+
+    def cached(self, key: Any, find: Any) -> Any:
+        views = self.world.tree.views
+        if key not in views:
+            views[key] = find()
+        return views[key]
+
+    def view(self, name: str, data: str, which: Any, sender: str = RICH[0], value: int = 0) -> Any:
+        """Output of a call, and its gas; each is made once for one state."""
+        block = self.state_of(which)
+        key = (block.made if name in TIMELESS else block, data, sender if name not in TIMELESS else "", value)
+
+        def call() -> tuple[bytes, int] | Reverted:
+            try:
+                return self.replica.call(block, sender, contracts()[0], bytes.fromhex(data[2:]), value)
+            except Reverted as reverted:
+                return reverted
+
+        found = self.cached(key, call)
+        if isinstance(found, Reverted):
+            text = found.args[0]
+            raise ContractCustomError(text, data=text) if len(text) > 9 else ContractLogicError("reverted", data=text)
+        return found
+
+
+class Function:
+    """A function of the game with its arguments."""
+
+    def __init__(self, eth: Eth, name: str, args: Any) -> None:
+        self.eth, self.name, self.data = eth, name, calldata(name, args)
+
+    def call(self, tx: dict[str, Any] | None = None, block_identifier: Any = None) -> Any:
+        which = self.eth.default_block if block_identifier is None else block_identifier
+        tx = tx or {}
+        output, _ = self.eth.view(self.name, self.data, which, tx.get("from", RICH[0]), tx.get("value", 0))
+        values = decode_output(self.name, "0x" + output.hex())
+        if self.name == "getJob" and self.eth.faults.lie > self.eth.world.now:
+            values = (altered(values[0], self.eth.faults.field),)
+        return values[0] if len(values) == 1 else values
+
+    def estimate_gas(self, tx: dict[str, Any]) -> int:
+        return self.eth.view(f"estimate {self.name}", self.data, "latest", tx["from"], tx.get("value", 0))[1]
+
+    def _encode_transaction_data(self) -> str:
+        return self.data
+
+
+def altered(record: tuple[Any, ...], field: int) -> tuple[Any, ...]:
+    """With one field changed."""
+    place = field % (len(record) - 1)
+    old = record[place]
+    match old:
+        case bool():
+            new: Any = not old
+        case int():
+            new = (old + 1, 0, old * 2, max(old - 1, 0))[field // len(record) % 4]
+        case bytes():
+            new = bytes([old[0] ^ 1]) + old[1:] if old else old
+        case _:
+            new = RICH[1]
+    return (*record[:place], new, *record[place + 1 :])
+
+
+class SimChain(Chain):
+    """vgame's chain over such a node."""
+
+    def __init__(self, world: Any, eth: Eth) -> None:
+        self.world, self.poll, self.checks = world, 1.0, []
+        self.url = self._secret = "a node"
+        codec = Web3().codec
+        self.web3 = SimpleNamespace(eth=eth, codec=codec)
+        self.chain_id = CHAIN_ID
+
+    def pause(self, seconds: float) -> None:
+        """Until the next block."""
+        self.world.clock.until_block(self.world.now + 10 * seconds)
+
+
+class SimGame(Game):
+    """vgame's game over such a chain; web3's contract objects cost ten times what the EVM does."""
+
+    def __init__(self, chain: SimChain, wallet: Any = None) -> None:
+        self.chain, self.wallet, self.address = chain, wallet, contracts()[0]
+        self._events = Events(chain, self.address, decode_log)
+        self.begun, self.ranges = {}, None
+
+    def _function(self, name: str, args: Any) -> Function:
+        return Function(self.chain.web3.eth, name, args)
+
+    def _topic(self, name: str) -> bytes:
+        return bytes.fromhex(topic(name)[2:])
+
+
+__all__ = ["Eth", "Faults", "Function", "RpcError", "SimChain", "SimGame", "Tx"]

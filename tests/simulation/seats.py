@@ -1,0 +1,175 @@
+"""The honest players' processes in the world: their accounts, their machines, what a kill leaves of them.
+
+The trainer is vgame's own: `trainer_of` and `play` of vgame.agents.roles, from a process that is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from endpoint import Eth, SimChain, SimGame
+from frauds import SETUP
+from toy import Lies, ToyMachine
+from world import Account, Killed, Seat, World
+
+import vgame.agents.roles as roles
+from vgame.agents.retry import Retry
+from vgame.chain.wallet import Wallet
+from vgame.errors import Over, VgameError
+
+AGAIN = 30.0  # seconds until a process that ended with an error is started again
+LIVES = 60  # of a process that cannot begin
+PACE = 6  # seconds that a segment or a trace takes from cold
+
+
+class Table(ToyMachine):
+    """A machine whose answers are kept: all players of all stories share them."""
+
+    state = lru_cache(None)(ToyMachine.state)
+    trace = lru_cache(None)(ToyMachine.trace)
+    words = lru_cache(None)(ToyMachine.words)
+    state_root = lru_cache(None)(ToyMachine.state_root)
+    segment = lru_cache(None)(ToyMachine.segment)
+    partials = lru_cache(None)(ToyMachine.partials)
+
+
+class Slow:
+    """A machine in a process: what it computes first costs time."""
+
+    def __init__(self, world: World, table: Table) -> None:
+        self.world, self.table, self.warm = world, table, set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
+
+    def _computed(self, *what: Any) -> None:
+        if what not in self.warm:
+            self.world.clock.sleep(PACE)
+            self.warm.add(what)
+
+    def segment(self, checkpoint: int) -> list[bytes]:
+        self._computed("segment", checkpoint)
+        return self.table.segment(checkpoint)
+
+    def trace(self, step: int) -> list[bytes]:
+        self._computed("trace", step)
+        return self.table.trace(step)
+
+
+@lru_cache(None)
+def table(lies: int = -1) -> Table:
+    """The right run, or one of the lies."""
+    from strangers import LIES
+
+    return Table(SETUP.program, SETUP.seed, SETUP.steps, SETUP.interval, LIES[lies] if lies >= 0 else Lies())
+
+
+class SimWallet(Wallet):
+    """vgame's wallet; the process may be killed at each transaction: before it is sent, or after."""
+
+    def __init__(self, chain: SimChain, account: Account) -> None:
+        self.chain, self.account, self.address = chain, account, account.address
+        self.watchers = []
+
+
+class Mortal(Eth):
+    """A node that a process asks until it is killed."""
+
+    def send_raw_transaction(self, raw: bytes) -> bytes:
+        world = self.world
+        kill = world.on("kill", 5) and world.allows(AGAIN + 10)
+        before = kill and world.tape.below(2)
+        name = world.honest[world.signed[bytes(raw)].sender]
+        if kill:
+            world.log(f"{name} is killed {'before' if before else 'after'} it sends")
+        if before:
+            raise Killed
+        digest = super().send_raw_transaction(raw)
+        if kill:
+            raise Killed
+        return digest
+
+
+class Problems:
+    """Twin: vgame.system.progress.Reporter; what a player says goes into the story."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name, self.unforeseen = world, name, []
+
+    def emit(self, event: str, text: str = "", **fields: Any) -> None:
+        self.world.log(f"{self.name} {event}: {text[:200]}")
+        if "unforeseen" in text:
+            self.unforeseen.append(text)
+
+    def stage(self, text: str) -> None: ...
+
+    def progress(self, what: str, done: int, total: int, detail: str = "") -> None: ...
+
+
+class Player:
+    """A process that is started again until it ends by itself. `make` makes one life of it."""
+
+    def __init__(self, world: World, name: str, number: int) -> None:
+        self.world, self.name = world, name
+        self.life: Callable[[Player], None] = lambda player: None
+        self.account = Account(world, number)
+        world.honest[self.account.address.lower()] = name
+        self.reporter = Problems(world, name)
+        self.ended = ""
+        self.lives = 0
+
+    def sit(self) -> None:
+        self.eth = Mortal(self.world)
+        self.world.eths.append(self.eth)
+        self.world.seats.append(Seat(self.world, self.name, self._body))
+
+    def game(self) -> SimGame:
+        """Of one life."""
+        chain = SimChain(self.world, self.eth)
+        return SimGame(chain, SimWallet(chain, self.account))
+
+    def _body(self) -> None:
+        while not self.ended:
+            self.lives += 1
+            try:
+                self.life(self)
+                self.ended = "done"
+            except Killed:
+                pass
+            except Over as over:
+                self.ended = f"over: {over}"
+            except VgameError as error:
+                self.world.log(f"{self.name} ends: {error}")
+            if self.lives >= LIVES:
+                self.ended = "given up"
+            if not self.ended:
+                self.world.clock.sleep(AGAIN)
+        self.world.log(f"{self.name} ended: {self.ended[:200]}")
+
+
+def trainer_life(job: bytes) -> Callable[[Player], None]:
+    """`vgame trainer`, over the toy machine."""
+
+    def life(player: Player) -> None:
+        world, reporter = player.world, player.reporter
+        machine = Slow(world, table())
+        computation: Any = SimpleNamespace(
+            rehearse=lambda: None,
+            reporter=reporter,
+            retry=Retry(reporter, 1.0, bears=VgameError),
+            bundle=SimpleNamespace(order=asdict(world.spec)),
+            run=lambda _: world.clock.sleep(20),
+            history=machine,
+            run_root=table().checkpoints[-1],
+            lock=lambda: None,
+            store=SimpleNamespace(folder=Path("run")),
+        )
+        trainer = roles.trainer_of(player.game(), job, computation, any_terms=True)
+        roles.play(trainer, computation, reporter, 1.0)
+
+    return life

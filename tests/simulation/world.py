@@ -1,0 +1,305 @@
+"""Virtual time: players as threads of which one runs at a time, blocks, faults, and reorganisations.
+
+In: a tape. Out: a world that can be run to an end; what went wrong with it costs an allowance of seconds, which clocks
+cover.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from branches import BLOCK, GWEI, START, Block, Tree, Tx
+from endpoint import Eth
+from tape import Tape
+from web3 import Web3
+
+FEATURES = (
+    "lag", "balancer", "away", "state", "logs", "branch", "lie", "slow", "reorganise", "censor", "drop", "order",
+    "fees", "kill", "accusers", "idle", "copies", "openings", "endings", "orders", "acceptor", "withhold", "mixture",
+    "variants", "refuse",
+)  # fmt: skip
+#: The greatest of each, where its turn comes.
+DEEPEST = 4  # blocks of a reorganisation
+LAG = 2  # blocks that a node is behind
+ALLOWANCES = (400, 200, 100, 0)  # seconds that may go wrong in all
+LONGEST = 120  # seconds of a fault
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Stopped(BaseException):
+    """The world ends."""
+
+
+class Clock:
+    """Twin: the module `time`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def monotonic(self) -> float:
+        return self.world.now
+
+    time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self._wait(self.world.now + max(seconds, 0.0), False)
+
+    def until_block(self, end: float) -> None:
+        """Until the next block, or a time."""
+        self._wait(end, True)
+
+    def _wait(self, end: float, block: bool) -> None:
+        if seat := self.world.running:
+            seat.wait(end, block)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Of all modules of vgame."""
+        ours = [module for name, module in list(sys.modules.items()) if name.startswith("vgame.")]
+        changed = [module for module in ours if vars(module).get("time") is time]
+        for module in changed:
+            module.time = self
+        try:
+            yield
+        finally:
+            for module in changed:
+                module.time = time
+
+
+class Seat:
+    """A thread that runs while the world waits for it."""
+
+    def __init__(self, world: World, name: str, body: Callable[[], None]) -> None:
+        self.world, self.name, self.body = world, name, body
+        self.wake, self.block, self.done, self.stopped = world.now, False, False, False
+        self.error: BaseException | None = None
+        self.go, self.back = allocate_lock(), allocate_lock()
+        self.go.acquire(), self.back.acquire()
+        start_new_thread(self._main, ())
+
+    def _main(self) -> None:
+        self.go.acquire()
+        try:
+            if not self.stopped:
+                self.body()
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.done = True
+        self.back.release()
+
+    def run(self) -> None:
+        """Until it waits."""
+        self.world.running = self
+        self.go.release()
+        self.back.acquire()
+        self.world.running = None
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, end: float, block: bool) -> None:
+        self.wake, self.block = end, block
+        self.back.release()
+        self.go.acquire()
+        if self.stopped:
+            raise Stopped
+
+    def stop(self) -> None:
+        while not self.done:
+            self.stopped = True
+            self.go.release()
+            self.back.acquire()
+
+
+class Account:
+    """Twin: eth_account's LocalAccount. Its signature is a number under which the world finds the transaction."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.key = world, number.to_bytes(32, "big")
+        self.address = str(Web3.to_checksum_address(f"0x{0xC0DE0000 + number:040x}"))
+
+    def sign_transaction(self, tx: dict[str, Any]) -> SimpleNamespace:
+        fees = tx["maxPriorityFeePerGas"], tx["maxFeePerGas"]
+        made = Tx(self.address.lower(), tx["to"], tx["value"], tx["gas"], tx["nonce"], bytes(tx["data"]), *fees)
+        raw = made.digest
+        self.world.signed[raw] = made
+        return SimpleNamespace(raw_transaction=raw, hash=raw)
+
+
+class World:
+    """`inside`: no more goes wrong than the allowance, which is `left`."""
+
+    def __init__(self, tape: Tape, inside: bool = True) -> None:
+        self.tape, self.inside = tape, inside
+        self.spent = 0.0
+        self.now, self.running = float(START + BLOCK), None
+        self.clock, self.seats = Clock(self), []
+        self.enabled = {name for name in FEATURES if tape.byte() & 1}
+        self.left = tape.pick(ALLOWANCES)
+        self.least = tape.pick((1, 10, 40)) * GWEI
+        self.tip = self.least // 10
+        self.signed: dict[bytes, Tx] = {}
+        self.honest: dict[str, str] = {}  # accounts of those whose loss counts, and their names
+        self.eths: list[Eth] = []
+        self.story: list[str] = []
+        self.hash = hashlib.sha256()
+        self.deadline: Callable[[], float | None] = lambda: None
+        self.strangers: Callable[[], None] = lambda: None
+        self.quiet, self.moved, self.branch = 0, False, 0
+        self.reorganised: Callable[[Block, Block], list[Tx]] = lambda old, to: []
+
+    def begin(self, grants: dict[str, int]) -> None:
+        self.tree = Tree(self.least, grants)
+        self.next = self.now + BLOCK
+
+    def log(self, text: str) -> None:
+        line = f"{self.now - START:8.1f} {text}"
+        self.story.append(line)
+        self.hash.update(line.encode())
+
+    def on(self, feature: str, percent: float) -> bool:
+        """Does it happen now?"""
+        return feature in self.enabled and self.tape.chance(percent)
+
+    def allows(self, seconds: float) -> bool:
+        """May so much more go wrong?"""
+        if self.inside and self.spent + seconds > self.left:
+            return False
+        self.spent += seconds
+        return True
+
+    # ---- transactions ----
+
+    def submit(self, tx: Tx) -> None:
+        """A node has taken it."""
+        self.moved, self.next = True, min(self.next, self.now + BLOCK)
+        name = self.honest.get(tx.sender)
+        if name and self.on("drop", 4) and self.allows(75):
+            self.log(f"{name}'s transaction {tx.nonce} is dropped")
+            return
+        self.tree.pool[tx.sender, tx.nonce] = tx
+        blocks = 1 + self.tape.below(5)
+        if name and self.on("censor", 6) and self.allows(BLOCK * blocks):
+            self.log(f"{name}'s transaction {tx.nonce} is held for {blocks} blocks")
+            self.tree.held[tx.digest] = self.tree.head.number + 1 + blocks
+
+    # ---- time ----
+
+    def run(self, until: float, over: Callable[[], bool]) -> None:
+        """Until a time, or all is over."""
+        while self.now < until and not over():
+            seat = min((s for s in self.seats if not s.done), key=lambda s: s.wake, default=None)
+            if seat is not None and seat.wake < self.next:
+                self.now = max(self.now, seat.wake)
+                seat.run()
+            else:
+                self.now = self.next
+                self._block()
+
+    def _block(self) -> None:
+        self.strangers()
+        self._faults()
+        if self.on("reorganise", 3) and self.allows(BLOCK * (depth := 1 + self.tape.below(DEEPEST))):
+            self.reorganise(depth)
+        else:
+            head = self.tree.head
+            self.tree.stand(self.built(head, int(self.now), self._base_fee(head), self._order(head)))
+        head = self.tree.head
+        idle = not (head.txs or self.tree.pool or self.moved)
+        self.quiet, self.moved = self.quiet + 1 if idle else 0, False
+        self.next = self.now + BLOCK
+        if self.quiet >= 3 and (end := self.deadline()) is not None:
+            self.next = max(self.next, end - 2 * BLOCK)
+        for n, seat in enumerate(s for s in self.seats if s.block and not s.done):
+            seat.wake = min(seat.wake, self.now + 0.5 + n)
+
+    def built(self, parent: Block, time: int, base_fee: int, candidates: list[Tx]) -> Block:
+        block = self.tree.append(parent, time, base_fee, candidates, self.branch)
+        for receipt in block.receipts or ():
+            tx = receipt["tx"]
+            if name := self.honest.get(tx.sender):
+                state = "" if receipt["status"] else f" REVERTED {receipt['output'][:10]}"
+                self.log(f"  block {block.number}: {name}'s transaction {tx.nonce}{state}")
+        return block
+
+    def _base_fee(self, parent: Block) -> int:
+        """Between the least and twice as much, an eighth at a time."""
+        if "fees" not in self.enabled:
+            return self.least
+        step = self.tape.pick((-parent.base_fee // 8, 0, parent.base_fee // 8, parent.base_fee // 8))
+        return min(max(parent.base_fee + step, self.least), 2 * self.least)
+
+    def _order(self, parent: Block) -> list[Tx]:
+        """Strangers may come first, or last."""
+        found = self.tree.candidates(parent.number + 1, 0)
+        if self.on("order", 30):
+            first = self.tape.below(2)
+            found.sort(key=lambda tx: ((tx.sender in self.honest) == first, -tx.tip, tx.nonce))
+        return found
+
+    def reorganise(self, depth: int) -> None:
+        """Another branch, one block longer: what was included comes in another order, some of it later."""
+        old = self.tree.head
+        root = old.ancestor(max(old.number - depth, 1))
+        self.branch += 1
+        waiting = [tx for n in range(root.number + 1, old.number + 1) for tx in old.ancestor(n).txs]
+        self.log(f"blocks {root.number + 1} to {old.number} are replaced")
+        waiting = [tx for tx in waiting if tx.sender in self.honest or not self.on("variants", 50)]
+        waiting += self.reorganised(old, root)
+        waiting += [tx for tx in self.tree.candidates(root.number + 1, 0) if tx not in waiting]
+        if self.tape.below(2):
+            waiting.reverse()
+        head = root
+        for number in range(root.number + 1, old.number + 2):
+            time = int(self.now) if number > old.number else old.ancestor(number).time
+            later = 0 if number > old.number else self.tape.below(2)
+            head = self.built(head, time, old.base_fee, waiting[: len(waiting) // 2] if later else waiting)
+            waiting = [tx for tx in waiting if tx not in head.txs]
+        self.tree.stand(head)
+        self.moved = True
+
+    # ---- faults of nodes ----
+
+    def _faults(self) -> None:
+        for eth in self.eths:
+            self._fault(eth)
+
+    def _fault(self, eth: Eth) -> None:
+        kind = self.tape.below(64)  # most often none
+        names = ("none", "lag", "balancer", "away", "state", "logs", "branch", "lie", "slow")
+        if kind >= len(names) or names[kind] not in self.enabled:
+            return
+        f, name, seconds = eth.faults, names[kind], 1 + self.tape.below(LONGEST)
+        if name in ("lag", "balancer"):
+            f.lag, f.other = (self.tape.below(LAG + 1), 0) if name == "lag" else (0, self.tape.below(LAG + 1))
+            self.log(f"a node: {name} {f.lag} {f.other}")
+        elif self.allows(seconds):
+            self.log(f"a node: {name} for {seconds} s")
+            until = self.now + seconds
+            match name:
+                case "away":
+                    f.away, f.status = until, self.tape.pick((0, 429, 500, 400))
+                case "state" | "logs":
+                    setattr(f, name, until)
+                    f.frozen = self.tree.head.ancestor(self.tree.head.number - self.tape.below(20))
+                case "branch":
+                    f.branch = until
+                case "lie":
+                    f.lie, f.field = until, self.tape.byte() << 8 | self.tape.byte()
+                case "slow":
+                    f.slow = 1.0 + self.tape.below(6)
+
+    def end(self) -> None:
+        for seat in self.seats:
+            seat.stop()
