@@ -5,10 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from story import Cast
+
 from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Turn
+from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import one_of
+from vgame.dispute.stakes import Stakes
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Over
+
+
+def is_broken(cls: type) -> bool:
+    return issubclass(cls, Trainer) and cls is not Trainer
 
 
 class FirstDisputeFirst(Trainer):
@@ -162,6 +170,25 @@ class OneAnswerAJob(Trainer):
         return super().defend(job)
 
 
-TRAINERS = [
-    cls for cls in vars().copy().values() if isinstance(cls, type) and issubclass(cls, Trainer) and cls is not Trainer
-]
+def silent(*moves: str) -> type[Auditor]:
+    """An auditor that never makes some moves."""
+
+    def attempt(self: Auditor, name: str, *args: object, value: int = 0) -> bool:
+        return name not in moves and Auditor.attempt(self, name, *args, value=value)
+
+    return type(f"Never{'Or'.join(moves).title()}", (Auditor,), {"attempt": attempt})
+
+
+class Forgetful(Stakes):
+    """It stakes without a look at what it has sent."""
+
+    def number_for(self, claim: str, seen: int) -> int:
+        return int(self.game.chain.web3.eth.get_transaction_count(self.address, "latest"))
+
+
+CASTS = {cls.__name__: Cast(trainer=cls) for cls in list(vars().values()) if isinstance(cls, type) and is_broken(cls)}
+CASTS |= {
+    f"never {'/'.join(moves)}": Cast(auditor=silent(*moves))
+    for moves in [("challenge",), ("refund",), ("timeout",), ("select",), ("selectState",), ("selectElement",),
+                  ("selectPartial",), ("prove", "timeout")]
+} | {"forgetful": Cast(stakes=Forgetful)}  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import requests
 from branches import Block, Replica, Reverted, Tx, contracts
 from revm_calls import calldata, decode_log, decode_output, topic
+from revm_chain import RevmContents
 from revm_node import CHAIN_ID, RICH
 from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError, TimeExhausted, Web3RPCError
@@ -151,6 +152,9 @@ class Eth:
     def get_transaction_receipt(self, digest: bytes) -> Any:
         return self.world.tree.receipt(bytes(digest), self.asked())
 
+    def get_block_receipts(self, which: Any) -> list[dict[str, Any]]:
+        return self.block_of(which).receipts or []
+
     def wait_for_transaction_receipt(self, digest: bytes, timeout: float = 120, poll_latency: float = 0.1) -> Any:
         end = self.world.now + timeout
         while (found := self.get_transaction_receipt(digest)) is None:
@@ -250,7 +254,7 @@ class SimChain(Chain):
         self.web3 = SimpleNamespace(eth=eth, codec=codec)
         self.chain_id = CHAIN_ID
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, *_: float) -> None:
         """Until the next block."""
         self.world.clock.until_block(self.world.now + 10 * seconds)
 
@@ -261,6 +265,7 @@ class SimGame(Game):
     def __init__(self, chain: SimChain, wallet: Any = None) -> None:
         self.chain, self.wallet, self.address = chain, wallet, contracts()[0]
         self._events = Events(chain, self.address, decode_log)
+        self.contents = RevmContents(chain, self.address, decode_log)
         self.begun, self.ranges = {}, None
 
     def _function(self, name: str, args: Any) -> Function:

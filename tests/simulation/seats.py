@@ -18,9 +18,12 @@ from toy import Lies, ToyMachine
 from world import Account, Killed, Seat, World
 
 import vgame.agents.roles as roles
-from vgame.agents.retry import Retry
+from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.agents.retry import QUIET, Retry
 from vgame.chain.wallet import Wallet
+from vgame.dispute.stakes import Stakes
 from vgame.errors import Over, VgameError
+from vgame.job.terms import Pace
 
 AGAIN = 30.0  # seconds until a process that ended with an error is started again
 LIVES = 60  # of a process that cannot begin
@@ -152,7 +155,10 @@ class Player:
         self.world.log(f"{self.name} ended: {self.ended[:200]}")
 
 
-def trainer_life(job: bytes) -> Callable[[Player], None]:
+Life = Callable[[Player], None]
+
+
+def trainer_life(job: bytes) -> Life:
     """`vgame trainer`, over the toy machine."""
 
     def life(player: Player) -> None:
@@ -171,5 +177,30 @@ def trainer_life(job: bytes) -> Callable[[Player], None]:
         )
         trainer = roles.trainer_of(player.game(), job, computation, any_terms=True)
         roles.play(trainer, computation, reporter, 1.0)
+
+    return life
+
+
+def auditor_life(jobs: list[bytes], folder: Path, stakes_of: type[Stakes] = Stakes) -> Life:
+    """`vgame auditor --job ...`, over the toy machine; it never ends by itself."""
+
+    def life(player: Player) -> None:
+        world, machine, game = player.world, Slow(player.world, table()), player.game()
+        computation: Any = SimpleNamespace(
+            bundle=SimpleNamespace(order=asdict(world.spec)),
+            history=machine,
+            history_of=lambda _: machine,
+            run_root=table().checkpoints[-1],
+            pace=Pace(0.01, 0.01),
+            why_foreign=lambda *_: "",
+            ahead=lambda *_: False,
+        )
+        stakes = stakes_of(game, folder / "stakes.json")
+        service = AuditorService(game, computation, player.reporter, 1.0, Limits(jobs=frozenset(jobs)), stakes)
+        retry = Retry(player.reporter, 1.0)
+        while True:
+            with retry:
+                if not service.round():
+                    game.chain.pause(QUIET)
 
     return life

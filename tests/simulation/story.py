@@ -1,4 +1,4 @@
-"""One story: an order, an honest trainer, strangers, and what went wrong; and the judgement at its end.
+"""One story: orders, an honest trainer or auditor or both, strangers, and what went wrong.
 
 In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
 """
@@ -6,25 +6,30 @@ In: a tape. Out: what the honest lost that they should not have, in sentences; n
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from branches import BLOCK
+from branches import BLOCK, START
 from endpoint import SimChain, SimGame
 from frauds import SETUP
-from revm_calls import decode_log
+from judge import Judge
 from scene import ETHER, NAME, Call
-from seats import PACE, Player, trainer_life
+from seats import PACE, Player, auditor_life, trainer_life
 from strangers import Hand, Strangers
 from tape import Tape
 from world import LAG, Account, World
 
+import vgame.agents.auditor_service
 import vgame.agents.roles as roles
 from vgame.chain.records import JobSpec, Phase
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.stakes import Stakes
 from vgame.dispute.trainer import Trainer
 
 MOVES = 9  # of a side, at most
-PROMPT = 20 * BLOCK  # for an honest player to do what is due
 WINDOWS = {"accept_window": 600, "claim_window": 1200, "challenge_window": 1800}
+PLAYED = {Phase.ACCEPTED, Phase.CLAIMED}
+SEEN = 8 * BLOCK  # until all have seen that a time is over
 AFTER = 10 * BLOCK  # for reorganisations of the end
 END = 60_000  # seconds after which nothing may be open
 
@@ -34,64 +39,90 @@ class Cast:
     """The classes that play the honest."""
 
     trainer: type[Trainer] = Trainer
+    auditor: type[Auditor] = Auditor
+    stakes: type[Stakes] = Stakes
 
 
-def terms(world: World) -> JobSpec:
+def terms(world: World, claims: int) -> JobSpec:
     """The smallest clocks that cover what may go wrong here (vgame.job.terms): a block until a move is included, one
     more until it is seen; that much again where nodes lag."""
     lag = LAG if world.enabled & {"lag", "balancer"} else 0
     inclusion = 2 * BLOCK * (1 + lag)
     slot = 2 * PACE + inclusion
-    budgets = 2 * MOVES * slot + MOVES * inclusion, MOVES * slot + 2 * MOVES * inclusion
+    budgets = 2 * MOVES * slot + MOVES * inclusion, claims * (MOVES * slot + 2 * MOVES * inclusion)
     clocks = {"slot": slot, "trainer_budget": budgets[0] + world.left, "auditor_budget": budgets[1] + world.left}
     return replace(SETUP.spec, **WINDOWS, **clocks)
 
 
 class Story:
-    """`inside`: what goes wrong is covered by the clocks."""
+    """`inside`: what goes wrong is covered by the clocks. Job 0 is the honest trainer's, the others are those of
+    cheats."""
 
     def __init__(self, tape: Tape, inside: bool = True, cast: Cast = Cast()) -> None:
         self.world = world = World(tape, inside)
-        self.spec = world.spec = terms(world)
-        self.cast, self.faults = cast, []
-        self.client = Hand(Account(world, 1))
-        self.strangers = Strangers(world, 24)
-        self.trainer = Player(world, "trainer", 2)
-        self.until = 0.0
-        gas = tape.pick((8_450_000, 4_600_000, 4_460_000, 300_000, 3_000_000))
-        self.start = self.spec.trainer_bond + gas * (5 * world.least + world.tip)
+        self.cast, self.until = cast, 0.0
+        self.roles = tape.pick((("trainer",), ("auditor",), ("trainer", "auditor")))
+        self.cheats = 1 + tape.below(3) if "auditor" in self.roles else 0
+        self.spec = world.spec = terms(world, max(1, self.cheats))
+        self.client, self.strangers = Hand(Account(world, 1)), Strangers(world, 24)
+        self.players = {role: Player(world, role, 2 + n) for n, role in enumerate(self.roles)}
+        self.start = {role: self._wealth(role) for role in self.roles}
         rich = {hand.address: 1000 * ETHER for hand in (self.client, *self.strangers.hands)}
-        world.begin(rich | {self.trainer.account.address: self.start})
+        world.begin(rich | {player.account.address: self.start[role] for role, player in self.players.items()})
         self.strangers.begin()
         self.view = SimGame(SimChain(world, self.strangers.eth))
-        self.job = self.view.job_id(self.spec, self.client.address, 1)
-        self.trainer.life = trainer_life(self.job)
+        self.jobs = [self.view.job_id(self.spec, self.client.address, n) for n in range(1 + self.cheats)]
         world.strangers, world.deadline = self.strangers.act, self._deadline
+        self.judge = Judge(self)
 
-    def order(self, client: Hand, nonce: int) -> None:
-        args = (astuple(self.spec), nonce, NAME, SETUP.program.header)
-        self.strangers.send(client, Call("createJob", args, self.spec.reward))
+    def _wealth(self, role: str) -> int:
+        """Enough; or less, and then it is the player that has to refuse."""
+        price = 5 * self.world.least + self.world.tip
+        if role == "trainer":
+            gas = (8_450_000, 4_600_000, 4_460_000, 5_000_000, 4_500_000, 4_450_000, 300_000, 3_000_000)
+            return self.spec.trainer_bond + self.world.tape.pick(gas) * price
+        self.rich = not self.world.tape.chance(20)
+        stakes = self.cheats * self.spec.stake + (1 + self.cheats) * 2 * 2_000_000 * price
+        return stakes if self.rich else stakes // 2
 
     def play(self) -> list[str]:
         """To its end; what went wrong."""
-        world, usual = self.world, roles.Trainer
-        roles.Trainer = self.cast.trainer
+        world, service = self.world, vgame.agents.auditor_service
+        usual = roles.Trainer, service.Auditor, service.auditor_shortcomings
+        roles.Trainer, service.Auditor = self.cast.trainer, self.cast.auditor
+        service.auditor_shortcomings = lambda *_: []  # clocks are long enough
         try:
-            with world.clock.installed():
-                self.order(self.client, 1)
-                self.strangers.jobs.append(self.job)
-                self.trainer.sit()
+            with world.clock.installed(), TemporaryDirectory() as folder:
+                self._begin(Path(folder))
                 world.run(world.now + END, self._over)
-            return self.judge()
+                return self.judge.found()
         finally:
-            roles.Trainer = usual
+            roles.Trainer, service.Auditor, service.auditor_shortcomings = usual
             world.end()
 
+    def _begin(self, folder: Path) -> None:
+        mine = self.jobs if "trainer" in self.roles else self.jobs[1:]
+        for n, job in enumerate(self.jobs):
+            if job in mine:
+                args = (astuple(self.spec), n, NAME, SETUP.program.header)
+                self.strangers.send(self.client, Call("createJob", args, self.spec.reward))
+        self.strangers.jobs += mine
+        for job in self.jobs[1:]:
+            self.strangers.cheat(job)
+        lives = {"trainer": trainer_life(self.jobs[0]), "auditor": auditor_life(mine, folder, self.cast.stakes)}
+        for role, player in self.players.items():
+            player.life = lives[role]
+            player.sit()
+
     def _over(self) -> bool:
-        """A player that ended has time to be proven wrong."""
-        if not self.trainer.ended:
+        """Players that ended have time to be proven wrong."""
+        ended = all(player.ended for role, player in self.players.items() if role == "trainer")
+        ended &= self.world.now > START + self.spec.accept_window
+        open_ = [job for job in self.jobs[1:] if self.strangers.job(job).phase in PLAYED]
+        if not ended or open_:
+            self.until = 0.0
             return False
-        self.until = self.until or self.world.now + AFTER
+        self.until = self.until or self.world.now + AFTER * (1 + self.cheats)
         return self.world.now >= self.until
 
     def _deadline(self) -> float | None:
@@ -104,58 +135,8 @@ class Story:
                 ends.append(state.since + getattr(state.spec, window[state.phase]))
             if state.phase is Phase.CLAIMED and state.open:
                 ends += [s.deadline for s in self.view.disputes(job) if s.turn is not None]
-        later = [end for end in ends if end >= now]
+        later = [end for end in ends if end + SEEN >= now]
         return min(later) if later else None
-
-    # ---- judgement ----
-
-    def judge(self) -> list[str]:
-        found = list(self.trainer.reporter.unforeseen)
-        if self.world.inside:
-            found += self._trainer_loss()
-        return found
-
-    def _trainer_loss(self) -> list[str]:
-        """The trainer has its bond, and its reward where it claimed; less gas."""
-        found, job, account = [], self.view.job(self.job), self.trainer.account.address
-        mine = job.trainer == account
-        paid = self._fees(account)
-        owned, owed = self.world.tree.balance(account), self.view.credits(account)
-        if mine and job.phase is not Phase.FINAL:
-            found.append(f"the right claim of the trainer is {job.phase.name}; {self._verdicts()}")
-        earned = self.spec.reward if mine and job.phase is Phase.FINAL else 0
-        if owned + owed + paid < self.start + earned:
-            found.append(f"the trainer has lost {self.start + earned - owned - owed - paid} wei")
-        if owed and mine and job.phase is Phase.FINAL:
-            found.append(f"the trainer has ended and left {owed} wei in the contract")
-        return found + self._late()
-
-    def _late(self) -> list[str]:
-        """Nothing is locked longer than others make it."""
-        events = [(e, self._time(e)) for e in self._events()]
-        final = next((t for e, t in events if e.name == "Finalized"), None)
-        claimed = next((t for e, t in events if e.name == "ClaimPosted"), None)
-        if final is None or claimed is None:
-            return []
-        ended = [t for e, t in events if e.name == "Dismissed"]
-        due = max([claimed + self.spec.challenge_window, *ended])
-        return [f"final {final - due} s after it was due"] if final > due + PROMPT + self.world.left else []
-
-    def _events(self) -> list[Any]:
-        return [e for e in map(decode_log, self.world.tree.logs(self.world.tree.head)) if e.args.get("job") == self.job]
-
-    def _time(self, event: Any) -> int:
-        return self.world.tree.head.ancestor(event.block).time
-
-    def _verdicts(self) -> str:
-        return str([(e.name, e.args.get("dispute"), e.args.get("cause")) for e in self._events() if "cause" in e.args])
-
-    def _fees(self, account: str) -> int:
-        block, fees = self.world.tree.head.made, 0
-        while block is not None:
-            fees += sum(r["fee"] for r in block.receipts or () if r["from"] == account.lower())
-            block = block.parent and block.parent.made
-        return fees
 
 
 __all__ = ["Cast", "Story"]

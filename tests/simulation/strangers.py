@@ -93,7 +93,8 @@ class Strangers:
     def __init__(self, world: World, hands: int) -> None:
         self.world = world
         self.hands = [Hand(Account(world, 1000 + n)) for n in range(hands)]
-        self.free = list(self.hands)
+        self.free = self.hands[1:]
+        self.lies: dict[bytes, int] = {}  # by a cheat's job; -1: it is right
         self.jobs: list[bytes] = []
         self.puppets: list[Puppet] = []
         self.waiting: set[str] = set()
@@ -138,12 +139,27 @@ class Strangers:
         for puppet in self.puppets:
             puppet.act()
         jobs = self.jobs
-        if jobs and world.on("accusers", 12):
+        if jobs and world.on("accusers", 25):
             self.accuse(world.tape.pick(jobs))
         if jobs and world.on("endings", 5):
             self.end_disputes(world.tape.pick(jobs))
         if jobs and world.on("openings", 4):
             self.open(world.tape.pick(jobs))
+        if world.quiet >= 3:
+            for job in self.lies:
+                self.end(job)
+
+    def end(self, job: bytes) -> None:
+        """A cheat's job, when its time is over: any account may."""
+        state, now, hand = self.job(job), self.world.tree.head.time, self.hands[0]
+        windows = {Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window"}
+        if state.phase not in windows or hand.address.lower() in self.waiting:
+            return
+        over = now > state.since + getattr(state.spec, windows[state.phase])
+        if state.phase is Phase.CLAIMED and state.open:
+            self.end_disputes(job)
+        elif over and state.phase is not Phase.CREATED:
+            self.send(hand, Call("finalize" if state.phase is Phase.CLAIMED else "expire", (job,)))
 
     def accuse(self, job: bytes) -> None:
         """One more false accuser, or a crowd of them that never moves."""
@@ -169,10 +185,10 @@ class Strangers:
         if not pool or not self.free:
             return
         tx = self.world.tape.pick(pool)
-        hand = self.free[0]
-        if hand.address.lower() in self.waiting:
+        hand, name = self.free[0], COPIED.get(tx.data[:4])
+        if hand.address.lower() in self.waiting or (name == "acceptJob" and not self.world.tape.chance(20)):
             return
-        self.world.log(f"a stranger copies {COPIED.get(tx.data[:4])}")
+        self.world.log(f"a stranger copies {name}")
         self.put(hand, tx.data, tx.value, tip=4 * self.world.tip + tx.tip)
 
     def end_disputes(self, job: bytes) -> None:
@@ -180,9 +196,9 @@ class Strangers:
         state = self.job(job)
         standings = self.view.disputes(job) if state.open else []
         over = [s.number for s in standings if s.turn in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)]
-        if over and self.free:
+        if over:
             self.world.log(f"a stranger ends dispute {over[0]}")
-            self.send(self.free[0], Call("timeout", (job, over[0])))
+            self.send(self.hands[0], Call("timeout", (job, over[0])))
 
     def open(self, job: bytes) -> None:
         """A node of the run that nobody asked for."""
@@ -198,9 +214,10 @@ class Strangers:
     def cheat(self, job: bytes) -> None:
         """A trainer of this job: with a lie, or right."""
         tape, world = self.world.tape, self.world
-        lie = tape.below(len(LIES) + 1) - 1
+        lie = len(LIES) - tape.below(len(LIES) + 1)
+        lie = lie if lie < len(LIES) else -1
         silent = tape.pick(QUIET) if "withhold" in world.enabled else frozenset()
-        hand = self.free.pop()
+        hand, self.lies[job] = self.free.pop(), lie
         player = CheatingTrainer(self.game(hand), job, table(lie), silent)
         player.terms = world.spec
         pace = tape.pick((100, 100, 60, 25))

@@ -1,0 +1,120 @@
+"""What the honest lost in a story that they should not have, in sentences; none where all is well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from branches import BLOCK
+from revm_calls import decode_log
+from seats import table
+
+from vgame.chain.records import LOST, STANDING, Phase, Status
+from vgame.commit.trees import run_tree
+
+PROMPT = 20 * BLOCK  # for an honest player to do what is due
+
+
+class Judge:
+    """Of a story that has ended."""
+
+    def __init__(self, story: Any) -> None:
+        self.story, self.world = story, story.world
+
+    def found(self) -> list[str]:
+        story, world = self.story, self.world
+        found = [text for player in story.players.values() for text in player.reporter.unforeseen]
+        events = [decode_log(log) for log in world.tree.logs(world.tree.head)]
+        if "auditor" in story.roles:
+            found += self._stakes(events)
+        if world.inside:
+            for role in story.roles:
+                found += self._loss(role) + (self._trainer(events) if role == "trainer" else self._auditor())
+        return found
+
+    def _loss(self, role: str) -> list[str]:
+        """Nobody ends with less than at the beginning, less gas; who earned a reward has it."""
+        story, account = self.story, self.story.players[role].account.address
+        owned, owed = self.world.tree.balance(account), story.view.credits(account)
+        job = story.view.job(story.jobs[0])
+        won = role == "trainer" and job.trainer == account and job.phase is Phase.FINAL
+        lost = story.start[role] + won * story.spec.reward - owned - owed - self._fees(account)
+        found = [f"the {role} has lost {lost} wei"] if lost > 0 else []
+        if owed and won:
+            found.append(f"the {role} has ended and left {owed} wei in the contract")
+        return found
+
+    def _fees(self, account: str) -> int:
+        block, fees = self.world.tree.head.made, 0
+        while block is not None:
+            fees += sum(r["fee"] for r in block.receipts or () if r["from"] == account.lower())
+            block = block.parent and block.parent.made
+        return fees
+
+    # ---- the trainer ----
+
+    def _trainer(self, events: list[Any]) -> list[str]:
+        """A right claim is final, and at once when nothing stands in its way."""
+        story, name = self.story, self.story.jobs[0]
+        job = story.view.job(name)
+        if job.trainer != story.players["trainer"].account.address:
+            return []
+        mine = [e for e in events if e.args.get("job") == name]
+        if job.phase is not Phase.FINAL:
+            ends = [(e.name, e.args["dispute"], e.args["cause"]) for e in mine if "cause" in e.args][-3:]
+            return [f"the right claim of the trainer is {job.phase.name} {ends}"]
+        times = {e.name: self._time(e) for e in mine}
+        ended = [self._time(e) for e in mine if e.name == "Dismissed"]
+        due = max([times["ClaimPosted"] + story.spec.challenge_window, *ended])
+        late = times["Finalized"] - due - PROMPT - self.world.left
+        return [f"final {late} s too late"] if late > 0 else []
+
+    def _time(self, event: Any) -> int:
+        return self.world.tree.head.ancestor(event.block).time
+
+    # ---- the auditor ----
+
+    def _stakes(self, events: list[Any]) -> list[str]:
+        """Never two open disputes of the auditor's about one claim."""
+        account, found = self.story.players["auditor"].account.address, []
+        for job in self.story.jobs:
+            open_: set[int] = set()
+            for e in (e for e in events if e.args.get("job") == job):
+                if e.name == "Challenged" and e.args["auditor"] == account:
+                    open_.add(e.args["dispute"])
+                    if len(open_) > 1:
+                        found.append(f"two stakes on one claim: disputes {sorted(open_)}")
+                if e.name in ("Dismissed", "Convicted", "Refunded"):
+                    open_.discard(e.args["dispute"])
+        return found
+
+    def _auditor(self) -> list[str]:
+        """Each false claim is convicted, no right run disputed, no dispute lost, no bond left; all jobs end. A lie that
+        no checkpoint shows may be final, and may be convicted."""
+        story, found = self.story, []
+        account, right = story.players["auditor"].account.address, honest_root()
+        for number, name in enumerate(story.jobs):
+            job = story.view.job(name)
+            if job.phase is Phase.NONE or not job.claimed_at:
+                continue
+            false = job.run_root != right or job.diverged_at > 0
+            mine = [s.dispute for s in story.view.all_disputes(name) if s.dispute.auditor == account]
+            found += [
+                f"job {number}: a dispute ended {d.status.name} at {d.level.name}" for d in mine if d.status in LOST
+            ]
+            if mine and story.strangers.lies.get(name, -1) == -1:
+                found.append(f"job {number}: the right claim was disputed")
+            if job.phase in (Phase.ACCEPTED, Phase.CLAIMED):
+                found.append(f"job {number} does not end")
+            if false and story.rich and job.phase in STANDING:
+                found.append(f"job {number}: the false claim is final")
+            if job.phase is Phase.CONVICTED and any(d.status is Status.OPEN for d in mine):
+                found.append(f"job {number}: a bond was left after the conviction")
+        return found
+
+
+def honest_root() -> bytes:
+    machine = table()
+    return run_tree(machine.checkpoints, len(machine.checkpoints), None).root
+
+
+__all__ = ["Judge"]
