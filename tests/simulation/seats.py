@@ -24,6 +24,7 @@ from vgame.chain.wallet import Wallet
 from vgame.dispute.stakes import Stakes
 from vgame.errors import Over, VgameError
 from vgame.job.terms import Pace
+from vgame.system.progress import Reporter
 
 AGAIN = 30.0  # seconds until a process that ended with an error is started again
 LIVES = 60  # of a process that cannot begin
@@ -98,10 +99,11 @@ class Mortal(Eth):
         return digest
 
 
-class Problems:
-    """Twin: vgame.system.progress.Reporter; what a player says goes into the story."""
+class Problems(Reporter):
+    """What a player says goes into the story."""
 
     def __init__(self, world: World, name: str) -> None:
+        super().__init__()
         self.world, self.name, self.unforeseen = world, name, []
 
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
