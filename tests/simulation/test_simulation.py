@@ -8,7 +8,7 @@ from story import Cast, Story
 from tape import Tape, shorten
 from wide import of_many
 
-DAILY = range(40)
+DAILY = range(12)
 RANGE = range(60)  # in which each of these is found
 BROKEN = ["NeverWithdraws", "FinalizesLate", "PostsAnotherSegment", "PostsAnotherTrace", "NeverSweeps",
           "never challenge", "never refund"]  # fmt: skip
