@@ -19,14 +19,17 @@ setup: $(READY) ## a virtual environment with everything
 
 # torch first and alone: pip then finds its requirement met and takes no other build.
 $(READY): pyproject.toml
+	@echo "setting up $(VENV): torch, this clone and its tools, some 3 GB from package indexes; about three minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "1 of 2: torch 2.13.0 (about a minute)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	@echo "2 of 2: this clone and its tools (about two minutes)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 # The compiler and a local node, where npm is there. What needs them skips loudly elsewhere.
 $(NODE_READY): package-lock.json
-	@if command -v npm >/dev/null; then npm ci --silent && touch $@; else echo "npm is not installed: contract recompilation and the anvil tests are skipped"; fi
+	@if command -v npm >/dev/null; then echo "the Solidity compiler's formatter, anvil and forge by npm (half a minute)"; npm ci --silent && touch $@; else echo "npm is not installed: contract recompilation and the anvil tests are skipped"; fi
 
 demo: $(READY) ## the whole story on the embedded chain
 	@$(BIN)/vgame demo

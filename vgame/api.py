@@ -215,7 +215,7 @@ def save_pretrained(weights: Mapping[str, torch.Tensor], where: str, folder: Fol
 
 
 def train(
-    bundle: Bundle | Folder,
+    bundle: Bundle | Job | Folder,
     folder: Folder,
     *,
     device: str = "default",
@@ -226,7 +226,8 @@ def train(
     model: torch.nn.Module | None = None,
     metrics: Metrics | None = None,
 ) -> Run:
-    """Train a bundle, or go on where the run in the folder stands; every `keep`-th checkpoint is kept, and the newest.
+    """Train a bundle, or a job (it is prepared), or go on where the run in the folder stands; every `keep`-th
+    checkpoint is kept, and the newest.
 
     `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class,
     has the weights of that step. To evaluate, plot, save: what they do to the model changes nothing in the run.
@@ -236,7 +237,7 @@ def train(
     which rank 0 writes, must be one that all of them can read (docs/ranks.md).
     """
     if isinstance(bundle, Job):
-        raise VgameError("train() takes a bundle, got a Job; vgame.prepare(job) makes one of it")
+        bundle = prepare(bundle, progress=progress, cancel=cancel)
     source, run = bundle if isinstance(bundle, Bundle) else Path(bundle), Path(folder)
     with _Listener(progress, cancel) as listener:
         if is_shared():

@@ -51,6 +51,31 @@ def test_averaged_weights_are_exported_as_the_module_loads_them(tmp_path: Path) 
     assert read_weights(tmp_path / "ema.safetensors")  # its header says which tensors these are
 
 
+def test_objects_show_themselves_in_a_line_without_the_data(digits: Bundle) -> None:
+    model = torch.nn.Linear(4, 3)
+    data = {"x": torch.randn(2400, 4), "y": torch.arange(2400) % 3}
+    task = vgame.Task(model, lambda m, b: m(b["x"]).sum(), torch.optim.SGD(model.parameters(), lr=1.0), data, batch=8)
+    assert repr(task) == "Task(Linear, SGD, 2400 samples of x, y)"
+    job = vgame.Job(task, steps=4, interval=2, seed=1)
+    assert "tensor(" not in repr(job) and "\n" not in repr(job)
+    assert repr(digits).startswith("Bundle(240 steps, 126 operators, ") and len(repr(digits)) < 120
+
+
+def test_a_job_is_trained_as_its_bundle_is(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    data = {"x": torch.randn(24, 4), "y": torch.arange(24) % 3}
+
+    def loss(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(module(batch["x"]), batch["y"])
+
+    task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=8)
+    job = vgame.Job(task, steps=4, interval=2, seed=1)
+    prepared = vgame.train(vgame.prepare(job), tmp_path / "prepared")
+    run = vgame.train(job, tmp_path / "job")
+    assert run.root == prepared.root and "\n" not in repr(run)
+
+
 def test_without_an_average_there_is_none_to_export(tmp_path: Path) -> None:
     with pytest.raises(VgameError, match="keeps no average"):
         trained(tmp_path / "run", None).export(tmp_path / "ema.safetensors", average=True)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+
+from rich.console import Console
 
 from vgame.attacks.adversaries import ATTACKS
 from vgame.demo.dossier import Dossier, Move, with_value
 from vgame.demo.report import TITLES, exact_ether, story_record, write_report
 from vgame.demo.result import Prize, Result, Sale
+from vgame.demo.screen import COLUMNS, Screen
 from vgame.demo.story import as_expected
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ETHER = 10**18
 ONE = Dossier(
@@ -120,3 +126,41 @@ def test_the_report_is_the_page_with_the_state_and_the_story(tmp_path: Path) -> 
     assert data is not None
     state = json.loads(data[1])
     assert state["game"] == {"chain": 31337} and state["story"]["cards"] == story_record(WHOLE)["cards"]
+
+
+def printed(result: Result) -> str:
+    """What the screen prints of a result: its verdicts, then the table."""
+    screen = Screen()
+    screen.console = Console(file=StringIO(), width=200, highlight=False)
+    for dossier in (*result.accusations, *result.attacks):
+        screen.verdict(dossier)
+    screen.table(result)
+    return screen.console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_table_has_five_columns_within_100_characters() -> None:
+    long = replace(ONE, name="wrong-learning-rate", operator="120 map mul optimizer block.3.attention.output.bias")
+    table = printed(replace(WHOLE, attacks=[long])).partition("Verdicts")[2].partition("money in")[0]
+    lines = table.splitlines()[1:]
+    assert max(map(len, lines)) <= 100 and lines[1].count("┃") == 1 + len(COLUMNS) == 6
+    assert "wrong-learning-rate" in table and "element 16384" in re.sub(r"\s+", " ", table)
+
+
+VERDICT = re.compile(
+    r"  (convicted|dismissed) by \w+ at step \d+, .+, element \d+: claimed 0x\w{8} = \S+, exact 0x\w{8} = \S+"
+)
+MONEY_LINE = re.compile(
+    r"  money in [\d.]+ = out [\d.]+ \+ credits [\d.]+ \+ burnt [\d.]+ ether: conserved; \d+ seconds"
+)
+
+
+def test_the_readme_shows_what_is_printed_today() -> None:
+    readme = (ROOT / "README.md").read_text()
+    block = readme.partition("  watch it: ")[2].partition("```")[0].splitlines()
+    ours = printed(WHOLE).splitlines()
+    for shape, start in ((VERDICT, ("  convicted", "  dismissed")), (MONEY_LINE, ("  money in",))):
+        for lines in (block, ours):
+            found = [line for line in lines if line.startswith(start) and "timeout" not in line]
+            assert found and all(shape.fullmatch(line) for line in found if "bits" not in line), found
+    heading = [line.split() for line in ours if line.startswith("┃")]
+    assert heading[0] in [line.split() for line in block if line.startswith("┃")]

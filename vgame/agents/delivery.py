@@ -90,13 +90,15 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
     elements = [source.elements for source in bundle.program.sources]
     record = partial(source_record, bundle)
     buyer = Buyer(game, job, elements, Source(url).get, out.with_name(f"{out.name}.sealed"), record, progress)
-    retry = Retry(reporter, poll)
+    retry, waits = Retry(reporter, poll), False
     while True:
         with retry:
             if buyer.ready():
                 write_state(bundle, buyer, out)
                 break
-            reporter.stage("waits for the key")
+            if not waits:  # said once, however long it takes
+                reporter.stage("waits for the key")
+            waits = True
             time.sleep(poll)
     reporter.emit("received", f"{out}: the state of job {job.hex()[:16]}, every leaf verified", job=job.hex())
 

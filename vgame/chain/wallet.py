@@ -26,6 +26,7 @@ from vgame.chain.connection import (
     quantity,
 )
 from vgame.errors import ChainError, TooDear
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
 
@@ -181,12 +182,22 @@ def _error_name(abi: list[dict[str, Any]], refusal: ContractLogicError) -> str:
     )
 
 
-def deploy_game(wallet: Wallet, referee: str | None = None) -> str:
+def deploy_game(wallet: Wallet, referee: str | None = None, listener: NullProgress = NULL_PROGRESS) -> str:
     """Deploy the whole system, or the game over another machine, which then decides in every mode; the game's
     address."""
+    done, total = 0, 3 if referee else 6
+
+    def deploy(name: str, *arguments: str) -> str:
+        nonlocal done
+        listener.progress("deploying", done, total, name)
+        address, done = wallet.deploy(name, *arguments), done + 1
+        return address
+
     logged = referee
     if referee is None:
-        referee = wallet.deploy("Referee", wallet.deploy("Pointwise"))
-        logged = wallet.deploy("Logged", referee)
-    parts = [wallet.deploy(name, referee) for name in ("Settlement", "Delivery")]
-    return wallet.deploy("VerificationGame", referee, *parts, logged)
+        referee = deploy("Referee", deploy("Pointwise"))
+        logged = deploy("Logged", referee)
+    parts = [deploy(name, referee) for name in ("Settlement", "Delivery")]
+    game = deploy("VerificationGame", referee, *parts, str(logged))
+    listener.progress("deploying", total, total)
+    return game

@@ -18,6 +18,8 @@ import typer
 
 from vgame.cli import bonus, local, market  # noqa: F401  each registers its commands
 from vgame.cli.options import (
+    ON_CHAIN,
+    TOOLS,
     BundleFolder,
     ChainId,
     DeviceName,
@@ -34,8 +36,8 @@ from vgame.cli.options import (
 from vgame.errors import PARENT_VARIABLE, STOPPED, VgameError, missing_package
 from vgame.system.progress import Reporter, drop_unsaid, fail
 
-app.add_typer(job_app, name="job")
-app.add_typer(bonus_app, name="bonus")
+app.add_typer(job_app, name="job", rich_help_panel=ON_CHAIN)
+app.add_typer(bonus_app, name="bonus", rich_help_panel=ON_CHAIN)
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -57,7 +59,7 @@ def every_command(
     """Options of `vgame` itself."""
 
 
-@app.command()
+@app.command(rich_help_panel=TOOLS)
 def doctor(device: DeviceName = "default", json: Json = False) -> None:
     """What this device can do, and what would break bits."""
     from vgame.execute.devices import prepare_environment

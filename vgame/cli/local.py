@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from vgame.cli.options import DeviceName, GameAddress, Json, Rpc, app, check_number, job_id
+from vgame.cli.options import ALONE, LOOK, TOOLS, DeviceName, GameAddress, Json, Rpc, app, check_number, job_id
 from vgame.errors import VgameError
 from vgame.system.progress import NULL_PROGRESS, Reporter
 
 
-@app.command()
+@app.command(rich_help_panel=ALONE)
 def demo(
     json: Json = False,
     attack: Annotated[str | None, typer.Option(help="play one attack only")] = None,
@@ -29,7 +29,7 @@ def demo(
     raise typer.Exit(run_demo(json, Wishes(attack, quick, rpc, job), report))
 
 
-@app.command()
+@app.command(rich_help_panel=ALONE)
 def prepare(
     job: Annotated[Path, typer.Argument(help="job file (TOML)")],
     out: Annotated[Path, typer.Option(help="folder of the new bundle")],
@@ -65,7 +65,7 @@ def prepare(
         typer.echo(f"vgame: warning: {why}", err=True)
 
 
-@app.command()
+@app.command(rich_help_panel=ALONE)
 def train(
     bundle: Annotated[Path, typer.Argument(help="bundle folder, or a job file (TOML)")],
     out: Annotated[Path, typer.Option(help="folder of the run")],
@@ -94,7 +94,7 @@ def train(
     train_offline(bundle, out, device, keep, Reporter(json), profile, timeout, check, tensorboard)
 
 
-@app.command()
+@app.command(rich_help_panel=ALONE)
 def audit(
     run: Annotated[str, typer.Argument(help="folder of a run, or the URL where it is published")],
     device: DeviceName = "default",
@@ -135,7 +135,7 @@ def audit(
     raise typer.Exit(0 if match else 2)
 
 
-@app.command()
+@app.command(rich_help_panel=ALONE)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
     job: Annotated[Path, typer.Argument(help="job file (TOML) whose task has an `evaluate`")],
@@ -158,7 +158,7 @@ def evaluate(
     reporter.emit("evaluated", f"{found.samples} samples: {means}; run root {found.run.root}", **told)
 
 
-@app.command()
+@app.command(rich_help_panel=ALONE)
 def export(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
     out: Annotated[Path, typer.Option(help="the new file, model.safetensors")],
@@ -180,7 +180,7 @@ def export(
     Reporter(json).emit("exported", text, step=after, root=found.root, job=found.bundle.identity.hex())
 
 
-@app.command()
+@app.command(rich_help_panel=ALONE)
 def pretrained(
     weights: Annotated[Path, typer.Argument(help="a file of `vgame export` or `vgame receive`")],
     job: Annotated[Path, typer.Argument(help="job file (TOML) whose task makes the model")],
@@ -199,7 +199,7 @@ def pretrained(
     Reporter(json).emit("saved", f"{out}: the model with the weights of {weights}", folder=str(out))
 
 
-@app.command()
+@app.command(rich_help_panel=TOOLS)
 def check(
     weights: Annotated[
         Path, typer.Argument(help="a file of `vgame export`, or a checkpoint in a run's folder states/")
@@ -225,7 +225,7 @@ def check(
     Reporter(json).emit("checked", text, job=identity.hex(), tensors=count, state=root.hex(), names=bundle is not None)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def locate(
     first: Annotated[Path, typer.Argument(help="folder of a run")],
     second: Annotated[Path, typer.Argument(help="folder of another run of the same job")],
@@ -241,7 +241,7 @@ def locate(
     raise typer.Exit(0 if find_difference(first, second, device, Reporter(json)) is None else 2)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def trace(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
     step: Annotated[int, typer.Option(help="which step, from 1")],
@@ -259,7 +259,7 @@ def trace(
     show_trace(run, step, device, Reporter(json), operator, element)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def inspect(
     program: Annotated[Path, typer.Argument(help="bundle folder, run folder or program file")], json: Json = False
 ) -> None:
@@ -269,7 +269,7 @@ def inspect(
     show(program, Reporter(json))
 
 
-@app.command()
+@app.command(rich_help_panel=TOOLS)
 def terms(
     bundle: Annotated[Path, typer.Argument(help="bundle folder")],
     device: DeviceName = "default",

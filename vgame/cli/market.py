@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from vgame.cli.options import (
+    LOOK,
+    ON_CHAIN,
     BundleFolder,
     ChainId,
     DeviceName,
@@ -28,7 +30,7 @@ from vgame.cli.options import (
     wei_of,
 )
 from vgame.errors import VgameError
-from vgame.system.progress import Reporter
+from vgame.system.progress import NULL_PROGRESS, Reporter
 
 Role = StrEnum("Role", ["trainer", "seller", "auditor", "client"])
 Clients = Annotated[
@@ -38,7 +40,7 @@ Clients = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be sent now, and why: no key, nothing is sent")]
 
 
-@app.command()
+@app.command(rich_help_panel=ON_CHAIN)
 def chain(
     port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
     still: Annotated[
@@ -53,7 +55,7 @@ def chain(
     server.serve_forever()
 
 
-@app.command()
+@app.command(rich_help_panel=ON_CHAIN)
 def deploy(
     rpc: Rpc,
     registry: Annotated[
@@ -72,12 +74,14 @@ def deploy(
     if registry and registry.exists():
         read(registry)  # a file that is no registry is said before anything is paid
     connection = connect(rpc, chain_id)
-    address = deploy_game(wallet_from_environment(connection))
+    reporter = Reporter(json)
+    listener = NULL_PROGRESS if json else reporter
+    address = deploy_game(wallet_from_environment(connection), listener=listener)
     game = Game(connection, address)
     game.check_machine()  # what stands there is this version's code, all six parts
     if registry:
         record(registry, game)
-    Reporter(json).emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
+    reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
 
 @job_app.command()
@@ -148,7 +152,7 @@ def delegate(
     Reporter(json).emit("delegated", text, job=identity.hex(), account=who, allowed=not remove)
 
 
-@app.command()
+@app.command(rich_help_panel=ON_CHAIN)
 def trainer(
     rpc: Rpc,
     game: GameAddress,
@@ -184,7 +188,7 @@ def trainer(
     raise typer.Exit(2 if phase is Phase.CONVICTED else 0)
 
 
-@app.command()
+@app.command(rich_help_panel=ON_CHAIN)
 def deliver(
     job: Annotated[str, typer.Argument(help="identity of the job, hex")],
     store: StoreFolder,
@@ -201,7 +205,7 @@ def deliver(
     server.serve_forever()
 
 
-@app.command()
+@app.command(rich_help_panel=ON_CHAIN)
 def receive(
     job: Annotated[str, typer.Argument(help="identity of the job, hex")],
     rpc: Rpc,
@@ -226,7 +230,7 @@ def receive(
     receive_state(open_game(seat, reporter), load_bundle(bundle), identity, source, out, reporter)
 
 
-@app.command()
+@app.command(rich_help_panel=ON_CHAIN)
 def auditor(
     rpc: Rpc,
     game: GameAddress,
@@ -265,7 +269,7 @@ def auditor(
     run_auditor(seat, heard("auditor", metrics, log_json, json), limits, once)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def status(
     rpc: Rpc,
     game: GameAddress,
@@ -286,7 +290,7 @@ def status(
     show_status(open_reading(rpc, game), Reporter(json), only, who, 2.0 if follow else None, clients)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def why(
     job: Annotated[str, typer.Argument(help="identity of the job, hex")],
     rpc: Rpc,
@@ -317,7 +321,7 @@ def _explain_order(rpc: str, game: str, job: str, bundle: Path, role: str, json:
     explain(contract, identity, [role], None, Reporter(json))
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def monitor(
     rpc: Rpc,
     game: GameAddress,
@@ -349,7 +353,7 @@ def monitor(
     raise typer.Exit(1 if found else 0)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def watch(
     rpc: Rpc,
     game: GameAddress,

@@ -19,6 +19,10 @@ app = typer.Typer(
 )
 
 
+#: Panels of `vgame --help`.
+ALONE, ON_CHAIN, LOOK, TOOLS = "Alone", "On a chain", "Look", "Tools"
+
+
 job_app = typer.Typer(no_args_is_help=True, help="Orders: what a client pays for.")
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from vgame.demo.result import Result, Sale
 
 
+COLUMNS = ("attack", "verdict", "where", "claimed / exact", "moves / gas")
+WIDTH = 100  # characters of the table, at most
+
+
 class Screen:
     """Scenes, lines, live bars, the table at the end."""
 
@@ -84,40 +88,20 @@ class Screen:
         """The facts in the end."""
         self._close()
         table = Table(title="Verdicts", title_justify="left")
-        for column in (
-            "attack",
-            "verdict",
-            "by",
-            "step",
-            "operator",
-            "element",
-            "claimed",
-            "exact",
-            "moves",
-            "descent",
-            "leaf",
-        ):
+        for column in COLUMNS:
+            whole, right = column in (COLUMNS[0], COLUMNS[-1]), column == COLUMNS[-1]
+            widest = {"verdict": 12, "claimed / exact": 15}.get(column)
             table.add_column(
-                column, overflow="fold", justify="right" if column in ("moves", "descent", "leaf") else "left"
+                column, overflow="fold", no_wrap=whole, max_width=widest, justify="right" if right else "left"
             )
-        table.add_column("who got what (ether)", overflow="fold")
         for d in [*result.attacks, *result.accusations]:
-            money = ", ".join(f"{who} {wei / 1e18:+.2f}" for who, wei in d.money.items() if wei)
-            table.add_row(
-                d.name,
-                d.verdict,
-                d.decided_by or "",
-                str(d.step or ""),
-                d.operator or "",
-                str(d.element if d.element is not None else ""),
-                d.claimed_bits or "",
-                d.exact_bits or d.exact,
-                str(len(d.moves)),
-                f"{d.gas_descent:,}",
-                f"{d.gas_leaf:,}",
-                money,
-            )
-        self.console.print(table)
+            place = [f"step {d.step}"] * bool(d.step) + [d.operator or ""]
+            place += [f"element {d.element}"] * (d.element is not None)
+            exact = d.exact_bits or d.exact
+            words = f"{d.claimed_bits or ''} / {exact}" if exact else d.claimed_bits or ""
+            gas = f"{len(d.moves)} / {d.gas_descent + d.gas_leaf:,}"
+            table.add_row(d.name, f"{d.verdict} by {d.decided_by}", ", ".join(filter(None, place)), words, gas)
+        self.console.print(table, width=min(WIDTH, self.console.width))
         money = {name: f"{wei / 1e18:.6f}" for name, wei in result.money.items()}
         self.say(
             f"money in {money['in']} = out {money['out']} + credits {money['credits']} + burnt {money['burnt']} ether: "

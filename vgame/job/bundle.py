@@ -66,6 +66,14 @@ class Bundle:
     validation: dict[str, Any] | None = None  # what was compared with the user's code: docs/validation.md; in no root
     name: str = ""  # of the order, for people
 
+    def __repr__(self) -> str:
+        """One line: without the data."""
+        sizes = (
+            f"{len(self.program.operators)} operators, {len(self.state)} state tensors, {len(self.data)} data tensors"
+        )
+        name = f"{self.name!r}, " if self.name else ""
+        return f"Bundle({name}{self.steps} steps, {sizes}, program {self.program.root.hex()[:16]})"
+
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
         """Read a bundle. BundleError unless its files are what its spec.json orders."""

@@ -70,6 +70,12 @@ class Task:
 
     evaluate: Evaluation | None = None  # what `vgame evaluate` measures after training; no part of the order
 
+    def __repr__(self) -> str:
+        """One line: without the data."""
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in self.optimizers)
+        samples = len(next(iter(self.data.values())))
+        return f"Task({type(self.model).__name__}, {kinds}, {samples} samples of {', '.join(self.data)})"
+
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
             raise ProgramError(f"the task's model is {self.model!r}; a torch.nn.Module is expected")
