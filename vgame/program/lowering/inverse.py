@@ -9,7 +9,8 @@ import math
 from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Number, Value
-from vgame.program.lowering.pointwise import Operand, both, leading
+from vgame.program.lowering.pointwise import Operand, both
+from vgame.program.lowering.powers import leading
 from vgame.program.lowering.table import lowers
 
 ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
