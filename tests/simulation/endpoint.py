@@ -19,6 +19,7 @@ from web3.exceptions import ContractCustomError, ContractLogicError, TimeExhaust
 
 from vgame.chain.block_ids import RpcError, block_id
 from vgame.chain.connection import Chain
+from vgame.chain.contents import Contents
 from vgame.chain.events import Events
 from vgame.chain.game import Game
 
@@ -259,13 +260,19 @@ class SimChain(Chain):
         self.world.clock.until_block(self.world.now + 10 * seconds)
 
 
+class SimContents(RevmContents):
+    """Contents of the player's own node."""
+
+    logs, receipts = Contents.logs, Contents.receipts
+
+
 class SimGame(Game):
     """vgame's game over such a chain; web3's contract objects cost ten times what the EVM does."""
 
     def __init__(self, chain: SimChain, wallet: Any = None) -> None:
         self.chain, self.wallet, self.address = chain, wallet, contracts()[0]
         self._events = Events(chain, self.address, decode_log)
-        self.contents = RevmContents(chain, self.address, decode_log)
+        self.contents = SimContents(chain, self.address, decode_log)
         self.begun, self.ranges = {}, None
 
     def _function(self, name: str, args: Any) -> Function:
