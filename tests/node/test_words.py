@@ -96,7 +96,7 @@ def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase) -> None:
         trainer.step()
         t.proxy.lie = staticmethod(a_phase(phase, 2))
         said: list[str] = []
-        reporter = SimpleNamespace(emit=lambda event, *_, **__: said.append(event))
+        reporter = SimpleNamespace(emit=lambda event, *_, **__: said.append(event), listeners=())
         t.play.pass_window()
         computation: Any = SimpleNamespace(run_root=bytes(32))
         assert play(trainer, computation, reporter, 0.01) is Phase.FINAL
