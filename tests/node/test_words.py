@@ -21,6 +21,7 @@ from vgame.chain.records import Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError
+from vgame.system.progress import Reporter
 
 LIE = word_lie(6, SUM, 4, 1)[0]
 GET_JOB = selector("getJob", "bytes32")
@@ -89,14 +90,15 @@ def test_a_job_that_was_said_to_have_ended_is_looked_at_again(
 
 
 @pytest.mark.parametrize("phase", [Phase.CONVICTED, Phase.EXPIRED])
-def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase) -> None:
+def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase, monkeypatch: pytest.MonkeyPatch) -> None:
     with table(node, play=node.post(SETUP)) as t:
         trainer = t.seat(Trainer)
         trainer.accept()
         trainer.step()
         t.proxy.lie = staticmethod(a_phase(phase, 2))
         said: list[str] = []
-        reporter = SimpleNamespace(emit=lambda event, *_, **__: said.append(event), listeners=())
+        reporter = Reporter(who="trainer")
+        monkeypatch.setattr(reporter, "emit", lambda event, *_, **__: said.append(event))
         t.play.pass_window()
         computation: Any = SimpleNamespace(run_root=bytes(32))
         assert play(trainer, computation, reporter, 0.01) is Phase.FINAL
