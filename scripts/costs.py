@@ -40,7 +40,7 @@ def rows(gas: dict[str, Any]) -> dict[str, dict[str, int]]:
     disputes = sorted(gas["disputes"].items(), key=lambda item: item[1]["gas"])
     return {
         "the contracts, once": gas["deployment"],
-        "an order that nobody disputes": gas["undisputed"],
+        "an order without a dispute": gas["undisputed"],
         f"a dispute, small: {disputes[0][0]}": disputes[0][1],
         f"a dispute, large: {disputes[-1][0]}": disputes[-1][1],
     }

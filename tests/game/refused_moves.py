@@ -118,6 +118,8 @@ def post_segment(scene: Scene) -> Iterator[Refusal]:
     for field in (2, 4, 5):
         yield Refusal("PathLength", None, game, struct(call, field, [*call.args[3][field], NODE]))
     yield elsewhere(play, game, call.but(2, place_beside(play, 1)))  # of the checkpoint after
+    above, *_ = disputed(scene, "select")  # at the root of the run
+    yield Refusal("WrongLevel", (Level.RUN, 2), game, here(above, call.but(0, above.id)))
     call.send(game)
     yield Refusal("NotYourTurn", (Turn.AUDITOR,), game, call)
     play.run_until("postTrace", trainer, auditor)

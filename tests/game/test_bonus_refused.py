@@ -3,6 +3,7 @@ terms."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -244,6 +245,18 @@ def test_an_evaluation_that_no_auditor_would_dispute_is_refused(
     stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**terms)))
     with pytest.raises(Abstain, match=f"an auditor would not dispute a false evaluation: .*{why}"):
         stage.escrow.check(stage.id, stage.trained.bundle, task())
+
+
+@pytest.mark.parametrize("windows", [0, 40_000])
+def test_a_bonus_on_a_training_without_delivery_is_warned_of(system, tmp_path: Path, windows: int) -> None:
+    """Payer and trainer: the state that an evaluation starts from need not be public."""
+    names = ("confirm_window", "key_window", "complaint_window")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**dict.fromkeys(names, windows))))
+        stage.escrow.check(stage.id, stage.trained.bundle, task())
+    told = [str(w.message) for w in found if "no delivery" in str(w.message)]
+    assert len(told) == (0 if windows else 2) and all("confirm_window" in text for text in told)
 
 
 def test_other_terms_than_the_trainings_are_refused(stage: Stage) -> None:

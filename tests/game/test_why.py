@@ -26,7 +26,7 @@ def owed(play: Play, role: str, account: str | None = None) -> set[str]:
 
 
 def checked(play: Play, role: str, player: Player) -> None:
-    """What it would send now is what is said to be due."""
+    """`why` names the calls that the player sends next."""
     if (call := due(player)) is None or call.name == "withdraw":
         return
     name = {"tieUnchanged": "tie", "timeoutMany": "timeout"}.get(call.name, call.name)

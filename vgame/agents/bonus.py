@@ -6,6 +6,7 @@ escrow takes.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,23 @@ def promise(
     if not 0 < amount < 2**128:
         raise VgameError(f"amount = {amount} wei: more than 0 is expected")
     _check_mark(least)
+    _warn_of_delivery(training)
     evaluation = untrained_evaluation(task, total, training, amount)
     window = needed_window(evaluation, amount) if window is None else window
     terms = BonusTerms(job, window, *place_of(evaluation), least)
     return escrow.open(terms, _template(evaluation), layout_of(training, evaluation), amount, nonce)
+
+
+def _warn_of_delivery(training: Bundle) -> None:
+    """Without delivery a training is final though nobody but its trainer has the state: an auditor of the evaluation
+    would have to train it again."""
+    if not training.terms.confirm_window:
+        warnings.warn(
+            "the training's order has no delivery, so the trained state need not be public when the bonus's window "
+            "begins, and a false evaluation may stay undisputed; give its [terms] confirm_window, key_window and "
+            "complaint_window",
+            stacklevel=3,
+        )
 
 
 def _check_mark(least: int) -> None:
@@ -125,6 +139,7 @@ def _template(evaluation: Bundle) -> JobSpec:
 def check(promised: Promised, training: Bundle, task: Task) -> None:
     """As a trainer, before the work: Abstain unless the bonus is what the task measures, its window can be kept, and an
     auditor on this device would dispute a false evaluation."""
+    _warn_of_delivery(training)
     _, own = _measured(promised, training, task)
     _check_disputes(promised, own)
     _check_window(promised, own)

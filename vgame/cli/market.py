@@ -296,7 +296,9 @@ def why(
     rpc: Rpc,
     game: GameAddress,
     role: Annotated[Role | None, typer.Option("--as", help="one role only")] = None,
-    account: Annotated[str | None, typer.Option(help="address of the player; default: whoever plays the role")] = None,
+    account: Annotated[
+        str | None, typer.Option(help="address of the player; default: the one that plays the role")
+    ] = None,
     json: Json = False,
 ) -> None:
     """What the roles of a job would send now, until when, and why: from the contract's state alone, without a key."""

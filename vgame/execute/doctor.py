@@ -84,8 +84,10 @@ def _other_builds() -> Iterator[Finding]:
     for name in ("torchvision", "torchaudio"):
         with suppress(PackageNotFoundError):
             theirs = build_of(version(name))
-            index = f"https://download.pytorch.org/whl/{build or 'cpu'}"
-            mend = f"pip install --force-reinstall --no-deps {name} --index-url {index}"
+            mend = (
+                f"pip install --force-reinstall --no-deps {name} --index-url URL, the URL that pytorch.org's page on "
+                f"installing names for {build or 'the default build'}"
+            )
             detail = f"{version(name)} beside torch {version('torch')}"
             mixed = theirs != build
             yield Finding(f"{name} is of torch's build", not mixed, f"{detail}; {mend}" if mixed else detail)
