@@ -1,8 +1,8 @@
 """Plant one fault at a time in the contracts and see whether the tests notice: which faults are caught, by which test.
 
 In: contracts/. Out: docs/mutants.json: per fault the file, what was changed, the first test that failed (null: it
-survived). Works in a temporary copy of the tracked files. `--only N..M` plays a range, `--new` what was not caught yet,
-so that a long run can be cut into pieces.
+survived), the seconds, and the last commit that changed contracts/. Works in a temporary copy of the tracked files.
+`--only N..M` plays a range, `--new` what these contracts have not caught yet: a long run can be cut into pieces.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def copy_repository(to: Path) -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     for shared in ("node_modules", "build"):  # what is in build/contracts goes by the hash of its sources
         (to / shared).symlink_to(ROOT / shared)
+
+
+def revision() -> str:
+    """The last commit that changed the contracts."""
+    command = ["git", "log", "-1", "--format=%h", "--abbrev=12", "--", "contracts/*.sol"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def first_failure(place: Path, tests: tuple[str, ...]) -> str | None:
@@ -80,14 +87,18 @@ def main() -> int:
     first, last = map(int, wishes.only.split(".."))
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"faults": []}
     known = {(f["file"], f["old"], f["new"]): f for f in record["faults"]}
+    commit = revision()
     with tempfile.TemporaryDirectory(prefix="vgame-mutants-") as folder:
         place = Path(folder).resolve()
         copy_repository(place)
         for number, mutant in list(enumerate(MUTANTS))[first:last]:
             key = mutant.file, mutant.old, mutant.new
-            if not (wishes.new and known.get(key, {}).get("caught_by")):
+            old = known.get(key, {})
+            if not (wishes.new and old.get("caught_by") and old.get("commit") == commit):
+                start = time.monotonic()
                 caught = play(place, mutant)
-                known[key] = {k: v for k, v in asdict(mutant).items() if k != "tests"} | {"caught_by": caught}
+                result = {"caught_by": caught, "commit": commit, "seconds": round(time.monotonic() - start)}
+                known[key] = {k: v for k, v in asdict(mutant).items() if k != "tests"} | result
                 print(f"{number}: {mutant.file}: {mutant.old[:60]!r}: {caught or 'SURVIVED'}", flush=True)
             faults = [known[k] for m in MUTANTS if (k := (m.file, m.old, m.new)) in known]
             found = sum(f["caught_by"] is not None for f in faults)
