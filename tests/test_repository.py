@@ -123,6 +123,10 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+def test_the_changelog_is_short() -> None:
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 200
+
+
 NAMES = re.compile(r"(vgame|verified[-_.]training)(\[[^\]]*\])?([=<>!~].*)?", re.IGNORECASE)
 BETWEEN = r"(?:[ \t\"',#\\]|\n(?!\s*\n))+"  # words of a command, also in a list or over two lines of prose
 INSTALLS = re.compile(
