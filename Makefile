@@ -49,7 +49,7 @@ simulate: $(READY) ## COUNT games from seed FROM on, with every fault of chain, 
 nightly: $(READY) $(NODE_READY) ## the long tests too
 	@$(BIN)/python -m pytest -m "not gpu and not browser" --timeout=7200
 
-PAGES := $(filter-out docs/commands.md, $(wildcard *.md docs/*.md))
+PAGES := $(filter-out docs/commands.md, $(wildcard *.md docs/*.md experiments/*.md))
 
 docs: $(READY) ## the site, in build/site; a broken link or prose above 100 columns ends it
 	@$(BIN)/python scripts/reflow.py --check $(PAGES)
@@ -57,7 +57,7 @@ docs: $(READY) ## the site, in build/site; a broken link or prose above 100 colu
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: $(READY) $(NODE_READY) ## style, imports that go one way, types of the public face, container files
-	@$(BIN)/ruff check vgame tests scripts && $(BIN)/ruff format --check vgame tests scripts
+	@$(BIN)/ruff check vgame tests scripts experiments && $(BIN)/ruff format --check vgame tests scripts experiments
 	@test ! -x $(PRETTIER) || $(PRETTIER) --check --log-level warn $(SOLIDITY)
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/mypy
@@ -67,7 +67,7 @@ lint: $(READY) $(NODE_READY) ## style, imports that go one way, types of the pub
 fmt: $(READY) $(NODE_READY) ## format
 	@$(BIN)/python scripts/reflow.py $(PAGES)
 	@test ! -x $(PRETTIER) || $(PRETTIER) --write --log-level warn $(SOLIDITY)
-	@$(BIN)/ruff format vgame tests scripts && $(BIN)/ruff check --fix vgame tests scripts
+	@$(BIN)/ruff format vgame tests scripts experiments && $(BIN)/ruff check --fix vgame tests scripts experiments
 
 contracts: $(READY) $(NODE_READY) ## recompile the contracts into vgame/chain/artifacts
 	@$(BIN)/python scripts/compile.py

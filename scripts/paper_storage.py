@@ -58,7 +58,7 @@ def bundle_of_large(job: str, text: Path):
     from vgame.job.file import LogTerms, read_job_file
     from vgame.runs.prepare import prepare
 
-    sys.path.insert(0, str(ROOT / "scripts"))
+    sys.path.insert(0, str(ROOT / "experiments"))
     from large import random_cifar
 
     source = read_job_file(ROOT / f"vgame/tasks/{job}.toml")

@@ -127,6 +127,15 @@ def test_the_changelog_is_short() -> None:
     assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 200
 
 
+def test_each_program_is_called_or_on_the_page_of_experiments() -> None:
+    texts = {p: p.read_text() for p in tracked("Makefile", ".ci/*", "tests/*.py", "scripts/*.py")}
+    for script in tracked("scripts/*.py"):
+        assert any(re.search(rf"\b{script.stem}\b", text) for p, text in texts.items() if p != script), script.name
+    page = (ROOT / "experiments/README.md").read_text()
+    for experiment in tracked("experiments/*.py"):
+        assert experiment.name in page, f"experiments/README.md does not name {experiment.name}"
+
+
 NAMES = re.compile(r"(vgame|verified[-_.]training)(\[[^\]]*\])?([=<>!~].*)?", re.IGNORECASE)
 BETWEEN = r"(?:[ \t\"',#\\]|\n(?!\s*\n))+"  # words of a command, also in a list or over two lines of prose
 INSTALLS = re.compile(

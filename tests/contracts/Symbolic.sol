@@ -7,7 +7,7 @@ import {Clock} from "contracts/Clock.sol";
 import {Merkle} from "contracts/Merkle.sol";
 import {Records} from "contracts/Records.sol";
 
-/// @notice Assembly against its plain form, for all values of the arguments at once: scripts/symbolic.py runs each
+/// @notice Assembly against its plain form, for all values of the arguments at once: experiments/symbolic.py runs each
 /// `check_` with Halmos, which takes SHA-256 as a function that nothing is known of. Sizes are fixed: what is proven
 /// holds for these.
 contract Symbolic {

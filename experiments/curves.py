@@ -1,6 +1,6 @@
 """The small models trained by vgame and by plain PyTorch on the same batches: docs/curves.svg and docs/curves.md.
 
-    python scripts/curves.py --text shakespeare.txt [--steps 300] [--autocast]
+    python experiments/curves.py --text shakespeare.txt [--steps 300] [--autocast]
 
 vgame's training is killed in the middle and resumed; audits on all CPU devices must find the same roots. The curves of
 vgame and of PyTorch (binary32, its own dropout masks) lie on each other until rounding and dropout part them; how much
@@ -136,7 +136,7 @@ def main() -> None:
     picture(curves, page.with_suffix(".svg"))
     head = f"""# Small models{" in bfloat16" * options.autocast}: all CPU devices, and plain PyTorch
 
-Written by `python scripts/curves.py{" --autocast" * options.autocast}` ({options.steps} steps,
+Written by `python experiments/curves.py{" --autocast" * options.autocast}` ({options.steps} steps,
 text: {options.text.name}).
 Roots: the training is killed in the middle and resumed, then audited on {", ".join(DEVICES)}.
 Loss: mean of the first 20 and of the last 20 steps. Other seeds: the last 20 steps of PyTorch with {OTHER_SEEDS} other

@@ -1,8 +1,8 @@
 """Which tier settles how many elements, and what that costs next to the plain binary64 kernel. The table of
 docs/numerics-products.md, section 12.
 
-    python scripts/certified_rates.py            all tables
-    python scripts/certified_rates.py --check    also: no bit changes under perturbed and reversed sums (minutes)
+    python experiments/certified_rates.py            all tables
+    python experiments/certified_rates.py --check    also: no bit changes under perturbed and reversed sums (minutes)
 
 Times are the best of several, both kernels in turns. The plain kernel gets operands that are binary64 already.
 """

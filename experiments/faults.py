@@ -1,4 +1,4 @@
-"""The faults that scripts/mutants.py plants: what becomes what in which contract, and the tests that should notice."""
+"""The faults that experiments/mutants.py plants: the change in the contract, and the tests that should notice it."""
 
 from __future__ import annotations
 

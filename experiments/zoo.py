@@ -1,8 +1,8 @@
 """How much of PyTorch a capture covers: every model of a file, one training step on two devices, as a table.
 
-    python scripts/zoo.py ZOO.py                       all of its models; docs/zoo.md is rewritten
-    python scripts/zoo.py ZOO.py --only 'tv:*' --table t.md
-    python scripts/zoo.py ZOO.py --autocast            the loss under autocast to bfloat16; docs/zoo-bf16.md
+    python experiments/zoo.py ZOO.py                       all of its models; docs/zoo.md is rewritten
+    python experiments/zoo.py ZOO.py --only 'tv:*' --table t.md
+    python experiments/zoo.py ZOO.py --autocast            the loss under autocast to bfloat16; docs/zoo-bf16.md
 
 ZOO.py offers `NAMES` ("family:model") and `build(name)` -> (module, inputs, loss): inputs a tuple or a dict of
 keywords; loss "ce" cross_entropy(out, labels), "mse", "bce" or "huber" against zeros, "seg" cross_entropy(out["out"],
@@ -235,7 +235,7 @@ def table(results: list[dict[str, Any]], source: Path, names: list[str], autocas
     missing = [name for name in names if name not in {r["name"] for r in results}]
     complete = sum(r["complete"] for r in results)
     own = "gradient under autocast on the CPU" if autocast else "binary32 gradient"
-    command = f"python scripts/zoo.py {source.name}{' --autocast' * autocast}"
+    command = f"python experiments/zoo.py {source.name}{' --autocast' * autocast}"
     head = f"""# The zoo{" under autocast to bfloat16" * autocast}
 
 {complete} of {len(names)} public architectures complete: one training step (forward, loss,

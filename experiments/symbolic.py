@@ -2,7 +2,7 @@
 
 In: the checks, compiled as the contracts are. Out: each check with its number of paths; exit code 1 if one fails or is
 not decided. Halmos is no requirement of vgame: put version 0.3.3 into an environment of its own (`pip install
-halmos==0.3.3`) and give that one's interpreter: `scripts/symbolic.py --python ENVIRONMENT/bin/python`.
+halmos==0.3.3`) and give that one's interpreter: `experiments/symbolic.py --python ENVIRONMENT/bin/python`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ import tempfile
 from pathlib import Path
 
 import solcx
-from compile import ROOT, reachable
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts"))
+# ruff: noqa: E402
+from compile import reachable
 
 CHECKS = ROOT / "tests" / "contracts" / "Symbolic.sol"
 SIZES = ["--default-bytes-lengths", "0,1,8,12,36", "--default-array-lengths", "1,4", "--loop", "64"]

@@ -1,6 +1,6 @@
 """The table of training scripts: each is captured, trained and audited by other kernels, or refused by one sentence.
 
-    python scripts/training_scripts.py            writes docs/scripts.md
+    python experiments/training_scripts.py            writes docs/scripts.md
 
 The scripts are in tests/user/scripts; those of libraries that are not installed are named and left out. No measurement
 of time is in the table, so it is the same wherever it is made.
@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests/user/scripts"))
+sys.path[:0] = [str(ROOT / "tests/user/scripts"), str(ROOT / "scripts")]
 
 from reflow import reflow  # noqa: E402
 from training_scripts import Auditor, Outcome, Script, load, outcome  # noqa: E402
@@ -29,7 +29,7 @@ HEAD = """# Training scripts of the documentation
 and torchrl: {trained} are captured as they are written, trained for 2 steps and audited by other kernels
 with an equal root; {refused} are refused by one sentence.
 
-Written by `python scripts/training_scripts.py` with {versions}. The scripts
+Written by `python experiments/training_scripts.py` with {versions}. The scripts
 are in `tests/user/scripts`, one function each; models are small, data is generated. What plays in an
 environment trains on recorded episodes.{missing}
 

@@ -1,21 +1,25 @@
 """Where the processor's time of a certified step goes inside its sums: products, widening for the library's products,
 rounding test, exact tier.
 
-python scripts/bench_parts.py "GPT-2 small"      one thread; seconds per step and shares
+python experiments/bench_parts.py "GPT-2 small"      one thread; seconds per step and shares
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import torch
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "scripts"))
 from bench_steps import TASKS, certified_step
 
 from vgame.arithmetic.numba import rounding_test as compiled_rounding

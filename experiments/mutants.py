@@ -19,12 +19,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts"))
+# ruff: noqa: E402
 from compile import reachable
 from faults import MUTANTS, Mutant
 
 from vgame.system.files import write_atomic
 
-ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "mutants.json"
 DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise", "AccuracyEscrow")
 
@@ -63,7 +65,7 @@ def play(place: Path, mutant: Mutant) -> str | None:
     path = place / "contracts" / mutant.file
     before = path.read_text()
     if mutant.old not in before:
-        raise SystemExit(f"{mutant.file} no longer contains {mutant.old!r}; bring scripts/mutants.py up to date")
+        raise SystemExit(f"{mutant.file} no longer contains {mutant.old!r}; bring experiments/mutants.py up to date")
     artifacts = {p: p.read_bytes() for p in (place / "vgame/chain/artifacts").glob("*.json")}
     path.write_text(before.replace(mutant.old, mutant.new, 1))
     try:

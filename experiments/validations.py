@@ -1,10 +1,10 @@
 """Does validation raise a false alarm? It is run over all programs at hand: models of a zoo (also under autocast), the
 training scripts of tests/user/scripts, the cases of tests/unit/test_lowering.py, each with some optimizer.
 
-    python scripts/validations.py OUT.json [--zoo ZOO.py] [--minutes 60] [--only 'case *'] [--seconds 60]
+    python experiments/validations.py OUT.json [--zoo ZOO.py] [--minutes 60] [--only 'case *'] [--seconds 60]
 
 Resumable: what OUT.json has is not done again. It ends with a table: distinct programs (by root), compared whole, in
-part, found different. ZOO.py as in scripts/zoo.py.
+part, found different. ZOO.py as in experiments/zoo.py.
 """
 
 from __future__ import annotations
@@ -122,7 +122,6 @@ def main() -> None:
     parser.add_argument("--only", default="*")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(ROOT / "scripts"))
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     deadline = time.monotonic() + 60 * options.minutes
     for name, make in items(options.zoo):

@@ -1,7 +1,7 @@
 """Peak memory of the demonstration: the proportional set sizes (PSS) of all its processes, added up, sampled twice a
 second. Linux only.
 
-python scripts/demo_memory.py [vgame demo's options]
+python experiments/demo_memory.py [vgame demo's options]
 """
 
 from __future__ import annotations

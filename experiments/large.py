@@ -1,7 +1,7 @@
 """The paper's two workloads at full size, some steps on several devices: state roots, seconds, peak memory. Writes
 docs/large.md and .json.
 
-    python scripts/large.py --text shakespeare.txt [--cifar FOLDER] [--steps 5] [--only gpt2] [--devices default
+    python experiments/large.py --text shakespeare.txt [--cifar FOLDER] [--steps 5] [--only gpt2] [--devices default
     compatible]
 
 Without --cifar the images are random, in files of exactly the published format. Each device is a process of its own;
@@ -100,8 +100,8 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         "# The paper's two workloads at full size",
         "",
-        "Written by `python scripts/large.py` (all roots: large.json). Equal roots are equal bits of every parameter, "
-        "slot and buffer.",
+        "Written by `python experiments/large.py` (all roots: large.json). Equal roots are equal bits of every "
+        "parameter, slot and buffer.",
         "Memory is the peak of the process. Seconds per step are of a machine that did other work too.",
         "",
         "| workload | operators | device | steps | root after each step | seconds a step | peak memory |",

@@ -1,9 +1,9 @@
 """What ranks send, hold and take, by job and number of ranks; each run's root must be that of one rank. JSON on stdout.
 
-    python scripts/ranks.py > docs/ranks.json        # bytes and words; ranks are threads of one process
-    python scripts/ranks.py --times                  # seconds too; ranks are processes of one thread, over gloo
-    python scripts/ranks.py JOB.toml BUNDLE ... --steps 20 --worlds 1 2  # these jobs
-    python scripts/ranks.py BUNDLE --plan --worlds 2 8 64  # bytes and rounds by the plan alone, nothing is run
+    python experiments/ranks.py > docs/ranks.json        # bytes and words; ranks are threads of one process
+    python experiments/ranks.py --times                  # seconds too; ranks are processes of one thread, over gloo
+    python experiments/ranks.py JOB.toml BUNDLE ... --steps 20 --worlds 1 2  # these jobs
+    python experiments/ranks.py BUNDLE --plan --worlds 2 8 64  # bytes and rounds by the plan alone, nothing is run
 
 Times need a machine that does nothing else. Bytes are what a rank gives to others in a step; `plain` is what
 data-parallel training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).

@@ -1,8 +1,8 @@
 """A day of a market in fast time: jobs, cheats, auditors that run through, kills, outages. Is the money right, is
 memory flat? JSON on stdout.
 
-    python scripts/soak.py --speed 60 > docs/soak.json       # 24 simulated hours in about 25 minutes
-    python scripts/soak.py --hours 2 --jobs 4 --speed 60     # a short one
+    python experiments/soak.py --speed 60 > docs/soak.json       # 24 simulated hours in about 25 minutes
+    python experiments/soak.py --hours 2 --jobs 4 --speed 60     # a short one
 
 All roles are processes of the command line, on anvil, behind an endpoint that is away now and then. The chain's clock
 runs `speed` times as fast as this machine's, for everybody. One auditor is never killed, nor is `vgame watch`: their
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "node"), str(ROOT / "scripts")]
+sys.path.insert(0, str(ROOT / "tests" / "node"))
 from chains import anvil  # noqa: E402
 from demo_memory import pss  # noqa: E402
 from proxy import Proxy, served  # noqa: E402

@@ -1,6 +1,6 @@
 """A data set of 20 GB, prepared, trained and audited: seconds, and bytes that stay resident beyond the model.
 
-    python scripts/big_data.py [--gigabytes 20] [--folder FOLDER]
+    python experiments/big_data.py [--gigabytes 20] [--folder FOLDER]
 
 The files are sparse: holes read as zeros as quickly as memory, so that hashing is measured and not the disk; blocks of
 random words lie in between. The last line hashes the same bytes with `sha256sum`, for comparison. Each part is a

@@ -1,6 +1,6 @@
 """Pictures of the page for the docs, from a report of `vgame demo`: docs/images/*.png. Needs Playwright and a chromium.
 
-python scripts/page_pictures.py vgame-report.html
+python experiments/page_pictures.py vgame-report.html
 """
 
 from __future__ import annotations

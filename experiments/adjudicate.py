@@ -166,7 +166,7 @@ def adjudicate(name: str, bundle: Bundle, folder: Path) -> tuple[dict[str, Any],
 
 INTRODUCTION = """# Adjudication: elements of real steps, decided by the contract
 
-Written by `scripts/adjudicate.py` (with `--full`: ResNet-50 and GPT-2 too). From step 2 of each
+Written by `experiments/adjudicate.py` (with `--full`: ResNet-50 and GPT-2 too). From step 2 of each
 job, 5 elements of every kind of operator and every function of its program are drawn, and one more
 of the operator with the longest rows. Each is proven as in a dispute and decided by the checked-in
 contracts. The contract's word is the executor's and the reference's, bit for bit; it stays so under
