@@ -27,6 +27,13 @@ from vgame.tasks.task import Task
 #: Hooks on the steps of all optimizers.
 EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._global_optimizer_post_hooks)
 
+#: Folders of what is not the user's own: torch, Python, the capture and the validation.
+FOREIGN = (
+    "<",
+    *(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__, traceback.__file__)),
+    f"{Path(__file__).parent.parent / 'validation'}{os.sep}",
+)
+
 
 def line_of(error: Exception) -> str:
     """The innermost line of the user's own that led to the error: neither torch's nor the capture's."""
@@ -34,9 +41,13 @@ def line_of(error: Exception) -> str:
 
 
 def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
-    foreign = ("<", *(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__, traceback.__file__)))
-    lines = [f for f in frames if not f.filename.startswith(foreign)]
+    lines = [f for f in frames if not is_foreign(f.filename)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
+
+
+def is_foreign(file: str) -> bool:
+    """Whether a file is torch's, Python's or the capture's, not the user's own."""
+    return file.startswith(FOREIGN)
 
 
 def refuse_outside(task: Task) -> None:

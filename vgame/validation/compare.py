@@ -29,10 +29,11 @@ class Differs:
     far: float
     size: float
     told: str = ""
+    where: str = ""  # in the user's code
 
     def __str__(self) -> str:
         amount = self.told or f"by up to {self.far:.3g}, where it is up to {self.size:.3g}"
-        return f"{self.name} differs in the stage {self.stage!r} of step {self.step}: {amount}"
+        return f"{self.name} differs in the stage {self.stage!r} of step {self.step}: {amount}{self.where}"
 
 
 @dataclass

@@ -53,7 +53,7 @@ class OutOfTime(Exception):
 
 class Evaluation:
     """One step of a program. `dtype`: float64, or float32 to see how far rounding carries; `moved`: every result is
-    moved by a random part of 2^-52, from this seed."""
+    moved by a random part of 2^-52, from this seed; `seen`: is called with each operator's output."""
 
     def __init__(
         self,
@@ -66,10 +66,12 @@ class Evaluation:
         deadline: float,
         dtype: torch.dtype = torch.float64,
         moved: int | None = None,
+        seen: Callable[[T], None] | None = None,
     ) -> None:
         self.program, self.marks, self.data, self.state = program, marks, data, state
         self.seed, self.step, self.deadline, self.dtype = seed, step, deadline, dtype
         self.chance = None if moved is None else torch.Generator().manual_seed(moved)
+        self.seen = seen
         self.outputs: dict[int, T] = {}
 
     def wanted(self, refs: Iterable[Ref], given: Mapping[int, T] | None = None) -> dict[Ref, T]:
@@ -84,6 +86,8 @@ class Evaluation:
                     raise OutOfTime
                 operator = self.program.operators[index]
                 self.outputs[index] = self._moved(operator, self._compute(index, operator)).contiguous()
+                if self.seen is not None:
+                    self.seen(self.outputs[index])
                 for ref, _, _ in operand_refs(operator):
                     self._used(ref, uses)
             return {ref: self.flat(ref) for ref in refs}

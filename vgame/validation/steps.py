@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 
 from vgame.errors import ValidationError
 from vgame.program.frozen import Asleep, asleep_of
+from vgame.program.hidden_state import line_of
 from vgame.program.lower import Lowered
 from vgame.program.lowering.builder import Value
 from vgame.program.lowering.marks import Turn
@@ -29,8 +30,9 @@ from vgame.validation.draws import Drawn
 from vgame.validation.evaluate import Evaluation, OutOfTime
 from vgame.validation.held import Held
 from vgame.validation.order import check_weights, rows_of_step, samples_of
+from vgame.validation.places import LONGEST, place_of, step_of
 from vgame.validation.samples import check_samples
-from vgame.validation.shadow import CannotCheck
+from vgame.validation.shadow import CannotCheck, Shadows
 
 T = torch.Tensor
 POSITION = "data.position"
@@ -178,10 +180,12 @@ class _Validation:
         self.rows += rows.tolist()
         batches = [self.task.samples(part) for part in rows.split(self.task.batch)]
 
-        def play(dtype: torch.dtype = torch.float64) -> user.Side:
+        def play(dtype: torch.dtype = torch.float64, shadows: Shadows | None = None) -> user.Side:
             draws = [Drawn(batch, self.order.seed, step) for batch in turn.draws]
             loss = self.task.losses[number]
-            return _told(partial(user.gradients, self.task, loss, before, batches, draws, self.deadline, dtype))
+            return _told(
+                partial(user.gradients, self.task, loss, before, batches, draws, self.deadline, dtype, shadows)
+            )
 
         def again(**how: Any) -> Tensors:
             other = self._evaluation(step, state, **how)
@@ -192,7 +196,12 @@ class _Validation:
         rounded = lambda: play(torch.float32).exact if self.narrow else theirs.rounded  # noqa: E731
         rungs = Rungs(lambda: (again(dtype=torch.float32), rounded()), lambda: again(moved=step))
         ours |= dict.fromkeys(self._untrained(number, turn, theirs))
-        self._raise(compare("loss and gradients", step, ours, theirs.exact, rungs, self.report.tally))
+        found = compare("loss and gradients", step, ours, theirs.exact, rungs, self.report.tally)
+        if found is not None:
+            self.deadline = time.monotonic() + LONGEST
+            once_more = partial(place_of, found.name, theirs.exact, ours, self.task.model)
+            where = once_more(lambda noted: play(shadows=noted), lambda seen: again(seen=seen))
+            self._raise(replace(found, where=where))
         self.report.batches += len(batches)
         return {ref: flats[ref] for ref in _refs([*turn.gradients.values(), *clipped])}
 
@@ -293,7 +302,8 @@ class _Validation:
         values = {name: old[name] for name in names}
         given = {name: {s: v.to(torch.float64) for s, v in slots[name].items()} for name in names}
         theirs = _told(partial(at.stepped, values, gradients, given, self.deadline)).exact
-        self._raise(compare_updates("optimizer", step, ours, theirs, old, self.report.tally))
+        found = compare_updates("optimizer", step, ours, theirs, old, self.report.tally)
+        self._raise(found and replace(found, where=step_of(at.optimizer)))
 
     def _after(self, places: Mapping[str, int], step: int, state: Sequence[T], flats: Mapping[Ref, T]) -> dict[str, T]:
         """What the program makes of these state tensors, given the clipped gradients."""
@@ -373,7 +383,9 @@ def _told(run: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:200]
-        raise CannotCheck(f"your code fails when torch runs it: {type(error).__name__}: {text}") from error
+        raise CannotCheck(
+            f"your code fails when torch runs it: {type(error).__name__}: {text}{line_of(error)}"
+        ) from error
 
 
 def _nothing() -> Any:

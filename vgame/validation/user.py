@@ -87,11 +87,12 @@ def gradients(
     draws: Sequence[Drawn],
     deadline: float,
     dtype: torch.dtype = torch.float64,
+    shadows: Shadows | None = None,
 ) -> Side:
     """`loss`, `gradient.NAME` (None: torch gives none) and `buffer.NAME` after the batches of a step."""
     side, total = Side(), torch.zeros((), dtype=dtype)
     with as_trained(task.model):
-        shadows = Shadows(deadline, dtype=dtype)
+        shadows = shadows or Shadows(deadline, dtype=dtype)
         tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
         for name, tensor in tensors.items():
             tensor.grad = None

@@ -1,0 +1,212 @@
+"""Where the user's code first differs from the program: the operator of torch whose result no operator of the program
+has.
+
+In: a loss and its gradients, of which a tensor differs, played once more on both sides. Out: the module and the user's
+own line, as the end of a sentence. Results are known by sums that no order of their elements changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from vgame.program.hidden_state import is_foreign
+from vgame.validation import user
+from vgame.validation.evaluate import OutOfTime
+from vgame.validation.shadow import CannotCheck, Shadows
+
+T = torch.Tensor
+Sums = tuple[float, float, float]
+LONGEST = 60.0  # seconds for each side
+SAME = 2.0**-36  # of the sum of sizes: rounding in binary64 stays below, an ulp of binary32 does not
+
+
+@dataclass(frozen=True)
+class Site:
+    """A module, and a line of the user's own."""
+
+    module: str
+    line: str
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (f"in the module {self.module}" if self.module else "", self.line)))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one operator gave. `parents`: the operators whose results it read, by their places."""
+
+    name: str
+    site: Site | None
+    sums: Sums
+    elements: int
+    parents: tuple[int, ...]
+    numbers: bool  # not masks or indices
+
+
+def sums_of(tensor: T) -> Sums:
+    x = tensor.detach().to(torch.float64).nan_to_num(0.0, 1e300, -1e300)
+    return float(x.sum()), float(x.abs().sum()), float(x.square().sum())
+
+
+def _same(a: Sums, b: Sums) -> bool:
+    sizes = (max(a[1], b[1]), max(a[1], b[1]), max(a[2], b[2]))
+    return all(abs(x - y) <= SAME * size for x, y, size in zip(a, b, sizes, strict=True))
+
+
+class Noted(Shadows):
+    """Shadows that note each operator's result, and the line and module that called it; of a gradient, its forward
+    pass's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.results: list[Result] = []
+        self.running: list[str] = []  # modules, the innermost last
+        self.called: dict[str, str] = {}  # module -> the line of its first call
+        self._made: dict[int, int] = {}  # memory -> the operator that wrote it last
+        self._forward: dict[int, Site] = {}  # number of a gradient function -> what it is the gradient of
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        read = [_memory(t) for t in tree_leaves((args, kwargs)) if isinstance(t, T) and not _of_shape_alone(name)]
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        parents = tuple({self._made[m]: None for m in read if m in self._made})
+        site = self._site()
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, T):
+                shadow = self.of(tensor)
+                numbers = shadow.is_floating_point()
+                self.results.append(
+                    Result(name.removesuffix("_"), site, sums_of(shadow), shadow.numel(), parents, numbers)
+                )
+                self._made[_memory(tensor)] = len(self.results) - 1
+        return result
+
+    def _site(self) -> Site | None:
+        node = torch._C._current_autograd_node()
+        line = _line()
+        if node is not None and not line:
+            return self._forward.get(node._sequence_nr())
+        site = Site(self.running[-1] if self.running else "", line)
+        self._forward.setdefault(torch.autograd._get_sequence_nr() - 1, site)
+        return site
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """While active, the modules that run are known by name."""
+
+        def enter(name: str) -> Callable:
+            def hook(module: nn.Module, args: Any) -> None:
+                self.called.setdefault(name, _line())
+                self.running.append(name)
+
+            return hook
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            self.running.pop()
+
+        handles = []
+        for name, module in model.named_modules():
+            handles.append(module.register_forward_pre_hook(enter(name)))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    # ---- the first that differs ----
+
+    def first(self, program: Sequence[tuple[int, Sums]], differs: T | None) -> Result | None:
+        """The first operator on the way to the tensor that differs whose result the program has not, nor any result
+        that is computed from it."""
+        known: dict[int, list[Sums]] = defaultdict(list)
+        for elements, sums in program:
+            known[elements].append(sums)
+        has = [any(_same(r.sums, sums) for sums in known[r.elements]) for r in self.results]
+        way = self._way(differs)
+        proven = [False] * len(self.results)  # a later result is the program's too
+        for place in sorted(way, reverse=True):
+            result = self.results[place]
+            for parent in result.parents:
+                proven[parent] |= proven[place] or (has[place] and result.numbers and result.sums[1] > 0)
+        wrong = (p for p in sorted(way) if not has[p] and not proven[p] and str(self.results[p].site or ""))
+        return next((self.results[p] for p in wrong), None)
+
+    def _way(self, differs: T | None) -> set[int]:
+        """The operators that a tensor comes from; all, of one that no operator made."""
+        sums = None if differs is None else sums_of(differs)
+        ends = [p for p, r in enumerate(self.results) if sums and r.elements == differs.numel() and _same(r.sums, sums)]
+        todo, seen = ends[-1:], set()
+        while todo:
+            place = todo.pop()
+            if place not in seen:
+                seen.add(place)
+                todo += self.results[place].parents
+        return seen or set(range(len(self.results)))
+
+
+def _of_shape_alone(name: str) -> bool:
+    """Whether an operator reads no number of its tensors: ones_like, new_zeros."""
+    return name.endswith("_like") or name.startswith("new_")
+
+
+def _memory(tensor: T) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _line() -> str:
+    """The innermost line of the user's own inside the validation."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not user.gradients.__code__:
+        file = frame.f_code.co_filename
+        if not is_foreign(file):
+            return f"{Path(file).name} line {frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def place_of(
+    name: str, theirs: Mapping[str, T | None], ours: Mapping[str, T | None], model: nn.Module,
+    play: Callable[[Noted], Any], again: Callable[[Callable[[T], None]], Any],
+) -> str:  # fmt: skip
+    """The module and line where a result first differs; of a tensor that one side alone has, those of its module.
+    `play`, `again`: one side each once more."""
+    noted = Noted(time.monotonic() + LONGEST)
+    program: list[tuple[int, Sums]] = []
+    result = None
+    try:
+        with noted.watching(model):
+            play(noted)
+        if theirs[name] is not None and ours[name] is not None:
+            again(lambda t: program.append((t.numel(), sums_of(t))))
+            result = noted.first(program, theirs[name])
+    except (CannotCheck, OutOfTime):
+        pass  # the difference is told without its place
+    if result is not None:
+        return f"; the first result that differs is that of {result.name} {result.site}"
+    owner = name.partition(".")[2].rpartition(".")[0]
+    while owner not in noted.called and owner:
+        owner = owner.rpartition(".")[0]
+    line = noted.called.get(owner, "")
+    return f"; the module {owner or 'of the model'} is called in {line}" if line else ""
+
+
+def step_of(optimizer: torch.optim.Optimizer) -> str:
+    """The optimizer, and the line of its step where that is the user's own."""
+    kind = type(optimizer)
+    code = inspect.unwrap(kind.step).__code__
+    line = "" if is_foreign(code.co_filename) else f", {Path(code.co_filename).name} line {code.co_firstlineno}"
+    return f"; it is a step of {kind.__name__}{line}"
