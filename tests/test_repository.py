@@ -120,7 +120,7 @@ def test_each_part_of_an_interface_says_what_it_is() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_the_changelog_is_short() -> None:
