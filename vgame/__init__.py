@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vgame import augment
-    from vgame.api import AuditResult, Job, Run, audit, locate, prepare, train
+    from vgame.api import AuditResult, audit, locate, prepare, train
     from vgame.api_bonus import Escrow
     from vgame.api_chain import AuditorAgent, Game, Node, Order, Received, TrainerAgent, embedded_chain
     from vgame.api_evaluation import Evaluated, evaluate, evaluated, evaluation_job
+    from vgame.api_job import Job
+    from vgame.api_run import Run
     from vgame.chain.connection import Chain, connect
     from vgame.chain.wallet import Wallet
     from vgame.errors import (
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"  # what pyproject.toml reads
 
 _PLACES = {
-    "vgame.api": (
-        "AuditResult", "Job", "Run", "audit", "locate", "prepare", "train",
-    ),
+    "vgame.api": ("AuditResult", "audit", "locate", "prepare", "train"),
+    "vgame.api_job": ("Job",),
+    "vgame.api_run": ("Run",),
     "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "Received", "TrainerAgent", "embedded_chain"),
     "vgame.api_bonus": ("Escrow",),
     "vgame.api_evaluation": ("Evaluated", "evaluate", "evaluated", "evaluation_job"),

@@ -1,4 +1,4 @@
-"""The Python API: describe, prepare, train, audit, locate. Re-exported by `vgame`; compute, then return, print nothing.
+"""The Python API: prepare, train, audit, locate. Re-exported by `vgame`; compute, then return, print nothing.
 
 Arguments that several functions share:
 
@@ -11,29 +11,23 @@ Arguments that several functions share:
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from pydantic import ValidationError
 
-from vgame.errors import Cancelled, JobFileError, VgameError
+from vgame.api_job import Job
+from vgame.api_run import Folder, Run
+from vgame.errors import Cancelled, VgameError
 from vgame.execute.devices import find
-from vgame.job import factory, file
 from vgame.job.bundle import Bundle
 from vgame.job.cautions import warned_of_untrained
-from vgame.job.file import LogTerms, Terms
-from vgame.job.start import Start, load_named, load_weights
-from vgame.job.weights import named, of_average, pack_weights, write_weights
-from vgame.program.schedule import Schedule
+from vgame.job.start import load_named
 from vgame.ranks.group import is_shared, own_rank
 from vgame.runs import prepare as preparing
-from vgame.runs.audit import run_root
 from vgame.runs.folder import open_run
 from vgame.runs.local import prepare_run, train_run
 from vgame.runs.locate import Difference, find_difference
@@ -42,78 +36,16 @@ from vgame.runs.own_process import run_apart
 from vgame.runs.parallel_audit import Workers
 from vgame.runs.shared import audit_by_all, train_shared
 from vgame.runs.source import is_url
-from vgame.runs.start import start_of, state_after
-from vgame.runs.store import Divergence, Store
+from vgame.runs.store import Store
 from vgame.runs.training import Committed
-from vgame.schedules import Constant
 from vgame.system.progress import NullProgress, Reporter
-from vgame.tasks.task import Task
 from vgame.validation.record import seconds_of
 
 log = logging.getLogger("vgame")
 
-Folder = Path | str
 Progress = Callable[[str, int, int, str], None]
 Cancel = Callable[[], bool]
 Callback = Callable[[int, torch.nn.Module, list[float]], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Order:
-    interval: int
-    seed: int
-    steps: int | None = None
-    schedule: Constant | Schedule | None = None
-    mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
-    depth: int = 5
-    terms: Terms = field(default_factory=Terms)
-    log: LogTerms | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Job(_Order):
-    """What is ordered: `steps` of a task, a commitment every `interval` steps, the `seed` of order and dropout.
-
-    `epochs` instead of `steps`: passes over the data, of as many steps as a DataLoader has batches; the last step may
-    go on into the next. `schedule`: None takes the
-    task's schedulers, or the optimizer's own rates. `terms`: money (wei) and times (seconds) of an order on a chain.
-    `initial`: a finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule
-    counts the job's own steps), or a state_dict or a file of weights; they are loaded into the task's model.
-    `name`: of the order, for people. JobFileError, when the job is prepared, names every field that is wrong.
-    """
-
-    task: Task
-    epochs: float | None = field(default=None, kw_only=True)
-    initial: Run | Folder | Mapping[str, torch.Tensor] | None = field(default=None, kw_only=True)
-
-    @classmethod
-    def from_toml(cls, path: Folder) -> Job:
-        """The job that a job file describes (docs/guide.md). Calls the factory that it names."""
-        job = file.read_job_file(Path(path))
-        fields = {name: getattr(job, name) for name in _Order.__dataclass_fields__}
-        return cls(factory.make_task(job), initial=factory.initial_of(job), **fields)
-
-    def _steps(self) -> int:
-        if self.steps is not None and self.epochs is None:
-            return self.steps
-        if self.epochs is None or self.steps is not None or not 0 < self.epochs < 2**24:
-            raise JobFileError(
-                f"steps = {self.steps}, epochs = {self.epochs}: either steps or epochs are expected, more than 0"
-            )
-        return math.ceil(self.epochs * self.task.epoch / self.task.accumulate)
-
-    def _file(self) -> file.JobFile:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in _Order.__dataclass_fields__}
-        fields["steps"] = self._steps()
-        if isinstance(self.schedule, Constant):
-            fields["schedule"] = vars(self.schedule) | {"kind": self.schedule.kind}
-        try:
-            job = file.JobFile.model_validate({"model": "vgame:Task"} | fields)
-        except ValidationError as error:
-            raise JobFileError(f"the job: {file.problems(error)}") from None
-        job._task, job._initial = self.task, self.initial
-        return job
 
 
 def prepare(
@@ -126,92 +58,6 @@ def prepare(
 
 
 # ---- runs ----
-
-
-class Run:
-    """A run on disk: what training left in a folder. `root` is the run root, hex: equal roots are equal runs."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @classmethod
-    def open(cls, folder: Folder) -> Run:
-        """A run that was made before. StoreError where the folder holds none, or a damaged one."""
-        return cls(open_run(Path(folder)))
-
-    @property
-    def folder(self) -> Path:
-        return self._store.folder
-
-    @property
-    def bundle(self) -> Bundle:
-        return self._store.bundle
-
-    @property
-    def step(self) -> int:
-        """Steps that are committed."""
-        return self._store.step
-
-    @property
-    def done(self) -> bool:
-        return self._store.done
-
-    @property
-    def root(self) -> str:
-        return run_root(self._store, self._store.roots, len(self._store.roots))
-
-    @property
-    def losses(self) -> np.ndarray:
-        """The loss of every committed step, float32 [step]."""
-        return self._store.losses()
-
-    @property
-    def divergence(self) -> Divergence | None:
-        """The step, operator and element that was not finite first, where training ended so."""
-        return self._store.divergence
-
-    def state_dict(
-        self, step: int | None = None, *, slots: bool = False, average: bool = False
-    ) -> dict[str, torch.Tensor]:
-        """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and
-        tied weights are the module's. `slots`: also what the optimizer keeps. `average`: the averaged weights (EMA,
-        SWA) of a task with `average`, in the places of the trained ones. A step that is not kept is executed again."""
-        return named(of_average(self.bundle, average), self._at(step)[1], slots)
-
-    def export(self, path: Folder, step: int | None = None, *, slots: bool = False, average: bool = False) -> None:
-        """Write `state_dict` to a safetensors file, which `vgame check` can compare with a claim."""
-        (step, state), bundle = self._at(step), of_average(self.bundle, average)
-        write_weights(Path(path), pack_weights(bundle, step, state, named(bundle, state, slots)))
-
-    def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
-        """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
-        save_pretrained(self.state_dict(), str(self.folder), folder, model)
-
-    def start(self) -> Start:
-        """What a job starts from that continues this run."""
-        return start_of(self._store)
-
-    def _at(self, step: int | None) -> tuple[int, Any]:
-        """A step, by default the last that is committed, and the state after it."""
-        step = self.step if step is None else step
-        if not 0 <= step <= self.step:
-            raise VgameError(f"step = {step}: a step from 0 to {self.step} is expected, which is how far the run is")
-        return step, state_after(self._store, step)
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"
-
-
-def save_pretrained(weights: Mapping[str, torch.Tensor], where: str, folder: Folder, model: torch.nn.Module) -> None:
-    """Weights of `where`, saved as their model saves itself."""
-    save = getattr(model, "save_pretrained", None)
-    if save is None:
-        raise VgameError(
-            f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use the "
-            f"weights of {where}"
-        )
-    load_weights(model, weights, where)
-    save(folder)
 
 
 def train(
@@ -288,17 +134,22 @@ def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Com
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found. `checked`: checkpoints; `differs`: the first that differs, None if all match; `step`: where
-    a recorded loss differs, not a state; `theirs`, `mine`: the run roots, hex, or what differs. `complete`: the run had
-    ended."""
+    """What an audit found."""
 
     match: bool
+    """All that was checked is the same, bit for bit."""
     complete: bool
+    """The run had ended."""
     checked: tuple[int, ...]
+    """Numbers of the checkpoints, from 1."""
     differs: int | None
+    """The first checkpoint that differs, None if all match."""
     theirs: str
+    """The run's root, hex, or what differs."""
     mine: str
+    """The same, of this execution."""
     step: int | None = None
+    """Where a recorded loss differs, not a state."""
 
 
 def audit(

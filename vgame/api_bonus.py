@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vgame.agents import bonus
-from vgame.api import Run
+from vgame.api_run import Run
 from vgame.chain.escrow import NAME, EscrowContract
 from vgame.chain.game import Game
 from vgame.job.bundle import Bundle

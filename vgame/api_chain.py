@@ -18,7 +18,7 @@ import torch
 
 from vgame.agents import auditor_service, client, config, delivery, local_run, roles
 from vgame.agents.retry import Retry
-from vgame.api import save_pretrained
+from vgame.api_run import save_pretrained
 from vgame.chain import game as contract
 from vgame.chain.connection import Chain, checksum_address
 from vgame.chain.wallet import Wallet, deploy_game
@@ -34,7 +34,7 @@ log = logging.getLogger("vgame")
 
 @dataclass(frozen=True)
 class Node:
-    """A chain for trying things out: its URL, and the private keys of rich accounts, which everybody knows."""
+    """A chain for trying things out: its `url`, and the private `keys` of rich accounts, which everybody knows."""
 
     url: str
     keys: tuple[str, ...]
@@ -77,7 +77,7 @@ class Game(contract.Game):
 
 @dataclass(frozen=True)
 class Order:
-    """A job of a game, by its identity."""
+    """A job of a `game`; `job`: its identity."""
 
     game: Game
     job: bytes

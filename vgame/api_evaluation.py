@@ -43,12 +43,14 @@ class Measured(nn.Module):
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What an evaluation came to. `totals`: the sums by name; `samples`: over how many; `run`: its run, which anybody
-    can audit."""
+    """The numbers of an evaluation."""
 
     totals: Mapping[str, int | float]
+    """The sums by name."""
     samples: int
+    """Over so many."""
     run: Run
+    """The evaluation's own run, which anybody can audit."""
 
     def mean(self, name: str) -> float:
         """A total over the number of samples."""

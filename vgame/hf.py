@@ -21,6 +21,7 @@ from transformers import Trainer
 
 from vgame.api import Job
 from vgame.errors import JobFileError, VgameError
+from vgame.job.file import usual_interval
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Batch, Task
 
@@ -81,7 +82,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
     steps = _steps(trainer, data.batches)
     optimizer = trainer.create_optimizer()
     task = _task(trainer, data, optimizer, trainer.create_scheduler(steps, optimizer))
-    every = interval or min(_save_steps(args, steps), max(1, steps // 10))
+    every = interval or min(_save_steps(args, steps), usual_interval(steps))
     seed = args.seed if args.data_seed is None else args.data_seed
     return Job(task, steps=steps, interval=every, seed=seed, **options)
 

@@ -84,7 +84,7 @@ def job_from(
     if scheduler is not None and every > 0:
         scheduler = _by_epoch(optimizer, scheduler, epoch * every, steps)
     task = _task(module, found, trainer, optimizer, scheduler)
-    return Job(task, steps=steps, interval=interval or max(1, steps // 10), seed=seed, **options)
+    return Job(task, steps=steps, interval=interval, seed=seed, **options)
 
 
 def _task(module: Any, found: Collated, trainer: Any, optimizer: Any, scheduler: LRScheduler | None) -> Task:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """Learning rate `lr`, a decimal string, after `warmup` steps that lead to it from 0."""
+    """Learning rate `lr` throughout, after the warm-up."""
 
     lr: str
+    """The peak, a decimal in quotes ("0.1"): it is rounded once, to binary32."""
     warmup: int = 0
+    """Steps that lead to `lr` from 0, linearly."""
     kind = "constant"
 
 
@@ -19,6 +21,7 @@ class Linear(Constant):
     """From `lr` to `final` in equal steps."""
 
     final: str = "0"
+    """Rate at the end, a decimal in quotes."""
     kind = "linear"
 
 
@@ -27,13 +30,16 @@ class Cosine(Constant):
     """From `lr` to `final` along half a wave of the cosine."""
 
     final: str = "0"
+    """Rate at the end, a decimal in quotes."""
     kind = "cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepDecay(Constant):
-    """`lr`, multiplied by `factor` every `every` steps."""
+    """`lr`, multiplied by `factor` after each `every` steps."""
 
     every: int = 1
+    """Steps from one drop to the next."""
     factor: str = "0.1"
+    """Of each drop, a decimal in quotes."""
     kind = "step"

@@ -76,6 +76,32 @@ def test_a_job_is_trained_as_its_bundle_is(tmp_path: Path) -> None:
     assert run.root == prepared.root and "\n" not in repr(run)
 
 
+@pytest.mark.parametrize("steps, interval", [(40, 4), (45, 4), (9, 1), (1, 1)])
+def test_a_job_needs_neither_interval_nor_seed(tmp_path: Path, steps: int, interval: int) -> None:
+    (tmp_path / "job.toml").write_text(f'model = "mine:task"\nsteps = {steps}\n')
+    read = read_job_file(tmp_path / "job.toml")
+    assert (read.seed, read.interval) == (0, interval)
+    model = torch.nn.Linear(4, 1)
+    task = vgame.Task(
+        model, lambda m, b: m(b["x"]).mean(), torch.optim.SGD(model.parameters(), lr=0.1), {"x": torch.ones(8, 4)}, 4
+    )
+    bundle = vgame.prepare(vgame.Job(task, steps=steps), validate=0)
+    assert (bundle.seed, bundle.interval) == (0, interval)
+
+
+@pytest.mark.parametrize(
+    "line, told",
+    [("", "`steps` is missing"), ("steps = 0", "`steps` = 0; it should be greater than or equal to 1"),
+     ('steps = "9"', "`steps` = '9'; it should be a valid integer"),
+     ("steps = 9\ninterval = 0", "`interval` = 0; it should be greater than or equal to 1")],
+)  # fmt: skip
+def test_what_is_wrong_with_steps_is_told_alone(tmp_path: Path, line: str, told: str) -> None:
+    (tmp_path / "job.toml").write_text(f'model = "mine:task"\n{line}\n')
+    with pytest.raises(VgameError) as error:
+        read_job_file(tmp_path / "job.toml")
+    assert str(error.value).endswith(f"job.toml: {told}")
+
+
 def test_without_an_average_there_is_none_to_export(tmp_path: Path) -> None:
     with pytest.raises(VgameError, match="keeps no average"):
         trained(tmp_path / "run", None).export(tmp_path / "ema.safetensors", average=True)

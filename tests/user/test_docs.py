@@ -3,9 +3,13 @@ folder."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import forked
@@ -36,3 +40,30 @@ def test_every_page_is_in_the_site() -> None:
     site = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert f": {page.name}\n" in site, f"mkdocs.yml does not name docs/{page.name}"
+
+
+def test_every_field_of_the_api_is_described() -> None:
+    """Below it, for the page of the API, or by name in the docstring of its class."""
+    import vgame
+
+    classes = [kind for name in vgame.__all__ if isinstance(kind := getattr(vgame, name), type)]
+    missing = [f"{kind.__name__}.{field}" for kind in classes for field in sorted(undescribed(kind))]
+    assert sum(len(fields(kind)) for kind in classes) > 90 and not missing
+
+
+def fields(kind: type) -> set[str]:
+    """The public fields that a dataclass or a model of pydantic has of its own."""
+    own = vars(kind).get("__dataclass_fields__") or vars(kind).get("__pydantic_fields__") or {}
+    return {name for name in own if name in inspect.get_annotations(kind) and not name.startswith("_")}
+
+
+def undescribed(kind: type) -> set[str]:
+    if not fields(kind):
+        return set()
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    described = {
+        first.target.id
+        for first, then in itertools.pairwise(tree.body)
+        if isinstance(first, ast.AnnAssign) and isinstance(then, ast.Expr) and isinstance(then.value, ast.Constant)
+    }
+    return {name for name in fields(kind) - described if f"`{name}`" not in (kind.__doc__ or "")}

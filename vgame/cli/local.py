@@ -190,7 +190,7 @@ def pretrained(
     """Save weights as their model saves itself, with its configuration: for models of transformers and peft."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise VgameError(f"{out} is there already; choose another folder")
-    from vgame.api import save_pretrained
+    from vgame.api_run import save_pretrained
     from vgame.job.factory import make_task
     from vgame.job.file import read_job_file
     from vgame.job.weights import read_weights

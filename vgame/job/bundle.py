@@ -46,12 +46,17 @@ class LogSpec(BaseModel):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A job that can be run and checked. State, data and constants are flat tensors on the CPU."""
+    """A job that can be run and checked. `seed`, `steps`, `interval`, `depth`, `mode`, `terms` and `name` are the
+    job's."""
 
     program: Program
+    """One training step, as a list of operators."""
     state: tuple[torch.Tensor, ...]
+    """The initial state: weights, buffers, the optimizer's slots; flat, on the CPU."""
     data: tuple[torch.Tensor, ...]
+    """The data set; flat, on the CPU."""
     scalars: torch.Tensor
+    """Numbers that change per step, as learning rates: float32 [steps, scalars]."""
     seed: int
     steps: int
     interval: int
@@ -59,12 +64,18 @@ class Bundle:
     mode: str
     terms: Terms
     log: LogSpec | None = None
-    keys: Keys = field(default_factory=dict)  # of the module's state_dict; no bit depends on them
-    before: int = 0  # steps that the initial state has behind it, where a run is continued; for who continues this one
-    recipes: dict[str, Any] = field(default_factory=dict)  # name of a data tensor -> how `vgame.packed` made it
-    without_gradient: tuple[str, ...] = ()  # as it was prepared, in no file: parameters that no gradient reaches
-    validation: dict[str, Any] | None = None  # what was compared with the user's code: docs/validation.md; in no root
-    name: str = ""  # of the order, for people
+    """In mode `logged`: bits, and a window for each operator that sums."""
+    keys: Keys = field(default_factory=dict)
+    """Of the module's state_dict; no bit depends on them."""
+    before: int = 0
+    """Steps behind the initial state, where a run is continued."""
+    recipes: dict[str, Any] = field(default_factory=dict)
+    """By the name of a data tensor: how `vgame.packed` made it."""
+    without_gradient: tuple[str, ...] = ()
+    """Parameters that no gradient reaches; known after `prepare`, in no file."""
+    validation: dict[str, Any] | None = None
+    """The comparison with the user's code (docs/validation.md); in no root."""
+    name: str = ""
 
     def __repr__(self) -> str:
         """One line: without the data."""
@@ -91,14 +102,17 @@ class Bundle:
 
     @cached_property
     def initial_root(self) -> bytes:
+        """Root over the initial state."""
         return tensors_root(Kind.STATE, self.state)
 
     @cached_property
     def data_root(self) -> bytes:
+        """Root over the data set."""
         return tensors_root(Kind.DATA, self.data)
 
     @cached_property
     def scalar_root(self) -> bytes:
+        """Root over the scalars."""
         return tensor_root(self.scalars) if self.scalars.numel() else padding(Kind.TENSOR, 0)
 
     @cached_property
@@ -112,6 +126,7 @@ class Bundle:
 
     @property
     def checkpoints(self) -> int:
+        """Their number: ceil(steps / interval)."""
         return -(-self.steps // self.interval)
 
     @property

@@ -63,31 +63,43 @@ Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
 
 
 class Terms(BaseModel):
-    """Money (wei) and time (seconds) of a job; what each means stands in contracts/IGameTypes.sol.
-
-    Twin of the minima: Settlement._checkSpec, which also asks that the bonds pay for gas.
-    """
+    """Money and times of an order on a chain. Amounts: wei, or "0.5 ether", "3 gwei"; times: seconds. `vgame terms`
+    proposes the smallest safe ones for a bundle."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reward: Wei = 10**18
+    """Paid to the trainer of a final claim."""
     diverged_pay: Wei = 5 * 10**17
+    """Paid instead for a claim that training diverged: at most the reward."""
     trainer_bond: Wei = 2 * 10**18
+    """At stake for the trainer: at least the reward."""
     auditor_bond: Wei = 2 * 10**17
+    """At stake for each auditor."""
     accept_window: Seconds = 86_400
+    """From the order to its acceptance."""
     claim_window: Seconds = 604_800
+    """From the acceptance to the claim."""
     challenge_window: Seconds = 604_800
+    """From the claim, in which it can be challenged."""
     trainer_budget: Seconds = 259_200
+    """The trainer's clock in a dispute: at least `slot`."""
     auditor_budget: Seconds = 259_200
-    slot: Annotated[int, Field(ge=1, lt=2**24, strict=True)] = 3_600  # the contract keeps 24 bits
-    # Delivery of the trained state (docs/delivery.md): all three, or none.
+    """The auditor's clock in a dispute."""
+    slot: Annotated[int, Field(ge=1, lt=2**24, strict=True)] = 3_600
+    """Granted for each other duty that may be in front in the trainer's queue; less than 2^24."""
     confirm_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    """Delivery of the trained state (docs/delivery.md), all three windows or none: from finality, to confirm or
+    decline."""
     key_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    """For the key, and for the answer to a request."""
     complaint_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
-    # Paid with each challenge beside the bond; the auditor that is paid when the trainer is convicted while it has a
-    # dispute open (docs/protocol.md section 6).
+    """From the key, for complaints."""
     fee: Annotated[Wei, Field(lt=2**96)] = 0
+    """Paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path."""
     guardian: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
+    """The auditor that is paid when the trainer is convicted while it has a dispute open (docs/protocol.md section 6);
+    0: none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -100,6 +112,7 @@ class Terms(BaseModel):
 
     @model_validator(mode="after")
     def _minima(self) -> Terms:
+        """Twin: Settlement._checkSpec, which also asks that the bonds pay for gas."""
         least = (
             ("trainer_bond", max(self.reward, 1)), ("auditor_bond", 1), ("trainer_budget", self.slot)
         )  # fmt: skip
@@ -133,13 +146,22 @@ Name = Annotated[str, AfterValidator(_check_name)]
 
 
 class LogTerms(BaseModel):
-    """How a job in mode `logged` rounds and logs (docs/paper.md): bits, and where the windows of the sums come from."""
+    """How a job in mode `logged` rounds and logs (docs/paper.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bits: int = Field(default=32, ge=26, le=32, strict=True)
+    """That results are rounded to, 26 to 32."""
     thresholds: Literal["adaptive", "proven"] = "adaptive"
-    calibration: int = Field(default=3, ge=1, strict=True)  # steps on two devices, for adaptive ones
+    """From which distance to a rounding boundary a direction is logged: measured on two devices (`adaptive`, the
+    paper's), or from a bound on the error (`proven`; disputes need it)."""
+    calibration: int = Field(default=3, ge=1, strict=True)
+    """Steps on two devices that adaptive thresholds are measured in."""
+
+
+def usual_interval(steps: int) -> int:
+    """A tenth: a training that stops, and an audit of one interval, repeat no more than that."""
+    return max(1, steps // 10)
 
 
 class JobFile(BaseModel):
@@ -149,9 +171,9 @@ class JobFile(BaseModel):
 
     model: str = Field(pattern=r"^[\w.]+:\w+$")
     args: dict[str, Any] = Field(default_factory=dict)
-    seed: int = Field(ge=0, lt=2**64, strict=True)
+    seed: int = Field(default=0, ge=0, lt=2**64, strict=True)
     steps: int = Field(ge=1, le=MOST_STEPS, strict=True)
-    interval: int = Field(ge=1, lt=2**32, strict=True)
+    interval: int = Field(ge=1, lt=2**32, strict=True)  # left out: a tenth of the steps
     depth: int = Field(default=5, ge=1, le=8, strict=True)
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
     log: LogTerms | None = None
@@ -162,6 +184,14 @@ class JobFile(BaseModel):
     _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
     _task: Task | None = PrivateAttr(default=None)  # one that lives already: `model` is not called
     _initial: Any = PrivateAttr(default=None)  # the same for `initial`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_interval(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("interval") is not None:
+            return given
+        steps = given.get("steps")
+        return {**given, "interval": usual_interval(steps) if type(steps) is int else 1}
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> JobFile:

@@ -23,16 +23,22 @@ from vgame.runs.training import State, advance, state_at
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first word that differs. `operator` is None where only stored states differ, not what this device
-    re-executes."""
+    """The first word in which two runs differ."""
 
     step: int
+    """From 1."""
     operator: str | None
+    """Whose output differs; None where only stored states do, not what this device re-executes."""
     tensor: str | None
+    """Of the state, where no operator's output differs."""
     element: int
+    """Index in the tensor."""
     first: str
+    """Word and value in the first run."""
     second: str
+    """Word and value in the second run."""
     note: str
+    """The cause: the executions, a stored state, or the step where a run stopped."""
 
 
 def find_difference(first: Path, second: Path, device: str) -> tuple[Difference | None, int]:

@@ -58,7 +58,7 @@ def _next_check(before: bytes, committed: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first step that did not end finite, and the operator whose output says so."""
+    """The first `step` that did not end finite: the number of the `operator` and the `element` of its output."""
 
     step: int
     operator: int

@@ -24,51 +24,59 @@ Batch = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`measure(model, batch)` returns sums over a batch of held-out data, by name: tensors of one number.
-
-    Integers are added up in int32, and refused where they come to 2^30 or more; floats are added in binary32, batch
-    after batch. The number of samples is counted beside them. The model is in evaluation mode. `batch` divides the
-    number of samples.
-    """
+    """Sums over held-out data, such as the number of right answers, measured batch after batch."""
 
     measure: Callable[[nn.Module, Batch], Mapping[str, torch.Tensor]]
+    """`measure(model, batch)` returns sums over a batch by name, tensors of one number; the model is in evaluation
+    mode. Integers are added up in int32, and refused where they come to 2^30 or more; floats in binary32. The number
+    of samples is counted beside them."""
     data: Mapping[str, torch.Tensor]
+    """Held-out samples, as those of a `Task`."""
     batch: int
+    """Samples of a batch; it divides their number."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """`loss(model, batch)` returns the scalar loss; every tensor of `data` counts samples in its first dimension. Of a
-    Dataset or a DataLoader all samples are read and collated once; the loss gets batches as the collation makes them.
-
-    With a `window` the tensors of `data` are streams: sample i is the stretch [i * stride, i * stride + window) of
-    each. The learning rates of the optimizer's groups scale the schedule: a group with twice the first group's rate
-    keeps twice its rate.
-    """
+    """What is trained: model, loss, optimizer and data, as torch users write them. The first four may be given without
+    their names. ProgramError names a field that is wrong."""
 
     model: nn.Module
-    # several, one for each optimizer, take turns: each sees the steps that the optimizers before it have made (a GAN)
+    """Any torch module that capture knows (docs/capture.md)."""
     loss: Callable[[nn.Module, Batch], torch.Tensor] | Sequence[Callable[[nn.Module, Batch], torch.Tensor]]
-    # several step one after the other, each for its own
+    """`loss(model, batch)` returns the scalar loss. Several, one for each optimizer, take turns: each sees the steps
+    that the optimizers before it have made (a GAN)."""
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+    """The learning rates of its groups scale a job's `schedule`: with `lr=1.0` the schedule's rate holds, and a group
+    with twice the first group's rate keeps twice its rate. Without a schedule they hold throughout. Several step one
+    after the other, each for its own parameters."""
     data: Mapping[str, torch.Tensor] | Dataset | DataLoader | Collated
-    batch: int = 0  # needed unless a DataLoader says it
+    """Tensors by name, each with the samples in its first dimension. Of a Dataset or a DataLoader all samples are read
+    and collated once; the loss gets batches as the collation makes them."""
+    batch: int = 0
+    """Samples of a batch; needed unless a DataLoader has it."""
     window: int | None = None
+    """The tensors of `data` are streams: sample i is the stretch [i * stride, i * stride + window) of each."""
     stride: int = 1
-    clip: float | None = None  # largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_
-    clip_value: float | None = None  # largest absolute value of a gradient, as torch.nn.utils.clip_grad_value_
-    # of the weights, kept beside them: decay of an EMA, or the mean of all steps
+    """With a `window`: from the beginning of a sample to that of the next."""
+    clip: float | None = None
+    """Largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_."""
+    clip_value: float | None = None
+    """Largest absolute value of a gradient, as torch.nn.utils.clip_grad_value_."""
     average: float | Literal["equal"] | None = None
-    accumulate: int = 1  # batches per step; the step's loss is the mean of theirs
-    # of the samples: docs/capture.md; None: shuffled; or a list of sample numbers
+    """Averaged weights, kept beside the weights: the decay of an EMA, or the mean of all steps."""
+    accumulate: int = 1
+    """Batches per step; the step's loss is the mean of theirs."""
     order: Literal["shuffled", "sequential", "streams", "replacement"] | Sequence[int] | torch.Tensor | None = None
-    # {"encoder.*": 100}: no gradient in the first 100 steps; (50, 99): in these steps
+    """Of the samples (docs/capture.md), or a list of sample numbers; None: shuffled, anew in each epoch."""
     frozen: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
-    # of torch or transformers; each steps once after every step, as in torch's loop
+    """Steps without a gradient: {"encoder.*": 100} the first 100, (50, 99) these."""
     schedulers: Sequence[LRScheduler] = ()
-    weights: Sequence[float] | torch.Tensor | None = None  # one for each sample: drawn with replacement, in proportion
-
-    evaluate: Evaluation | None = None  # what `vgame evaluate` measures after training; no part of the order
+    """Of torch or transformers, instead of a job's `schedule`; each steps once after every step."""
+    weights: Sequence[float] | torch.Tensor | None = None
+    """One for each sample: they are drawn with replacement, in proportion."""
+    evaluate: Evaluation | None = None
+    """Measured by `vgame.evaluate` after training; no part of the order."""
 
     def __repr__(self) -> str:
         """One line: without the data."""

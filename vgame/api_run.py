@@ -1,0 +1,111 @@
+"""A run on disk, in Python: `vgame.Run`, what training left in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vgame.errors import VgameError
+from vgame.job.bundle import Bundle
+from vgame.job.start import Start, load_weights
+from vgame.job.weights import named, of_average, pack_weights, write_weights
+from vgame.runs.audit import run_root
+from vgame.runs.folder import open_run
+from vgame.runs.start import start_of, state_after
+from vgame.runs.store import Divergence, Store
+
+Folder = Path | str
+
+
+class Run:
+    """A run on disk: what training left in a folder. `root` is the run root, hex: equal roots are equal runs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    def open(cls, folder: Folder) -> Run:
+        """A run that was made before. StoreError where the folder holds none, or a damaged one."""
+        return cls(open_run(Path(folder)))
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self._store.folder
+
+    @property
+    def bundle(self) -> Bundle:
+        """The order that was trained."""
+        return self._store.bundle
+
+    @property
+    def step(self) -> int:
+        """Steps that are committed."""
+        return self._store.step
+
+    @property
+    def done(self) -> bool:
+        """Training has ended."""
+        return self._store.done
+
+    @property
+    def root(self) -> str:
+        """Run root, hex: equal roots are equal runs."""
+        return run_root(self._store, self._store.roots, len(self._store.roots))
+
+    @property
+    def losses(self) -> np.ndarray:
+        """The loss of every committed step, float32 [step]."""
+        return self._store.losses()
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """The step, operator and element that was not finite first, where training ended so."""
+        return self._store.divergence
+
+    def state_dict(
+        self, step: int | None = None, *, slots: bool = False, average: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and
+        tied weights are the module's. `slots`: also what the optimizer keeps. `average`: the averaged weights (EMA,
+        SWA) of a task with `average`, in the places of the trained ones. A step that is not kept is executed again."""
+        return named(of_average(self.bundle, average), self._at(step)[1], slots)
+
+    def export(self, path: Folder, step: int | None = None, *, slots: bool = False, average: bool = False) -> None:
+        """Write `state_dict` to a safetensors file, which `vgame check` can compare with a claim."""
+        (step, state), bundle = self._at(step), of_average(self.bundle, average)
+        write_weights(Path(path), pack_weights(bundle, step, state, named(bundle, state, slots)))
+
+    def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
+        """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
+        save_pretrained(self.state_dict(), str(self.folder), folder, model)
+
+    def start(self) -> Start:
+        """What a job starts from that continues this run."""
+        return start_of(self._store)
+
+    def _at(self, step: int | None) -> tuple[int, Any]:
+        """A step, by default the last that is committed, and the state after it."""
+        step = self.step if step is None else step
+        if not 0 <= step <= self.step:
+            raise VgameError(f"step = {step}: a step from 0 to {self.step} is expected, which is how far the run is")
+        return step, state_after(self._store, step)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"
+
+
+def save_pretrained(weights: Mapping[str, torch.Tensor], where: str, folder: Folder, model: torch.nn.Module) -> None:
+    """Weights of `where`, saved as their model saves itself."""
+    save = getattr(model, "save_pretrained", None)
+    if save is None:
+        raise VgameError(
+            f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use the "
+            f"weights of {where}"
+        )
+    load_weights(model, weights, where)
+    save(folder)
