@@ -53,7 +53,7 @@ PAGES := $(filter-out docs/commands.md, $(wildcard *.md docs/*.md experiments/*.
 
 docs: $(READY) ## the site, in build/site; a broken link or prose above 100 columns ends it
 	@$(BIN)/python scripts/reflow.py --check $(PAGES)
-	@$(BIN)/python scripts/commands.py --check && $(BIN)/python scripts/costs.py --check
+	@$(BIN)/python scripts/commands.py --check && $(BIN)/python scripts/costs.py --check && $(BIN)/python scripts/contract_page.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: $(READY) $(NODE_READY) ## style, imports that go one way, types of the public face, container files

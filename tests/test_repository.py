@@ -123,6 +123,14 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_the_page_of_the_contracts_is_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import contract_page
+
+    assert contract_page.PAGE.read_text() == contract_page.page(), "run scripts/contract_page.py"
+    assert contract_page.parts_of("    /// @notice One.\n    event Two(bytes32 three);\n")[0].text == "One."
+
+
 def test_the_changelog_is_short() -> None:
     assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 200
 
