@@ -17,10 +17,8 @@ from torch import nn
 from vgame.api import Cancel, Folder, Job, Progress, Run, prepare, train
 from vgame.errors import ProgramError, StoreError
 from vgame.job.file import Terms
-from vgame.tasks.task import Batch, Evaluation, Task
+from vgame.tasks.task import SAMPLES, TOTALS, Batch, Evaluation, Task
 
-TOTALS = "totals"  # the totals are the state tensors `totals.NAME`
-SAMPLES = "samples"  # how many samples were measured
 SIZES = "sizes"  # `sizes.NAME`: sum of an integer total's absolute values, in binary32
 # of a size: binary32 loses less than 2^29 of it in 2^24 steps, so below this no total has passed 2^31
 LARGEST = 2.0**30

@@ -58,8 +58,15 @@ def test_a_fork_that_was_killed_is_forked_again(trained: Path, tmp_path: Path) -
 
 
 def test_what_was_checked_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sentence(capsys, run, segment="2..3").startswith("MATCH of 2 of 3 checkpoints (2..3 only): theirs ")
-    assert sentence(capsys, run, sample=1.0).startswith("MATCH of 3 of 3 checkpoints (1..3): theirs ")
+    assert sentence(capsys, run, segment="2..3").startswith("MATCH of 2 of 3 segments (2..3): theirs ")
+    assert sentence(capsys, run, sample=1.0).startswith("MATCH of 3 of 3 segments (1..3): theirs ")
+    assert (
+        sentence(capsys, run, sample=1e-9)
+        .split("), ")[1]
+        .startswith(
+            "drawn at random, with a chance of 33.3 % to find a single false segment, of 66.7 % if 2 are false: theirs "
+        )
+    )
     assert sentence(capsys, run).startswith("MATCH: theirs ")
     assert ranges([2, 5, 6, 7, 9]) == "2, 5..7, 9"
     assert ranges(range(1, 99, 2)).endswith(" ...")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -146,12 +148,14 @@ def test_the_command(tmp_path: Path) -> None:
     job.write_text(digits.replace("steps = 240", "steps = 20"))
 
     def vgame_(*words: object) -> str:
-        command = [sys.executable, "-m", "vgame.cli", *map(str, words), "--json"]
-        done = forked.run(command, cwd=tmp_path)
+        done = forked.run([sys.executable, "-m", "vgame.cli", *map(str, words)], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()[-1]
+        return done.stdout + done.stderr
 
-    vgame_("train", job, "--out", tmp_path / "run")
-    told = json.loads(vgame_("evaluate", tmp_path / "run", job, "--out", tmp_path / "evaluation"))
+    assert "training: 20 of 20 loss " in vgame_("train", job, "--out", tmp_path / "run")
+    evaluation = tmp_path / "evaluation"
+    told = json.loads(vgame_("evaluate", tmp_path / "run", job, "--out", evaluation, "--json").splitlines()[-1])
     assert told["samples"] == 360 and 36 < told["totals"]["correct"] <= 360
-    assert json.loads(vgame_("audit", tmp_path / "evaluation"))["match"]
+    shutil.rmtree(evaluation)
+    lines = vgame_("evaluate", tmp_path / "run", job, "--out", evaluation) + vgame_("audit", evaluation)
+    assert "evaluating: " in lines and "MATCH: " in lines and not re.search("training|6 loss", lines)

@@ -15,7 +15,7 @@ import torch
 
 from vgame.agents.auditor_service import Limits, why_not_staked
 from vgame.api import Job, Run, prepare
-from vgame.api_evaluation import SIZES, TOTALS, evaluated, evaluation_job, evaluation_task
+from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.records import JobSpec, Phase
 from vgame.commit.merkle import Kind, Tree
@@ -28,7 +28,7 @@ from vgame.job.file import Terms
 from vgame.job.terms import INCLUSION, count_moves
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.pace import measure
-from vgame.tasks.task import Task
+from vgame.tasks.task import TOTALS, Task
 
 INSIDE = "model."  # the trained model is this part of what an evaluation runs
 FAILED = (Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED)

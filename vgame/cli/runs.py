@@ -124,24 +124,21 @@ def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> s
         )
     if finding.differs is not None:
         return f"NO MATCH at checkpoint {finding.differs}: {roots}{_honest_reason(store.bundle)}"
-    count = f"{len(finding.checked)} of {store.bundle.checkpoints} checkpoints"
+    count = f"{len(finding.checked)} of {store.bundle.checkpoints}"
     if chosen:
-        only = " only" if len(chosen) < len(store.roots) else ""
         rest = f"; diverged at step {store.divergence.step}" if store.divergence else ""
-        rest += sampled(len(store.roots), len(chosen)) if drawn else ""
-        return f"MATCH of {count} ({ranges(chosen)}{only}{rest}): {roots}"
+        odds = power(len(store.roots), len(chosen)) if drawn and len(chosen) < len(store.roots) else ""
+        return f"MATCH of {count} segments ({ranges(chosen)}{rest}){odds}: {roots}"
     if store.divergence:
         return f"MATCH (diverged at step {store.divergence.step}): {roots}"
-    return f"MATCH: {roots}" if store.done else f"MATCH so far: {count}: {roots}"
+    return f"MATCH: {roots}" if store.done else f"MATCH so far: {count} checkpoints: {roots}"
 
 
-def sampled(count: int, checked: int) -> str:
-    """What so many checkpoints, drawn at random, say about the others."""
-    if checked >= count:
-        return ""
+def power(count: int, checked: int) -> str:
+    """How likely so many segments of a run, drawn at random, hold a false one."""
     some = max(2, count // 10)
-    told = f"{chance(count, checked, 1):.2f}, with {some} in {chance(count, checked, some):.2f}"
-    return f"; drawn at random, so many find a run with 1 wrong checkpoint in {told} of all cases"
+    one, more = (f"{100 * chance(count, checked, wrong):.3g} %" for wrong in (1, some))
+    return f", drawn at random, with a chance of {one} to find a single false segment, of {more} if {some} are false"
 
 
 def _honest_reason(bundle: Bundle) -> str:

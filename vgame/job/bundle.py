@@ -30,6 +30,7 @@ from vgame.program.program import Program, TensorLabel
 from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
 from vgame.system.files import parse_json, read_file, write_atomic
+from vgame.tasks.task import SAMPLES, TOTALS
 
 VERSION = 3  # of spec.json: 2 had a window for rewards, and files without `label_root`
 
@@ -128,6 +129,12 @@ class Bundle:
     def checkpoints(self) -> int:
         """Their number: ceil(steps / interval)."""
         return -(-self.steps // self.interval)
+
+    @property
+    def purpose(self) -> str:
+        """ "evaluating" where it counts over held-out data (vgame/api_evaluation.py), else "training"."""
+        counts = any(label.name == f"{TOTALS}.{SAMPLES}" for label in self.program.labels.state)
+        return "evaluating" if counts else "training"
 
     @property
     def order(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from vgame.runs.logged_store import LoggedStore
 from vgame.runs.parallel_audit import Workers, audit_in_parallel
 from vgame.runs.published import open_published
 from vgame.runs.store import Divergence, Store
-from vgame.runs.training import State, intervals, state_at
+from vgame.runs.training import State, detail_of, intervals, state_at
 from vgame.system.endpoints import without_login
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
@@ -157,7 +157,7 @@ def audit_whole(store: Store, executor: Executor, _: list[int], listener: NullPr
     end = store.divergence.step if store.divergence else store.step
 
     def progress(step: int, loss: float) -> None:
-        listener.progress("auditing", step, end, f"loss {loss:.4f}")
+        listener.progress("auditing", step, end, detail_of(bundle, loss))
 
     mine, losses, divergence = [], [], None
     for found in intervals(replace(bundle, steps=end), executor, executor.initial(bundle.state), 1, progress):

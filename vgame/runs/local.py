@@ -18,7 +18,7 @@ from vgame.runs.folder import executor_of, store_of
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.store import Store
-from vgame.runs.training import Committed, Progress, train
+from vgame.runs.training import Committed, Progress, detail_of, train
 from vgame.system.files import copy_file, open_file
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
@@ -125,6 +125,6 @@ def train_run(
 
 def _progress(bundle: Bundle, listener: NullProgress) -> Progress:
     def progress(step: int, loss: float) -> None:
-        listener.progress("training", step, bundle.steps, f"loss {loss:.4f}")
+        listener.progress(bundle.purpose, step, bundle.steps, detail_of(bundle, loss))
 
     return progress

@@ -60,6 +60,11 @@ def train(
     return store
 
 
+def detail_of(bundle: Bundle, loss: float) -> str:
+    """For people, beside how far it is."""
+    return f"loss {loss:.4f}" if bundle.purpose == "training" else ""
+
+
 def intervals(
     bundle: Bundle, stepper: Stepper, state: State, first: int, progress: Progress | None = None
 ) -> Iterator[tuple[State, list[float]] | Divergence]:

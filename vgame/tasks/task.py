@@ -19,6 +19,9 @@ MOST_WORDS = 2**31 - 1  # of a tensor
 ORDERS = ("shuffled", "sequential", "streams", "replacement")
 MOST_BATCHES = 1_024  # per step: each is written out in the program
 
+TOTALS = "totals"  # the state of an evaluation has its totals as tensors `totals.NAME`
+SAMPLES = "samples"  # the total that counts what was measured
+
 Batch = Mapping[str, torch.Tensor]
 
 
