@@ -24,7 +24,6 @@ from vgame.api_run import Folder, Run
 from vgame.errors import Cancelled, VgameError
 from vgame.execute.devices import find
 from vgame.job.bundle import Bundle
-from vgame.job.cautions import warned_of_untrained
 from vgame.job.start import load_named
 from vgame.ranks.group import is_shared, own_rank
 from vgame.runs import prepare as preparing
@@ -54,7 +53,7 @@ def prepare(
     """Capture the task; ProgramError where it cannot be (docs/capture.md). A warning and `without_gradient` name the
     parameters that no gradient reaches. `validate`: seconds to compare with the task's code (None: 60, 0: none)."""
     with _Listener(progress, cancel) as listener:
-        return warned_of_untrained(preparing.prepare(job._file(), listener, seconds_of(validate)))
+        return preparing.prepare(job._file(), listener, seconds_of(validate))
 
 
 # ---- runs ----

@@ -5,10 +5,17 @@ Exit codes of the command line: 0 fine, 1 the environment or the input, 2 the ve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 #: The exit code that a SIGTERM leads to (vgame/cli/commands.py), whatever code of a user runs then.
 STOPPED = 143
 #: Holds the id of the process that started this one, where this one has to end with it.
 PARENT_VARIABLE = "VGAME_PARENT"
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many there are more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class VgameError(Exception):

@@ -71,10 +71,24 @@ class Stream(IterableDataset):
 LOSSES: dict[str, tuple[Callable[..., Any], str]] = {
     "reduction left out": (
         lambda m, b: F.cross_entropy(m(b["x"]), b["y"], reduction="none"),
-        r"the loss has shape \(4,\) and type torch\.float32; one float32 is expected",
+        r"the loss has shape \(4,\) and type torch\.float32; one float32 is expected: write \.mean\(\)$",
     ),
-    "no gradient": (without_gradient, r"depends on no parameter that is trained: .*without torch\.no_grad"),
-    "no model": (lambda m, b: b["x"].mean(), r"depends on no parameter that is trained: compute it from the model's"),
+    "another type": (
+        lambda m, b: classify(m, b).double(),
+        r"the loss has shape \(\) and type torch\.float64; one float32 is expected: write \.float\(\)$",
+    ),
+    "a key of another batch": (
+        lambda m, b: m(b["input_ids"]).mean(),
+        rf"KeyError: 'input_ids'{LINE}; the batch has the keys 'x', 'y'$",
+    ),
+    "no gradient": (
+        without_gradient,
+        r"depends on no parameter that is trained \(weight, bias\): .*without torch\.no_grad",
+    ),
+    "no model": (
+        lambda m, b: b["x"].mean(),
+        r"depends on no parameter that is trained \(weight, bias\): compute it from the model's",
+    ),
     "no return": (lambda m, b: None, r"returns a NoneType, .*return the tensor that is to be minimised$"),
     "a number": (lambda m, b: classify(m, b).item(), r"one float32 is expected: leave \.item\(\) and float\(\) out$"),
     "a condition": (decides, rf"decides by the values of its tensors \(a condition{LINE}\)"),
@@ -150,6 +164,14 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
     "interval": ({"interval": 0}, r"`interval` = 0; it should be greater"),
     "no seed": ({"seed": None}, r"`seed` = None; it should be a valid integer$"),
     "a rate in words": ({"schedule": vgame.Constant(lr="fast")}, r"'fast'.*\"0\.01\""),
+    "a rate as a number": (
+        {"schedule": vgame.Constant(lr=0.1)},
+        r"lr = 0\.1 is a binary number.*: write lr = \"0\.1\"$",
+    ),
+    "a frozen model": (
+        {"model": nn.Linear(4, 3).requires_grad_(False)},
+        r"changes no state tensor \(weight, bias\): there is nothing to train; .*requires_grad_\(True\)$",
+    ),
     "a bare rate": ({"schedule": 0.1}, r"`schedule` = 0\.1; vgame\.Constant\(lr=\"0\.01\"\) or another schedule"),
     "a mode": ({"mode": "exact"}, r"`mode` = 'exact'; it should be 'correct', 'logged', 'nearest' or 'fp32'$"),
 }
@@ -181,6 +203,34 @@ def test_files_and_folders(tmp_path: Path) -> None:
     }.items():
         refused(call, sentence, vgame.VgameError)
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == there
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "sentence"),
+    [
+        (lambda m: [m.weight], r"1 parameters stay as they are; not trained, as no optimizer holds them: bias; give"),
+        (
+            lambda m: [{"params": [m.bias]}, {"params": [m.weight], "lr": 0.0}],
+            r"1 parameters stay as they are; not trained, as their learning rate is 0: weight; give",
+        ),
+    ],
+)
+def test_parameters_that_are_not_trained_are_named(optimizer: Callable[..., Any], sentence: str) -> None:
+    model = nn.Linear(4, 3)
+    with pytest.warns(UserWarning, match=sentence):
+        bundle(model=model, optimizer=torch.optim.SGD(optimizer(model), lr=0.1))
+
+
+def test_training_a_job_file_names_what_is_not_trained(tmp_path: Path) -> None:
+    (tmp_path / "half_net.py").write_text(
+        "import torch, vgame\nfrom torch import nn\n"
+        "def task():\n    torch.manual_seed(0)\n    m = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))\n"
+        "    loss = lambda m, b: m[1](m[0](b['x']).detach()).mean()\n"
+        "    return vgame.Task(m, loss, torch.optim.SGD(m.parameters(), lr=.1), {'x': torch.ones(8, 3)}, 4)\n"
+    )
+    (tmp_path / "job.toml").write_text('model = "half_net:task"\nseed = 1\nsteps = 1\ninterval = 1\n')
+    with pytest.warns(UserWarning, match="not trained, as no gradient reaches them: 0.weight, 0.bias"):
+        vgame.train(tmp_path / "job.toml", tmp_path / "run")
 
 
 def test_a_batch_of_more_samples_than_there_are_is_told() -> None:

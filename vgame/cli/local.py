@@ -44,7 +44,6 @@ def prepare(
     if (out / "spec.json").exists() and not force:
         raise VgameError(f"{out} holds a bundle already; choose another folder, or overwrite it with --force")
     from vgame.job.bundle import save_bundle
-    from vgame.job.cautions import untrained
     from vgame.job.file import read_job_file
     from vgame.job.terms import refused_by_all
     from vgame.runs.prepare import prepare as prepare_bundle
@@ -58,7 +57,7 @@ def prepare(
     program = bundle.program
     text = (
         f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root "
-        f"{program.root.hex()}{untrained(bundle.without_gradient)}"
+        f"{program.root.hex()}"
     )
     reporter.emit("prepared", text, **bundle.rendering(), without_gradient=bundle.without_gradient)
     if why := refused_by_all(bundle):

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from vgame.job.bundle import Bundle
+from vgame.errors import some_of
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
 
-MOST_TOLD = 5
 LONG = 10.0  # seconds: a factory that takes longer is not called twice
 
 
@@ -48,23 +47,24 @@ def warn_of_batch(task: Task) -> None:
         )
 
 
-def untrained(names: Sequence[str]) -> str:
-    """Parameters that no gradient reaches, to be told behind a result; nothing where there are none."""
-    if not names:
-        return ""
-    some = ", ".join(names[:MOST_TOLD]) + (f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else "")
-    return f"; not trained, as no gradient reaches them: {some}"
-
-
-def warned_of_untrained(bundle: Bundle) -> Bundle:
+def warn_of_untrained(task: Task, schedule: Schedule | None, without_gradient: Sequence[str]) -> None:
     """Parameters that may be trained and stay as they are, in torch's own loop too."""
-    if names := bundle.without_gradient:
-        warnings.warn(
-            f"{len(names)} parameters stay as they are{untrained(names)}; use them in the loss, or freeze them: "
-            "requires_grad_(False)",
-            stacklevel=3,
-        )
-    return bundle
+    groups = [(g, float(g["lr"])) for optimizer in task.optimizers for g in optimizer.param_groups]
+    rates = {id(p): rate for group, rate in groups for p in group["params"]}
+    rest = {n: p for n, p in task.model.named_parameters() if p.requires_grad and n not in without_gradient}
+    planned = schedule is not None or task.schedulers
+    for names, why, instead in (
+        (without_gradient, "no gradient reaches them", "use them in the loss, or freeze them: requires_grad_(False)"),
+        ([n for n, p in rest.items() if id(p) not in rates], "no optimizer holds them", "give them to one, or freeze "
+            "them: requires_grad_(False)"),
+        ([n for n, p in rest.items() if rates.get(id(p)) == 0 and not planned], "their learning rate is 0",
+            "give their group another, or freeze them: requires_grad_(False)"),
+    ):  # fmt: skip
+        if names:
+            warnings.warn(
+                f"{len(names)} parameters stay as they are; not trained, as {why}: {some_of(names)}; {instead}",
+                stacklevel=2,
+            )
 
 
 def call_factory(make: Callable[[], Task]) -> Task:

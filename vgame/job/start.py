@@ -8,19 +8,17 @@ is continued.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from vgame.errors import VgameError
+from vgame.errors import VgameError, some_of
 from vgame.job.weights import read_weights
 from vgame.program.lower import Lowered, as_words
 from vgame.program.schedule import Rate, Schedule
-
-MOST_TOLD = 4
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Start:
         other = sorted({*found} ^ {*self.state} | {n for n, t in self.state.items() if found.get(n) != tuple(t.shape)})
         if other:
             raise VgameError(
-                f"the run cannot be continued by this job: {_few(other)} are not the same tensors in both; take the "
+                f"the run cannot be continued by this job: {some_of(other)} are not the same tensors in both; take the "
                 "same model and optimizer, or only its weights: initial=run.state_dict()"
             )
         return tuple(as_words(label.name, self.state[label.name]) for label in labels), scalars
@@ -87,7 +85,7 @@ def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str
     kinds = [k for k in both if k not in shapes and given[k].is_floating_point() != own[k].is_floating_point()]
     mixed = "has integers instead of floating-point numbers, or these instead of integers, in"
     parts = (("has no", missing), ("has", unknown), ("has another shape of", shapes), (mixed, kinds))
-    if told := [f"{what} {_few(names)}" for what, names in parts if names]:
+    if told := [f"{what} {some_of(names)}" for what, names in parts if names]:
         raise VgameError(f"{where} does not fit the model: it {', '.join(told)}")
     complete = OrderedDict(given)
     complete._metadata = getattr(own, "_metadata", None)  # versions of the modules: some look at them
@@ -109,8 +107,3 @@ def load_named(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if name in state and state[name].shape == tensor.shape:
                 tensor.copy_(state[name])
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
-    return ", ".join(names[:MOST_TOLD]) + more

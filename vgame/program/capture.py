@@ -109,7 +109,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
     except Exception as error:
         if isinstance(error, _undecided()):
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
-        raise _fails(error) from None
+        raise _fails(error, list(batch)) from None
     refuse_unknown_shapes(graph, wrapper.decided)
     captured = Captured(
         graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch), wrapper.without_gradient

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as every_optimizer
 
-from vgame.errors import ProgramError
+from vgame.errors import ProgramError, some_of
 from vgame.program.optimizers import has_rule
 from vgame.tasks.reach import LEAVES, reached, state
 from vgame.tasks.task import Task
@@ -179,7 +179,7 @@ class Held:
 
 def attributes_change(names: list[str]) -> ProgramError:
     """The error for attributes that the next forward pass finds changed."""
-    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    some = some_of(names)
     if not names:
         return ProgramError(
             "two forward passes of the same batch are different: something outside the modules decides, which no step "
@@ -190,9 +190,11 @@ def attributes_change(names: list[str]) -> ProgramError:
             f"the loss or the model changes {some}, which no step records; make it a buffer of the model "
             "(register_buffer), or leave it out"
         )
+    one = len(names) == 1
+    which, form, them = ("attribute", "it a buffer", "it") if one else ("attributes", "them buffers", "them")
     return ProgramError(
-        f"the model changes its attributes {some} in the forward pass; make them buffers (register_buffer), for the "
-        "next one depends on them"
+        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the forward pass; make {form} "
+        f"(register_buffer), for the next one depends on {them}"
     )
 
 

@@ -23,7 +23,7 @@ from vgame.program.constants import is_random
 from vgame.program.decompositions import DEEP, Opened
 from vgame.program.hidden_state import Held, own_line
 from vgame.program.origins import label_gradients, module_of
-from vgame.program.refusals import functions, refuse_no_gradient, refuse_no_loss
+from vgame.program.refusals import functions, no_gradient, refuse_no_loss
 from vgame.tasks.task import Task
 
 
@@ -88,7 +88,8 @@ class Step:
         that it reaches from now on."""
         if loss.dim() or loss.dtype != torch.float32:
             raise ProgramError(
-                f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected: write .float()"
+                f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected: write "
+                f"{'.mean()' if loss.dim() else '.float()'}"
             )
         fx_traceback.current_meta.pop("custom", None)
         if not self.trained:  # an evaluation
@@ -99,12 +100,15 @@ class Step:
                 f"the loss calls backward{self.inner}; leave backward and the optimizer's step out: vgame makes them "
                 "(gradients inside a loss: torch.autograd.grad)"
             )
+        if not loss.requires_grad:
+            raise no_gradient(list(wanted))
         label_gradients(loss)
         with _without_random_numbers():
             torch.autograd.backward(loss)
         self.trained = tuple(n for n, p in wanted.items() if p.grad is not None)
         self.without_gradient = tuple(n for n, p in wanted.items() if p.grad is None)
-        refuse_no_gradient(self.trained)
+        if not self.trained:
+            raise no_gradient(list(wanted))
         return [wanted[n].grad for n in self.trained]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vgame import augment
-from vgame.errors import ProgramError
+from vgame.errors import ProgramError, some_of
 from vgame.program.constants import written_by
 from vgame.program.hidden_state import (
     line_of,
@@ -36,8 +36,8 @@ ADVICE = {
 }
 
 
-def _fails(error: Exception) -> ProgramError:
-    """The error of the user's own code, with its line."""
+def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
+    """The error of the user's own code, with its line. `keys`: of the batch."""
     what = " ".join(str(error).split("\n")[0].split())
     if "backward through the graph a second time" in what:
         return ProgramError(
@@ -48,29 +48,24 @@ def _fails(error: Exception) -> ProgramError:
             "a derivative in forward mode (torch.func.hessian, jacfwd, jvp) cannot be differentiated again while it is "
             f"traced{line_of(error)}; write torch.func.jacrev(jacrev(f)), or torch.autograd.grad with create_graph=True"
         )
-    if "does not require grad and does not have a grad_fn" in what:
-        return _no_gradient()
     if found := re.search(r"modified by an inplace operation: .*?which is (output \d+ of \w+)", what):
         return ProgramError(
             f"an operator writes in place to what the gradient needs ({found[1]}); write x = x + y for x += y, and "
             "x.relu() for x.relu_()"
         )
     advice = next((f"; {then}" for when, then in ADVICE.items() if when in what), "")
+    if isinstance(error, KeyError) and error.args[:1] and error.args[0] not in keys:
+        advice = f"; the batch has the keys {', '.join(map(repr, keys))}"
     return ProgramError(
         f"the training step fails while it is traced: {type(error).__name__}: {what}{line_of(error)}{advice}"
     )
 
 
-def refuse_no_gradient(trained: Sequence[str]) -> None:
-    """Raise ProgramError unless there are parameters that a gradient reaches."""
-    if not trained:
-        raise _no_gradient()
-
-
-def _no_gradient() -> ProgramError:
+def no_gradient(names: Sequence[str]) -> ProgramError:
+    """The error for a loss that reaches none of these parameters."""
     return ProgramError(
-        "the loss depends on no parameter that is trained: compute it from the model's output, without torch.no_grad, "
-        ".detach() and .item()"
+        f"the loss depends on no parameter that is trained ({some_of(names)}): compute it from the model's output, "
+        "without torch.no_grad, .detach() and .item()"
     )
 
 

@@ -28,7 +28,8 @@ def decimal(value: object, info: ValidationInfo) -> str:
     """A decimal string whose value is an exact rational, at least 0 and below 2^127 (and of a size that can be computed
     with)."""
     if type(value) in (int, float):
-        raise ValueError(f'{value!r} is a TOML number, not the decimal itself; write {info.field_name} = "{value!r}"')
+        name = info.field_name
+        raise ValueError(f'{name} = {value!r} is a binary number, not the decimal itself: write {name} = "{value!r}"')
     try:
         number = Decimal(str(value))
     except InvalidOperation:

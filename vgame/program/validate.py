@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from vgame.arithmetic.functions import Function, arity
 from vgame.commit.merkle import tree_height
 from vgame.commit.words import LEAF_BYTES, LEAF_WORDS, tensor_height
-from vgame.errors import ProgramError
+from vgame.errors import ProgramError, some_of
 from vgame.program.operators import (
     BROADCAST,
     MAX_BLOCKS,
@@ -107,7 +107,11 @@ def _elements(operator: Operator) -> int:
 
 def _check_sources(program: Program, tensors: Tensors) -> None:
     if not any(s.ref.cls is RefClass.OPERATOR for s in program.sources):
-        raise ProgramError("the program changes no state tensor: there is nothing to train")
+        names = some_of([label.name for label in program.labels.state])
+        raise ProgramError(
+            f"the program changes no state tensor ({names}): there is nothing to train; unfreeze a parameter: "
+            "requires_grad_(True)"
+        )
     for t, source in enumerate(program.sources):
         unchanged = source.ref == Ref(RefClass.STATE, t)
         known = tensors.find(source.ref, len(program.operators)) if source.ref.cls is RefClass.OPERATOR else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from vgame.errors import JobFileError
 from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
-from vgame.job.cautions import call_factory, warn_of_batch, warn_of_rate
+from vgame.job.cautions import call_factory, warn_of_batch, warn_of_rate, warn_of_untrained
 from vgame.job.factory import initial_of, make_task
 from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import module_keys
@@ -40,6 +40,7 @@ def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS, va
     start = start_from(initial_of(job), task.model)
     schedule, steps = start.schedule(job.schedule), start.before + job.steps
     lowered: Lowered = lower_task(task, schedule, steps, listener)
+    warn_of_untrained(task, schedule, lowered.without_gradient)
     state, scalars = start.lowered(lowered)
     named = zip(lowered.program.labels.data, lowered.data, strict=True)
     recipes = {label.name: recipe for label, tensor in named if (recipe := recipe_of(tensor))}
