@@ -11,9 +11,11 @@ import torch
 
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
+from vgame.job.shown import checked, curve, facts, table
 from vgame.job.start import Start, load_weights
 from vgame.job.weights import named, of_average, pack_weights, write_weights
 from vgame.runs.audit import run_root
+from vgame.runs.card import card
 from vgame.runs.folder import open_run
 from vgame.runs.start import start_of, state_after
 from vgame.runs.store import Divergence, Store
@@ -80,6 +82,11 @@ class Run:
         (step, state), bundle = self._at(step), of_average(self.bundle, average)
         write_weights(Path(path), pack_weights(bundle, step, state, named(bundle, state, slots)))
 
+    def card(self, weights: Folder, step: int | None = None, options: str = "") -> str:
+        """A model card (Markdown with the head of the Hugging Face hub) for a file that `export` wrote after a step:
+        roots, order, how to audit it. `options`: those of `vgame export` that the file needs, such as "--average"."""
+        return card(self._store, Path(weights), self._step(step), f" {options}".rstrip())
+
     def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
         """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
         save_pretrained(self.state_dict(), str(self.folder), folder, model)
@@ -90,10 +97,21 @@ class Run:
 
     def _at(self, step: int | None) -> tuple[int, Any]:
         """A step, by default the last that is committed, and the state after it."""
+        step = self._step(step)
+        return step, state_after(self._store, step)
+
+    def _step(self, step: int | None) -> int:
         step = self.step if step is None else step
         if not 0 <= step <= self.step:
             raise VgameError(f"step = {step}: a step from 0 to {self.step} is expected, which is how far the run is")
-        return step, state_after(self._store, step)
+        return step
+
+    def _repr_html_(self) -> str:
+        """In a notebook: how far it is, its roots, the comparison with the client's code, the loss curve."""
+        told = {"run": str(self.folder), "step": f"{self.step} of {self.bundle.steps}", "run root": self.root}
+        if stop := self.divergence:
+            told["diverged"] = f"at step {stop.step}, operator {stop.operator}, element {stop.element}"
+        return table(told | facts(self.bundle) | {"checked": checked(self.bundle)}) + curve(self.losses.tolist())
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"

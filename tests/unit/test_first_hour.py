@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 import tomllib
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from xml.etree import ElementTree
 
+import forked
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,6 +21,7 @@ from vgame.errors import VgameError
 from vgame.execute import doctor
 from vgame.job.bundle import Bundle
 from vgame.job.file import read_job_file
+from vgame.job.shown import curve
 from vgame.job.terms import Pace, refused_by_all, trainer_shortcomings
 from vgame.job.weights import read_weights
 from vgame.runs.prepare import prepare
@@ -49,6 +55,55 @@ def test_averaged_weights_are_exported_as_the_module_loads_them(tmp_path: Path) 
     assert all(torch.equal(found[n], every[f"average.{n}"]) and not torch.equal(found[n], every[n]) for n in found)
     assert {k: v.tolist() for k, v in run.state_dict(average=True).items()} == {k: v.tolist() for k, v in found.items()}
     assert read_weights(tmp_path / "ema.safetensors")  # its header says which tensors these are
+
+
+def cli(*words: str) -> None:
+    done = forked.run([sys.executable, "-m", "vgame.cli", *words], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_card_names_roots_order_and_audit(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", 0.9)
+    cli("export", str(tmp_path / "run"), "--out", str(tmp_path / "ema.safetensors"), "--average", "--step", "2",
+        "--card", str(tmp_path / "README.md"))  # fmt: skip
+    text, digest = (tmp_path / "README.md").read_text(), sha256((tmp_path / "ema.safetensors").read_bytes()).hexdigest()
+    assert text.startswith("---\nlibrary_name: pytorch\ntags:\n- vgame\n- verified-training\n---\n\n# ema\n")
+    told = (run.root, digest, run.bundle.identity.hex(), run.bundle.data_root.hex(), "a checkpoint every 2")
+    assert all(word in text for word in told) and "not validated: " in text
+    again = re.search(r"^    vgame (export RUN .*)$", text, re.MULTILINE)[1].replace("RUN", str(tmp_path / "run"))
+    cli(*again.replace("again.safetensors", str(tmp_path / "again.safetensors")).split())
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "ema.safetensors").read_bytes()
+
+
+def test_a_name_is_no_markup(digits: Bundle, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", None)
+    run.export(tmp_path / "w.safetensors")
+    run._store.bundle = replace(run.bundle, name="<b>|[x](y)")
+    assert r"# \<b\>\|\[x\](y)" in run.card(tmp_path / "w.safetensors")
+    assert "<b>" not in run._repr_html_() and "&lt;b&gt;|[x](y)" in run._repr_html_()
+
+
+def test_a_notebook_shows_curve_root_and_what_was_checked(
+    digits: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VGAME_VALIDATE", "5")
+    run = trained(tmp_path / "run", None)
+    page = ElementTree.fromstring(f"<div>{run._repr_html_()}</div>")
+    cells = {row[0].text: row[1].text for row in page.iter("tr")}
+    assert (cells["run root"], cells["step"]) == (run.root, "4 of 4") and cells["checked"].startswith("validated: ")
+    points = page.find("svg/polyline").get("points").split()
+    assert len(points) == len(run.losses) == 4
+    heights = [float(point.split(",")[1]) for point in points]
+    assert sorted(range(4), key=lambda i: -heights[i]) == sorted(range(4), key=lambda i: run.losses[i])
+    assert digits.program.root.hex() in digits._repr_html_() and "svg" not in digits._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "losses, points", [([], 0), ([1.0], 0), ([1.0, 1.0], 2), ([2.0, math.nan, 1.0], 2), ([1.0] * 1001, 334)]
+)
+def test_a_curve_takes_what_a_run_may_hold(losses: list[float], points: int) -> None:
+    drawn = re.search('points="(.*?)"', curve(losses))
+    assert (len(drawn[1].split()) if drawn else 0) == points and "nan" not in curve(losses)
 
 
 def test_objects_show_themselves_in_a_line_without_the_data(digits: Bundle) -> None:

@@ -166,13 +166,20 @@ def export(
     average: Annotated[
         bool, typer.Option("--average", help="the averaged weights (EMA, SWA) in the places of the trained ones")
     ] = False,
+    card: Annotated[
+        Path | None, typer.Option(help="also write a model card: roots, order, how to audit it (README.md)")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write a run's weights as its module loads them: keys, types and tied weights are the module's."""
-    from vgame.api import Run
+    from vgame.api_run import Run
+    from vgame.system.files import write_atomic
 
     found = Run.open(run)
     found.export(out, step, slots=slots, average=average)
+    if card:
+        options = " ".join(["--slots"] * slots + ["--average"] * average)
+        write_atomic(card, found.card(out, step, options).encode())
     after = found.step if step is None else step
     what = "averaged weights" if average else "weights"
     text = f"{out}: the {what} after step {after} of {found.bundle.steps}, run root {found.root}"

@@ -86,6 +86,12 @@ class Bundle:
         name = f"{self.name!r}, " if self.name else ""
         return f"Bundle({name}{self.steps} steps, {sizes}, program {self.program.root.hex()[:16]})"
 
+    def _repr_html_(self) -> str:
+        """In a notebook: the roots, and the comparison with the client's code."""
+        from vgame.job.shown import checked, facts, table
+
+        return table(facts(self) | {"checked": checked(self)})
+
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
         """Read a bundle. BundleError unless its files are what its spec.json orders."""

@@ -1,0 +1,59 @@
+"""A bundle for people: the facts of an order by name, as a table in a notebook, and a curve of losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from vgame.validation.record import line
+
+if TYPE_CHECKING:
+    from vgame.job.bundle import Bundle
+
+POINTS, WIDTH, HEIGHT = 400, 480, 120  # of a curve
+
+
+def facts(bundle: Bundle) -> dict[str, str]:
+    """What decides the bits of a run, by name."""
+    named = {"name": bundle.name} if bundle.name else {}
+    return named | {
+        "job": bundle.identity.hex(),
+        "program root": bundle.program.root.hex(),
+        "data root": bundle.data_root.hex(),
+        "initial root": bundle.initial_root.hex(),
+        "scalar root": bundle.scalar_root.hex(),
+        "steps": f"{bundle.steps}, a checkpoint every {bundle.interval}",
+        "seed": str(bundle.seed),
+        "mode": f"{bundle.mode}, {bundle.log.bits} bits" if bundle.log else bundle.mode,
+    }
+
+
+def checked(bundle: Bundle) -> str:
+    """The comparison of the program with the client's code, as it is recorded."""
+    if bundle.validation is None:
+        return "not validated: the bundle records no comparison with the client's code"
+    return line(bundle.validation)
+
+
+def table(rows: Mapping[str, str]) -> str:
+    """HTML; names and values come from files of strangers."""
+    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
+    return f"<table>{cells}</table>"
+
+
+def curve(losses: Sequence[float]) -> str:
+    """SVG: the finite losses over their steps; nothing where there are fewer than two."""
+    every = -(-len(losses) // POINTS) or 1
+    points = [(step, float(losses[step])) for step in range(0, len(losses), every) if isfinite(losses[step])]
+    if len(points) < 2:
+        return ""
+    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
+    across, down = WIDTH / (len(losses) - 1), (HEIGHT - 2) / (high - low or 1)
+    path = " ".join(f"{step * across:.1f},{1 + (high - loss) * down:.1f}" for step, loss in points)
+    title = f"loss from {points[0][1]:.4g} to {points[-1][1]:.4g} in {len(losses)} steps"
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img"><title>{title}</title>'
+        f'<polyline points="{path}" fill="none" stroke="currentColor"/></svg>'
+    )
