@@ -10,14 +10,18 @@ Times are the best of several, both kernels in turns. The plain kernel gets oper
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from perturbed import KINDS, perturbed_products
+
 from vgame.arithmetic.certified import counting, dot, one_hot_sum, reversed_order, sum_rows
-from vgame.arithmetic.torch.perturbed import KINDS, perturbed_products
 
 
 def normal(*shape: int) -> Tensor:

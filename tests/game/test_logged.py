@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from perturbed import perturbed_products
 from real_jobs import AtElement, Scene, train_run
 
 from vgame.agents.client import off_chain
@@ -18,7 +19,6 @@ from vgame.agents.config import AgentConfig
 from vgame.agents.local_run import LocalRun
 from vgame.agents.retry import Retry
 from vgame.arithmetic.reference.sums import Partial
-from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.attacks.adversaries import CheatingTrainer
 from vgame.attacks.tampered_log import Tampering
 from vgame.chain.records import Level, Phase

@@ -14,12 +14,12 @@ from itertools import permutations
 import pytest
 import torch
 from certified_data import FAMILIES, dot_words, draw, sum_words, words
+from perturbed import KINDS, perturbed_products
 from wide import of_many
 
 from vgame.arithmetic.certified import counting, dot, one_hot_sum, reversed_order, sum_rows
 from vgame.arithmetic.torch import exact as exact_tier
 from vgame.arithmetic.torch import one_hot, products, rounding_test, row_facts, sums
-from vgame.arithmetic.torch.perturbed import KINDS, perturbed_products
 
 families = pytest.mark.parametrize("family", FAMILIES)
 

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
+from perturbed import perturbed_products
 from test_jobs import SHIPPED, USER, prepared
 from wide import of_many
 
-from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
 from vgame.execute.executor import Executor

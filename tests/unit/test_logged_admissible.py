@@ -9,13 +9,14 @@ import pytest
 import torch
 from certified_data import FAMILIES, words
 from certified_data import draw as draw_family
+from enclosures import enclose_dot, enclose_sum
 from logged_draws import draw
+from perturbed import perturbed_products as perturbed
 from small_programs import World
 
 from vgame.arithmetic.numba.compiled import compiled
-from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
 from vgame.logged import products, row_sums
-from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum, moments_dot
+from vgame.logged.admissible import Enclosure, moments_dot
 from vgame.logged.compiled_moments import moments
 from vgame.logged.kernels import LoggedExecutor
 from vgame.logged.rounding import Direction, round_fraction

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from logged_runs import job, tampered, trained_on
+from perturbed import perturbed_products as perturbed
 
-from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
 from vgame.cli.runs import audit_offline, locate
 from vgame.job.bundle import load_bundle, save_bundle
 from vgame.logged.encoding import LogError

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 from certified_data import words
+from enclosures import enclose_dot, enclose_sum
 from logged_draws import draw
+from perturbed import perturbed_products as perturbed
 from wide import of_many
 
 from vgame.arithmetic import workspace
 from vgame.arithmetic.numba.compiled import compiled
-from vgame.arithmetic.torch.perturbed import perturbed_products as perturbed
 from vgame.arithmetic.torch.vendor import reversed_order
 from vgame.logged import products, row_sums
-from vgame.logged.admissible import Enclosure, enclose_dot, enclose_sum
+from vgame.logged.admissible import Enclosure
 from vgame.logged.rounding import Direction, cells
 from vgame.logged.sums import PROVEN, Entries, Site, follow, round_pass
 from vgame.program.operators import Variant

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from certified_data import FAMILIES, draw
+from perturbed import perturbed_products
 from rank_groups import LocalGroup, together
 from wide import of_many
 
@@ -17,7 +18,6 @@ from vgame.arithmetic.numba.compiled import compiled
 from vgame.arithmetic.torch import partial
 from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, fold
 from vgame.arithmetic.torch.partial import Nothing, Products, Summands, Terms
-from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.ranks.split import Share, Split
 from vgame.ranks.sums import Sum, finish
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from perturbed import perturbed_products
 from rank_groups import shared_roots, single_root, state_root, together
 from torch import nn
 from wide import of_many
 
 import vgame
 from vgame.arithmetic import certified
-from vgame.arithmetic.torch.perturbed import perturbed_products
 from vgame.errors import VgameError
 from vgame.program.lowering import builder
 from vgame.program.operators import Access, Contract, Copy, Dim, Gather, Map, Ref, RefClass, Variant

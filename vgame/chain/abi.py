@@ -14,17 +14,17 @@ from vgame.chain.connection import artifact
 #: Contracts behind the game's interface to what it decides about.
 MACHINES = ("Referee", "Logged", "Pointwise")
 #: Of these only the errors belong here.
-FOREIGN = (*MACHINES, "AccuracyEscrow")
+ERRORS_ONLY = (*MACHINES, "AccuracyEscrow")
 
 
 @cache
 def full_abi() -> list[dict[str, Any]]:
     """One interface for both pieces of the game, and the errors of the machine, its libraries and the escrow."""
     entries: dict[str, dict[str, Any]] = {}
-    for name in ("VerificationGame", "Settlement", "Delivery", *FOREIGN):
+    for name in ("VerificationGame", "Settlement", "Delivery", *ERRORS_ONLY):
         for entry in artifact(name)["abi"]:
-            foreign = name in FOREIGN and entry["type"] != "error"
-            if entry["type"] in ("constructor", "fallback") or foreign:
+            skipped = name in ERRORS_ONLY and entry["type"] != "error"
+            if entry["type"] in ("constructor", "fallback") or skipped:
                 continue
             entries[json.dumps([entry["type"], entry.get("name"), entry["inputs"]])] = entry
     return list(entries.values())

@@ -71,11 +71,27 @@ def use_device(name: str) -> Iterator[str]:
     device = find(name)
     if device.kind == "cuda" and not torch.cuda.is_available():
         raise VgameError("device cuda was asked for, but torch finds no CUDA GPU; use --device default")
-    torch.backends.mkldnn.enabled = device.onednn
-    torch.backends.cuda.matmul.allow_tf32 = False
-    refuse_flush_to_zero(device.kind)
-    with certified.reversed_order() if device.reverse else certified.own_kernels(device.own):
+    sums = certified.reversed_order() if device.reverse else certified.own_kernels(device.own)
+    with _library_flags(device), sums:
+        refuse_flush_to_zero(device.kind)
         yield device.kind
+
+
+@contextmanager
+def _library_flags(device: Device) -> Iterator[None]:
+    """Torch's global flags as the device needs them, and as they were afterwards."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    onednn, precision = torch.backends.mkldnn.enabled, matmul.fp32_precision  # reading `allow_tf32` may raise
+    torch.backends.mkldnn.enabled = device.onednn
+    matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = onednn
+        matmul.allow_tf32 = precision == "tf32"
+        matmul.fp32_precision = precision
 
 
 def refuse_flush_to_zero(kind: str) -> None:

@@ -165,7 +165,7 @@ class Executor:
         run.scalars, run.outputs = scalars, outputs
         return run.flat_output(run.compute(index, self.program.operators[index]))
 
-    def foreign(self, run: Run, index: int, operator: Operator) -> torch.Tensor:
+    def rank_operator(self, run: Run, index: int, operator: Operator) -> torch.Tensor:
         """The output of an operator that is of no program (vgame/ranks)."""
         raise AssertionError(f"unknown operator {operator}")
 

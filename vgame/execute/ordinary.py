@@ -58,7 +58,7 @@ class Owner(Protocol):
     clock: torch.Tensor
 
     def immediate(self, word: int, integer: bool) -> torch.Tensor: ...
-    def foreign(self, run: Run, index: int, operator: Operator) -> torch.Tensor: ...
+    def rank_operator(self, run: Run, index: int, operator: Operator) -> torch.Tensor: ...
 
 
 class Run:
@@ -218,7 +218,7 @@ class Run:
                 return shuffle_indices(
                     self.executor.seed, self.step, operator.elements, operator.population, self.executor.clock
                 )
-        return self.executor.foreign(self, index, operator)
+        return self.executor.rank_operator(self, index, operator)
 
     def factors(self, operator: Contract) -> tuple[Matrix, Matrix]:
         """The operands of a product."""

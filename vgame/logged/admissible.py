@@ -150,13 +150,3 @@ def moments_sum(words: Sequence[int]) -> Moments:
 def merge_moments(moments: Iterable[Moments]) -> Moments:
     """Of all sums together."""
     return reduce(Moments.merge, moments, moments_sum(()))
-
-
-def enclose_dot(a: Sequence[int], b: Sequence[int], bits: int) -> Enclosure | None:
-    """Of sum_k a[k] b[k]; None if a term is not finite (such a sum has no freedom)."""
-    return moments_dot(a, b).enclosure(len(a), bits)
-
-
-def enclose_sum(words: Sequence[int], bits: int, length: int | None = None) -> Enclosure | None:
-    """Of sum_k words[k]; `length`: K in the program, where only some terms were selected."""
-    return moments_sum(words).enclosure(length or len(words), bits)

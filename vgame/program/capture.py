@@ -294,6 +294,3 @@ def _as_strided(x: torch.Tensor, size: list[int], stride: list[int], offset: int
         return NotImplemented
     memory = x.permute(sorted(range(x.dim()), key=lambda d: -x.stride(d)))
     return memory.reshape(-1).as_strided(size, stride, offset)
-
-
-# ---- where a node comes from ----

@@ -125,10 +125,12 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, STANDARD[1:6]):
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
-    foreign = (type(value).__module__ or "").split(".")[0] in {"torch", *sys.stdlib_module_names}
+    of_library = (type(value).__module__ or "").split(".")[0] in {"torch", *sys.stdlib_module_names}
     if isinstance(value, ModuleType | type) or not hasattr(value, "__dict__"):
         return []
-    return [] if foreign and not isinstance(value, STANDARD) else [(f"{path}.{k}", p) for k, p in vars(value).items()]
+    return (
+        [] if of_library and not isinstance(value, STANDARD) else [(f"{path}.{k}", p) for k, p in vars(value).items()]
+    )
 
 
 def _of_function(path: str, function: FunctionType) -> list[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from vgame.tasks.task import Task
 EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._global_optimizer_post_hooks)
 
 #: Folders of what is not the user's own: torch, Python, the capture and the validation.
-FOREIGN = (
+LIBRARY_FOLDERS = (
     "<",
     *(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__, traceback.__file__)),
     f"{Path(__file__).parent.parent / 'validation'}{os.sep}",
@@ -41,13 +41,13 @@ def line_of(error: Exception) -> str:
 
 
 def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
-    lines = [f for f in frames if not is_foreign(f.filename)]
+    lines = [f for f in frames if not is_library_file(f.filename)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
-def is_foreign(file: str) -> bool:
+def is_library_file(file: str) -> bool:
     """Whether a file is torch's, Python's or the capture's, not the user's own."""
-    return file.startswith(FOREIGN)
+    return file.startswith(LIBRARY_FOLDERS)
 
 
 def refuse_outside(task: Task) -> None:
@@ -61,13 +61,13 @@ def refuse_outside(task: Task) -> None:
         _refuse_optimizer(optimizer, any(getattr(s, "optimizer", None) is optimizer for s in task.schedulers))
     own = {id(p) for p in task.model.parameters()}
     held = [p for optimizer in task.optimizers for group in optimizer.param_groups for p in group["params"]]
-    foreign = [tuple(p.shape) for p in held if id(p) not in own]
+    outside = [tuple(p.shape) for p in held if id(p) not in own]
     if len({id(p) for p in held}) < len(held):
         raise ProgramError("a parameter is trained by two optimizers of the task; leave it to one of them")
-    if foreign:
+    if outside:
         raise ProgramError(
-            f"the optimizer trains {len(foreign)} tensors that are no parameters of the model, the first of shape "
-            f"{foreign[0]}; make the module that holds them (such as the loss) a part of the model"
+            f"the optimizer trains {len(outside)} tensors that are no parameters of the model, the first of shape "
+            f"{outside[0]}; make the module that holds them (such as the loss) a part of the model"
         )
 
 

@@ -108,7 +108,7 @@ class RankExecutor(Executor):
         first = min(int(t[0]) for t in self.group.swap([told] * self.group.world, [1] * self.group.world))
         return StepResult(result.state, result.loss, None if first == ALL_FINITE else first)
 
-    def foreign(self, run: Run, index: int, operator: Operator) -> torch.Tensor:
+    def rank_operator(self, run: Run, index: int, operator: Operator) -> torch.Tensor:
         if isinstance(operator, Exchange):
             part = run.flat(operator.operand).contiguous().cpu()
             if self.given is not None:

@@ -96,7 +96,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
 
 def _of_object(value: Any) -> list[tuple[Any, Any]]:
     kind = type(value)
-    if not isinstance(value, nn.Module) and _is_foreign(kind):
+    if not isinstance(value, nn.Module) and _is_library_class(kind):
         return []
     held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in _INSIDE}
     if isinstance(value, nn.Module):
@@ -172,10 +172,12 @@ def _attributes(code: CodeType) -> frozenset[str]:
 def _is_own(kind: type) -> bool:
     """Whether a class is the user's: of no library and not of Python."""
     module = sys.modules.get(kind.__module__)
-    return not _is_foreign(kind) and module is not None and not _of_library(getattr(module, "__file__", None) or "")
+    return (
+        not _is_library_class(kind) and module is not None and not _of_library(getattr(module, "__file__", None) or "")
+    )
 
 
-def _is_foreign(kind: type) -> bool:
+def _is_library_class(kind: type) -> bool:
     """Whether a class is torch's, NumPy's, vgame's or Python's own, whose state no step changes."""
     module = kind.__module__ or ""
     return module.split(".")[0] in {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS and not (

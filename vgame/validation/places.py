@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from vgame.program.hidden_state import is_foreign
+from vgame.program.hidden_state import is_library_file
 from vgame.validation import user
 from vgame.validation.evaluate import OutOfTime
 from vgame.validation.shadow import CannotCheck, Shadows
@@ -172,7 +172,7 @@ def _line() -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not user.gradients.__code__:
         file = frame.f_code.co_filename
-        if not is_foreign(file):
+        if not is_library_file(file):
             return f"{Path(file).name} line {frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -208,5 +208,5 @@ def step_of(optimizer: torch.optim.Optimizer) -> str:
     """The optimizer, and the line of its step where that is the user's own."""
     kind = type(optimizer)
     code = inspect.unwrap(kind.step).__code__
-    line = "" if is_foreign(code.co_filename) else f", {Path(code.co_filename).name} line {code.co_firstlineno}"
+    line = "" if is_library_file(code.co_filename) else f", {Path(code.co_filename).name} line {code.co_firstlineno}"
     return f"; it is a step of {kind.__name__}{line}"

@@ -1,7 +1,7 @@
 """The worst library that keeps its promises: every sum is off by almost as much as `Vendor` allows.
 
 In: what a vendor's kernels get. Out: sums at the border of the proven bound, norms at the border of theirs. Results of
-the certified functions must not change by one bit under it. For tests and scripts only.
+the certified functions must not change by one bit under it.
 
 Sums that the promises make exact stay exact: one term, or all multiples of a quantum q with magnitudes up to 2^53 q.
 """
