@@ -9,15 +9,16 @@ from pathlib import Path
 from vgame.agents.config import AgentConfig
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun
+from vgame.attacks.cheat import Cheat
 from vgame.runs.local import copy_bundle
 from vgame.system.progress import Reporter
 
 REPORTER = Reporter(json_lines=True)
 
 
-def computed(folder: Path, store: Path, attack: tuple[str, int] | None = None, keep: int = 1) -> LocalRun:
+def computed(folder: Path, store: Path, cheat: Cheat | None = None, keep: int = 1) -> LocalRun:
     """A trainer's run, published as its folder."""
-    run = LocalRun(AgentConfig("", "", folder, store, keep=keep), "cpu", REPORTER, attack)
+    run = LocalRun(AgentConfig("", "", folder, store, keep=keep), "cpu", REPORTER, cheat)
     run.run()
     copy_bundle(folder, run.store.folder)
     return run

@@ -21,6 +21,7 @@ from vgame.agents.config import AgentConfig
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun
 from vgame.attacks.adversaries import CheatingTrainer
+from vgame.attacks.cheat import Cheat
 from vgame.chain.records import Job, Phase
 from vgame.commit.trees import run_tree
 from vgame.dispute.trainer import Trainer
@@ -60,7 +61,7 @@ def honest(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
 @pytest.fixture(scope="module")
 def cheat(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
     """Wrong from step 7 on, which is in the interval of checkpoint 4."""
-    return computed(folder, tmp_path_factory.mktemp("cheat"), ("poisoned-sample", 7))
+    return computed(folder, tmp_path_factory.mktemp("cheat"), Cheat("poisoned-sample", 7))
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vgame.agents.client import off_chain
 from vgame.agents.config import AgentConfig
 from vgame.agents.retry import Retry
-from vgame.attacks.adversaries import ATTACKS
 from vgame.chain.game import Game
 from vgame.chain.records import Job
 from vgame.errors import Abstain, VgameError
@@ -31,6 +30,17 @@ from vgame.system.progress import Reporter
 if TYPE_CHECKING:
     from vgame.ranks.lead import Leader
     from vgame.runs.history import History
+    from vgame.runs.training import Stepper
+
+
+class Falsifier(Protocol):
+    """Makes an honest computation a false one (vgame/attacks/cheat.py)."""
+
+    def falsify(self, store: Store, executor: Any, /) -> tuple[Store, Stepper, History]:
+        """What the run computes with and shows instead."""
+
+    def falsify_log(self, executor: Any, /) -> None:
+        """Mode `logged`: change the executor."""
 
 
 class LocalRun:
@@ -39,19 +49,18 @@ class LocalRun:
     published: PublishedLog | None = None
     leader: Leader | None = None  # of several ranks that train together
 
-    def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter, attack: tuple[str, int] | None = None) -> None:
+    def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter, cheat: Falsifier | None = None) -> None:
         self.reporter, self.retry = reporter, Retry(reporter, seat.poll, bears=VgameError)
         reporter.stage("reads the bundle, and hashes its state and data")
         self.bundle = load_bundle(seat.bundle)
         if why := off_chain(self.bundle):
             raise Abstain(why)
         if self.bundle.mode == "logged":
-            self._start_logged(seat, kind, attack)
+            self._start_logged(seat, kind, cheat)
         else:
-            self._start(seat, kind, attack)
+            self._start(seat, kind, cheat)
 
-    def _start(self, seat: AgentConfig, kind: str, attack: tuple[str, int] | None) -> None:
-        from vgame.attacks import computation as attacks
+    def _start(self, seat: AgentConfig, kind: str, cheat: Falsifier | None) -> None:
         from vgame.execute.executor import Executor
         from vgame.runs.history import History
 
@@ -61,23 +70,18 @@ class LocalRun:
         folder = seat.store / self.bundle.identity.hex()[:16]
         self.store = Store(folder, self.bundle, seat.keep)
         copy_bundle(seat.bundle, folder)
-        self.stepper, history = executor, History
-        if attack:
-            name, step = attack
-            patch = getattr(attacks, ATTACKS[name].patch)(self.bundle, step)
-            self.store = self.store.fork(seat.store / name, (patch.first - 1) // self.bundle.interval)
-            self.stepper, history = attacks.PatchedExecutor(executor, patch), attacks.CheatingHistory
-        self.history = history(self.store, self.stepper)
+        self.stepper, self.history = executor, History(self.store, executor)
+        if cheat:
+            self.store, self.stepper, self.history = cheat.falsify(self.store, executor)
 
-    def _start_logged(self, seat: AgentConfig, kind: str, attack: tuple[str, int] | None) -> None:
+    def _start_logged(self, seat: AgentConfig, kind: str, cheat: Falsifier | None) -> None:
         """The trainer records its log in its run folder; an auditor follows a copy of it, in a run of its own."""
-        from vgame.attacks.tampered_log import steer
         from vgame.runs.logged_history import LoggedHistory
         from vgame.runs.logged_store import make_executor
 
         self.stepper, identity = make_executor(self.bundle, kind), self.bundle.identity.hex()[:16]
-        if attack:
-            steer(self.stepper, attack[1])
+        if cheat:
+            cheat.falsify_log(self.stepper)
         if seat.log is None:
             self.store = log = LoggedStore(seat.store / identity, self.bundle, seat.keep)
             copy_bundle(seat.bundle, seat.store / identity)

@@ -118,8 +118,7 @@ def _load() -> None:
     """What a role imports, in whichever command."""
     import vgame.agents.auditor_service
     import vgame.agents.roles
-    import vgame.attacks.computation
-    import vgame.attacks.tampered_log
+    import vgame.attacks.cheat
     import vgame.demo.drills
     import vgame.runs.logged_history
     import vgame.runs.logged_store
