@@ -38,6 +38,7 @@ from vgame.runs.source import is_url
 from vgame.runs.store import Store
 from vgame.runs.training import Committed
 from vgame.system.progress import NullProgress, Reporter
+from vgame.validation.against import losses_of
 from vgame.validation.record import seconds_of
 
 log = logging.getLogger("vgame")
@@ -48,12 +49,19 @@ Callback = Callable[[int, torch.nn.Module, list[float]], Any]
 
 
 def prepare(
-    job: Job, *, validate: float | None = None, progress: bool | Progress = False, cancel: Cancel | None = None
+    job: Job,
+    *,
+    validate: float | None = None,
+    against: Sequence[float] | Folder = (),
+    progress: bool | Progress = False,
+    cancel: Cancel | None = None,
 ) -> Bundle:
     """Capture the task; ProgramError where it cannot be (docs/capture.md). A warning and `without_gradient` name the
-    parameters that no gradient reaches. `validate`: seconds to compare with the task's code (None: 60, 0: none)."""
+    parameters that no gradient reaches. `validate`: seconds to compare with the task's code (None: 60, 0: none).
+    `against`: the first losses of your own loop, or a CSV file of them (docs/validation.md)."""
+    losses = losses_of(against) if isinstance(against, str | Path) or len(against) else ()
     with _Listener(progress, cancel) as listener:
-        return preparing.prepare(job._file(), listener, seconds_of(validate))
+        return preparing.prepare(job._file(), listener, seconds_of(validate), losses)
 
 
 # ---- runs ----

@@ -38,6 +38,9 @@ def prepare(
         float | None,
         typer.Option(help="seconds in which the program is compared with your code, 0: not at all", show_default="60"),
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="CSV file of the first losses of your own loop, compared with the program's")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Capture a job's model and write the bundle that everybody needs."""
@@ -47,10 +50,11 @@ def prepare(
     from vgame.job.file import read_job_file
     from vgame.job.terms import refused_by_all
     from vgame.runs.prepare import prepare as prepare_bundle
+    from vgame.validation.against import losses_of
     from vgame.validation.record import line, seconds_of
 
-    reporter = Reporter(json)
-    bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter, seconds_of(validate))
+    reporter, losses = Reporter(json), losses_of(against) if against else ()
+    bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter, seconds_of(validate), losses)
     reporter.emit("validated", line(bundle.validation), **bundle.validation)
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,21 +17,28 @@ from vgame.program.lower import Lowered, lower_task
 from vgame.runs.start import start_from
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.packing import recipe_of
-from vgame.validation.record import line, record
+from vgame.validation.against import compare_losses
+from vgame.validation.record import SECONDS, line, record
 from vgame.validation.steps import Order
 from vgame.validation.steps import validate as validation_of
 
+Losses = Sequence[tuple[float, float]]  # of the user's own loop: vgame/validation/against.py
 
-def prepare(job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0) -> Bundle:
+
+def prepare(
+    job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0, against: Losses = ()
+) -> Bundle:
     """Capture the job's model and collect everything that the order consists of. `validate`: seconds in which the
-    program is compared with the task's own code (docs/validation.md)."""
-    bundle = prepare_without_log(job, listener, validate)
+    program is compared with the task's own code, `against` with the losses of its own loop (docs/validation.md)."""
+    bundle = prepare_without_log(job, listener, validate, against)
     if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
         listener.stage("calibrates thresholds on two devices")
     return with_log(bundle, job.log)
 
 
-def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0) -> Bundle:
+def prepare_without_log(
+    job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0, against: Losses = ()
+) -> Bundle:
     """The same, but for what mode `logged` calibrates."""
     if job._task is None:
         listener.stage(f"calls {job.model}")
@@ -51,17 +59,21 @@ def prepare_without_log(job: JobFile, listener: NullProgress = NULL_PROGRESS, va
     )  # fmt: skip
     refuse_invalid(bundle)
     order = Order(task, lowered, state, schedule, job.seed, steps, start.before)
-    return replace(bundle, validation=_validated(order, listener, validate))
+    return replace(bundle, validation=_validated(order, listener, validate, against))
 
 
-def _validated(order: Order, listener: NullProgress, seconds: float) -> dict[str, Any]:
+def _validated(order: Order, listener: NullProgress, seconds: float, losses: Losses) -> dict[str, Any]:
     """What validation.json says."""
-    if not seconds:
-        return record(None, order.lowered.program.root)
-    listener.stage(f"compares the program with your code, for at most {seconds:g} s")
-    found = record(validation_of(order, seconds), order.lowered.program.root)
+    against, report = None, None
+    if losses:
+        listener.stage(f"compares {len(losses)} losses of your own loop")
+        against = compare_losses(order, losses, seconds or SECONDS)
+    if seconds:
+        listener.stage(f"compares the program with your code, for at most {seconds:g} s")
+        report = validation_of(order, seconds)
+    found = record(report, order.lowered.program.root, against)
     listener.stage(line(found))
-    if found["unchecked"]:
+    if seconds and found["unchecked"]:
         warnings.warn(f"the program was compared in part: {'; '.join(found['unchecked'])}", stacklevel=2)
     return found
 

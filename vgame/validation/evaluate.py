@@ -44,7 +44,7 @@ from vgame.validation.accesses import read
 
 T = torch.Tensor
 #: The largest part by which a result is moved where flips are looked for.
-STEP = 2.0**-52
+STEP, NARROW = 2.0**-52, 2.0**16
 
 
 class OutOfTime(Exception):
@@ -53,7 +53,8 @@ class OutOfTime(Exception):
 
 class Evaluation:
     """One step of a program. `dtype`: float64, or float32 to see how far rounding carries; `moved`: every result is
-    moved by a random part of 2^-52, from this seed; `seen`: is called with each operator's output."""
+    moved by a random part of up to `part`, from this seed (of up to 2^16 times that where it is one of bfloat16 and
+    `part` is a rounding to binary32); `seen` is called with each operator's output."""
 
     def __init__(
         self,
@@ -67,11 +68,12 @@ class Evaluation:
         dtype: torch.dtype = torch.float64,
         moved: int | None = None,
         seen: Callable[[T], None] | None = None,
+        part: float = STEP,
     ) -> None:
         self.program, self.marks, self.data, self.state = program, marks, data, state
         self.seed, self.step, self.deadline, self.dtype = seed, step, deadline, dtype
         self.chance = None if moved is None else torch.Generator().manual_seed(moved)
-        self.seen = seen
+        self.seen, self.part = seen, part
         self.outputs: dict[int, T] = {}
 
     def wanted(self, refs: Iterable[Ref], given: Mapping[int, T] | None = None) -> dict[Ref, T]:
@@ -110,17 +112,19 @@ class Evaluation:
                 self.outputs.pop(ref.index, None)
 
     def _moved(self, operator: Operator, result: T) -> T:
-        """With a random part of 2^-52, where an operator rounds: what selects, and x 1 or x + 0, keeps equal numbers
-        equal."""
+        """With a random part, where an operator rounds: what selects, and x 1 or x + 0, keeps equal numbers equal;
+        whole numbers (counts) are exact."""
         rounds = isinstance(operator, Contract) or getattr(operator, "function", None) in ROUNDING
-        if self.chance is None or not rounds:
+        narrow = self.part > STEP and getattr(operator, "bfloat16", False)
+        if self.chance is None or not (rounds or narrow):
             return result
-        part = STEP * (2 * torch.rand(result.shape, generator=self.chance, dtype=torch.float64) - 1)
+        part = 2 * torch.rand(result.shape, generator=self.chance, dtype=torch.float64) - 1
+        part *= NARROW * self.part if narrow else self.part
         if isinstance(operator, Map) and len(operator.accesses) == 2:
             for access in operator.accesses:
                 operand = self._operand(access, operator.sizes, False).expand(operator.sizes).reshape(-1)
                 part = torch.where(result == operand, 0.0, part)
-        return result * (1 + part)
+        return torch.where(result == result.round(), result, result * (1 + part))
 
     # ---- operands ----
 

@@ -29,8 +29,9 @@ def seconds_of(given: float | None) -> float:
     return seconds
 
 
-def record(report: Report | None, program_root: bytes) -> dict[str, Any]:
-    """`validated`: something was compared; `complete`: all that is written in docs/validation.md."""
+def record(report: Report | None, program_root: bytes, against: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`validated`: something was compared; `complete`: all that is written in docs/validation.md; `against`: the losses
+    of the user's own loop, if they were given."""
     report = report or Report(unchecked=["nothing was compared: 0 seconds were given"])
     return {
         "validated": bool(report.tally.compared),
@@ -45,13 +46,15 @@ def record(report: Report | None, program_root: bytes) -> dict[str, Any]:
         "unchecked": report.unchecked,
         "seconds": round(report.seconds, 1),
         "versions": {"vgame": sources(), "torch": torch.__version__},
-    }
+    } | ({"against": against} if against else {})
 
 
 def line(found: dict[str, Any]) -> str:
     """The record in one line."""
     parts = [f"{count} of {stage}" for stage, count in found["compared"].items()]
     told = f"{', '.join(parts) or 'nothing'} in {found['batches']} batches, {found['seconds']} s"
+    if losses := found.get("against"):
+        told += f"; {losses['losses']} losses of your own loop, of {losses['given']}"
     if found["flips"]:
         told += f"; {sum(found['flips'].values())} elements flip with the last bit"
     if found["unchecked"]:

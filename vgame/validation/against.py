@@ -1,0 +1,121 @@
+"""The first losses of the user's own training loop beside those of the program (docs/validation.md).
+
+In: losses as numbers or from a CSV file, and the order. Out: a note for validation.json; ValidationError for the first
+loss that rounding does not explain.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vgame.errors import ValidationError, VgameError
+from vgame.program.operators import Ref, RefClass, Shuffle
+from vgame.system.files import read_file
+from vgame.validation.evaluate import Evaluation, OutOfTime
+from vgame.validation.steps import Order
+
+T = torch.Tensor
+Loss = tuple[float, float]  # as the loop printed it, half a unit of its last digit
+MOST, MOST_BYTES = 20, 1 << 26  # losses that are compared, bytes of a file
+UNIT, NOISE = 2.0**-24, 64.0  # of a rounding to binary32; how many times the spread the bound is
+PATHS = (None, 1, 2)  # without rounding, and twice with results that are moved as rounding would
+
+
+def losses_of(given: Sequence[float] | str | Path) -> list[Loss]:
+    """The first losses, from numbers or a CSV file: one number a line, or a column named `loss`."""
+    if isinstance(given, str | Path):
+        return _read(Path(given))
+    found = [(float(x), 0.0) for x in given][:MOST]
+    _check(found, "against")
+    return found
+
+
+def _read(path: Path) -> list[Loss]:
+    try:
+        text = read_file(path, MOST_BYTES, follow=True).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise VgameError(f"{path} cannot be read: {error}; a CSV file with a column `loss` is expected") from None
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    names = [name.strip() for name in rows[0]] if rows else []
+    if "loss" in names:
+        place = names.index("loss")
+        texts = [row[place] if place < len(row) else "" for row in rows[1:]]
+    else:
+        texts = [",".join(row) for row in rows]
+    found = [_number(path, n, text.strip()) for n, text in enumerate(texts[:MOST], 1)]
+    _check(found, str(path))
+    return found
+
+
+def _number(path: Path, place: int, text: str) -> Loss:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise VgameError(
+            f"{path}: loss {place} is {text!r}; one number a line is expected, or columns with a header, one named "
+            "`loss`"
+        ) from None
+    exponent = value.as_tuple().exponent
+    return float(value), 0.5 * 10.0**exponent if isinstance(exponent, int) else 0.0
+
+
+def _check(found: Sequence[Loss], where: str) -> None:
+    if not found:
+        raise VgameError(f"{where} has no losses; those of the first steps of your own loop are expected")
+    if wrong := [n for n, (x, _) in enumerate(found, 1) if x - x != 0]:
+        raise VgameError(f"{where}: loss {wrong[0]} is {found[wrong[0] - 1][0]}; finite numbers are expected")
+
+
+def compare_losses(order: Order, theirs: Sequence[Loss], seconds: float) -> dict[str, Any]:
+    """How many losses were compared, and the largest part of its bound that a difference took."""
+    deadline, spread, taken, compared = time.monotonic() + seconds, 0.0, 0.0, 0
+    paths = zip(*(_losses(order, len(theirs), moved, deadline) for moved in PATHS), strict=True)
+    try:
+        for (loss, unit), (mine, *moved) in zip(theirs, paths, strict=False):
+            spread = max(spread, *(abs(x - mine) for x in moved), UNIT * abs(mine))
+            bound, far = NOISE * spread + unit, abs(loss - mine)
+            compared += 1
+            if not far <= bound:
+                raise ValidationError(
+                    f"step {order.before + compared}: your loop's loss is {loss:.9g}, the program's {mine:.9g}; "
+                    f"rounding explains a difference of {bound:.2g}{_hint(order)}"
+                )
+            taken = max(taken, far / bound if bound else 0.0)
+    except OutOfTime:
+        pass  # `losses` says how far it came
+    return {"losses": compared, "given": len(theirs), "share_of_bound": round(taken, 4)}
+
+
+def _losses(order: Order, count: int, moved: int | None, deadline: float) -> Iterator[float]:
+    """The program's loss of each step. `moved`: results as rounding would move them, from this seed."""
+    program, marks, state = order.lowered.program, order.lowered.marks, list(order.state)
+    loss, after = Ref(RefClass.OPERATOR, program.loss), [source.ref for source in program.sources]
+    for step in range(order.before + 1, min(order.before + count, order.steps) + 1):
+        seed = None if moved is None else 1000 * step + moved
+        evaluation = Evaluation(
+            program, marks, order.lowered.data, state, order.seed, step, deadline, moved=seed, part=UNIT
+        )
+        found = evaluation.wanted([loss, *after])
+        yield float(found[loss])
+        state = [found[ref] for ref in after]
+
+
+def _hint(order: Order) -> str:
+    """What the job draws from its seed, where no loop of torch does."""
+    draws = any(turn.draws and any(turn.draws) for turn in order.lowered.marks.turns)
+    shuffles = order.task.weights is not None or order.task.order == "replacement"
+    shuffles = shuffles or any(isinstance(operator, Shuffle) for operator in order.lowered.program.operators)
+    if not (draws or shuffles):
+        return ""
+    what = "samples" if shuffles else "random numbers"
+    return (
+        f"; the job draws its {what} from its seed, so a loop that draws them from torch has other losses: compare "
+        'with order="sequential" and without dropout'
+    )
