@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from vgame.agents import auditor_service, client, config, delivery, local_run, roles
+from vgame.agents.news import News
 from vgame.agents.retry import Retry
 from vgame.api_run import save_pretrained
 from vgame.chain import game as contract
@@ -136,6 +137,7 @@ class _Agent:
         self.game, self.device, self.any_terms = game, device, any_terms
         self.seat = config.AgentConfig(game.chain.url, game.address, Path(bundle), Path(store), device)
         self.reporter = _Log(who=self.role)
+        News(game, self.reporter)
         self._player: Any = None
 
     def step(self) -> bool:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from vgame.agents.news import News
 from vgame.chain.connection import Chain, connect
 from vgame.chain.game import Game
 from vgame.chain.wallet import Wallet, keystore_key
@@ -77,4 +78,6 @@ def open_game(seat: AgentConfig, reporter: Reporter | None = None) -> Game:
     game = Game(chain, seat.game, wallet_from_environment(chain))
     game.check_machine()
     chain.checks.append(game.check_machine)
+    if reporter:
+        News(game, reporter)
     return game

@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from vgame.agents.notify import notify
 from vgame.errors import VgameError
 from vgame.system.progress import Reporter, plain
 
@@ -95,14 +96,19 @@ class Telemetry:
         return "+Inf" if self.deadline == inf else f"{(self.deadline - time.time()) / self.worst:.3f}"
 
 
-def observe(reporter: Reporter, role: str, metrics: str | None, log: Path | None) -> None:
-    """Serve `/health` and `/metrics` at PORT or HOST:PORT, and append every event to a file; None: neither."""
+def observe(
+    reporter: Reporter, role: str, metrics: str | None = None, log: Path | None = None, command: str | None = None
+) -> None:
+    """Serve `/health` and `/metrics` at PORT or HOST:PORT, append every event to a file, run a command for disputes and
+    alarms; None: not that."""
     if metrics is not None:
         telemetry = Telemetry(role)
         reporter.listeners.append(telemetry.hear)
         serve(telemetry, *address_of(metrics))
     if log is not None:
         reporter.listeners.append(log_to(log, role))
+    if command is not None:
+        reporter.listeners.append(notify(command, role))
 
 
 def address_of(text: str) -> tuple[str, int]:

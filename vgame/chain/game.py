@@ -18,6 +18,7 @@ from vgame.chain.abi import abi_type, errors, full_abi, known_revert
 from vgame.chain.connection import Chain, RefusedError, artifact, checksum_address, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.events import Events
+from vgame.chain.listener import Listener
 from vgame.chain.records import (
     CAUSES,
     FIELDS,
@@ -57,6 +58,8 @@ def _job(answer: Any) -> Job:
 
 class Game:
     """The contract at one address, for one wallet (None: read only)."""
+
+    listener = Listener()
 
     def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
         self.chain, self.wallet = chain, wallet
@@ -187,6 +190,7 @@ class Game:
                 f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or "
                 "lies; the move counts as not made, use another endpoint if this goes on"
             )
+        self.listener.sent(name, args, value, receipt)
         return receipt
 
     def _visible(self, name: str, args: tuple[Any, ...], block: int) -> bool:

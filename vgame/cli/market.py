@@ -18,6 +18,7 @@ from vgame.cli.options import (
     Json,
     LogFile,
     Metrics,
+    Notify,
     Rpc,
     StoreFolder,
     Workers,
@@ -169,6 +170,7 @@ def trainer(
     chain_id: ChainId = None,
     metrics: Metrics = None,
     log_json: LogFile = None,
+    notify: Notify = None,
     json: Json = False,
 ) -> None:
     """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
@@ -181,7 +183,7 @@ def trainer(
 
     if own_rank() and not delegate:
         return follow_trainer(seat)
-    reporter = heard("delegate" if delegate else "trainer", metrics, log_json, json)
+    reporter = heard("delegate" if delegate else "trainer", metrics, log_json, json, notify)
 
     identity = job_id(job)
     phase = run_delegate(seat, identity, reporter) if delegate else run_trainer(seat, identity, reporter, any_terms)
@@ -257,6 +259,7 @@ def auditor(
     chain_id: ChainId = None,
     metrics: Metrics = None,
     log_json: LogFile = None,
+    notify: Notify = None,
     json: Json = False,
 ) -> None:
     """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
@@ -266,7 +269,7 @@ def auditor(
 
     named = {"jobs": frozenset(map(job_id, job or ())), "clients": frozenset(map(checksum_address, client or ()))}
     limits = Limits(wei_of(max_bond), any_terms, **named)
-    run_auditor(seat, heard("auditor", metrics, log_json, json), limits, once)
+    run_auditor(seat, heard("auditor", metrics, log_json, json, notify), limits, once)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -333,11 +336,13 @@ def monitor(
     store: Annotated[Path | None, typer.Option(help="folder of the own run's checkpoints")] = None,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 10.0,
     once: Annotated[bool, typer.Option("--once", help="look once; exit code 1 if something is alarming")] = False,
+    notify: Notify = None,
     json: Json = False,
 ) -> None:
     """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little
     ether."""
     from vgame.agents.status import watch
+    from vgame.agents.telemetry import observe
     from vgame.chain.connection import checksum_address
     from vgame.chain.deployment import open_reading
 
@@ -351,7 +356,9 @@ def monitor(
 
         forecast = own_roots(contract, bundle, store)
     clients = tuple(map(checksum_address, client or ()))
-    found = watch(contract, Reporter(json), who, forecast, every, once, clients)
+    reporter = Reporter(json)
+    observe(reporter, "monitor", command=notify)
+    found = watch(contract, reporter, who, forecast, every, once, clients)
     raise typer.Exit(1 if found else 0)
 
 

@@ -61,6 +61,12 @@ Metrics = Annotated[
 LogFile = Annotated[Path | None, typer.Option("--log-json", help="append every event to this file, as JSON lines")]
 
 
+Notify = Annotated[
+    str | None,
+    typer.Option("--notify", metavar="COMMAND", help="run it for disputes and alarms, with a JSON object on its input"),
+]
+
+
 Mode = StrEnum("Mode", ["correct", "nearest", "fp32"])
 
 
@@ -84,12 +90,12 @@ def seat_of(
     return AgentConfig(rpc, game, bundle, store, device, 1, 0.2, log, tuple(published), workers, chain_id)
 
 
-def heard(role: str, metrics: str | None, log: Path | None, json: bool) -> Reporter:
-    """What a role speaks by, and who else hears it."""
+def heard(role: str, metrics: str | None, log: Path | None, json: bool, notify: str | None = None) -> Reporter:
+    """A role's reporter, and its listeners."""
     from vgame.agents.telemetry import observe
 
     reporter = Reporter(json, role)
-    observe(reporter, role, metrics, log)
+    observe(reporter, role, metrics, log, notify)
     return reporter
 
 

@@ -68,6 +68,7 @@ class Player:
                 "it: nothing is done on its word; use another endpoint"
             )
         self.check_shape(job)
+        self.game.listener.job(self.id, job)
         return job
 
     def check_shape(self, job: Job) -> None:
@@ -107,6 +108,7 @@ class Player:
         if sum(is_open(s) for s in found) != job.open:
             found = self._read(job, [])
         self.closed = list(takewhile(lambda s: not is_open(s), found))
+        self.game.listener.disputes(self.id, job, found)
         return found
 
     def _read(self, job: Job, known: Sequence[Standing]) -> list[Standing]:

@@ -1,0 +1,106 @@
+"""A command that is run for disputes and alarms: it gets the event, and can neither block nor end the role."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vgame.agents.notify import NOTIFIED, notify
+from vgame.agents.telemetry import observe
+from vgame.errors import VgameError
+from vgame.system.progress import Reporter
+
+
+def until(found: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def writes(path: Path) -> str:
+    return f"sh -c 'cat >> {shlex.quote(str(path))}'"
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_disputes_and_alarms_are_handed_to_the_command(tmp_path: Path) -> None:
+    reporter = Reporter(who="auditor")
+    observe(reporter, "auditor", command=writes(tmp_path / "told"))
+    for event in ("stage", "sent", *sorted(NOTIFIED), "audited"):
+        reporter.emit(event, f"text of {event}", job="ab")
+    reporter.beat()
+    until(lambda: len(lines(tmp_path / "told")) == len(NOTIFIED))
+    told = lines(tmp_path / "told")
+    assert [(t["event"], t["role"], t["text"], t["job"]) for t in told] == [
+        (event, "auditor", f"text of {event}", "ab") for event in sorted(NOTIFIED)
+    ]
+    assert all(abs(t["time"] - time.time()) < 60 for t in told)
+
+
+def test_a_command_does_not_have_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VGAME_KEY", "secret")
+    monkeypatch.setenv("VGAME_PASSWORD", "secret")
+    notify(f"sh -c 'env > {tmp_path}/env.new; mv {tmp_path}/env.new {tmp_path}/env'", "trainer")("alarm", {})
+    until((tmp_path / "env").exists)
+    assert "secret" not in (tmp_path / "env").read_text() and "PATH=" in (tmp_path / "env").read_text()
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vgame.agents.notify.WAITING", 1)
+    beats = tmp_path / "beats"
+    child = f"while :; do echo >> {beats}; sleep 0.02; done"
+    hear = notify(f"sh -c '({child}) & wait'", "trainer", limit=0.5)
+    begin = time.monotonic()
+    for _ in range(100):  # more than may wait
+        hear("alarm", {})
+    assert time.monotonic() - begin < 0.4
+    told = ""
+    while "is not through after 0.5 s and was ended; the trainer goes on" not in told:
+        assert time.monotonic() - begin < 20
+        time.sleep(0.02)
+        told += capsys.readouterr().err
+    until(lambda: beats.stat().st_size > 0)
+    time.sleep(1.5)  # the one that waited is over too
+    size = beats.stat().st_size
+    time.sleep(0.3)
+    assert beats.stat().st_size == size
+
+
+@pytest.mark.parametrize("command, why", [("sh -c 'exit 3'", "exit code 3"), ("/dev/null", "Permission denied")])
+def test_a_command_that_fails_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, why: str
+) -> None:
+    monkeypatch.setattr("vgame.agents.notify.shutil.which", lambda name: name)
+    hear, told = notify(command, "monitor"), ""
+    hear("alarm", {})
+    hear("alarm", {})
+    end = time.monotonic() + 20
+    while why not in told and time.monotonic() < end:
+        time.sleep(0.05)
+        told += capsys.readouterr().err
+    time.sleep(0.3)
+    told += capsys.readouterr().err
+    assert told.count(why) == 1 and "the monitor goes on" in told
+
+
+@pytest.mark.parametrize("command", ["", "no-such-program-at-all --x", "sh 'half"])
+def test_what_is_no_command_is_refused_at_once(command: str) -> None:
+    with pytest.raises(VgameError, match=r"--notify .*: "):
+        notify(command, "auditor")
+
+
+def test_a_command_that_reads_nothing_stops_nothing(tmp_path: Path) -> None:
+    hear = notify(f"sh -c 'echo x >> {tmp_path}/runs'", "auditor")
+    for _ in range(3):
+        hear("dispute", {"text": "x" * 2**20})
+    until(lambda: (tmp_path / "runs").exists() and len((tmp_path / "runs").read_text()) == 6)

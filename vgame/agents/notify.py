@@ -1,0 +1,91 @@
+"""`--notify COMMAND`: a command of the user's for what should not wait until somebody reads a log.
+
+In: the events of a reporter. Out: for disputes, their ends, and alarms the command is run with the event as one JSON
+object on its input. It runs beside the role, one at a time, and is killed after LIMIT seconds; what it does or says has
+no effect on the role.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from vgame.agents.config import KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIABLE
+from vgame.errors import VgameError
+from vgame.system.progress import fail
+
+NOTIFIED = frozenset({"dispute", "verdict", "phase", "alarm", "over"})
+LIMIT = 30.0  # seconds that a command may take
+WAITING = 100  # events that wait for it, at most; more are left out
+SECRETS = (KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIABLE)  # that it does not inherit
+
+
+def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict[str, Any]], None]:
+    """The listener that hands events to the command; VgameError where there is no such program."""
+    words = _words(command)
+    events: queue.Queue[str] = queue.Queue(WAITING)
+    problems: set[str] = set()
+
+    def work() -> None:
+        while True:
+            line = events.get()
+            if (why := _run(words, line, limit)) and why not in problems:
+                problems.add(why)  # once
+                fail(f"--notify {command}: {why}; the {role} goes on")
+            events.task_done()
+
+    def hear(event: str, fields: dict[str, Any]) -> None:
+        if event in NOTIFIED:
+            line = {"time": round(time.time(), 3), "role": role, "event": event, **fields}
+            with suppress(queue.Full):
+                events.put_nowait(json.dumps(line, default=str) + "\n")
+
+    threading.Thread(target=work, daemon=True).start()
+    atexit.register(_finish, events, limit)
+    return hear
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise VgameError(f"--notify {command!r}: {error}; a command is expected, as in a shell") from None
+    if not words or shutil.which(words[0]) is None:
+        raise VgameError(f"--notify {command!r}: there is no such program; give its path, or sh -c '...'")
+    return words
+
+
+def _run(words: list[str], line: str, limit: float) -> str:
+    """Why the command failed; empty if it did not."""
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    try:
+        process = subprocess.Popen(words, **pipes, text=True, env=environment, start_new_session=True)
+    except OSError as error:
+        return str(error.strerror)
+    try:
+        process.communicate(line, timeout=limit)
+    except subprocess.TimeoutExpired:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"it is not through after {limit:g} s and was ended"
+    return f"it ended with exit code {process.returncode}" if process.returncode else ""
+
+
+def _finish(events: queue.Queue[str], limit: float) -> None:
+    """At the end of the process: what still waits, for as long as one command may take."""
+    end = time.monotonic() + limit
+    while events.unfinished_tasks and time.monotonic() < end:
+        time.sleep(0.05)
