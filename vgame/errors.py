@@ -22,7 +22,7 @@ class VgameError(Exception):
     """Something outside vgame is wrong and the user can mend it. The command line prints it and exits with 1."""
 
     exit_code = 1
-    said = False  # by another process of the same command: then this one only ends
+    reported = False  # by another process of the same command: then this one only ends
 
 
 #: Package that is imported -> the extra of vgame that installs it.

@@ -57,7 +57,7 @@ def errors(bundle, world: int, broken: int | None, times: int = 10**9, vendor: V
             for step in (1, 2):
                 state = executor.checked_step(step, state).state
         except RankError as error:
-            return f"{error}{' (said)' if error.said else ''}"
+            return f"{error}{' (said)' if error.reported else ''}"
         return state_root(executor, state)
 
     return together(world, work)

@@ -5,9 +5,9 @@ kernel, order, thread count, device and vendor. Each function has a twin on word
 vgame/arithmetic/reference/functions.py.
 
 The way of an element (docs/numerics-products.md proves each step):
-vendor's binary64 sum -> rounding test (rounding_test) -> exactness test (row_facts) -> exact tier (exact_tier, slices).
+vendor's binary64 sum -> rounding test (rounding_test) -> exactness test (row_facts) -> exact tier (exact, slices).
 
-Each step is torch passes on any device; on a CPU compiled loops (compiled.py), on CUDA Triton kernels (gpu/) take their
+Each step is torch passes on any device; on a CPU compiled loops (numba/), on CUDA Triton kernels (triton/) take their
 place and give the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
 """
 
@@ -40,5 +40,5 @@ __all__ = [
 
 
 def is_native() -> bool:
-    """Whether sums are the library's own, in ordinary ways: nobody has replaced it, or measures the worst."""
+    """Whether sums are the library's own, in ordinary ways: neither replaced nor measured at its worst."""
     return vendor() is NATIVE and not is_at_worst()

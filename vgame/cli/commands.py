@@ -149,7 +149,7 @@ def main() -> None:
         error.show()
         sys.exit(1)
     except VgameError as error:
-        if not error.said:
+        if not error.reported:
             fail(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

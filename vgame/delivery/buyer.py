@@ -4,12 +4,12 @@ not deliver.
 In: a job on chain, its bundle's sizes, something that serves the sealed folder. Out: the leaves of the final state. Who
 is killed goes on.
 
-By itself, with no question to anybody (docs/delivery.md section 4):
+By itself, without asking the user (docs/delivery.md section 4):
 
 - `badNode`, `badLeaf`: as soon as one is seen; any wallet may.
 - `request`: chunks that did not come, when half of the confirm window is over, or sooner where else an unanswered one
   would not be known as refused before its end. All of them if the contract takes as many and the answers cost less
-  than declining does; else one, by chance: is anybody there?
+  than declining does; else one, by chance: does the trainer answer?
 - `refused`, `closeDelivery`: as soon as the trainer is late with an answer or the key.
 - `decline`: in the last tenth of the confirm window, if more is missing than is requested.
 

@@ -191,7 +191,7 @@ def affordable(s: Snapshot, count: int, gas: int) -> bool:
 
 
 def probing(s: Snapshot) -> bool:
-    """Is one chunk requested by chance: is anybody there?"""
+    """Is one chunk requested by chance, to see whether the trainer answers?"""
     return s.left > s.margin and not s.exchange.open and len(s.requests) < MOST_REQUESTS
 
 

@@ -1,6 +1,6 @@
 """The trainer's side of a delivery: the key, the folder that is served, and the moves after finality.
 
-    FOLDER/key       32 bytes, of this job alone; nobody else may read it
+    FOLDER/key       32 bytes, of this job alone; readable by the owner only
     FOLDER/public    what is served (sealed.py)
 
 Who is killed goes on: the key is written before anything is sealed with it, the offer last.

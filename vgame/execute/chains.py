@@ -3,8 +3,8 @@ are let go.
 
 In: the operators of a step, and which outputs are kept to its end. Out: units in the order in which they run: single
 operators, and chains of maps over equally many words of which each reads another's output in place. A chain runs where
-its last map stands, and nobody else reads any of its outputs before. What only the chain reads is never written to
-memory.
+its last map stands, and no other operator reads any of its outputs before. Outputs that only the chain reads are never
+written to memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Unit:
     """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are let go
     afterwards.
 
-    patient: whether it is a product that nobody reads for long.
+    patient: whether it is a product that no operator reads for long.
     """
 
     index: int
@@ -116,7 +116,7 @@ def units_of(
 
 
 def _is_patient(operator: Operator, index: int, readers: Sequence[int], kept: bool) -> bool:
-    """What nobody reads is not: a step would compute as much of it as there is time, and be now long, now short."""
+    """Outputs without readers are not: a step would compute as many as there is time for, and vary in length."""
     if not isinstance(operator, Contract) or operator.variant is not Variant.DOT:
         return False
     first = min(readers, default=index + FAR if kept else index)
@@ -126,7 +126,7 @@ def _is_patient(operator: Operator, index: int, readers: Sequence[int], kept: bo
 def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[list[int]]:
     """The maps of each chain, in rising order.
 
-    A group is open as long as no operator outside has read from it; so whoever reads its outputs comes after its last
+    A group is open as long as no operator outside has read from it; so each reader of its outputs comes after its last
     map.
     """
     groups: dict[int, list[int]] = {}

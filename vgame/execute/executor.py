@@ -55,7 +55,7 @@ class Executor:
         self.kernels = MODES[mode]()
         self.data, self.scalars = [t.to(self.device) for t in data], scalars.to(self.device)
         self.constants = [t.to(self.device) for t in program.constants]
-        #: Told every operator's index and seconds (vgame/execute/profile.py); None: nobody looks.
+        #: Called with every operator's index and seconds (vgame/execute/profile.py); None: no profile.
         self.watch: Callable[[int, float], None] | None = None
         #: The step in the device's memory, for kernels that a recorded step replays (vgame/execute/graph.py).
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)

@@ -1,8 +1,8 @@
 """A training step recorded once in a CUDA graph and replayed: the cost of starting some thousand kernels disappears.
 
-In: an executor whose kernels never wait for the host (vgame/arithmetic/gpu). Out: the same steps, the same words. What
-changes from step to step lies in the device's memory: the state, which is copied in, and the step's number
-(`Executor.clock`).
+In: an executor whose kernels never wait for the host (vgame/arithmetic/triton). Out: the same steps, the same words.
+The values that change from step to step lie in the device's memory: the state, which is copied in, and the step's
+number (`Executor.clock`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vgame.execute.executor import Executor, Launched, StepResult, Tap
 
 
 class Recorded:
-    """A stepper: an executor's steps by replay. Steps that somebody watches (`tap`) are executed, not replayed."""
+    """A stepper: an executor's steps by replay. Steps with a `tap` are executed, not replayed."""
 
     def __init__(self, executor: Executor) -> None:
         if executor.device.type != "cuda" or not gate.in_use(executor.device):

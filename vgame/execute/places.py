@@ -87,7 +87,7 @@ class Places:
         self.values[index] = value
 
     def free(self, index: int) -> None:
-        """Nobody reads the output of an operator after this unit."""
+        """No unit after this one reads the output of the operator."""
         value, self.values[index] = self.values[index], None
         if value is not None:
             self._leaving.append(_view(value))
@@ -144,7 +144,7 @@ class Places:
         return self.copied(found).view(sizes) if isinstance(found, Mirrored) else found
 
     def seen(self, access: Access, sizes: tuple[int, ...]) -> Value:
-        """What an access sees; padding is written once, for its memory is nobody else's."""
+        """What an access sees; padding is written once, for its memory is not shared."""
         base = self.flat(access.ref)
         if plan(access, sizes):
             found = look(base, access, sizes)

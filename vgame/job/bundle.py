@@ -1,5 +1,5 @@
-"""The order: a job file that a person writes (TOML), and the bundle that everybody holds (program, initial state, data,
-scalars).
+"""The order: a job file that a person writes (TOML), and the bundle that all parties hold (program, initial state,
+data, scalars).
 
 In: TOML, or a bundle directory. Out: `Bundle`, whose roots are always recomputed from its files, and the job spec as
 the contract hashes it.

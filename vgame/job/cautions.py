@@ -21,7 +21,7 @@ LONG = 10.0  # seconds: a factory that takes longer is not called twice
 
 
 def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
-    """The schedule's rate takes the place of the optimizer's: of one that somebody wrote (1.0 is the customary
+    """The schedule's rate takes the place of the optimizer's: of a rate that was written (1.0 is the customary
     scale)."""
     if schedule is None:
         return

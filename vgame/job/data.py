@@ -1,7 +1,7 @@
 """The data of a bundle on disk: small tensors in data.safetensors, those of large files as copies of these files.
 
     BUNDLE/data.json         {"files": {PLACE: [NAME OF THE FILE IN THE BUNDLE, BYTE OF THE FIRST WORD]}}, if any
-    BUNDLE/data-PLACE.words  a copy of the file, for whoever edits the file must not edit the order; file systems that
+    BUNDLE/data-PLACE.words  a copy of the file, for an edit of the file must not edit the order; file systems that
                              share blocks (Btrfs, XFS) take no space for it
 
 In: labels and tensors. Out: the same tensors, in memory or in their files.

@@ -234,7 +234,7 @@ class LoggedExecutor(Executor):
         self.kernels = Logged(program, bits, windows)
         #: Entries of a step, None if it is to be recorded.
         self.read: Callable[[int], StepEntries | None] = lambda step: None
-        #: Entries of recorded steps that nobody has taken yet.
+        #: Entries of recorded steps that have not been taken yet.
         self.made: dict[int, StepEntries] = {}
 
     def step(self, step: int, state: Sequence[Tensor], tap: Tap | None = None) -> StepResult:

@@ -3,9 +3,9 @@
 In: nothing. Out: a context in which regions of autocast("cuda"), ("cpu"), .. cast on this machine as they do on CUDA:
 matrix products and convolutions compute in bfloat16, what sums or can overflow in float32, the rest in the widest type
 of its operands. Regions can be nested and disabled. The lists are those of torch's aten/src/ATen/autocast_mode.h; what
-torch casts on the CPU alone is left as it is. Whoever asks torch whether autocast is on, as the decorators of torch.amp
-do, is told so for every device. No cast is kept for a second use, so that the gradients of a weight that is used twice
-are added up in float32.
+torch casts on the CPU alone is left as it is. Code that asks torch whether autocast is on, as the decorators of
+torch.amp do, gets the answer yes for every device. No cast is kept for a second use, so that the gradients of a weight
+that is used twice are added up in float32.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Step:
 
 
 def _posing(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """The tensor with the attributes of the model's own, and of its class to whoever asks by isinstance."""
+    """The tensor with the attributes of the model's own, and of its class for isinstance."""
     tensor.__dict__.update(vars(own))
     if type(own) is nn.Parameter:
         tensor._is_param = True

@@ -1,7 +1,7 @@
 """Learning-rate schedules and other values that change per step, as tables of binary32 words.
 
 Decimal strings are read as exact rationals; every entry is RN of the exact formula. The committed table is what counts:
-nobody has to trust this module, a different table is a different job.
+this module need not be trusted: a different table is a different job.
 """
 
 from __future__ import annotations

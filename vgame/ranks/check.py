@@ -148,7 +148,7 @@ def _told(group: Group, number: int) -> list[int]:
 
 def _error(group: Group, sentence: str) -> RankError:
     return RankError(
-        f"{sentence}; nothing of this step is kept; see to that device and start again", said=group.rank != 0
+        f"{sentence}; nothing of this step is kept; see to that device and start again", reported=group.rank != 0
     )
 
 

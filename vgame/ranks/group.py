@@ -160,7 +160,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
         raise
     finally:
         health.stop()
-        group.close(failed)  # waits for nobody who has ended
+        group.close(failed)  # waits for no rank that has ended
         if ours:
             dist.destroy_process_group()
 
@@ -195,7 +195,7 @@ def compare(group: TorchGroup, facts: Mapping[str, str]) -> None:
                 raise RankError(
                     f"rank {rank} has another {what} ({theirs.get(what)}) than rank 0 ({value}): nothing is started, "
                     "give all the same",
-                    said=group.rank != 0,
+                    reported=group.rank != 0,
                 )
 
 
@@ -204,10 +204,10 @@ def _wait(health: Health, rank: int) -> None:
     while not health.store.check([f"facts/{rank}"]):
         told = health.told.get(rank, {})
         if told.get("how") == "failed":
-            raise RankError(f"{health.name(rank)}: {told['why']}", said=True)
+            raise RankError(f"{health.name(rank)}: {told['why']}", reported=True)
         if time.monotonic() - health.changed[rank] > health.timeout and rank != health.rank:
             raise RankError(
                 f"{health.name(rank)} did not come within {health.timeout:g} s: nothing is started",
-                said=health.rank != 0,
+                reported=health.rank != 0,
             )
         time.sleep(BEAT / 10)

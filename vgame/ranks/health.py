@@ -28,11 +28,11 @@ LEFT, FAILED = "left", "failed"
 
 
 class RankError(VgameError):
-    """A rank died, hangs or failed. `said`: by another rank, so that it is not said again."""
+    """A rank died, hangs or failed. `reported`: by another rank, so it is not reported again."""
 
-    def __init__(self, sentence: str, said: bool = False) -> None:
+    def __init__(self, sentence: str, reported: bool = False) -> None:
         super().__init__(sentence)
-        self.said = said
+        self.reported = reported
 
 
 class Terminated(BaseException):
@@ -65,7 +65,7 @@ class Health:
         self.thread.start()
 
     def stop(self, how: str = LEFT, why: str = "") -> None:
-        """Say that this rank ends, so that nobody takes it for dead."""
+        """Announce that this rank ends, so that it is not taken for dead."""
         if not self.ended.is_set():
             self.ended.set()
             self.thread.join(2 * BEAT)
@@ -153,13 +153,13 @@ class Health:
         until = time.monotonic() + LOOK
         while time.monotonic() < until and self.thread.is_alive():
             if failed := [r for r, told in self.told.items() if told["how"] == FAILED]:
-                return RankError(f"{self.name(failed[0])}: {self.told[failed[0]]['why']}", said=True)
+                return RankError(f"{self.name(failed[0])}: {self.told[failed[0]]['why']}", reported=True)
             silent = [r for r in self._others() if time.monotonic() - self.changed[r] > SILENT]
             if silent:
                 dead = min(silent, key=lambda r: self.changed[r])
                 first = min(set(range(self.world)) - set(silent))
                 self._wait_for_others(silent)
-                return RankError(advice(f"{self.name(dead)} died at step {self.step}"), said=self.rank != first)
+                return RankError(advice(f"{self.name(dead)} died at step {self.step}"), reported=self.rank != first)
             time.sleep(BEAT / 5)
         if isinstance(error, Terminated):
             return SystemExit(STOPPED)

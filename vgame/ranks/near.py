@@ -28,7 +28,7 @@ TOKEN = slice(HEAD - 4, HEAD)
 LETTERS = 256
 #: Seconds of waiting without a rest; the shortest and the longest rest; between two looks whether the other one lives.
 EAGER, REST, LONGEST, LOOK = 0.002, 0.0001, 0.02, 0.2
-#: Seconds after which nobody waits any more for the last words of a rank that has ended as it should.
+#: Seconds after which the others stop waiting for the last words of a rank that has ended as it should.
 LEAVING = 1.0
 
 #: Counts go round: letters, and blocks that were given back.
@@ -136,7 +136,7 @@ class Near:
         return block
 
     def expect(self, rank: int, words: int) -> Callable[[], torch.Tensor]:
-        """The next piece of another rank, which the answer waits for; given back when nobody holds it any more."""
+        """The next piece of another rank, which the answer waits for; given back when it is no longer referenced."""
         self.expected[rank] += 1
         mail = self._memory(rank, self.told[rank][2])
         letter, number = self._letter(mail, self.rank, self.expected[rank]), self.expected[rank] & MOST
@@ -153,7 +153,7 @@ class Near:
 
     def close(self, failed: bool = False) -> None:
         """Memory ends with those who look at it, once all letters are read. Where a rank lives and does not read them,
-        memory is left to the process's end, or, if the work has `failed`, to nobody: who asks for it hears Gone."""
+        memory is left to the process's end, or, if the work has `failed`, is gone: asking for it raises Gone."""
         letters = [(q, self._letter(self.mail.words, q, self.sent[q])) for q in self.gives if self.sent[q]]
         end = time.monotonic() + LEAVING
         while any(letter[NUMBER] != letter[TAKEN] and not self._has_ended(q) for q, letter in letters):
@@ -201,7 +201,7 @@ def _give_back(memory: np.ndarray, rank: int) -> None:
 
 
 def _host() -> int:
-    """What ranks have alike that may share memory: a host, and its network; 0 where nobody may. Stores must be seen in
+    """What ranks have alike that may share memory: a host, and its network; 0 where none may. Stores must be seen in
     their order, as x86 has it."""
     if hasattr(os, "memfd_create") and platform.machine() in ("x86_64", "AMD64"):
         return os.stat("/proc/self/ns/net").st_ino % 2**31

@@ -216,7 +216,7 @@ class _Maker:
         return Drawn(operator, node.index)
 
     def _sliced(self, operator: Operator, held: Slice) -> Operator:
-        """This rank's words of a slice; one that nobody reads, where there are none."""
+        """This rank's words of a slice; one that is never read, where there are none."""
         assert isinstance(operator, Copy), "slices are copies"
         access, (low, high) = operator.accesses[0], held.range(self.share)
         here = self._form(access.ref, access.elements, held.base)

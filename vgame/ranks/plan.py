@@ -36,12 +36,12 @@ from vgame.program.operators import (
 from vgame.program.program import Program
 from vgame.ranks.split import Slice, Split, follow, from_part, nested, part_sizes, place, same_part
 
-#: A sum over the samples with fewer elements is sent to everybody at once: what is computed from it costs less than
+#: A sum over the samples with fewer elements is sent to all ranks at once: what is computed from it costs less than
 #: sending it later.
 FEW = 1024
 #: The same of sums of numbers, which are normed over the samples: all ranks need them at once.
 FEW_MEANS = 4096
-#: Multiply-adds from which on a product of operands that everybody has is shared.
+#: Multiply-adds from which on a product of operands that all ranks have is shared.
 WORTH = 1 << 16
 
 Form = Split | None  # how a rank holds a tensor: its part, or all of it
@@ -235,7 +235,7 @@ class _Planner:
         return found or by_state
 
     def _is_worth(self, operator: Contract) -> bool:
-        """Operands that everybody has are multiplied by everybody, unless that is much; others go where they are
+        """Operands that all ranks have are multiplied by all, unless that is much; others go where they are
         needed."""
         split = any(self.form(ref) for ref, _, _ in operand_refs(operator))
         return split or operator.distinct * operator.m * operator.n * operator.k >= WORTH

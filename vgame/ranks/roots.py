@@ -29,10 +29,10 @@ def shared_roots(group: Group, parts: Sequence[torch.Tensor], state: Sequence[tu
     mine = [r for part, (form, words) in zip(parts, state, strict=True) for r in _roots(group, part, form, words)]
     cuts = [[_blocks(words, share) for share in shares_of(group)] for _, words in state]
     blocks = [[high - low for low, high in cut] for cut in cuts]
-    said = torch.frombuffer(bytearray(b"".join(mine) or b"\0" * 4), dtype=torch.int32)[: ROOT_WORDS * len(mine)]
+    sent = torch.frombuffer(bytearray(b"".join(mine) or b"\0" * 4), dtype=torch.int32)[: ROOT_WORDS * len(mine)]
     came = [ROOT_WORDS * sum(b[q] for b in blocks) if group.rank == 0 else 0 for q in range(group.world)]
     nothing = torch.empty(0, dtype=torch.int32)
-    got = group.swap([said] + [nothing] * (group.world - 1), came)
+    got = group.swap([sent] + [nothing] * (group.world - 1), came)
     if group.rank:
         return []
     told = [iter(words.view(-1, ROOT_WORDS)) for words in got]

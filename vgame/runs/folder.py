@@ -25,7 +25,7 @@ def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) ->
 
 
 def open_run(run: Path, keep: int = 1, *, writable: bool = False) -> Store:
-    """The store of a run folder, of somebody else unless it is said that it may be written to."""
+    """The store of a run folder, read only unless `writable`."""
     if not os.path.exists(run / "job" / "spec.json"):
         raise StoreError(
             f"{run} is not the folder of a run: it has no job/spec.json; `vgame train JOB --out {run}` makes one"

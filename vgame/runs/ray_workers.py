@@ -42,7 +42,7 @@ def cluster(address: str) -> Iterator[tuple[int, Callable[[Given, Started], Work
 
 
 def _connect(address: str) -> None:
-    """VgameError where nobody listens, or what listens is another version of Ray or Python."""
+    """VgameError if no cluster listens, or one of another version of Ray or Python."""
     if address not in ("local", "auto"):
         _refuse_absent(address)
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -57,7 +57,7 @@ def _connect(address: str) -> None:
 
 
 def _refuse_absent(address: str) -> None:
-    """Ray waits for minutes where nobody listens."""
+    """Ray waits for minutes where no cluster listens."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
         raise VgameError(f"--ray {address!r}: HOST:PORT, ray://HOST:PORT, auto or local is expected")

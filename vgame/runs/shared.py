@@ -68,7 +68,7 @@ def led(group: TorchGroup, bundle: Bundle, kind: str, check: float = 0.0) -> Ite
     try:
         yield leader
     except BaseException:
-        with suppress(RankError):  # what has failed is said, not that the others cannot be told
+        with suppress(RankError):  # the failure is reported, not that the others cannot be reached
             leader.end(failed=True)
         raise
     leader.end()
@@ -144,4 +144,4 @@ def _lead(
 
 def _follow(executor: RankExecutor) -> None:
     if not follow(executor):
-        raise RankError("rank 0 has failed; it says why", said=True)
+        raise RankError("rank 0 has failed; it says why", reported=True)

@@ -9,7 +9,7 @@
     RUN/states/STEP.safetensors   kept checkpoints: every `keep`-th and the newest
 
 A kill at any moment loses at most the interval in progress; bytes that were half appended are not read, and cut off
-before the next ones are appended. So a run can be read while it is written, by anybody; a second writer is refused.
+before the next ones are appended. So a run can be read while it is written; a second writer is refused.
 Disk use is bounded by `keep`.
 """
 
@@ -78,7 +78,7 @@ class Elsewhere(Protocol):
 
 
 class Store:
-    """Checkpoints of one run of one bundle. Not `writable`: a folder of somebody else, in which nothing is made or
+    """Checkpoints of one run of one bundle. Not `writable`: another user's folder, in which nothing is made or
     changed."""
 
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
@@ -314,7 +314,7 @@ class Store:
 
     @cached_property
     def _losses(self) -> bytes:
-        """Of somebody else's run: read once, so that all who ask see the same."""
+        """Of another user's run: read once, so that every reader sees the same."""
         return self._read("losses.bin")
 
     # ---- states ----

@@ -93,7 +93,7 @@ def remove_halves(folder: Path) -> None:
 
 
 def no_link(path: str, flags: int, mode: int = 0o666) -> int:
-    """An opener for `open`: what is written goes where the name stands, not where somebody's link leads; nothing waits
+    """An opener for `open`: what is written goes where the name stands, not where a link leads; nothing waits
     for a pipe."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -103,7 +103,7 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def private(path: str, flags: int) -> int:
-    """The same for a lock: whoever can read it could hold it."""
+    """The same for a lock, readable by its owner only: a reader could hold it."""
     descriptor = no_link(path, flags, 0o600)
     with suppress(OSError):  # another user's
         os.fchmod(descriptor, 0o600)
@@ -121,7 +121,7 @@ def refuse_links(*folders: Path) -> None:
 
 
 def open_file(path: Path, follow: bool = False) -> IO[bytes]:
-    """A file of somebody else, for reading; OSError if it is none. A pipe or a device would be read for ever, a link
+    """Another user's file, for reading; OSError if it is none. A pipe or a device would be read for ever, a link
     leads elsewhere; `follow`: the user has named it, so it may be a link."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:

@@ -1,4 +1,4 @@
-"""Loops that numba compiles once for a machine, whoever begins at the same time. Where its cache cannot be read or
+"""Loops that numba compiles once for a machine, also where processes begin together. Where its cache cannot be read or
 written, every process compiles its own."""
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class _Files(IndexDataCacheFile):
         return data if (stamp, known) == (self._source_stamp, key) else None
 
     def _is_ours(self, file: os.stat_result) -> bool:
-        """Whether nobody could have written it but this user, root, and the owner of the sources, who chooses the code
+        """Whether only this user and root could have written it, and the owner of the sources, who chooses the code
         anyway."""
         return file.st_uid in (0, os.geteuid(), self._folder.stat().st_uid) and not file.st_mode & 0o022
 
 
 class _Cache(FunctionCache):
-    """numba's, but a full disk or a damaged file ends nobody: a bond may be at stake.
+    """numba's, but a full disk or a damaged file ends no process: a bond may be at stake.
 
     And numba looks whether the loop's own file has changed, though the loop holds what it calls and the tables that it
     reads in other files: here they are all files of the folder above its own, and below that. Loops take nothing from

@@ -30,7 +30,7 @@ def plain(text: str) -> str:
 
 
 class NullProgress:
-    """Where nobody listens to how far long work is."""
+    """Drops reports of progress."""
 
     def stage(self, text: str) -> None:
         """What begins now, and may take a while."""
@@ -54,7 +54,7 @@ class _Console(Console):
 class Reporter(NullProgress):
     """Events of a role. `json_lines`: one JSON object per event on stdout.
 
-    Where nothing can be written (a full disk, a pipe that nobody reads), `who` plays on, for a bond may be at stake;
+    Where nothing can be written (a full disk, a closed pipe), `who` plays on, for a bond may be at stake;
     without `who` it is a VgameError.
     """
 

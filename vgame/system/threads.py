@@ -3,7 +3,7 @@
 In: work in parts whose results do not depend on who does them. Out: the parts' results, in order.
 
 A library's threads (OpenMP) go on spinning for milliseconds after each of its parallel regions, on the cores that our
-loops need. So within a step each of our threads calls the library with one thread, and nobody spins.
+loops need. So within a step each of our threads calls the library with one thread, and none spins.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _alone() -> Iterator[None]:
 
 
 class _Offer:
-    """Work that whoever comes first does: a helper, or its owner if none has come."""
+    """Work for the first thread that is free: a helper, or its owner if none has come."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self.run, self.context, self.error = run, copy_context(), None
@@ -113,18 +113,18 @@ class _Offer:
         self._going_on.acquire()
 
     def _claim(self) -> bool:
-        """Whether nobody was faster."""
+        """Take it; False if another thread has."""
         return self._free.acquire(blocking=False)
 
     def do(self) -> None:
-        """Do it, unless somebody else has begun."""
+        """Do it, unless another thread has begun."""
         if not self._claim():
             return
         try:
             self.context.run(self._work)
         except BaseException as error:
             self.error = error
-            if not isinstance(error, Exception):  # somebody interrupts this thread, not the work
+            if not isinstance(error, Exception):  # an interrupt of this thread, not an error of the work
                 raise
         finally:
             del self.run, self.context
@@ -136,11 +136,11 @@ class _Offer:
             self.run()
 
     def goes_on(self) -> bool:
-        """Whether somebody has begun it and not ended."""
+        """Whether it has begun and not ended."""
         return self._free.locked() and self._going_on.locked()
 
     def withdraw(self) -> None:
-        """Nobody begins it after this; if somebody has, it is done."""
+        """It is not begun after this; if it has begun, it is done."""
         if self._claim():
             del self.run, self.context
             self._going_on.release()
@@ -187,7 +187,7 @@ def _help() -> None:
 
 
 def _do_next(offers: deque[_Offer]) -> bool:
-    """Whether there was an offer, which perhaps somebody else has begun."""
+    """Whether there was an offer; another thread may have begun it."""
     try:
         offer = offers.popleft()
     except IndexError:
@@ -223,7 +223,7 @@ def each(jobs: Sequence[Callable[[], Result]], patient: bool = False) -> list[Re
                     return
                 results[place] = job()
         finally:
-            waiting.clear()  # after an error nobody goes on
+            waiting.clear()  # after an error no thread goes on
             _sharing.reset(token)
 
     with ours():
@@ -239,7 +239,7 @@ def each(jobs: Sequence[Callable[[], Result]], patient: bool = False) -> list[Re
 
 
 class Later:
-    """Jobs whose results nobody needs yet: helpers do them when nothing is urgent."""
+    """Jobs whose results are not needed yet: helpers do them when nothing is urgent."""
 
     def __init__(self) -> None:
         self._offers: list[_Offer] = []
@@ -252,7 +252,7 @@ class Later:
             self._offers = _offer(_patient, jobs)
 
     def finish(self) -> None:
-        """Do what nobody has begun, wait for the rest."""
+        """Do the jobs that have not begun, wait for the rest."""
         offers = self._offers
         with ours():
             for offer in offers:

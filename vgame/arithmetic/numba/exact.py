@@ -29,7 +29,7 @@ _ZERO = np.float32(0.0)
 
 @compile_loop
 def _round_to_odd(head, tail):
-    """Twin: exact_tier.round_to_odd."""
+    """Twin: torch/exact.round_to_odd."""
     bits = np.float64(head).view(np.int64)
     if tail != 0.0 and bits & 1 == 0:
         bits += 1 if (head < 0.0) == (tail < 0.0) else -1
@@ -70,7 +70,7 @@ def _settle(digit, second, rest, left, sigma, finer, error_per_left):
 
 @compile_loop
 def _power_above(x):
-    """Twin: exact_tier.power_above."""
+    """Twin: torch/exact.power_above."""
     return np.int64((np.float64(x).view(np.int64) >> 52) + 1 << 52).view(np.float64)
 
 

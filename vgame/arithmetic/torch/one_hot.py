@@ -123,7 +123,7 @@ def _sum_owned(owners: Owners, b: Tensor, out: Tensor) -> None:
 
 
 def exhaust_bags(owners: Owners, x: Tensor, magnitude: Tensor) -> None:
-    """What the hardest sums would take, where somebody measures that."""
+    """The work of the hardest sums, where the worst case is measured."""
     hard = hard_part(magnitude.numel(), x.device).long()
     if hard.numel():
         bags, _ = bags_of(owners, x, (hard // x.shape[1], hard % x.shape[1]))

@@ -59,7 +59,7 @@ def counting() -> Iterator[Counts]:
 
 
 def is_counted() -> bool:
-    """Whether somebody asks for the numbers; on a GPU they cost a wait for the device."""
+    """Whether the numbers are wanted; on a GPU they cost a wait for the device."""
     return _counts.get() is not None
 
 
@@ -73,7 +73,7 @@ def tally(elements: int, tested_exact: int, tier: int) -> None:
             counts.tier += tier
 
 
-#: The share of all sums that the exact tier computes besides, for nobody but a clock.
+#: The share of all sums that the exact tier computes besides, for worst-case timing only.
 _hard: ContextVar[float] = ContextVar("hard", default=0.0)
 
 
@@ -93,7 +93,7 @@ def at_worst(part: float) -> Iterator[None]:
 
 
 def is_at_worst() -> bool:
-    """Whether somebody measures that."""
+    """Whether the worst case is being timed."""
     return _hard.get() > 0.0
 
 

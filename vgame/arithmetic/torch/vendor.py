@@ -1,7 +1,7 @@
 """What the certificates assume of a library, and the only calls through which they use it.
 
 In: binary64 tensors whose values are binary32 numbers or products of two. Out: binary64 sums with a promised error.
-Whoever wants another device (a perturbed one, a reversed one, a compiled one) installs another `Vendor` with `using`.
+Another device (a perturbed one, a reversed one, a compiled one) is another `Vendor`, installed with `using`.
 
 Promises (u = 2^-53, n = number of non-zero terms of a sum, S = sum of their magnitudes; docs/numerics-products.md,
 section 2):

@@ -65,7 +65,7 @@ def _factors(
 
 @triton.jit
 def _certain(head, tail, error):
-    """Twin: exact_tier._is_certain."""
+    """Twin: torch/exact._is_certain."""
     no_midpoint = (head.to(tl.int64, bitcast=True) & ((1 << 28) - 1)) != 0
     near = no_midpoint & (tail == 0.0) & (error < tl.abs(head) * 2.0**-54)
     return (error == 0.0) | (tl.abs(tail) > 4.0 * error) | near
@@ -73,7 +73,7 @@ def _certain(head, tail, error):
 
 @triton.jit
 def _round_to_odd(head, tail):
-    """Twin: exact_tier.round_to_odd."""
+    """Twin: torch/exact.round_to_odd."""
     bits = head.to(tl.int64, bitcast=True)
     step = tl.where((head < 0.0) == (tail < 0.0), 1, -1).to(tl.int64)
     move = (tail != 0.0) & ((bits & 1) == 0)
@@ -82,7 +82,7 @@ def _round_to_odd(head, tail):
 
 @triton.jit
 def _settle(digit, rest, left, sigma, length):
-    """(value, whether it is certain). Twin: compiled_exact._settle."""
+    """(value, whether it is certain). Twin: numba/exact._settle."""
     grid = 0.75 * sigma
     carry = (rest + grid) - grid
     rest = rest - carry
@@ -145,7 +145,7 @@ def _integer_sum(
     a, a_step, a_places, b, b_step, b_places, wanted, length,
     KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The exact sum, rounded to odd. Twin: compiled_exact._integer_sum."""
+    """The exact sum, rounded to odd. Twin: numba/exact._integer_sum."""
     lane = tl.arange(0, _LANES)
     limbs = tl.zeros((_LANES,), tl.int64)
     for start in range(0, length, BLOCK):
@@ -168,7 +168,7 @@ def exact_word(
     index `wanted`. Term k lies k steps from there, or where `places` (int64) says. BLOCK terms are extracted at a time,
     FEW added up as integers.
     """
-    above = ((bound.to(tl.int64, bitcast=True) >> 52) + 1) << 52  # twin: exact_tier.power_above
+    above = ((bound.to(tl.int64, bitcast=True) >> 52) + 1) << 52  # twin: torch/exact.power_above
     sigma = above.to(tl.float64, bitcast=True) * 2.0
     digits = tl.zeros((BLOCK,), tl.float64)
     rests = tl.zeros((BLOCK,), tl.float64)
