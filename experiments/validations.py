@@ -1,7 +1,8 @@
 """Does validation raise a false alarm? It is run over all programs at hand: models of a zoo (also under autocast), the
-training scripts of tests/user/scripts, the cases of tests/unit/test_lowering.py, each with some optimizer.
+training scripts of tests/user/scripts, the cases of tests/unit/test_lowering.py, each with some optimizer; and a small
+model with every optimizer, in float32, under autocast and in bfloat16.
 
-    python experiments/validations.py OUT.json [--zoo ZOO.py] [--minutes 60] [--only 'case *'] [--seconds 60]
+    python experiments/validations.py OUT.json [--zoo ZOO.py] [--minutes 60] [--seconds 60] [--workers 2] [--only 'c*']
 
 Resumable: what OUT.json has is not done again. It ends with a table: distinct programs (by root), compared whole, in
 part, found different. ZOO.py as in experiments/zoo.py.
@@ -12,10 +13,13 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import multiprocessing
+import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ def items(zoo: Path | None) -> Iterator[tuple[str, Make]]:
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/unit"), str(ROOT / "tests/user/scripts")]
     yield from _cases()
     yield from _scripts()
+    yield from _optimizers()
     if zoo is not None:
         yield from _zoo(zoo)
 
@@ -57,6 +62,30 @@ def _scripts() -> Iterator[tuple[str, Make]]:
     for name, script in load().items():
         if script.refused is None:
             yield f"script {name}", lambda script=script: made(script)
+
+
+def _optimizers() -> Iterator[tuple[str, Make]]:
+    import torch
+    from torch import nn
+    from torch.nn.functional import cross_entropy
+
+    from vgame.tasks.task import Task
+
+    def made(name: str, form: str) -> tuple[Any, Any, int]:
+        model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 5))
+        model = model.bfloat16() if form == "bfloat16" else model
+        data = {"x": torch.randn(24, 6), "y": torch.arange(24) % 5}
+
+        def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=form == "autocast"):
+                x = batch["x"].bfloat16() if form == "bfloat16" else batch["x"]
+                return cross_entropy(module(x).float(), batch["y"])
+
+        return Task(model, loss, getattr(torch.optim, name)(model.parameters(), lr=1e-3), data, 4), None, STEPS
+
+    for name in OPTIMIZERS:
+        for form in ("float32", "autocast", "bfloat16"):
+            yield f"optimizer {name} {form}", lambda n=name, f=form: made(n, f)
 
 
 def _zoo(path: Path) -> Iterator[tuple[str, Make]]:
@@ -113,6 +142,15 @@ def table(found: dict[str, Any]) -> str:
     return f"{len(roots)} programs: {counts}; {refused} items refused by the capture"
 
 
+def _work(name: str, zoo: Path | None, seconds: float) -> tuple[str, dict[str, Any]]:
+    """One item, in a worker."""
+    warnings.simplefilter("ignore")
+    try:
+        return name, validated(dict(items(zoo))[name], seconds)
+    except Exception as error:
+        return name, {"crashed": f"{type(error).__name__}: {error}"[:500]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -120,23 +158,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--only", default="*")
+    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
+    os.environ["OMP_NUM_THREADS"] = "1"
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
+    names = [name for name, _ in items(options.zoo) if name not in found and fnmatch.fnmatch(name, options.only)]
     deadline = time.monotonic() + 60 * options.minutes
-    for name, make in items(options.zoo):
-        if name in found or not fnmatch.fnmatch(name, options.only):
-            continue
-        if time.monotonic() > deadline:
-            print("out of time: run again to go on")
-            break
-        try:
-            found[name] = validated(make, options.seconds)
-        except Exception as error:
-            found[name] = {"crashed": f"{type(error).__name__}: {error}"[:500]}
-        told = {k: v for k, v in found[name].items() if k in ("differs", "refused", "crashed", "unchecked", "seconds")}
-        print(name, told, flush=True)
-        options.out.write_text(json.dumps(found, indent=1))
+    with multiprocessing.get_context("spawn").Pool(options.workers, maxtasksperchild=40) as pool:
+        work = partial(_work, zoo=options.zoo, seconds=options.seconds)
+        for name, result in pool.imap_unordered(work, names):
+            found[name] = result
+            told = {k: v for k, v in result.items() if k in ("differs", "refused", "crashed", "unchecked", "seconds")}
+            print(name, told, flush=True)
+            options.out.write_text(json.dumps(found, indent=1))
+            if time.monotonic() > deadline:
+                print("out of time: run again to go on")
+                break
     print(table(found))
 
 

@@ -86,6 +86,21 @@ def test_samples_that_are_drawn_by_weights() -> None:
     assert report(task(weights=torch.arange(20.0))).complete
 
 
+class Groups(nn.Module):
+    """Rows of each expert: the forms of torch's product of groups, two of them by its gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.grouped_mm(x[:, :4] * self.experts.sum(), self.experts, offs=torch.tensor([1, 3, 4], dtype=torch.int32))
+
+
+def test_products_of_groups() -> None:
+    assert report(task(Groups())).complete
+
+
 def test_losses_that_take_turns() -> None:
     model = nn.ModuleDict({"a": nn.Linear(6, 4), "b": nn.Linear(4, 4)})
     losses = [

@@ -137,3 +137,18 @@ def test_the_step_of_an_optimizer() -> None:
         told = failure(Task(model, squares, Own(model.parameters()), data(), 4))
     assert told.startswith("parts.0.inside.weight differs in the stage 'optimizer' of step 1: by up to ")
     assert told.endswith(f"; it is a step of Own, test_validation_places.py line {line_with('# of Own')}")
+
+
+def test_code_that_asks_for_the_class_of_a_parameter() -> None:
+    """A traced parameter is a tensor of another class, which no capture can hide from `type`."""
+
+    class Asking(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for part in self.parts:
+                x = part(x)
+            weight = self.head.weight
+            weight = weight if type(weight) is nn.Parameter else weight.detach()
+            return F.linear(x, weight)  # asking
+
+    told = failure(task(Asking()))
+    assert told.startswith("gradient.head.weight differs") and "the program gives it none, your code does" in told

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -80,11 +81,20 @@ OTHERS: dict[str, Callable[..., T]] = {
 }
 
 
-def _grouped(a: T, b: T, offs: T, *_: Any, **__: Any) -> T:
-    """Rows of a, in groups that end at offs, each times its group's b; torch's kernel knows no binary64."""
+def _grouped(a: T, b: T, offs: T | None = None, *_: Any, **__: Any) -> T:
+    """Products of groups, which end at offs: of a's rows, b's columns, or what is summed over; torch's kernel knows no
+    binary64."""
+    if offs is None:
+        return a @ b
     ends = [0, *offs.tolist()]
-    parts = [a[start:end] @ matrix for start, end, matrix in zip(ends[:-1], ends[1:], b, strict=True)]
-    return torch.cat([*parts, a.new_zeros(len(a) - ends[-1], b.shape[-1])])
+    parts = list(enumerate(slice(start, end) for start, end in pairwise(ends)))
+    if a.dim() == 2 and b.dim() == 2:
+        return torch.stack([a[:, part] @ b[part] for _, part in parts])
+    if a.dim() == 2:
+        rows = [a[part] @ b[n] for n, part in parts]
+        return torch.cat([*rows, a.new_zeros(len(a) - ends[-1], b.shape[-1])])
+    columns = [a[n] @ b[:, part] for n, part in parts]
+    return torch.cat([*columns, a.new_zeros(a.shape[1], b.shape[-1] - ends[-1])], 1)
 
 
 OTHERWISE: dict[Any, Callable[..., T]] = {aten._grouped_mm.default: _grouped}
