@@ -10,9 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vgame.attacks.adversaries import ATTACKS
 from vgame.demo.dossier import Dossier, Move, with_value
-from vgame.demo.report import TITLES, exact_ether, story_record, write_report
+from vgame.demo.report import exact_ether, story_record, write_report
 from vgame.demo.result import Prize, Result, Sale
 from vgame.demo.screen import COLUMNS, Screen
 from vgame.demo.story import as_expected
@@ -108,10 +107,6 @@ def test_money_is_exact() -> None:
     )
     assert told in text_of(SINGLE)
     assert [exact_ether(x) for x in (0, 10 * ETHER, ETHER // 2)] == ["0", "10", "0.5"]
-
-
-def test_every_attack_has_a_line() -> None:
-    assert all(TITLES.values()) and {"accuse-any-element", "accuse-and-idle", *ATTACKS} < set(TITLES)
 
 
 def test_a_verdict_by_blocks_shows_no_bits_that_nobody_computed() -> None:

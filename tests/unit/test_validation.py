@@ -94,7 +94,9 @@ class Groups(nn.Module):
         self.experts = nn.Parameter(torch.randn(3, 4, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.grouped_mm(x[:, :4] * self.experts.sum(), self.experts, offs=torch.tensor([1, 3, 4], dtype=torch.int32))
+        return F.grouped_mm(
+            x[:, :4] * self.experts.sum(), self.experts, offs=torch.tensor([1, 3, 4], dtype=torch.int32)
+        )
 
 
 def test_products_of_groups() -> None:

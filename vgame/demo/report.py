@@ -8,18 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgame import __version__
-from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.watch.differences import State, shown
 from vgame.watch.static import write_page
 
 if TYPE_CHECKING:
     from vgame.demo.result import Result
-
-TITLES = {name: attack.title for name, attack in ATTACKS.items()} | {
-    TAMPERED_LOG.name: TAMPERED_LOG.title,
-    "accuse-any-element": "an honest claim accused, down to an element that is right",
-    "accuse-and-idle": "an honest claim accused by somebody who then does nothing",
-}
 
 
 def exact_ether(wei: int) -> str:
