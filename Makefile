@@ -62,7 +62,7 @@ lint: $(READY) $(NODE_READY) ## style, imports that go one way, types of the pub
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/mypy
 	@$(BIN)/hadolint deploy/Dockerfile
-	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose.yaml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose.yaml deploy/market.yaml
 
 fmt: $(READY) $(NODE_READY) ## format
 	@$(BIN)/python scripts/reflow.py $(PAGES)

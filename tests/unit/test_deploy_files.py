@@ -40,6 +40,30 @@ def test_a_service_gives_its_command_what_it_takes(name: str) -> None:
     assert context.params["rpc"] and context.params["game"] == VALUES["GAME"]
 
 
+def market() -> list[str]:
+    """Each command of vgame in deploy/market.yaml, in its order."""
+    yaml = pytest.importorskip("yaml")
+    services = yaml.safe_load((DEPLOY / "market.yaml").read_text())["services"]
+    lines = "\n".join(line for service in services.values() for line in service["command"]).replace("\\\n", " ")
+    words = lines.replace('"$$(cat job)"', VALUES["JOB"]).replace("> posted", "")
+    return re.findall(r"\bvgame ([a-z][^;\n]*)", words)
+
+
+def test_the_market_is_that_of_the_guide() -> None:
+    """Every command is one, and the roles, options and keys are the guide's."""
+    group = typer.main.get_command(app)
+    for words in map(shlex.split, market()):
+        command, rest = group.commands[words[0]], words[1:]
+        if words[0] == "job":
+            command, rest = command.commands[words[1]], words[2:]
+        command.make_context(words[0], rest)
+    guide = (DEPLOY.parent / "docs" / "guide.md").read_text()
+    played = {line.split(" --")[0] for line in market()}
+    assert played == {"chain", "prepare /data/mine.toml", "deploy", "job post bundle", "trainer", "auditor", "watch"}
+    keys = re.findall(r"^(?:CLIENT|TRAINER|AUDITOR)=(0x\w+)$", guide, re.MULTILINE)
+    assert re.findall(r"VGAME_KEY=(0x\w+)", (DEPLOY / "market.yaml").read_text()) == keys
+
+
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed: the unit is not verified")
