@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from runs_at_hand import begun, run, trained  # noqa: F401
-
-from vgame.chain.connection import MOST_CALLS
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +35,3 @@ def threads_come_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def calls_of_an_agent() -> Iterator[None]:
-    """Calls in calls as in a process of its own: a chain in the tests' process allows so many that JSON may run over
-    the C stack."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(MOST_CALLS)
-    yield
-    sys.setrecursionlimit(before)

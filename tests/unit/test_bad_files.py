@@ -107,7 +107,6 @@ def test_a_spec_with_numbers_that_no_job_has(wrong: dict, run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["spec.json", "program.vgp", "data.safetensors", "../run.json", "../roots.bin"])
 @pytest.mark.parametrize("what", ["device", "pipe", "folder", "nesting", "digits"])
-@pytest.mark.usefixtures("calls_of_an_agent")
 def test_a_file_of_a_bundle_that_is_none(name: str, what: str, run: Path) -> None:
     if name == "../roots.bin" and what in ("nesting", "digits"):
         return  # as good as any
@@ -160,7 +159,6 @@ def logged(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
 
 
 @pytest.mark.parametrize("what", ["missing", "link", "dangling", "pipe", "short", "sparse"])
-@pytest.mark.usefixtures("calls_of_an_agent")
 def test_an_audit_writes_nothing_into_a_log(what: str, logged: Path, tmp_path: Path) -> None:
     """It made a missing log, through a link to anywhere: as root a disk would have been overwritten; a pipe was read
     for ever."""

@@ -108,7 +108,6 @@ def with_labels(text: str) -> bytes:
     return FILE[: start - 4] + struct.pack(">I", len(text)) + text.encode()
 
 
-@pytest.mark.usefixtures("calls_of_an_agent")
 def test_labels_that_are_not_canonical_are_refused() -> None:
     fields = json.loads(FILE[FILE.index(b'{"data"') :])
     canonical = json.dumps(fields, sort_keys=True)

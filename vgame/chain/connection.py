@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,11 +30,6 @@ from web3.exceptions import (
 from vgame.chain.http import LOOPBACK, provider
 from vgame.errors import ChainError, EndpointError, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
-
-#: Calls in calls that Python allows, its own default. web3's libraries allow 100,000, and JSON nested so deep runs over
-#: the C stack.
-MOST_CALLS = 1000
-sys.setrecursionlimit(MOST_CALLS)
 
 BEAT = 0.05  # seconds between two looks for a new block
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more

@@ -22,6 +22,8 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError
 from web3 import HTTPProvider
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
+from vgame.system.files import refuse_deep
+
 REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
 
 
@@ -160,6 +162,7 @@ class _Provider(HTTPProvider):
     def decode_rpc_response(self, raw_response: bytes) -> Any:
         if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
             raise ValueError(f"a reply has {values:,} values, more than {MOST_VALUES:,}")
+        refuse_deep(raw_response)
         told = json.loads(raw_response, object_pairs_hook=_unique)
         error = told.get("error") if isinstance(told, dict) else None
         if isinstance(error, dict) and error.get("data") is None and "revert 0x" in _said(error):

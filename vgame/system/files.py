@@ -7,10 +7,12 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
@@ -160,8 +162,26 @@ def refuse_other_digest(paths: Sequence[Path], digest: str) -> None:
         raise OSError(errno.EAGAIN, "it changed while it was read", str(paths[0]))
 
 
+#: Lists and objects inside each other in a text of JSON; ours have six at most.
+MOST_DEPTH = 200
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def refuse_deep(text: bytes) -> None:
+    """ValueError where lists and objects of JSON are nested too deep. A parser calls itself for each, and libraries
+    (py_ecc, eth) allow Python more calls than its C stack holds."""
+    if text.count(b"[") + text.count(b"{") <= MOST_DEPTH:
+        return
+    brackets = _STRINGS.sub(b"", text).translate(None, _NO_BRACKETS)
+    depth = accumulate(1 if bracket in b"[{" else -1 for bracket in brackets)
+    if max(depth, default=0) > MOST_DEPTH:
+        raise ValueError(f"more than {MOST_DEPTH} lists or objects lie in each other")
+
+
 def parse_json(data: bytes) -> Any:
-    """ValueError where one key stands twice: readers would take different ones."""
+    """ValueError where one key stands twice (readers would take different ones), or the text is nested too deep."""
+    refuse_deep(data)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)

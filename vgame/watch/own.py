@@ -6,7 +6,6 @@ role that does not answer, is an alarm, for the page is what somebody looks at w
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import socket
@@ -25,6 +24,7 @@ from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.runs.folder import open_run, store_of
+from vgame.system.files import parse_json
 from vgame.watch.differences import State, shown
 
 POINTS = 400  # of a loss curve
@@ -158,7 +158,7 @@ class Own:
     @staticmethod
     def _health(url: str, troubles: list[dict[str, Any]]) -> dict[str, Any]:
         try:
-            told = json.loads(answer_of(url))
+            told = parse_json(answer_of(url))
             who, doing = shown(told["role"]), shown(told["doing"])
             done, total = (_count(told.get(k)) for k in ("done", "total"))
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
