@@ -91,7 +91,8 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
     assert told[-1]["call"] == "acceptJob" and told[-1]["due"]
 
     common = ("--bundle", "bundle", "--any-terms")
-    training = trainer.start("trainer", *at, *common, "--store", "trainer", "--job", job)
+    told_to = ("--notify", "sh -c 'cat >> notified'")
+    training = trainer.start("trainer", *at, *common, "--store", "trainer", "--job", job, *told_to)
     auditing = auditor.start("auditor", *at, *common, "--store", "auditor", "--device", "compatible", "--once")
     game = Game(some_scene.chain, deployed[-1]["game"])
     try:
@@ -103,6 +104,9 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
         own = ("--bundle", "bundle", "--store", "trainer", "--client", client.wallet.address)
         watched, _ = looker.run("monitor", *at, "--account", trainer.wallet.address, "--once", *own)
         assert [(w["event"], w["jobs"]) for w in watched] == [("calm", 1)]
+        poor = Wallet(some_scene.chain).address
+        watched, _ = looker.run("monitor", *at, "--account", poor, "--once", *told_to, rc=1)
+        assert [w["kind"] for w in watched] == ["balance"]
         some_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
         assert (training.wait(120), auditing.wait(120)) == (0, 0)
     finally:
@@ -110,6 +114,11 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
             process.kill()
     said = [json.loads(line) for line in auditing.stdout]
     assert [line["agrees"] for line in said if line["event"] == "audited"] == [True]
+    moves = [line["move"] for line in map(json.loads, training.stdout) if line["event"] == "sent"]
+    assert moves == ["acceptJob", "postClaim", "finalize", "withdraw"]
+    notified = [json.loads(line) for line in (tmp_path / "notified").read_text().splitlines()]
+    assert [(n["role"], n["event"]) for n in notified] == [("monitor", "alarm"), ("trainer", "phase")]
+    assert notified[1]["phase"] == "final"
     drawn = [e.args["amount"] for e in game.events("Withdrawn") if e.args["account"] == trainer.wallet.address]
     assert drawn == [3 * ETHER]
     _, complaint = client.run("job", "close", job, *at, rc=1)
