@@ -106,7 +106,7 @@ def test_a_cheat_is_disputed_from_its_own_states_and_the_reward_paid(
     system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, steps: list[int]
 ) -> None:
     run = follow(seat, cheat.store.folder, workers=2)
-    assert run.parted and len(run.store.roots) == 4 and steps == [7, 8]
+    assert run.has_mismatch and len(run.store.roots) == 4 and steps == [7, 8]
     assert run.store.roots[:3] == cheat.store.roots[:3] and run.store.roots[3] != cheat.store.roots[3]
     scene = Scene(system, bundle)
     trainer = scene.trainer(cheat.history, CheatingTrainer, silent=frozenset())
@@ -125,7 +125,7 @@ def test_another_claim_is_compared_with_a_whole_run(
     assert scene.play(watch(scene, run), scene.trainer(honest.history)) is Phase.FINAL and not scene.causes
     assert run._whole.run_root == honest.run_root
     again = follow(seat, "/nowhere")  # a restart, when the published run is gone
-    assert again.parted and again.store.roots == run.store.roots
+    assert again.has_mismatch and again.store.roots == run.store.roots
 
 
 def test_a_claim_that_comes_between_two_questions_is_compared_first(
@@ -184,7 +184,7 @@ def test_a_whole_run_is_made_while_no_claim_is_there(
 
 def test_an_honest_run_is_taken_over(honest: LocalRun, seat: AgentConfig, steps: list[int]) -> None:
     run = follow(seat, honest.store.folder)
-    assert not run.parted and run.run_root == honest.run_root and steps == list(range(1, 13))
+    assert not run.has_mismatch and run.run_root == honest.run_root and steps == list(range(1, 13))
     assert run.store.losses().tobytes() == honest.store.losses().tobytes()
     assert run.history.segment(5) == honest.history.segment(5)
     assert follow(replace(seat, keep=1), honest.store.folder).run_root == honest.run_root  # a restart
@@ -282,11 +282,11 @@ def test_fewer_roots_than_the_own_run_has(honest: LocalRun, cheat: LocalRun, sea
     publish(copy, [bytes(32)])
     run.store.release()
     again = follow(seat, copy)
-    assert again.parted and again.theirs == [bytes(32)]
+    assert again.has_mismatch and again.theirs == [bytes(32)]
     publish(copy, cheat.store.roots)
     assert again.ahead(False, 0.0) and again.theirs == [bytes(32)]
     again.store.release(), again._whole.store.release()
-    assert follow(seat, copy).parted
+    assert follow(seat, copy).has_mismatch
 
 
 def test_what_was_found_wrong_stays_whatever_is_published_then(
@@ -297,7 +297,7 @@ def test_what_was_found_wrong_stays_whatever_is_published_then(
     publish(copy, cheat.store.roots[:5])
     run = follow(seat, copy)
     claim = SimpleNamespace(diverged_at=11, run_root=run_tree(cheat.store.roots[:5], 5).root)
-    assert run.parted and run.history_of(claim) is run.history
+    assert run.has_mismatch and run.history_of(claim) is run.history
     monkeypatch.setattr(run, "_advance", lambda: setattr(run, "_computed", 1e9))
     for roots in ([*cheat.store.roots[:4], bytes(32)], cheat.store.roots[:4], [bytes(32)] * 6, cheat.store.roots):
         publish(copy, roots)

@@ -83,17 +83,17 @@ class FollowedRun(LocalRun):
         self.theirs = [data[i : i + ROOT_BYTES] for i in range(0, len(data), ROOT_BYTES)]
 
     @property
-    def parted(self) -> bool:
+    def has_mismatch(self) -> bool:
         """Is a checkpoint of the trainer's known to be wrong?"""
-        return parts_from(self.theirs, self.store.roots)
+        return differs(self.theirs, self.store.roots)
 
     def run(self, hurry: Callable[[], str] = lambda: "") -> None:
         """To the end, or to the first checkpoint that the trainer has wrong."""
         self.retry.hurry = hurry
-        while not (self.store.done or self.parted):
+        while not (self.store.done or self.has_mismatch):
             if not self._follow():
                 self._compute(self)
-        if not self.parted:
+        if not self.has_mismatch:
             super().run(hurry)
             return
         at = first(a != b for a, b in zip(self.theirs, self.store.roots, strict=False))
@@ -152,14 +152,14 @@ class FollowedRun(LocalRun):
         end, gained = time.monotonic(), len(self.store.roots) - known
         self._spent += end - begin - pace * gained
         self._next = end + (0 if gained else pause)
-        return self.parted or gained > 0
+        return self.has_mismatch or gained > 0
 
     def _take_over(self, theirs: Store, most: int, end: float) -> None:
         """So many checkpoints, of which the first begins and the last ends with a state that is there: no more is
         executed than these."""
         known = len(self.store.roots)
-        if parts_from(theirs.roots, self.store.roots):
-            self._part(theirs.roots)
+        if differs(theirs.roots, self.store.roots):
+            self._record_mismatch(theirs.roots)
             return
         last = self._kept(theirs, known, min(known + most, len(theirs.roots)))
         if last == known or (known and not theirs.keeps(known)):
@@ -173,8 +173,8 @@ class FollowedRun(LocalRun):
         self.store.adopt(theirs, self._kept(theirs, known, right))
         if found and found["step"] is None and len(self.store.roots) == right:
             self._compute(self)
-            if parts_from(theirs.roots, self.store.roots):
-                self._part(theirs.roots)
+            if differs(theirs.roots, self.store.roots):
+                self._record_mismatch(theirs.roots)
 
     def _check(self, theirs: Store, chosen: list[int], end: float) -> dict[str, Any] | None:
         """The finding of the lowest checkpoint that differs; all before it were executed, unless it is `kept`."""
@@ -197,7 +197,7 @@ class FollowedRun(LocalRun):
                 break
         return found
 
-    def _part(self, roots: Sequence[bytes]) -> None:
+    def _record_mismatch(self, roots: Sequence[bytes]) -> None:
         """Keep what the trainer has committed, also for after a restart: the own run speaks about that alone.
         StoreError where it is another run than the one that was found wrong."""
         if list(roots[: len(self.theirs)]) != self.theirs:
@@ -213,7 +213,7 @@ class FollowedRun(LocalRun):
         one of its own, and None until it is there (`ahead`)."""
         stop, count = claim.diverged_at, self.bundle.checkpoints
         count = (stop - 1) // self.bundle.interval if stop else count
-        if not self.parted or self._claims(count) == claim.run_root:
+        if not self.has_mismatch or self._claims(count) == claim.run_root:
             return self.history
         return self._whole.history if self._whole.store.done else None
 
@@ -221,7 +221,7 @@ class FollowedRun(LocalRun):
         """The run root of a claim of so many checkpoints of the published run; empty where it is not known, or not
         known to be wrong."""
         theirs = self.theirs[:count]
-        if len(theirs) < count or not parts_from(theirs, self.store.roots):
+        if len(theirs) < count or not differs(theirs, self.store.roots):
             return b""
         if self._told[0] != (count, theirs[-1]):
             self._told = (count, theirs[-1]), run_tree(theirs, count).root
@@ -232,12 +232,12 @@ class FollowedRun(LocalRun):
         what was published, and its window may be short. Before that a short look, once in a while, unless a clock may
         run: more may have been published of the run of which a checkpoint is known to be wrong, and the claim be that
         one."""
-        if not self.parted or self._whole.store.done:
+        if not self.has_mismatch or self._whole.store.done:
             return False
         begin = time.monotonic()
         if not engaged and begin >= self._next and self._spent <= self._computed:
             with suppress(Exception):
-                self._part(self._open(begin + LOOK).roots)
+                self._record_mismatch(self._open(begin + LOOK).roots)
             end = time.monotonic()
             self._spent, self._next = self._spent + end - begin, end + AWAY
         self._advance()
@@ -264,6 +264,6 @@ class FollowedRun(LocalRun):
             self._compute(self._whole)
 
 
-def parts_from(theirs: Sequence[bytes], mine: Sequence[bytes]) -> bool:
+def differs(theirs: Sequence[bytes], mine: Sequence[bytes]) -> bool:
     """Do two runs differ where both have a checkpoint?"""
     return any(a != b for a, b in zip(theirs, mine, strict=False))
