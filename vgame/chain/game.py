@@ -36,6 +36,7 @@ from vgame.chain.records import (
     Turn,
     Verdict,
     _dispute,
+    _job,
     standing,
 )
 from vgame.chain.wallet import Wallet
@@ -50,10 +51,6 @@ RACE_GAS = 50_000  # more than was estimated: a dispute that begins before the m
 #: Of calls that are sent without an estimate: nodes simulate with a base fee of 0, and there these revert.
 UNESTIMATED = {"defer": 60_000}
 LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
-
-
-def _job(answer: Any) -> Job:
-    return Job(Phase(answer[0]), *answer[1:-1], JobSpec(*answer[-1]))
 
 
 class Game:

@@ -300,6 +300,10 @@ class Event:
 DISPUTE = [f.name for f in fields(Dispute)]
 
 
+def _job(answer: Any) -> Job:
+    return Job(Phase(answer[0]), *answer[1:-1], JobSpec(*answer[-1]))
+
+
 def _dispute(answer: Any) -> Dispute:
     values = dict(zip(DISPUTE, answer, strict=True))
     enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
