@@ -28,7 +28,9 @@ ENDS = {
 #: Phases that end a job or a claim.
 TOLD = {
     Phase.CONVICTED: "the trainer is convicted",
-    Phase.FINAL: "the claim is final, the reward is the trainer's",
+    Phase.FINAL: "the claim is final, the trainer is paid",
+    Phase.UNDELIVERED: "the state was not delivered",
+    Phase.DECLINED: "the client has declined the delivery",
     Phase.EXPIRED: "no claim was posted in time, the job has expired",
 }
 
