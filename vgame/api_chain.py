@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from vgame.agents import auditor_service, client, config, delivery, local_run, roles
+from vgame.agents.named_jobs import Limits
 from vgame.agents.news import News
 from vgame.agents.retry import Retry
 from vgame.api_run import save_pretrained
@@ -193,10 +193,10 @@ class TrainerAgent(_Agent):
 
 
 class AuditorAgent(_Agent):
-    """Executes a bundle (a folder) again, watches all jobs of the game that order it, disputes every claim that
-    differs.
+    """Executes a bundle (a folder) again, and disputes the claims of named jobs that differ.
 
-    `orders`, `clients`: it plays these orders, and those of these addresses; without them every order of the bundle.
+    `orders`, `clients`, `hunt`: it plays these orders, those of these addresses, and so many claims of the bundle with
+    the largest bonds; without them eight of these.
     `log`: the trainer's run folder, which a bundle in mode `logged` is audited by. `published`: folder or URLs of the
     trainer's run, whose states save time.
     """
@@ -213,6 +213,7 @@ class AuditorAgent(_Agent):
         any_terms: bool = False,
         orders: Iterable[Order] = (),
         clients: Iterable[str] = (),
+        hunt: int = 0,
         log: Path | str | None = None,
         published: str | Sequence[str] = (),
     ) -> None:
@@ -220,7 +221,7 @@ class AuditorAgent(_Agent):
         published = (published,) if isinstance(published, str) else tuple(published)
         self.seat = replace(self.seat, log=None if log is None else Path(log), published=published)
         jobs, addresses = frozenset(order.job for order in orders), frozenset(map(checksum_address, clients))
-        self.limits = auditor_service.Limits(any_clocks=any_terms, jobs=jobs, clients=addresses)
+        self.limits = Limits(any_clocks=any_terms, jobs=jobs, clients=addresses, hunt=hunt)
 
     def _start(self, kind: str) -> auditor_service.AuditorService:
         return auditor_service.auditor_of(self.game, self.seat, kind, self.reporter, self.limits)
@@ -236,4 +237,4 @@ class AuditorAgent(_Agent):
         while not self._player.finished:
             with retry:
                 if not self.step():
-                    time.sleep(self.seat.poll)
+                    self._player.pause()

@@ -43,10 +43,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         trainer = CheatingTrainer(scene.game(), play.id, job.cheat(name), attack.silent - {"prove"})
         trainer.accept()
         trainer.claim()
-        players = [trainer, Auditor(scene.game(), play.id, job.honest)]
-        if attack.forced:
-            players.insert(1, FalseAccuser(trainer.game, play.id, trainer.machine, step_wanted=STRIKE))
-        assert play.run_to_end(*players) is Phase.CONVICTED
+        assert play.run_to_end(trainer, Auditor(scene.game(), play.id, job.honest)) is Phase.CONVICTED
     play = job.play(scene)
     reader.titles[play.id.hex()] = "accuse"
     honest = Trainer(scene.game(), play.id, job.honest)

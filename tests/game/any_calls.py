@@ -42,6 +42,7 @@ KNOWN = {name for name, _ in errors().values()} | {
     "OpeningSize",
     "NotABlock",
 }
+EXPIRED = (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)
 ENDED = (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED)
 
 
@@ -110,7 +111,7 @@ class AnyCalls(RuleBasedStateMachine):
         if d.status is not Status.OPEN:
             return "DisputeClosed"
         turn = play.client.turn(play.id, number)[0]
-        return None if turn in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED) else "NotExpired"
+        return None if turn in EXPIRED else "NotExpired"
 
     def meets(self, call: Call, game: Any, expected: str | None) -> None:
         """The call is accepted, or refused by exactly this error."""
@@ -250,13 +251,19 @@ class AnyCalls(RuleBasedStateMachine):
         if not isinstance(auditor, Arbitrary):
             call = due(auditor)
             if call:
-                self.meets(call, auditor.game, None)
+                self.meets(call, auditor.game, self._late(call, play))
             return
         for number, d in enumerate(play.disputes()):
             mine = d.auditor == auditor.address and d.status is Status.OPEN and play.phase is Phase.CLAIMED
             if mine and play.client.turn(play.id, number)[0] is Turn.AUDITOR:
                 calls = list(auditor.options(number, d))
                 self._try(calls[choice % len(calls)], auditor)
+
+    @staticmethod
+    def _late(call: Call, play: Play) -> str | None:
+        """A move that is decided in the last second of a clock is made after it."""
+        timed = call.name not in ("challenge", "timeout", "timeoutMany", "withdraw", "refund")
+        return "NotYourTurn" if timed and play.client.turn(play.id, call.args[1])[0] in EXPIRED else None
 
     def _try(self, call: Call, player: Player) -> str:
         AnyCalls.made += 1
@@ -376,10 +383,8 @@ def damaged(call: Call, position: int, damage: str) -> Call:
     if damage == "other job":
         return call.but(0, b"\x99" * 32)
     if isinstance(value, bytes) and value:
-        changed = {
-            "zero": bytes(len(value)), "huge": b"\xff" * len(value), "short": value[:-1], "long": value + b"\0",
-            "bit": bytes([value[0] ^ 1]) + value[1:],
-        }  # fmt: skip
+        changed = {"zero": bytes(len(value)), "huge": b"\xff" * len(value), "bit": bytes([value[0] ^ 1]) + value[1:]}
+        changed |= {"short": value[:-1], "long": value + b"\0"}
     elif isinstance(value, int):
         changed = {"zero": 0, "huge": 2**200, "short": max(value - 1, 0), "long": value + 1, "bit": value ^ 1}
     elif isinstance(value, list) and value:

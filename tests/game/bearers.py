@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clock_moves import branch
-from frauds import Bluffer, Forcer, Mistaken
+from frauds import Bluffer, Curious, Forcer, Mistaken
 from outcomes import prize
 from scene import Call, Play, Scene, Setup, due
 from toy import INFINITY, Kind, Lies, Operator, Program, Special, State, ToyMachine
@@ -91,7 +91,7 @@ def cheat(lies: Lies, **options: Any) -> Make:
     return trainer(SMALL.machine(lies), Bluffer, **options)
 
 
-HONEST: dict[str, Make] = {"auditor": auditor(cls=Auditor)}
+HONEST: dict[str, Make] = {"auditor": auditor(cls=Curious)}  # enters wherever it may
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
 from vgame.chain.game import Game
 from vgame.chain.records import Dispute, Level
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import ClaimView
+from vgame.dispute.claim_view import ClaimView, Entry
 from vgame.errors import VgameError
 
 JUNK = b"\x5a" * 32
@@ -57,6 +57,23 @@ class Forcer(FalseAccuser):
 
     def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
         return not (d.level is Level.SEGMENT and d.height == 0) and super().move(view, number, d)
+
+
+class Curious(Auditor):
+    """It disputes whatever the trainer has posted for others, though the claim is right."""
+
+    def difference(self, view: ClaimView) -> Entry | None:
+        if (own := super().difference(view)) is not None:
+            return own
+        steps = self.machine.steps
+        for level, posted, compare, count in (
+            (Level.SEGMENT, view.segments, view.contradicts_segment, -(-steps // self.machine.interval)),
+            (Level.TRACE, view.traces, view.contradicts_trace, steps),
+        ):
+            for where in range(1, count + 1):
+                if posted.post(where).at and compare(where, posted[where]):
+                    return Entry(level, where)
+        return None
 
 
 class Arbitrary(Auditor):

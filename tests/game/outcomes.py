@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from frauds import Forcer, Place
+from frauds import Curious, Forcer, Place
 from scene import Play, Scene, Setup
 from toy import Lies, ToyMachine
 
@@ -81,11 +81,11 @@ def forced(
     cls: type[Trainer] = Trainer,
     **options: Any,
 ) -> tuple[Play, Auditor]:
-    """Play a lie that no checkpoint shows, until somebody makes the trainer open the step; dispute 1 is the honest
-    auditor's."""
+    """Play a lie that no checkpoint shows, until an accomplice makes the trainer open the step; dispute 1 is that of an
+    auditor that checks whatever is posted."""
     play = scene.claimed(setup, lies, cls, **options)
     assert play.job.run_root == play.new_trainer().run_tree().root
-    auditor = play.auditor()
+    auditor = play.auditor(cls=Curious)
     play.run_to_end(play.trainer, play.auditor(None, Forcer, step=step), auditor)
     return play, auditor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from frauds import SETUP, SUM, Forcer, state_lie, word_lie
+from frauds import SETUP, SUM, Curious, Forcer, state_lie, word_lie
 from refusals import (
     NO_BASIS,
     NODE,
@@ -25,7 +25,6 @@ from toy import Lies, Special
 from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind as Tree_
 from vgame.commit.merkle import padding
-from vgame.dispute.auditor import Auditor
 
 
 @refuses(
@@ -67,7 +66,7 @@ def challenge_of_a_piece(scene: Scene) -> Iterator[Refusal]:
     wallet = scene.wallet()
     play = scene.claimed(replace(SETUP, terms={"guardian": wallet.address}), Lies(shown={(2, 0, 7): 1}))
     play.run(play.trainer, play.auditor(None, Forcer, step=2))
-    guardian = Auditor(scene.game(wallet), play.id, play.machine(None))
+    guardian = Curious(scene.game(wallet), play.id, play.machine(None))
     call, segment = due(guardian), play.client.segment_root(play.id, 1)
     assert call.args[1:3] == (Level.TRACE, 2) and call.args[4] == (0, segment, bytes(32))
     for other in (NODE, bytes(32)):

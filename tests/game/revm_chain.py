@@ -11,7 +11,8 @@ from revm_node import CHAIN_ID, RICH, Reverted, RevmNode
 from web3 import Web3
 from web3.providers import JSONBaseProvider
 
-from vgame.chain.connection import Block, Chain
+from vgame.chain.block_ids import RpcError
+from vgame.chain.connection import Block, Chain, RefusedError
 from vgame.chain.contents import Contents, Topics
 from vgame.chain.game import Game
 from vgame.chain.records import Event
@@ -44,15 +45,15 @@ class RevmChain(Chain):
         """Nobody else mines."""
 
     def block(self, which: int | str | None = None) -> Block:
+        if which is None and self.pin:
+            return self.pin
         named = self.web3.eth.default_block if which is None else which
         method = "eth_getBlockByHash" if str(named).startswith("0x") else "eth_getBlockByNumber"
         found = self.node.handle(method, [hex(named) if isinstance(named, int) else named, False]).get("result")
         if found is None:
             raise EndpointError(f"there is no block {named}")
-        return Block(int(found["number"], 16), bytes.fromhex(found["hash"][2:]), int(found["timestamp"], 16))
-
-    def now(self) -> int:
-        return self.node.now
+        number, time, fee = (int(found[name], 16) for name in ("number", "timestamp", "baseFeePerGas"))
+        return Block(number, bytes.fromhex(found["hash"][2:]), time, fee)
 
     def balance(self, address: str) -> int:
         return self.node.evm.get_balance(address)
@@ -75,10 +76,13 @@ class RevmContents(Contents):
 
     def logs(self, block: Block, topics: Topics) -> list[Any]:
         query = {"blockHash": Web3.to_hex(block.digest), "address": self.address, "topics": list(topics)}
-        return self.chain.node.logs(query)
+        try:
+            return self.chain.node.logs(query)
+        except RpcError as error:
+            raise RefusedError(f"in process refused a request: {error}") from None
 
     def receipts(self, block: Block) -> list[Any]:
-        return [log for r in self.chain.node.block_receipts(Web3.to_hex(block.digest)) for log in r["logs"]]
+        return [log for r in self.chain.node.block_receipts(Web3.to_hex(block.digest)) or () for log in r["logs"]]
 
     def _decoded(self, logs: list[Any], topics: Topics) -> list[Event]:
         return [decode_log(log) for log in logs if log["address"].lower() == self.address.lower()]
@@ -103,11 +107,14 @@ class RevmGame(Game):
     _transaction = _request
 
     def _run(self, request: dict[str, Any]) -> str:
-        """In the next block: time passes only with transactions here."""
+        """In the next block, unless one is pinned: time passes only with transactions here."""
+        block = self.chain.web3.eth.default_block if self.chain.pin else "pending"
         try:
-            return self.chain.node.call(request, "pending")
+            return self.chain.node.call(request, block)
         except Reverted as error:
             raise self.contract_error(error.args[0]) from None
+        except RpcError as error:
+            raise RefusedError(f"in process refused a request: {error}") from None
 
     def _call(self, name: str, *args: Any) -> Any:
         raw = self._run(self._request(name, args) | {"from": RICH[0]})
@@ -117,7 +124,7 @@ class RevmGame(Game):
     def _calls(self, name: str, arguments: Any) -> list[Any]:
         return [self._call(name, *args) for args in arguments]
 
-    def send(self, name: str, *args: Any, value: int = 0) -> Any:
+    def _send(self, name: str, args: tuple[Any, ...], value: int = 0) -> Any:
         self._check_funds(name, value)
         request = self._transaction(name, args, value)
         self._run(request)

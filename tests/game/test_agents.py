@@ -3,14 +3,16 @@ idle disputes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from frauds import SETUP, SUM, Forcer, state_lie, word_lie
 from scene import Scene, Setup, due
 
 from vgame.agents.retry import Retry
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase, Status, Turn
-from vgame.dispute.claim_view import ClaimView
+from vgame.chain.records import Event, Level, Phase, Status, Turn
 from vgame.errors import Abstain, ChainError, NotYet, TooDear
 from vgame.system.progress import Reporter
 
@@ -26,31 +28,38 @@ def test_openings_by_strangers_are_not_read(scene: Scene) -> None:
         stranger.send("reveal", play.id, int(Level.TENSOR), SETUP.depth, [i.to_bytes(32)] * width)
         stranger.send("openLeaf", play.id, i.to_bytes(512))
     strange = {e.args["node"] for e in stranger.events(job=play.id) if "node" in e.args}
-    read, events = [], auditor.game.events
+    read, content = [], auditor.game.contents.find
 
-    def watched(*args, **options):
-        found = events(*args, **options)
-        read.extend(e for e in found if e.name in ("Revealed", "LeafOpened"))
-        return found
+    def watched(key: Any, topics: Any, *args: Any) -> Any:
+        read.extend(bytes.fromhex(topic[2:]) for topic in topics[2:])
+        return content(key, topics, *args)
 
-    auditor.game.events = watched
+    auditor.game.contents.find = watched
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
-    nodes = {e.args["node"] for e in read}
-    assert len(strange) == 60 and 0 < len(nodes) < 20 and not nodes & strange
+    assert len(strange) == 60 and 0 < len({*read}) < 20 and not {*read} & strange
 
 
-def test_an_endpoint_that_lags_behind_is_waited_for(scene: Scene) -> None:
-    """eth_getLogs may come from another node than eth_call, some blocks behind."""
+@pytest.mark.parametrize("shown", ["nothing", "something else"])
+def test_content_that_is_hidden_or_altered_is_waited_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    """Also where the state comes from another node than the logs."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     auditor.step()
     play.trainer.step()
-    events = auditor.game.events
-    auditor.game.events = lambda *args, **options: [] if args[0] == "Revealed" else events(*args, **options)
-    with pytest.raises(NotYet, match="not shown"):
-        ClaimView(auditor, play.job).base(play.dispute())
-    assert auditor.step() is False and play.phase is Phase.CLAIMED
-    auditor.game.events = events
+    usual = type(auditor.game.contents)._decoded
+    altered = lambda e: replace(e, args=e.args | {"children": [bytes(32), *e.args["children"][1:]]})  # noqa: E731
+
+    def decoded(self: Any, logs: Any, topics: Any) -> list[Event]:
+        return [altered(e) for e in usual(self, logs, topics)] if shown == "something else" else []
+
+    with monkeypatch.context() as lying:
+        lying.setattr(type(auditor.game.contents), "_decoded", decoded)
+        for _ in range(2):
+            with pytest.raises(NotYet, match="in process does not show what was opened"):
+                auditor.step()
+        assert play.phase is Phase.CLAIMED
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
 
 

@@ -149,6 +149,7 @@ class Trial:
         except Reverted:
             return False
         finally:
+            vars(self.auditor.game.contents).pop("find", None)
             self.node.receipts.pop("case", None)
             self.node.forget()
             self.node.evm.revert(point)
@@ -159,6 +160,10 @@ class Trial:
         view, game = ClaimView(self.auditor, self.play.job), self.auditor.game
         openings, events = Openings(game, self.play.id), [decode_log(e) for e in self.node.receipts["case"]["logs"]]
         assert events
+        found = lambda key, topics, time, check: next(c for e in events if (c := check(e)) is not None)  # noqa: E731
+        game.contents.find = found  # this block is never made
+        posts = self.call.name in ("postSegment", "postTrace")
+        openings.times |= {e.args["node"]: 1 for e in events if posts and e.name == "Revealed"}
         for name, args in ((e.name, e.args) for e in events):
             match name:
                 case "Revealed":  # reading checks that the children fold to the node

@@ -187,6 +187,8 @@ def test_a_budget_is_for_the_whole_dispute(scene: Scene, honest: str, margin: in
     at(scene, play.client.turn(play.id, 0)[1] - margin)
     call.send(player.game)
     play.run(auditor, play.trainer)
+    play.advance(1)
+    play.run(auditor, play.trainer)
     wins = {"trainer": "Dismissed", "auditor": "Convicted"}
     loses = {"trainer": "Convicted", "auditor": "Dismissed"}
     # its next dispute is kept in time

@@ -160,7 +160,8 @@ def test_a_dispute_ends_within_its_two_budgets_and_its_graces(scene: Scene) -> N
                 d = play.dispute(2)
                 deep += turn is Turn.TRAINER and d.others > 0
                 at(scene, max(deadline - 40, scene.chain.now() + 1))
-                player.turn(play.job, 2, d) if player is auditor else player.answer(play.job, 2, d)
+                view = auditor.view()
+                auditor.turn(view, view.standings[2]) if player is auditor else player.answer(play.job, 2, d)
                 scene.chain.node.next_time = None
     assert play.verdicts[-1] == ("Convicted", 2, "element")
     assert scene.chain.now() - start <= SPEC.trainer_budget + SPEC.auditor_budget + deep * 2 * SPEC.slot

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from frauds import SETUP, SUM
+from frauds import SETUP, SUM, Curious
 from scene import ETHER, Play, Scene
 from test_divergence import BAD
 from toy import INFINITY, Lies
@@ -123,7 +123,7 @@ def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:
         for player in (*crowd, play.trainer):
             if play.phase is Phase.CLAIMED and not play.client.segment_root(play.id, 3):
                 player.step()
-    honest = play.auditor()
+    honest = play.auditor(cls=Curious)  # or it would stake nothing here
     most = 0
     for _ in range(60):
         if play.phase is not Phase.CLAIMED:

@@ -16,10 +16,11 @@ from published_runs import REPORTER, computed, cut, damage, follow, publish
 from real_jobs import Scene
 
 from vgame.agents import followed_run
-from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.agents.auditor_service import AuditorService
 from vgame.agents.config import AgentConfig
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun
+from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import CheatingTrainer
 from vgame.attacks.cheat import Cheat
 from vgame.chain.records import Job, Phase
@@ -94,7 +95,7 @@ def clock(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
 def watch(scene: Scene, run: LocalRun) -> SimpleNamespace:
     """The auditor's process, round by round."""
     game = scene.game()
-    service = AuditorService(game, run, REPORTER, 0.0, Limits(any_clocks=True))
+    service = AuditorService(game, run, REPORTER, 0.0, Limits(any_clocks=True, jobs=frozenset({scene.id})))
     return SimpleNamespace(step=service.round, address=game.wallet.address, service=service)
 
 
@@ -137,15 +138,15 @@ def test_a_claim_that_comes_between_two_questions_is_compared_first(
     trainer.accept()
     while auditor.step():
         pass
-    asked = auditor.service.game.job
+    asked = auditor.service.game.jobs
 
-    def then_a_claim(job: bytes) -> Job:
-        found = asked(job)
-        if found.phase is Phase.ACCEPTED:
+    def then_a_claim(jobs: list[bytes]) -> list[Job]:
+        found = asked(jobs)
+        if any(job.phase is Phase.ACCEPTED for job in found):
             trainer.claim()
         return found
 
-    monkeypatch.setattr(auditor.service.game, "job", then_a_claim)
+    monkeypatch.setattr(auditor.service.game, "jobs", then_a_claim)
     assert scene.play(auditor, trainer) is Phase.FINAL and not scene.view.disputes(scene.id, 0)
 
 
@@ -319,16 +320,6 @@ def test_no_state_between_two_others_is_missing(
     run = follow(seat, copy)
     assert run.run_root == honest.run_root and steps == list(range(1, 13))
     assert all(run.store.keeps(c) for c in range(1, 7))
-
-
-def test_the_whole_run_is_computed_for_as_long_as_rounds_take(
-    system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others decide how long a round is: with an interval for each, a run of many is too late for its window."""
-    run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
-    service = watch(scene, run).service
-    monkeypatch.setattr(service, "look", lambda look=service.look: time.sleep(0.5) or look())
-    assert service.round() and run._whole.store.done
 
 
 def test_the_own_order_is_read_and_not_the_published_one(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from frauds import HONEST, SETUP, SUM, Bluffer, Case, Mistaken, name, place_of, state_lie, word_lie, wrong_word
+from frauds import HONEST, SETUP, SUM, Bluffer, Case, Forcer, Mistaken, name, place_of, state_lie, word_lie, wrong_word
 from outcomes import caught, check_conviction, check_dismissal, convicted_at, forced
 from scene import WIDE, Scene, Setup
 from toy import Kind, Lies, Operator, Program, State
@@ -56,6 +56,17 @@ def test_a_wrong_word_that_only_the_trace_shows(scene: Scene, step: int, operato
     lies = Lies(shown={(step, operator, element): wrong_word(step, operator, element)}, block=1)
     played = forced(scene, SETUP, lies, step)
     check_conviction(played, "element", place_of(step, operator, element, 1), Level.TRACE)
+
+
+@pytest.mark.parametrize("step", [1, 5, 8])
+def test_what_no_checkpoint_shows_is_not_disputed(scene: Scene, step: int) -> None:
+    """The claim is right; what its trainer posts in the disputes of others makes no work for an auditor."""
+    play = scene.claimed(SETUP, Lies(shown={(step, 1, 0): wrong_word(step, 1, 0)}))
+    assert play.job.run_root == play.new_trainer().run_tree().root
+    forcer, auditor = play.auditor(None, Forcer, step=step), play.auditor()
+    assert play.run_to_end(play.trainer, forcer, auditor) is Phase.FINAL
+    assert play.events("TracePosted") and play.paid(auditor) == 0
+    assert {d.auditor for d in play.disputes()} == {forcer.address}
 
 
 @pytest.mark.parametrize("tensor", [1, 5])

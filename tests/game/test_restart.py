@@ -171,7 +171,8 @@ def test_a_challenge_that_comes_after_the_conviction_is_not_needed(scene: Scene)
     original = slow.game.send
 
     def late(name: str, *args: Any, value: int = 0) -> Any:
-        play.run(play.trainer, fast)
+        with scene.chain.at("latest"):  # each player has a connection of its own
+            play.run(play.trainer, fast)
         return original(name, *args, value=value)
 
     slow.game.send = late

@@ -25,7 +25,6 @@ from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
 from vgame.chain.records import LOST, JobSpec, Level, Phase, Status, Turn
 from vgame.chain.wallet import deploy_game
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer
 from vgame.job.file import Terms
@@ -161,11 +160,12 @@ def again(job: Job) -> History:
 class Sweeper(Auditor):
     """It ends the disputes of others one by one, and looks at its own when it is through."""
 
-    def play(self, view: ClaimView) -> bool:
+    def step(self) -> bool:
+        view = self.view()
         over = [
             s.number for s in view.standings if s.turn is Turn.AUDITOR_EXPIRED and s.dispute.auditor != self.address
         ]
-        return bool(over and view.mine and self.attempt("timeout", self.id, over[0])) or super().play(view)
+        return bool(over and view.mine and self.attempt("timeout", self.id, over[0])) or super().step()
 
 
 def convicts(scene: Scene, job: Job, count: int, kind: type[Auditor] = Auditor) -> bool:

@@ -17,7 +17,8 @@ from test_sybils import crowd
 from test_watch import LIE, staked, watch
 
 import vgame.agents.auditor_service
-from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.agents.auditor_service import AuditorService
+from vgame.agents.named_jobs import Limits
 from vgame.chain.records import Phase, Status, Turn
 from vgame.chain.wallet import Wallet
 from vgame.dispute.player import DISPUTE_GAS
@@ -31,7 +32,6 @@ GWEI = 10**9
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks are long enough, and nothing depends on the time of a round."""
     monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
-    monkeypatch.setattr(AuditorService, "OTHERS", 1e9)
 
 
 def rounds(*services: AuditorService, count: int = 1) -> None:
@@ -53,14 +53,13 @@ def begun(play: Play, store: Path, wallet: Any = None) -> AuditorService:
 
 
 def hidden(service: AuditorService, *plays: Play) -> Callable[[], None]:
-    """Its endpoint shows neither disputes of the jobs nor challenges; calling what is returned ends that."""
+    """Its endpoint shows no disputes of the jobs; calling what is returned ends that."""
     game, before = service.game, {play.id: play.job for play in plays}
-    usual = type(game).events
     game.job = before.__getitem__
-    game.events = lambda name=None, *args, **more: [] if name == "Challenged" else usual(game, name, *args, **more)
+    game.jobs = lambda jobs: [before[job] for job in jobs]
 
     def show() -> None:
-        del game.job, game.events
+        del game.job, game.jobs
 
     return show
 
@@ -342,12 +341,12 @@ def test_an_auditor_plays_the_jobs_and_clients_that_it_is_given(scene: Scene) ->
     named = Limits(jobs=frozenset({plays[1].id}), clients=frozenset({plays[2].client.wallet.address}))
     for limits, wanted in ((named, [0, 1, 1, 0]), (Limits(jobs=frozenset({bytes(32)})), [0] * 4), (Limits(), [1] * 4)):
         service = watch(plays[0], limits)
-        rounds(service)
+        rounds(service, count=4)
         assert [staked(play, service) for play in plays] == wanted
 
 
 def test_an_auditor_says_what_it_plays() -> None:
-    assert Limits().played.startswith("every order of this bundle")
+    assert Limits().played == "the 8 claims of this bundle with the largest bonds (--job and --client name some)"
     assert Limits(jobs=frozenset({b"\x01" * 32}), clients=frozenset({"0xA"})).played == (
         "job 0101010101010101, orders of 0xA"
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, Forcer, word_lie, wrong_word
+from frauds import SETUP, SUM, word_lie, wrong_word
 from scene import Play, Scene, Setup, fast_scene
 from toy import Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import LOST, Level, Phase, Status, Turn
+from vgame.chain.records import LOST, Phase, Status, Turn
 from vgame.dispute.player import DISPUTE_GAS, RESERVE, Player
 
 LIE = word_lie(6, SUM, 4, 1)[0]
@@ -131,31 +131,6 @@ def test_a_sweep_leaves_the_reserve_of_the_own_clock_alone(scene: Scene) -> None
     assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR_EXPIRED
     assert play.dispute(2).auditor_left <= left and auditor.step() is False
     assert [d.status for d in play.disputes()] == [Status.OPEN] * 3
-
-
-def test_pieces_that_strangers_had_posted_wait_for_an_own_turn(scene: Scene) -> None:
-    """Each costs a re-execution; nothing more is staked while an own dispute is open, so nothing is compared."""
-    setup = Setup(SETUP.program, steps=8, interval=1, terms={"auditor_budget": 1000})
-    play = scene.claimed(setup, WRONG_TRACE)
-    forcers = [play.auditor(None, Forcer, step=step) for step in (6, 1, 2, 3)]
-    play.run(play.trainer, forcers[0])
-    auditor, compared = play.auditor(), []
-    auditor.step()
-    assert play.dispute(1).entry is Level.TRACE
-    play.run(play.trainer, *forcers)
-    usual = auditor.contradicts
-
-    def contradicts(*args: Any) -> bool:
-        compared.append(args[1:3])
-        play.trainer.step()
-        return usual(*args)
-
-    auditor.contradicts = contradicts
-    while play.client.turn(play.id, 1)[0] is Turn.AUDITOR:
-        auditor.step()
-    assert auditor.step() is False
-    play.run_to_end(play.trainer, auditor)
-    assert play.phase is Phase.CONVICTED and not compared
 
 
 def test_credits_are_withdrawn_before_the_money_for_gas_runs_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,389 +1,273 @@
-"""What strangers can do to the rounds of an auditor: with claims that are right, posted pieces, old jobs, and answers
-of a node that lags."""
+"""What strangers and endpoints cannot do to an auditor: add work, have it decide on two states at once, or hide what it
+plays."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from frauds import SETUP, Forcer
 from scene import Play, Scene
-from test_divergence import BAD
-from test_watch import LIE, SHOWN, staked, watch
-from toy import INFINITY, Lies
+from test_watch import LIE, staked, watch
 
 import vgame.agents.auditor_service
-from vgame.agents.auditor_service import AuditorService, Limits
-from vgame.agents.retry import Retry
-from vgame.chain.records import Phase
-from vgame.dispute.auditor import Auditor
-from vgame.dispute.claim_view import ClaimView
-from vgame.errors import ChainError, VgameError
+from vgame.agents.auditor_service import AuditorService
+from vgame.agents.named_jobs import Limits
+from vgame.chain.records import Phase, Status, Turn
 
 
 @pytest.fixture(autouse=True)
 def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are long enough; how much is done in a round depends on none."""
-    monkeypatch.setattr(AuditorService, "OTHERS", 1e9)
+    """Are long enough."""
     monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """Jobs in the order in which they were looked at."""
-    found, real = [], AuditorService._round
-    monkeypatch.setattr(AuditorService, "_round", lambda own, job, one: found.append(job) or real(own, job, one))
-    return found
+def named(*plays: Play) -> Limits:
+    return Limits(jobs=frozenset(play.id for play in plays))
 
 
-@pytest.fixture
-def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
-    """Posted pieces that were compared, by job and place."""
-    found: list[tuple[bytes, int]] = []
-    for name in ("contradicts_segment", "contradicts_trace"):
-
-        def counted(view: ClaimView, where: int, root: bytes, real: Any = getattr(ClaimView, name)) -> bool:
-            found.append((view.id, where))
-            return real(view, where, root)
-
-        monkeypatch.setattr(ClaimView, name, counted)
-    return found
+def calls(service: AuditorService) -> Counter[str]:
+    """What the calls of the contract in one round are."""
+    game, asked, usual = service.game, Counter[str](), type(service.game)._call
+    game._call = lambda name, *args: asked.update([name]) or usual(game, name, *args)
+    service.round()
+    del game._call
+    return asked
 
 
-def claimed(scene: Scene, count: int, lies: Lies | None = None) -> list[Play]:
-    plays = [scene.post(SETUP) for _ in range(count)]
-    for play in plays:
-        claim(play, lies)
-    return plays
+def again(service: AuditorService, play: Play, limits: Limits) -> AuditorService:
+    """After a restart, without a memory."""
+    fresh = watch(play, limits)
+    fresh.game.wallet = service.game.wallet
+    return fresh
 
 
-def claim(play: Play, lies: Lies | None = None) -> None:
+def claim(play: Play, lies: Any = None) -> None:
     play.trainer = play.new_trainer(lies)
     play.trainer.accept()
     play.trainer.claim()
 
 
-def disputed(service: AuditorService) -> list[bytes]:
-    return [job for job, auditor in service.auditors.items() if auditor.engaged_in]
-
-
-def beside_a_dispute(scene: Scene) -> tuple[list[Play], Play, AuditorService]:
-    """Forty right claims, a false one, and an auditor that disputes it."""
-    others, (false,) = claimed(scene, 40), claimed(scene, 1, LIE)
-    service = watch(false, Limits())
-    while not disputed(service):
-        service.round()
-    return others, false, service
-
-
-def test_pieces_of_other_claims_are_executed_one_in_a_round(
-    scene: Scene, executed: list[tuple[bytes, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sixty disputes in a right claim had a segment and a trace posted each: all of these were executed in one look,
-    while the clock of a dispute elsewhere ran out. Now one between two looks at the own clocks, and none where a move
-    was due or little is left; by turns of the jobs, and what is wrong is found."""
-    *right, wrong = claimed(scene, 2) + claimed(scene, 1, SHOWN)
-    for play in (*right, wrong):
-        forcers = [play.auditor(None, Forcer, step=step) for step in (6, 1, 2, 3)]
-        for _ in range(12):
-            for player in (*forcers, play.trainer):
-                player.step()
-        assert len(play.events("SegmentPosted", "TracePosted")) >= 4
-    (false,) = claimed(scene, 1, LIE)
-    service = watch(false, Limits())
+@pytest.mark.parametrize("how", ["job", "client", "hunt"])
+def test_orders_of_strangers_cause_no_requests(scene: Scene, how: str) -> None:
+    """And what is asked is a header, one list and one batch."""
+    own = scene.claimed(SETUP)
+    limits = {"job": named(own), "client": Limits(clients=frozenset({own.client.wallet.address})), "hunt": Limits()}
+    service = watch(own, limits[how])
     service.round()
-    assert disputed(service) == [false.id] and not executed
-    monkeypatch.setattr(Auditor, "spare", lambda *_: False)
+    before = calls(service)
+    strangers = [scene.post(SETUP) for _ in range(100)]
+    if how != "hunt":
+        for play in strangers[:5]:
+            claim(play, LIE)
+    assert calls(service) == before and sum(before.values()) <= 2
+    assert [*service.auditors] == [own.id]
+
+
+def test_a_claim_is_hunted_by_its_bond(scene: Scene) -> None:
+    """Of equal bonds the first ones; when one has ended for good the next one is played. Other terms are another
+    bundle."""
+    plays = [scene.claimed(SETUP) for _ in range(3)]
+    scene.claimed(replace(SETUP, terms={"trainer_bond": 5 * SETUP.spec.trainer_bond}))
+    claim(last := scene.post(SETUP), LIE)
+    service = watch(plays[0], Limits(hunt=2))
     for _ in range(3):
         service.round()
-    assert not executed
-    monkeypatch.undo()
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
-    counted = Counter[bytes]()
-    real = Auditor.contradicts
-
-    def contradicts(own: Auditor, *args: Any) -> bool | None:
-        known = len(own.checked)
-        found = real(own, *args)
-        counted[own.id] += len(own.checked) - known
-        return found
-
-    monkeypatch.setattr(Auditor, "contradicts", contradicts)
-    for _ in range(40):
-        before = counted.total()
-        acted = service.round()
-        assert counted.total() - before <= 1 and (acted or counted.total() == before)
-        assert max(counted.values(), default=0) - min((counted[play.id] for play in right), default=0) <= 2
-    assert staked(wrong, service) == 1 and min(counted[play.id] for play in right) >= 4
-
-
-def test_what_a_claim_itself_holds_is_executed_before_other_pieces(
-    scene: Scene, executed: list[tuple[bytes, int]]
-) -> None:
-    """A false claim "diverged" before the first checkpoint shows in its last segment and trace alone; others had many
-    pieces posted before it."""
-    right = claimed(scene, 3)
-    for play in right:
-        forcers = [play.auditor(None, Forcer, step=step) for step in (6, 1, 2, 3)]
-        for _ in range(12):
-            for player in (*forcers, play.trainer):
-                player.step()
-    service = watch(right[0], Limits())
-    service.round()
-    assert len(service.behind) == 3
-    (false,) = claimed(scene, 1, Lies(words={(1, *BAD): INFINITY}))
-    assert not false.job.checkpoints
-    executed.clear()
-    while not staked(false, service):
-        service.round()
-    assert {job for job, _ in executed} == {false.id}
-
-
-def test_an_own_dispute_does_not_wait_for_long_looks(
-    scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where each look takes as long as one at the own dispute, two others have their turn before it has it again."""
-    others, false, service = beside_a_dispute(scene)
-    now = SimpleNamespace(monotonic=lambda: float(len(seen)))
-    monkeypatch.setattr(vgame.agents.auditor_service, "time", now)
-    monkeypatch.setattr(AuditorService, "OTHERS", 2.0)
-    looked = set[bytes]()
-    for _ in range(25):
-        seen.clear()
-        service.round()
-        assert seen[0] == false.id and 2 <= len(seen) <= 4
-        looked |= {*seen}
-    assert looked == {play.id for play in (*others, false)}
-
-
-def test_events_of_a_claim_in_which_nothing_was_disputed_are_not_asked_for(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who posts the same order many times, and right claims, had each of them cost a scan of the chain. What is asked
-    for of a job is looked for from its claim on."""
-    (play,) = claimed(scene, 1)
-    service, asked = watch(play, Limits()), Counter[str]()
-    real = service.game.events
-    monkeypatch.setattr(
-        service.game, "events", lambda name, *rest, **more: asked.update([name]) or real(name, *rest, **more)
-    )
-    for _ in range(3):
-        service.round()
-    assert {*asked} == {"Challenged", "JobCreated", "ClaimPosted"}
-    assert service.game.begun == {play.id: next(e for e in real("ClaimPosted")).block}
-
-
-def test_a_claim_in_a_job_that_was_said_to_have_ended(
-    scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three answers said so, as before a reorganisation: a new claim is looked at at once all the same. Those that have
-    ended are asked again by turns."""
-    monkeypatch.setattr(AuditorService, "OLD", 1)
-    plays = [scene.post(SETUP) for _ in range(5)]
-    service = watch(plays[0], Limits())
-    real = service.game.job
-    over = SimpleNamespace(**{name: getattr(real(plays[0].id), name) for name in real(plays[0].id).__slots__})
-    over.phase = Phase.EXPIRED
-    monkeypatch.setattr(service.game, "job", lambda _: over)
-    while not all(map(service._over, [play.id for play in plays])):
-        service.round()
-    monkeypatch.setattr(AuditorService, "AGAIN", -1.0)
-    seen.clear()
-    for _ in range(10):
-        service.round()
-    assert seen == 2 * seen[:5] and {*seen} == {play.id for play in plays}
-    monkeypatch.setattr(AuditorService, "AGAIN", 1e9)
-    monkeypatch.setattr(service.game, "job", real)
-    claim(plays[3], LIE)
-    service.round()
-    assert staked(plays[3], service) == 1
-
-
-def test_an_answer_that_there_is_no_such_job_hides_no_own_dispute(
-    scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One stale answer put an open dispute behind all idle jobs."""
-    _, false, service = beside_a_dispute(scene)
-    real = service.game.job
-    monkeypatch.setattr(service.game, "job", lambda job: real(bytes(32) if job == false.id else job))
-    service.round()
-    monkeypatch.setattr(service.game, "job", real)
-    seen.clear()
-    service.round()
-    assert seen[0] == false.id and disputed(service) == [false.id]
-    monkeypatch.setattr(service.game, "job", lambda _: real(bytes(32)))  # not even where it stays for a while
-    monkeypatch.setattr(service.game, "events", lambda *_, **__: [])
-    for _ in range(5):
-        service.round()
-    assert disputed(service) == [false.id]
-    monkeypatch.setattr(AuditorService, "GONE", 0.0)
-    service.round()
-    assert not disputed(service) and false.id not in service.auditors  # or `--once` would wait for it for ever
-
-
-def test_a_dispute_that_has_ended_is_none_whatever_follows_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two were lost by time, so each look at that claim ends with "not disputed again": it counted as open, and every
-    other false claim was refused for it."""
-    first, second = claimed(scene, 2, LIE)
-    monkeypatch.setattr(
-        vgame.agents.auditor_service, "auditor_shortcomings", lambda *given: ["it is 1"] if given[3] else []
-    )
-    service = watch(first, Limits())
-    monkeypatch.setattr(service, "refusal", lambda job, real=service.refusal: real(job))
-    while not staked(first, service) + staked(second, service):
-        service.round()
-    lost = first if staked(first, service) else second
-    for number in range(2):
-        while not staked(lost, service) > number:
-            service.round()
-        lost.trainer.step()
-        lost.advance(SETUP.spec.auditor_budget + 1)
-        lost.client.send("timeout", lost.id, number)
-    other = second if lost is first else first
-    for _ in range(8):
-        with suppress(VgameError):
-            service.round()
-    assert staked(lost, service) == 2 and staked(other, service) == 1
-
-
-def test_an_auditor_says_its_word_about_every_claim_before_it_ends(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Final claims "diverged", which show in posted pieces alone."""
-    plays = claimed(scene, 3, Lies(words={(1, *BAD): INFINITY}))
-    plays[0].advance(SETUP.spec.challenge_window + 1)
+    assert [*service.auditors] == [play.id for play in plays[:2]] and not staked(last, service)
+    plays[2].pass_window()
     for play in plays:
         play.trainer.step()
         assert play.phase is Phase.FINAL
-    service = watch(plays[0], Limits())
-    for _ in range(40):
-        if service.finished:
-            break
-        service.round()
-    assert service.finished and capsys.readouterr().out.count("NO MATCH") == 3
-
-
-def test_a_claim_of_long_ago_is_read_some_ranges_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no own dispute is open in it."""
-    *others, false = claimed(scene, 2) + claimed(scene, 1, LIE)
-    service, limits = watch(false, Limits()), []
-    real = Auditor.step
-    monkeypatch.setattr(Auditor, "step", lambda own, job: limits.append((own.id, own.game.ranges)) or real(own, job))
-    while not disputed(service):
-        service.round()
-    assert {*limits} == {(play.id, AuditorService.RANGES) for play in (*others, false)}
-    limits.clear()
-    service.round()
-    assert (false.id, None) in limits and (others[0].id, AuditorService.RANGES) in limits
-    limits.clear()
-    while false.job.phase is not Phase.CONVICTED:
-        false.trainer.step()
-        service.round()
-    limits.clear()
-    service.round()
-    assert (false.id, None) in limits  # the time to show what was known runs
-
-
-def test_an_own_dispute_that_is_shown_late_is_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart, where the first answers lag: it was behind all other claims for good."""
-    _, false, service = beside_a_dispute(scene)
-    again = watch(false, Limits())
-    again.game = service.game
-    real = service.game.events
-    monkeypatch.setattr(
-        again.game, "events", lambda name, *rest, **more: [] if name == "Challenged" else real(name, *rest, **more)
-    )
-    monkeypatch.setattr(AuditorService, "IDLE", 1)
-    again.look()
-    monkeypatch.setattr(again.game, "events", real)
-    again.round()
-    assert disputed(again) == [false.id] and false.id not in again.idle
-
-
-@pytest.mark.parametrize("shown", ["before the claim", "before the dispute"])
-def test_a_state_that_lags_behind_an_own_dispute(scene: Scene, monkeypatch: pytest.MonkeyPatch, shown: str) -> None:
-    """One such answer put an open dispute behind all orders that wait, for longer than its clock."""
-    for _ in range(40):
-        scene.post(SETUP)
-    false = scene.post(SETUP)
-    false.trainer = false.new_trainer(LIE)
-    false.trainer.accept()
-    service, states = watch(false, Limits()), [false.job]
-    service.round()
-    false.trainer.claim()
-    states.append(false.job)
-    while not disputed(service):
-        service.round()
-    real = service.game.job
-    old = states[shown == "before the dispute"]
-    monkeypatch.setattr(service.game, "job", lambda job: old if job == false.id else real(job))
-    service.round()
-    assert disputed(service) == [false.id] and false.id not in service.idle
-    monkeypatch.setattr(service.game, "job", real)
-    for _ in range(40):
-        service.round()
-        false.trainer.step()
-    assert false.phase is Phase.CONVICTED and not disputed(service)
-
-
-def test_a_state_that_lags_behind_a_claim(scene: Scene, seen: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the event was heard: the claim was behind all orders that wait, for longer than its window."""
-    for _ in range(40):
-        scene.post(SETUP)
-    false = scene.post(SETUP)
-    false.trainer = false.new_trainer(LIE)
-    false.trainer.accept()
-    accepted, service = false.job, watch(false, Limits())
     for _ in range(4):
         service.round()
-    false.trainer.claim()
-    real = service.game.job
-    monkeypatch.setattr(service.game, "job", lambda job: accepted if job == false.id else real(job))
-    service.round()
-    monkeypatch.setattr(service.game, "job", real)
-    assert false.id in seen[-17:] and not disputed(service)
-    service.round()
-    assert disputed(service) == [false.id]
+    assert {*service.auditors} <= {plays[2].id, last.id}
 
 
-def test_an_own_dispute_of_a_run_that_is_not_this_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mode logged, started again with another log: it counted as open for good, and other claims were refused for
-    it."""
-    _, false, service = beside_a_dispute(scene)
-    again = watch(false, Limits())
-    again.game = service.game
-    monkeypatch.setattr(
-        again.computation, "why_foreign", lambda _, job, state: "another log" if job == false.id else ""
+def test_a_client_names_all_of_its_orders(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page by page, those that come later too; orders of other bundles are left out."""
+    monkeypatch.setattr("vgame.chain.game.PAGE", 2)
+    wallet = scene.wallet()
+    plays = [scene.post(SETUP, wallet) for _ in range(5)]
+    scene.post(replace(SETUP, seed=5), wallet)
+    service = watch(plays[0], Limits(clients=frozenset({wallet.address})))
+    service.round()
+    assert [*service.auditors] == [play.id for play in plays]
+    plays.append(scene.post(SETUP, wallet))
+    claim(plays[-1], LIE)
+    service.round()
+    assert [*service.auditors] == [play.id for play in plays] and staked(plays[-1], service) == 1
+
+
+def test_orders_that_a_reorganisation_changed_are_read_again(scene: Scene) -> None:
+    node, wallet = scene.chain.node, scene.wallet()
+    first = scene.post(SETUP, wallet)
+    service = watch(first, Limits(clients=frozenset({wallet.address})))
+    point = node.snapshot()
+    gone = scene.post(SETUP, wallet)
+    service.round()
+    assert gone.id in service.auditors
+    scene.ghost = None
+    node.revert(point)
+    scene.nonce += 10
+    node.methods["eth_sendTransaction"] = type(node).send.__get__(node)
+    node.send = node.methods["eth_sendTransaction"]
+    new = [scene.post(SETUP, wallet) for _ in range(2)]
+    service.round()
+    assert {play.id for play in new} <= {*service.auditors}
+
+
+def test_own_disputes_are_found_by_state_after_a_restart(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    before = watch(play, named(play))
+    before.round()
+    after = again(before, play, named(play))
+    for _ in range(60):
+        after.round()
+        play.trainer.step()
+    assert play.phase is Phase.CONVICTED and staked(play, before) == 1
+
+
+def test_moves_come_by_their_deadlines_over_all_jobs(scene: Scene) -> None:
+    plays = [scene.claimed(SETUP, LIE) for _ in range(3)]
+    service = watch(plays[0], named(*plays))
+    for _ in plays:
+        service.round()
+    for play in (plays[1], plays[0], plays[2]):
+        play.trainer.step()
+        play.advance(10)
+    order: list[bytes] = []
+    usual = service.game.send
+    service.game.send = lambda name, job, *args, **more: order.append(job) or usual(name, job, *args, **more)
+    for _ in plays:
+        service.round()
+    assert order == [plays[1].id, plays[0].id, plays[2].id]
+
+
+def test_a_round_sends_one_transaction(scene: Scene) -> None:
+    plays = [scene.claimed(SETUP, LIE) for _ in range(3)]
+    service, node = watch(plays[0], named(*plays)), scene.chain.node
+    for expected in (1, 2, 3, 3):
+        service.round()
+        assert node.nonce(service.game.wallet.address.lower()) == expected
+        assert sum(staked(play, service) for play in plays) == expected
+
+
+def test_a_claim_whose_window_ends_first_does_not_wait_for_moves(scene: Scene) -> None:
+    busy = scene.claimed(SETUP, LIE)
+    service = watch(busy, Limits())
+    service.round()
+    late = scene.claimed(SETUP, LIE)
+    late.advance(SETUP.spec.challenge_window - 100)
+    busy.trainer.step()
+    assert busy.client.turn(busy.id, 0)[0] in (Turn.AUDITOR, Turn.TRAINER_EXPIRED)
+    service.round()
+    service.round()
+    assert staked(late, service) == 1
+
+
+def test_a_failure_in_one_job_leaves_the_others_alone(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, play = scene.claimed(SETUP, LIE), scene.claimed(SETUP, LIE)
+    service = watch(play, named(broken, play))
+    service.game.job = lambda job, read=service.game.job: 1 // 0 if job == broken.id else read(job)
+    service.game.jobs = lambda jobs: [service.game.job(job) for job in jobs]
+    for _ in range(60):
+        service.round()
+        play.trainer.step()
+    assert play.phase is Phase.CONVICTED and not broken.disputes()
+    assert "unforeseen ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_the_branch_changes_within_a_round(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is read belongs to one block. After a header of a branch that is gone nothing is sent."""
+    play = scene.claimed(SETUP, LIE)
+    service, node = watch(play, named(play)), scene.chain.node
+    service.round()
+    play.trainer.step()
+    point, block = node.snapshot(), service.game.chain.block
+
+    def header(which: Any = None) -> Any:
+        found = block(which)
+        if which == "latest":
+            node.revert(point)
+            play.advance(1)
+        return found
+
+    play.advance(5)
+    service.game.chain.block = header
+    before = node.nonce(service.game.wallet.address.lower())
+    service.round()
+    del service.game.chain.block
+    assert node.nonce(service.game.wallet.address.lower()) == before
+    assert "not currently canonical" in capsys.readouterr().out
+    for _ in range(60):
+        for retry in service.retry.values():
+            retry.until = 0.0
+        service.round()
+        play.trainer.step()
+    assert play.phase is Phase.CONVICTED
+
+
+def test_a_stake_has_the_number_of_its_block(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another transaction of the account is waiting, or is younger than the block that is read."""
+    play = scene.claimed(SETUP, LIE)
+    service, node = watch(play, named(play)), scene.chain.node
+    usual = node.methods["eth_getTransactionCount"]
+    node.methods["eth_getTransactionCount"] = lambda who, block=None: hex(
+        int(usual(who, block), 16) + (block == "pending")
     )
-    for _ in range(Retry.LOOKS):
-        with suppress(VgameError):
-            again.round()
-    assert not disputed(again)
-    with suppress(VgameError):
-        again.round()
-    assert not disputed(again)
+    for _ in range(2):
+        service.round()
+    assert not play.disputes() and "nothing is staked beside it" in capsys.readouterr().out
+    node.methods["eth_getTransactionCount"] = usual
+    for retry in service.retry.values():
+        retry.until = 0.0
+    service.round()
+    assert staked(play, service) == 1
 
 
-def test_orders_and_claims_are_heard_of_whatever_becomes_of_the_others(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A block with more events of one name than an endpoint returns ended each look."""
-    (false,) = claimed(scene, 1, LIE)
-    for name in ("JobCreated", "ClaimPosted", "Challenged"):
-        service = watch(false, Limits())
-        real = service.game.events
+def test_disputes_that_have_ended_count_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two were lost by time, so nothing more is staked on that claim; other claims are disputed all the same."""
+    monkeypatch.setattr(
+        vgame.agents.auditor_service, "auditor_shortcomings", lambda *given: ["it is 1"] if given[3] else []
+    )
+    first = scene.claimed(SETUP, LIE)
+    service = watch(first, Limits())
+    for _ in range(2):
+        service.round()
+        first.trainer.step()
+        first.advance(SETUP.spec.auditor_budget + 1)
+        first.trainer.step()
+    assert [d.status for d in first.disputes()] == [Status.LAPSED] * 2
+    other = scene.claimed(SETUP, LIE)
+    service.round()
+    assert staked(other, service) == 1 and staked(first, service) == 2
 
-        def fails(asked: str, *rest: Any, name: str = name, real: Any = real, **more: Any) -> Any:
-            if asked == name:
-                raise ChainError("more than 10000 results")
-            return real(asked, *rest, **more)
 
-        monkeypatch.setattr(service.game, "events", fails)
-        with suppress(VgameError):
-            service.round()
-        assert (false.id in service.auditors) == (name != "JobCreated")
-        assert bool(service.claims) == (name != "ClaimPosted")
+def test_a_run_of_another_log_keeps_no_claim_waiting(scene: Scene) -> None:
+    """Mode logged, started again with another log: its dispute cannot be played on, other claims can."""
+    old, other = scene.claimed(SETUP, LIE), scene.claimed(SETUP, LIE)
+    before = watch(old, named(old))
+    before.round()
+    after = again(before, other, named(old, other))
+    after.computation.why_foreign = lambda _, job, __: "another log" if job == old.id else ""
+    for _ in range(60):
+        after.round()
+        other.trainer.step()
+    assert other.phase is Phase.CONVICTED
+
+
+def test_what_is_posted_for_others_is_not_executed(scene: Scene) -> None:
+    """A right claim with disputes of a crowd: the auditor's run is not asked for any segment."""
+    play = scene.claimed(SETUP)
+    service = watch(play, named(play))
+    machine = service.computation.history
+    asked: list[int] = []
+    machine.segment = lambda c, usual=machine.segment: asked.append(c) or usual(c)
+    crowd = [play.auditor(None, Forcer, step=step) for step in (1, 5, 7)]
+    for _ in range(20):
+        for player in (*crowd, play.trainer):
+            player.step()
+        service.round()
+    assert play.events("TracePosted") and not asked and staked(play, service) == 0

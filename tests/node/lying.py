@@ -41,7 +41,8 @@ class Table:
 
     def again(self, player: Player) -> Player:
         """The same after a restart: it remembers nothing."""
-        fresh = type(player)(player.game, player.id, player.machine)
+        game = Game(self.chain, self.play.scene.address, player.game.wallet)
+        fresh = type(player)(game, player.id, player.machine)
         fresh.terms = player.terms
         return fresh
 

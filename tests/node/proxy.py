@@ -82,7 +82,7 @@ class DeadlyProxy(Proxy):
 
     def do_POST(self) -> None:
         body = self.body()
-        if json.loads(body)["method"] != "eth_sendRawTransaction":
+        if b"eth_sendRawTransaction" not in body:
             return self.reply(self.forward(body))
         if self.kills % 2:
             self.forward(body)
@@ -95,15 +95,22 @@ class LyingProxy(Proxy):
     """It answers as `lie` says; honest while there is none."""
 
     lie: Lie | None = None
+    batches = True  # are taken
 
     def do_POST(self) -> None:
         body, lie = self.body(), type(self).lie
         if lie is None:
             return self.reply(self.forward(body))
         asked = json.loads(body)
-        told = lie(asked, lambda: json.loads(self.forward(body)))
-        named = {"id": asked["id"]} if isinstance(asked, dict) else {}  # a list is a batch
-        self.reply(json.dumps({"jsonrpc": "2.0"} | named | told).encode())
+        if isinstance(asked, list) and not self.batches:
+            return self.reply(b'{"jsonrpc": "2.0", "error": {"code": -32600, "message": "no batches"}}')
+        told = [self.told(one) for one in asked] if isinstance(asked, list) else self.told(asked)
+        self.reply(json.dumps(told).encode())
+
+    def told(self, asked: Request) -> Request:
+        """The reply to one request, of a batch too."""
+        found = type(self).lie(asked, lambda: json.loads(self.forward(json.dumps(asked).encode())))
+        return {"jsonrpc": "2.0", "id": asked["id"]} | found
 
 
 class DeepProxy(Proxy):

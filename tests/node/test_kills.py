@@ -116,7 +116,7 @@ def test_a_kill_at_every_transaction_loses_and_doubles_nothing(
 
         monkeypatch.setattr(f"{__name__}.Mortal", Doomed)
         wins(node, 0, random.Random(0))
-        assert handler.kills >= 20
+        assert handler.kills >= 16  # twice for each of its transactions
         check_money(node)
 
 

@@ -39,7 +39,7 @@ def test_a_snapshot_is_of_one_block(some_scene: Scene, hashes: bool) -> None:
 
 def test_blocks_are_named_within_each_other(some_scene: Scene) -> None:
     chain = some_scene.chain
-    with chain.at(1), chain.one_block() as block:
+    with chain.at(1), chain.pinned() as block:
         assert block.number == 1 and chain.now() == block.time
         with chain.at(0):
             assert chain.block().number == 0

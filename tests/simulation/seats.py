@@ -18,7 +18,8 @@ from toy import Lies, ToyMachine
 from world import Account, Killed, Seat, World
 
 import vgame.agents.roles as roles
-from vgame.agents.auditor_service import AuditorService, Limits
+from vgame.agents.auditor_service import AuditorService
+from vgame.agents.named_jobs import Limits
 from vgame.agents.retry import QUIET, Retry
 from vgame.chain.wallet import Wallet
 from vgame.dispute.stakes import Stakes

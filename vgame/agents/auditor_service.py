@@ -1,20 +1,25 @@
-"""The auditor's process: every claim of its job is checked, and disputed where it is wrong."""
+"""The auditor's process: claims of the jobs that it plays are compared with its own run, and disputed where they are
+wrong."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun, hello
-from vgame.agents.order import find_order, matches
+from vgame.agents.named_jobs import Limits, NamedJobs
+from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, Deferred, Retry
+from vgame.chain.connection import FINALITY
 from vgame.chain.game import Game
-from vgame.chain.records import STANDING, Job, JobSpec, Phase, Status
+from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.player import DISPUTE_GAS, gas_money, run_duties
+from vgame.dispute.claim_view import ClaimView
+from vgame.dispute.player import DISPUTE_GAS, gas_money
 from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain
 from vgame.execute.devices import use_device
@@ -22,18 +27,22 @@ from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.terms import INCLUSION, Pace, auditor_shortcomings, count_moves
 from vgame.system.progress import Reporter
 
+CLAIMS, UNCLAIMED = frozenset({Phase.CLAIMED, *STANDING}), frozenset({Phase.CREATED, Phase.ACCEPTED})
+LONGEST = 5.0  # seconds between two tries of a job with a problem
+QUIET_ROUND = 15.0  # seconds between two rounds at a node elsewhere while no own dispute is open
+
 
 def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: bool = False) -> None:
-    """Re-execute the bundle, then watch every job that orders it; `once`: until all such jobs have ended."""
+    """Re-execute the bundle, then play the jobs that are named; `once`: until all of them have ended."""
     game = open_game(seat, reporter)
     with use_device(seat.device) as kind:
         hello(reporter, "auditor", seat.device)
-        watch = auditor_of(game, seat, kind, reporter, limits)
+        service = auditor_of(game, seat, kind, reporter, limits)
         retry = Retry(reporter, seat.poll)
-        while not (once and watch.finished):
+        while not (once and service.finished):
             with retry:
-                if not watch.round():
-                    game.chain.pause(QUIET * seat.poll)
+                if not service.round():
+                    service.pause()
 
 
 def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, limits: Limits) -> AuditorService:
@@ -52,44 +61,13 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
     return service
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What an auditor stakes: `bond` wei at most, by default never more than the trainer does; `any_clocks`: also on
-    short ones. What it plays: `jobs`, and orders of `clients`; every order of the bundle where neither is given."""
-
-    bond: int | None = None
-    any_clocks: bool = False
-    jobs: frozenset[bytes] = frozenset()
-    clients: frozenset[str] = frozenset()
-
-    def plays(self, job: bytes, client: str) -> bool:
-        return job in self.jobs or client in self.clients or not (self.jobs or self.clients)
-
-    @property
-    def played(self) -> str:
-        """The same in words."""
-        named = [f"job {job.hex()[:16]}" for job in sorted(self.jobs)]
-        named += [f"orders of {client}" for client in sorted(self.clients)]
-        return ", ".join(named) or "every order of this bundle, whoever posted it (--job and --client name some)"
-
-
 class AuditorService:
-    """An auditor's view of all jobs that order its bundle.
+    """An auditor's view of the jobs that it plays.
 
-    INVARIANT: what is disputed is the claim that was compared: all of a round is about one answer of the chain, for
-    the next one may show a claim where this one showed none.
-
-    INVARIANT: no answer ends a job for good. What orders other bundles is known by the whole event, whose hash is the
-    job; that a job has ended has to be said LOOKS times in a row, and is asked again every AGAIN seconds.
+    INVARIANT: a round reads one block and sends one transaction at most: what is disputed is the claim that was
+    compared, and each duty is chosen among all that this block shows.
     """
 
-    AGAIN = 60.0
-    OLD = 16  # jobs that have ended are looked at in one round, at most: a chain may have thousands
-    IDLE = 16  # and jobs in which there was nothing to do, or a new claim: who orders many would delay all moves
-    OTHERS = 2.0  # while an own dispute is open, the others have so many times what the own ones took
-    RANGES = 16  # ranges of blocks whose events are read in one look at a job without an own dispute
-    GONE = 3_600.0  # seconds after which a job that is not shown is believed to be none: nodes lag
-    LONGEST = 5.0  # seconds between two tries of a job with a problem
     dispute_gas = DISPUTE_GAS  # that a dispute may need
 
     def __init__(
@@ -99,211 +77,141 @@ class AuditorService:
         self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
         self.stakes = stakes or Stakes(game)
         self.stakes.watch()
+        self.named = NamedJobs(game, JobSpec(**computation.bundle.order), limits)
         self.auditors: dict[bytes, Auditor] = {}
         self.retry: dict[bytes, Deferred] = {}
-        self.foreign: set[tuple[object, ...]] = set()
-        self.said: set[tuple[bytes, bytes]] = set()  # job, and root of the claim
-        self.ended: dict[bytes, tuple[int, float]] = {}  # looks in a row that said so, time of the last one
-        self.own: dict[bytes, set[int]] = {}  # numbers of the own disputes that the events show, by job
-        self.closed: dict[bytes, int] = {}  # looks in a row that saw that there is nothing left to dispute in a job
-        self.idle: dict[bytes, None] = {}  # jobs without anything to do, the one looked at longest ago first
-        self.fresh: dict[bytes, None] = {}  # those of them with a new claim, which are looked at before the others
-        self.claims: set[tuple[bytes, bytes]] = set()  # claims that were heard of: job and root
-        self.behind: dict[bytes, None] = {}  # jobs with posted pieces that have not been executed
-        self.gone: dict[bytes, float] = {}  # jobs that are not shown, and since when
-        self.moved = False  # was anything done in the jobs, in this round?
-        self.unclaimed: set[bytes] = set()  # jobs that had no claim at the last look
-        self.awaiting: set[bytes] = set()  # jobs with a claim, and nothing yet to compare it with
-        self.old = 0  # final claims that match, not yet told
+        self.reported: dict[bytes, bytes] = {}  # run root of the claim that was compared, by job
+        self.problems: dict[bytes, Exception] = {}  # of this round, the first of each job
+        self.naming = Deferred(reporter, poll, LONGEST)
+        self.over = 0  # rounds in a row that saw that all jobs have ended
 
     @property
     def finished(self) -> bool:
-        return bool(self.auditors) and all(map(self._over, self.auditors))
-
-    def _over(self, job: bytes) -> bool:
-        return self.ended.get(job, (0, 0.0))[0] >= Retry.LOOKS
+        """One altered reply ends no auditor."""
+        return self.over >= Retry.LOOKS
 
     def round(self) -> bool:
-        """One round over all jobs; a problem with one of them, or with finding new ones, is none for the others."""
-        return run_duties([self.look, self.play, partial(self.prepare, time.monotonic()), self.read_on])
+        """The most urgent duty of all jobs, or a part of what a claim may have to be compared with; True if anything
+        was done. A failure in one job leaves the others alone."""
+        self.problems.clear()
+        with self.game.chain.pinned():
+            views = self.look()
+            ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
+            acted = self.play(views, ready) or self.prepare(views, ready)
+            self.over = self.over + 1 if not (acted or self.problems) and self.end(views) else 0
+        self.tell()
+        return acted
 
-    def prepare(self, begin: float) -> bool:
-        """A part of what a claim may have to be compared with, for four times as long as the round took: others decide
-        how long that is. While a dispute is open, as long, and only where a claim waits for it and no move was due."""
-        engaged = bool(self._engaged())
-        wanted, now = self.awaiting and not self.moved if engaged else self.awaiting or self.unclaimed, time.monotonic()
-        return bool(wanted) and self.computation.ahead(engaged, now + (1 if engaged else 4) * (now - begin))
+    def pause(self) -> None:
+        """Until the next round."""
+        self.game.chain.pause(QUIET * self.poll, 0.0 if self._engaged() else QUIET_ROUND)
 
-    def look(self) -> bool:
-        """What is heard of, each by itself: strangers may make more events than an endpoint returns at once."""
-        return run_duties([self.look_for_orders, self.look_for_claims, self.look_for_own])
+    def look(self) -> dict[bytes, ClaimView]:
+        """Every job as the block of this round has it."""
+        if self.naming.due:
+            with self.naming:
+                self.named.read()
+        jobs, views = self.named.jobs(), dict[bytes, ClaimView]()
+        for job in [job for job, one in self.auditors.items() if not (job in jobs or one.engaged_in)]:
+            del self.auditors[job], self.retry[job]
+        due = [job for job in dict.fromkeys([*jobs, *self.auditors]) if self.seat(job) and self.retry[job].due]
+        states = self.read(due)
+        for job in due:
+            self.attempt(job, lambda job=job: views.update({job: self.auditors[job].view(states.get(job))}))
+        return views
 
-    def look_for_orders(self) -> bool:
-        """New jobs that order this bundle."""
-        for event in self.game.events("JobCreated"):
-            job, told = event.args["job"], tuple(event.args[k] for k in ("job", "client", "nonce"))
-            if job in self.auditors or told in self.foreign:
-                continue
-            if not (self.limits.plays(job, told[1]) and matches(self.game, self.computation.bundle, event)):
-                self.foreign.add(told)
-                continue
-            self.auditors[job] = Auditor(self.game, job, self.computation.history)
-            self.auditors[job].terms = JobSpec(**self.computation.bundle.order)
-            self.auditors[job].refusal, self.auditors[job].kept = self.refusal, self.kept
-            self.auditors[job].stakes = self.stakes
-            self.retry[job] = Deferred(self.reporter, self.poll, self.LONGEST, self.auditors[job].hurry)
-            self.idle[job] = None
-        return False
+    def read(self, jobs: Sequence[bytes]) -> dict[bytes, Job]:
+        """Jobs in as few requests as there can be; nothing where that fails: each is asked for by itself then."""
+        try:
+            return dict(zip(jobs, self.game.jobs(jobs), strict=True))
+        except Exception:  # what an endpoint shows can raise anything
+            return {}
 
-    def look_for_claims(self) -> bool:
-        """Jobs with a new claim."""
-        for event in self.game.events("ClaimPosted"):
-            job, claim = event.args["job"], (event.args["job"], event.args["runRoot"])
-            if job in self.auditors:
-                self.game.begun[job] = event.block
-            if claim not in self.claims:
-                self.claims.add(claim)
-                if job in self.auditors and not self.auditors[job].engaged_in:
-                    self.ended.pop(job, None)
-                    self.fresh[job] = None
-        return False
+    def seat(self, job: bytes) -> Auditor:
+        """The auditor of a job."""
+        if job not in self.auditors:
+            auditor = self.auditors[job] = Auditor(self.game, job, self.computation.history)
+            auditor.terms, auditor.stakes = self.named.spec, self.stakes
+            auditor.refusal, auditor.kept = self.refusal, self.kept
+            self.retry[job] = Deferred(self.reporter, self.poll, LONGEST, auditor.hurry)
+        return self.auditors[job]
 
-    def look_for_own(self) -> bool:
-        """Own disputes, also from before this process began: each counts as open until a look at its job says more."""
-        events = self.game.events("Challenged", auditor=self.game.wallet.address)
-        self.own = {}
-        for event in events:
-            self.own.setdefault(event.args["job"], set()).add(event.args["dispute"])
-        for job in filter(self._holds, self.own):
-            self.auditors[job].engaged_in = True
-            self.idle.pop(job, None), self.fresh.pop(job, None)
-        return False
-
-    def _holds(self, job: bytes) -> bool:
-        """Is there an own dispute that has not been seen to end? A state that lags behind the events ends none."""
-        auditor = self.auditors.get(job)
-        heard = self.own.get(job, set()) if self.closed.get(job, 0) < Retry.LOOKS else set()
-        return auditor is not None and not heard <= auditor.lost_or_won
-
-    def play(self) -> bool:
-        """What is due in each job. Where clocks of ours run, they come first, and the others have OTHERS times what
-        these took, at least one of them."""
-        self.moved, begin = False, time.monotonic()
-        due = {job: self._over(job) for job, retry in self.retry.items() if retry.due}
-        first = [job for job, over in due.items() if not over and job not in self.idle and job not in self.fresh]
-        fresh = [job for job in self.fresh if due.get(job) is False][: self.IDLE]
-        idle = [job for job in self.idle if due.get(job) is False and job not in self.fresh][: self.IDLE]
-        old = [job for job, over in due.items() if over and begin - self.ended[job][1] > self.AGAIN]
-        old = sorted(old, key=lambda job: self.ended[job][1])[: self.OLD]
-        for job in first:
-            self._visit(job)
-        own = time.monotonic() - begin
-        for job in [*fresh, *idle, *old]:
-            self._visit(job)
-            if self._engaged() and time.monotonic() - begin > (1 + self.OTHERS) * own:
-                break
-        if self.old:
-            root = self.computation.run_root.hex()
-            text = f"final before this auditor looked, and a MATCH: {self.old} jobs, own root {root[:16]}"
-            self.reporter.emit("audited_final", text, agree=self.old, run_root=root)
-            self.old = 0
-        return self.moved
-
-    def read_on(self) -> bool:
-        """Execute one posted piece of the next job that has any, for strangers can have many posted: none where a move
-        was due, or a clock has little left. What a claim itself holds (one that says "diverged") is executed first."""
-        engaged, due = self._engaged(), [job for job in self.behind if self.retry[job].due]
-        due.sort(key=lambda job: (job, self.auditors[job].compared) in self.said)
-        if not due or (engaged and (self.moved or any(auditor.hurried for auditor in engaged))):
+    def attempt(self, job: bytes, duty: Callable[[], Any]) -> bool:
+        """Do it; what goes wrong is a problem of this job."""
+        try:
+            return bool(duty())
+        except Exception as problem:  # what an endpoint shows can raise anything
+            self.problems.setdefault(job, problem)
             return False
-        auditor = self.auditors[due[0]]
-        self._visit(due[0], 1)
-        return not auditor.pieces
+
+    def tell(self) -> None:
+        """Report the round's problems; such a job is left out until it is tried again."""
+        for job, retry in self.retry.items():
+            if retry.due:
+                with retry:
+                    if job in self.problems:
+                        raise self.problems[job]
+
+    def play(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
+        """Own moves by their deadlines; then new claims, the largest bond first; then what no clock waits for. A claim
+        whose time to challenge ends before the first of those deadlines is first."""
+        duties: list[tuple[tuple[int, int], bytes, Callable[[], bool]]] = []
+        for job, view in ready.items():
+            duties += [((0, due), job, move) for due, move in self.auditors[job].moves(view)]
+        first = min((due for (_, due), _, _ in duties), default=0)
+        for job, view in ready.items():
+            end, bond = view.job.since + view.job.spec.challenge_window, view.job.spec.trainer_bond
+            duties.append(((0, end) if end <= first else (1, -bond), job, partial(self.open, job, view)))
+        duties += [((2, 0), job, partial(self.auditors[job].others, view)) for job, view in views.items()]
+        return any(self.attempt(job, duty) for _, job, duty in sorted(duties, key=lambda duty: duty[0]))
+
+    def compares(self, job: bytes, view: ClaimView) -> bool:
+        """Is there a claim, and a run to compare it with? Once there is one it stays: what was decided on it may be
+        under way."""
+        state, auditor = view.job, self.auditors[job]
+        if state.phase not in CLAIMS:
+            return False
+        if auditor.compared != state.run_root:
+            if foreign := self.computation.why_foreign(self.game, job, state):
+                raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
+            if (history := self.computation.history_of(state)) is None:
+                return False
+            auditor.machine, auditor.compared, view.machine = history, state.run_root, history
+        return True
+
+    def open(self, job: bytes, view: ClaimView) -> bool:
+        """Report how a claim compares, and dispute it if it is false."""
+        if self.reported.get(job) != view.job.run_root:
+            self.report(job, view)
+        return self.auditors[job].open(view)
+
+    def report(self, job: bytes, view: ClaimView) -> None:
+        """Once for each claim; also where it is too late to dispute it."""
+        agrees, root = self.auditors[job].agrees(view), self.computation.run_root.hex()
+        late = "; the claim is final, it can be disputed no more" if view.job.phase in STANDING else ""
+        text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
+        self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=root)
+        self.reported[job] = view.job.run_root
+
+    def prepare(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
+        """A part of what a claim has to be compared with; of what one may need, only while no own dispute is open."""
+        engaged = bool(self._engaged())
+        waits = any(view.job.phase in CLAIMS and job not in ready for job, view in views.items())
+        ahead = not engaged and any(view.job.phase in UNCLAIMED for view in views.values())
+        until = time.monotonic() + (0 if engaged else self.poll)
+        return (waits or ahead) and self.computation.ahead(engaged, until)
+
+    def end(self, views: dict[bytes, ClaimView]) -> bool:
+        """Have all jobs ended? Hunted ones whose end no reorganisation undoes make room for others."""
+        over = {job: view for job, view in views.items() if _has_ended(view)}
+        final = self.game.chain.final_time(FINALITY) if over and self.named.hunted else 0
+        for job in [job for job, view in over.items() if view.job.since <= final and job in self.reported]:
+            self.named.drop(job)
+            del self.reported[job]
+        return bool(over or self.named.dropped) and len(over) == len(self.auditors)
 
     def _engaged(self) -> list[Auditor]:
         return [auditor for auditor in self.auditors.values() if auditor.engaged_in]
-
-    def _visit(self, job: bytes, pieces: int = 0) -> None:
-        """Look at one job, and execute so many posted pieces."""
-        self.idle.pop(job, None), self.fresh.pop(job, None)
-        auditor, did = self.auditors[job], False
-        auditor.pieces, auditor.behind = pieces, False
-        with self.retry[job]:
-            did = self._round(job, auditor)
-        self.moved |= did
-        if pieces or not auditor.behind:
-            self.behind.pop(job, None)
-        if auditor.behind:
-            self.behind.setdefault(job)
-        auditor.engaged_in |= self._holds(job)
-        if not did and not auditor.engaged_in and job in self.auditors:
-            self.idle[job] = None
-        if job in self.unclaimed and job in self.game.begun:  # the state lags behind the events, or the claim is undone
-            self.claims = {claim for claim in self.claims if claim[0] != job}
-
-    def _round(self, job: bytes, auditor: Auditor) -> bool:
-        state = auditor.look()
-        phase, duties, closed = state.phase, [partial(auditor.step, state)], self.closed.pop(job, 0)
-        if phase in {Phase.EXPIRED, Phase.CONVICTED, *STANDING}:
-            self.closed[job] = closed + 1
-        if phase is not Phase.NONE:
-            self.gone.pop(job, None)
-        self.game.ranges = None if auditor.engaged_in or phase is Phase.CONVICTED else self.RANGES
-        for jobs in (self.unclaimed, self.awaiting):
-            jobs.discard(job)
-        if phase in {Phase.CREATED, Phase.ACCEPTED}:
-            self.unclaimed.add(job)
-        if phase in {Phase.CLAIMED, Phase.CONVICTED, *STANDING} and not self._compares(auditor, state):
-            self.awaiting.add(job)
-            auditor.look_for_own(state)
-            return False
-        if phase is Phase.NONE:  # a reorganisation, or a node that lags: an own dispute may be open all the same
-            if time.monotonic() - self.gone.setdefault(job, time.monotonic()) >= self.GONE:
-                del self.auditors[job], self.retry[job], self.gone[job]
-            return False
-        if phase in {Phase.CLAIMED, *STANDING} and (job, state.run_root) not in self.said:
-            if foreign := self.computation.why_foreign(self.game, job, state):
-                self._note(job, True)
-                self.closed[job], auditor.engaged_in = closed + 1, False  # who has that run plays
-                raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
-            duties.insert(0, partial(self.compare, job, auditor, state))
-        acted = run_duties(duties)
-        self._note(job, not (acted or auditor.behind) and self._nothing_left(job, state))
-        return acted
-
-    def _compares(self, auditor: Auditor, state: Job) -> bool:
-        """Is there a run to compare this claim with? Once there is one it stays, for a challenge commits to its
-        tree."""
-        if auditor.compared != state.run_root:
-            if (history := self.computation.history_of(state)) is None:
-                return False
-            auditor.machine, auditor.compared = history, state.run_root
-        return True
-
-    def _nothing_left(self, job: bytes, state: Job) -> bool:
-        if state.phase is not Phase.CONVICTED:
-            return state.phase in {Phase.EXPIRED, *STANDING}
-        mine = (s.dispute for s in self.game.all_disputes(job) if s.dispute.auditor == self.game.wallet.address)
-        return all(d.status is not Status.OPEN for d in mine)
-
-    def _note(self, job: bytes, over: bool) -> None:
-        """What this look said."""
-        looks = self.ended.pop(job, (0, 0.0))[0]
-        if over:
-            self.ended[job] = (looks + 1, time.monotonic())
-
-    def compare(self, job: bytes, auditor: Auditor, state: Job) -> bool:
-        """Say once whether the claim is the own run; also where it is too late to dispute it."""
-        agrees, root = auditor.agrees(state), self.computation.run_root.hex()
-        if agrees is None:
-            return False
-        old = state.phase in STANDING
-        late = "; the claim is final, it can be disputed no more" if old else ""
-        text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
-        self.reporter.emit("audited", "" if agrees and old else text, job=job.hex(), agrees=agrees, run_root=root)
-        self.old += agrees and old
-        self.said.add((job, state.run_root))
-        return False
 
     def kept(self, disputes: int = 0) -> int:
         """Wei for the gas of so many open disputes, those that are open and one at the least."""
@@ -321,6 +229,11 @@ class AuditorService:
             f"{account} has {owned} wei, and needs {state.spec.stake} for bond and fee and {kept} for the gas of "
             f"{others + 1} open disputes; send it some ether"
         )
+
+
+def _has_ended(view: ClaimView) -> bool:
+    phase = view.job.phase
+    return phase in {Phase.EXPIRED, *STANDING} or (phase is Phase.CONVICTED and not view.open_mine)
 
 
 def why_not_staked(bundle: Bundle, spec: JobSpec, pace: Pace, limits: Limits, others: int = 0) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from vgame.agents.auditor_service import Limits, why_not_staked
+from vgame.agents.auditor_service import why_not_staked
+from vgame.agents.named_jobs import Limits
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of

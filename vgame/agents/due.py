@@ -47,7 +47,7 @@ class Record:
 
 def read(game: Game, job: bytes) -> Record:
     """ChainError where there is no such job."""
-    with game.chain.one_block():
+    with game.chain.pinned():
         s = read_delivery(game, job)
         if s.job.phase is Phase.NONE:
             raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")

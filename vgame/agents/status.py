@@ -102,7 +102,7 @@ def jobs_of(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) 
 
 def read_game(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) -> list[JobState]:
     """Those jobs; ChainError if there is none such as the one."""
-    with game.chain.one_block():
+    with game.chain.pinned():
         now = game.chain.now()
         jobs = jobs_of(game, only, clients)
         states = game.jobs(jobs)
@@ -298,7 +298,7 @@ def _report_alarms(
     standing: set[Place],
 ) -> set[Place]:  # fmt: skip
     """Say which alarms are new since `standing`, and which are over; those that sound now."""
-    with game.chain.one_block():
+    with game.chain.pinned():
         sounding = alarms(game, account, forecast() if forecast else None, clients)
         found = {(a.kind, a.job, a.dispute): a for a in sounding}
     for key, alarm in found.items():

@@ -7,11 +7,11 @@ game is here.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from vgame.chain.game import Game
-from vgame.chain.records import Dispute, Level
+from vgame.chain.records import Dispute, Level, Phase
 from vgame.commit.machine import Machine
 from vgame.commit.merkle import Kind
 from vgame.commit.words import LEAF_WORDS
@@ -29,7 +29,6 @@ class Attack:
     title: str
     patch: str
     silent: frozenset[str] = field(default_factory=lambda: frozenset({"prove"}))
-    forced: bool = False  # another challenger forces the trace that gives it away
 
 
 ATTACKS = {
@@ -43,7 +42,6 @@ ATTACKS = {
         Attack("flipped-bit", "one bit of one weight flipped", "flipped_bit"),
         Attack("wrong-activation", "one activation inside a step halved", "wrong_activation"),
         Attack("inconsistent-trace", "a state that its own trace does not end in", "inconsistent_trace"),
-        Attack("wrong-trace", "right states, one wrong element in a posted trace", "wrong_trace", forced=True),
         Attack("other-initial-state", "training started from other weights", "other_initial_state"),
         Attack(
             "silent-before-leaf",
@@ -100,8 +98,11 @@ class FalseAccuser(Auditor):
         self.accused = True
         return True
 
-    def play(self, view: ClaimView) -> bool:
-        return False if self.idle else super().play(view)
+    def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
+        return [] if self.idle else super().moves(view)
+
+    def others(self, view: ClaimView) -> bool:
+        return not (self.idle and view.job.phase is Phase.CLAIMED) and super().others(view)
 
     def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Any legal move; the contract says what cannot be contested."""

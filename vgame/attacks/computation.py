@@ -220,12 +220,6 @@ def inconsistent_trace(bundle: Bundle, step: int) -> Patch:
     return Patch(state=state, first=step)
 
 
-def wrong_trace(bundle: Bundle, step: int) -> Patch:
-    """Every state is honest, but the trace that is shown of one step has one wrong element."""
-    operator = activation_of(bundle.program)
-    return Patch(shown=_at(step, operator, lambda output: flip(output, output.numel() // 2, 20)), first=bundle.steps)
-
-
 def other_initial_state(bundle: Bundle, step: int) -> Patch:
     """Training starts from other weights than the job ordered."""
     tensor, _ = weight_of(bundle.program)

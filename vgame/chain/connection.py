@@ -28,7 +28,7 @@ from web3.exceptions import (
 )
 
 from vgame.chain.http import LOOPBACK, provider
-from vgame.errors import ChainError, EndpointError, VgameError
+from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
 BEAT = 0.05  # seconds between two looks for a new block
@@ -40,7 +40,8 @@ FINALITY = 900  # seconds, where a node does not say which block is final
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
-NOBODY = "0x" + 40 * "0"
+PARENTS = 3  # blocks before the newest that a node is tried with where it does not know its hash
+ZERO = "0x" + 40 * "0"
 
 
 class RefusedError(ChainError):
@@ -53,11 +54,12 @@ class RefusedError(ChainError):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's header: number, hash, Unix time."""
+    """A block's header: number, hash, Unix time, base fee in wei per gas."""
 
     number: int
     digest: bytes
     time: int
+    base_fee: int = 0
 
 
 @cache
@@ -99,6 +101,8 @@ class Chain:
 
     _newest = -1  # block, at the last pause
     lost = False  # an answer was: who answers next may be somebody else
+    pin: Block | None = None  # what is asked is answered as of this block
+    _form = ""  # in which the node takes it: "hash" or "number"; empty: not tried, or it failed
     tell: Callable[[str], None] = staticmethod(lambda _: None)  # what a person should know while a call takes long
 
     def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
@@ -131,6 +135,7 @@ class Chain:
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise
         except Web3RPCError as error:
+            self._form = "" if self.pin else self._form
             raise RefusedError(f"{self.url} refused a request: {self._told(error)}", error.rpc_response) from None
         except (VgameError, AssertionError):
             raise
@@ -162,61 +167,93 @@ class Chain:
             )
 
     def block(self, which: int | str | None = None) -> Block:
-        """A block's header; the newest's if none is named, or that of `at`."""
+        """A block's header; if none is named, the newest's, or that of `at` or `pinned`."""
+        if which is None and self.pin:
+            return self.pin
         named = self.web3.eth.default_block if which is None else which
 
         def read() -> Block:
             found = self.web3.eth.get_block(named)
-            return Block(quantity(found["number"]), bytes(found["hash"]), quantity(found["timestamp"]))
+            values = (quantity(found["number"]), bytes(found["hash"]), quantity(found["timestamp"]))
+            return Block(*values, quantity(found.get("baseFeePerGas", 0)))
 
         return self.ask(read)
 
     @contextmanager
     def at(self, block: int | str) -> Iterator[None]:
-        """What is asked meanwhile is answered as it stood after this block: a number or a hash."""
-        before, self.web3.eth.default_block = self.web3.eth.default_block, block
+        """What is asked meanwhile is answered as it stood after this block: a number, a hash, or "latest"."""
+        before, pin = self.web3.eth.default_block, self.pin
+        self.web3.eth.default_block, self.pin = block, None
         try:
             yield
         finally:
-            self.web3.eth.default_block = before
+            self.web3.eth.default_block, self.pin = before, pin
 
     @contextmanager
-    def one_block(self) -> Iterator[Block]:
-        """What is asked meanwhile is answered as it stood after one block: that of `at`, else the newest."""
-        block = self.block()
-        if self.web3.eth.default_block != "latest":
-            yield block
+    def pinned(self) -> Iterator[Block]:
+        """One block, that of `at` or the newest: what is asked meanwhile is answered as it stood after it, by its hash
+        (EIP-1898). So all answers are of one branch."""
+        if self.pin or self.web3.eth.default_block != "latest":
+            yield self.block()
             return
-        with self.at(self.name_of(block)):
-            yield block
-
-    def name_of(self, block: Block) -> str | int:
-        """Its hash, so that no answer is of another branch; its number where the node takes no hashes."""
-        digest = "0x" + block.digest.hex()
+        pin, named = self._find_pin()
+        self.pin, self.web3.eth.default_block = pin, named
         try:
-            self.ask(lambda: self.web3.eth.get_balance(NOBODY, digest))
+            yield pin
+        finally:
+            self.pin, self.web3.eth.default_block = None, "latest"
+
+    def _find_pin(self) -> tuple[Block, Any]:
+        """The newest block whose state the node shows, and how it is named: by hash, with its last parents where the
+        node does not know it; by number where the node takes no hash."""
+        newest = block = self.block("latest")
+        if not self._form:
+            for back in range(min(PARENTS, newest.number) + 1):
+                block = self.block(newest.number - back) if back else newest
+                if self._shows(_by_hash(block)):
+                    self._form = "hash"
+                    break
+            else:
+                block, self._form = newest, "number"
+        return block, _by_hash(block) if self._form == "hash" else block.number
+
+    def _shows(self, named: Any) -> bool:
+        try:
+            self.ask(lambda: quantity(self.web3.eth.get_balance(ZERO, named)))
         except RefusedError:
-            return block.number
-        return digest
+            return False
+        return True
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """For what is sent: the newest state counts. Where the pinned block was read by its number it is compared
+        first."""
+        if self.pin and self._form != "hash" and self.block(self.pin.number) != self.pin:
+            raise NotYet(f"block {self.pin.number} was replaced while it was read at {self.url}: look again")
+        with self.at("latest"):
+            yield
 
     def now(self) -> int:
         """Timestamp of the newest block."""
-        return self.time_of(self.web3.eth.default_block)
+        return self.block().time
 
     def time_of(self, block: int | str) -> int:
         """Timestamp of a block."""
         return self.ask(lambda: quantity(self.web3.eth.get_block(block)["timestamp"]))
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, elsewhere: float = 0.0) -> None:
         """Until there is a block that was not there at the last pause, or so many seconds: what a round of duties sees
-        changes with blocks."""
-        end, beat = time.monotonic() + seconds, min(seconds, BEAT)
+        changes with blocks. A node elsewhere is not asked meanwhile, for `elsewhere` seconds if these are more."""
+        if urlsplit(self._secret).hostname not in LOOPBACK:
+            time.sleep(max(seconds, elsewhere))
+            return
+        end = time.monotonic() + seconds
         while True:
             newest = self.ask(lambda: quantity(self.web3.eth.block_number))
             if newest != self._newest or time.monotonic() >= end:
                 self._newest = newest
                 return
-            time.sleep(beat)
+            time.sleep(min(seconds, BEAT))
 
     def balance(self, address: str) -> int:
         return self.ask(lambda: quantity(self.web3.eth.get_balance(Web3.to_checksum_address(address))))
@@ -224,8 +261,7 @@ class Chain:
     def fees(self) -> tuple[int, int]:
         """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base
         fee."""
-        newest = self.web3.eth.default_block
-        base = self.ask(lambda: quantity(self.web3.eth.get_block(newest).get("baseFeePerGas", 0)))
+        base = self.block().base_fee
         return base, min(self.asked_tip(), max(USUAL_TIP, base))
 
     def asked_tip(self) -> int:
@@ -301,6 +337,10 @@ def connect(rpc: str, chain_id: int | None = None) -> Chain:
             f"chain with --chain-id (--chain-id {chain.chain_id} if that is the one you mean)"
         )
     return chain
+
+
+def _by_hash(block: Block) -> dict[str, Any]:
+    return {"blockHash": Web3.to_hex(block.digest), "requireCanonical": True}
 
 
 def _named(receipt: Any) -> tuple[Any, bytes]:

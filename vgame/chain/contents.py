@@ -21,7 +21,7 @@ T = TypeVar("T")
 Topics = tuple[str | None, ...]
 
 KEPT = 1_024  # contents in memory, of 32 KB at most, and headers
-SAME = 64  # blocks of one second, at most
+SAME = 256  # blocks of one second, at most
 BACK = 64  # blocks before the newest, where the bisection begins; then four times as many
 
 

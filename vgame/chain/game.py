@@ -171,6 +171,10 @@ class Game:
 
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         """A transaction; a call that would revert is not sent and raises ContractError."""
+        with self.chain.released():
+            return self._send(name, args, value)
+
+    def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:
         assert self.wallet is not None, "a read-only Game cannot send"
         function = self._function(name, args)
         tx = {"from": self.wallet.address, "value": value}
@@ -312,19 +316,19 @@ class Game:
         (post,) = self.posts(job, kind, [where])
         return replace(post, root=post.root if any(post.root) else None, log=post.log if any(post.log) else None)
 
-    def orders_of(self, client: str) -> list[bytes]:
-        """A client's orders, in their order."""
-        return self._pages("ordersOf", client)
+    def orders_of(self, client: str, first: int = 0) -> list[bytes]:
+        """A client's orders from `first` on, in their order."""
+        return self._pages("ordersOf", client, first)
 
-    def claims_of(self, program_root: bytes) -> list[bytes]:
-        """Jobs of a program that were ever claimed, in that order."""
-        return self._pages("claimsOf", program_root)
+    def claims_of(self, program_root: bytes, first: int = 0) -> list[bytes]:
+        """Jobs of a program that were ever claimed, from `first` on, in that order."""
+        return self._pages("claimsOf", program_root, first)
 
-    def _pages(self, name: str, key: Any) -> list[bytes]:
+    def _pages(self, name: str, key: Any, first: int) -> list[bytes]:
         found: list[bytes] = []
-        total = 1
-        while len(found) < total:
-            page, total = self._call(name, key, len(found), PAGE)
+        total = first + 1
+        while first + len(found) < total:
+            page, total = self._call(name, key, first + len(found), PAGE)
             if not page:
                 break
             found += page
@@ -376,13 +380,9 @@ class Game:
 
     @cached_property
     def _topics(self) -> dict[bytes, Any]:
-        entries = [e for e in full_abi() if e["type"] == "event"]
-        return {
-            bytes(Web3.keccak(text=f"{e['name']}({','.join(abi_type(i) for i in e['inputs'])})")): getattr(
-                self.contract.events, e["name"]
-            )()
-            for e in entries
-        }
+        named = {e["name"]: ",".join(map(abi_type, e["inputs"])) for e in full_abi() if e["type"] == "event"}
+        events = {f"{name}({types})": getattr(self.contract.events, name)() for name, types in named.items()}
+        return {bytes(Web3.keccak(text=signature)): event for signature, event in events.items()}
 
     def _topic(self, name: str) -> bytes:
         return next(topic for topic, event in self._topics.items() if event.event_name == name)

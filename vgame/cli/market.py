@@ -240,11 +240,12 @@ def auditor(
     store: StoreFolder,
     device: DeviceName = "default",
     job: Annotated[
-        list[str] | None, typer.Option("--job", help="play this job, hex; may be repeated; default: every order")
+        list[str] | None, typer.Option("--job", help="play this job, hex; may be repeated; default: --hunt 8")
     ] = None,
     client: Annotated[
         list[str] | None, typer.Option("--client", help="play the orders of this address; may be repeated")
     ] = None,
+    hunt: Annotated[int, typer.Option(help="play so many claims of the bundle, those with the largest bonds")] = 0,
     once: Annotated[bool, typer.Option(help="stop when all jobs that it plays have ended")] = False,
     max_bond: Annotated[
         str | None, typer.Option(help='most that is staked, "0.5 ether"; default: the trainer\'s bond')
@@ -262,13 +263,15 @@ def auditor(
     notify: Notify = None,
     json: Json = False,
 ) -> None:
-    """Re-execute a bundle, watch the jobs that order it, dispute every claim that differs."""
+    """Re-execute a bundle, and dispute the claims of the named jobs that differ."""
+    check_number("--hunt", hunt, 0, 1000)
     seat = seat_of(rpc, game, bundle, store, device, chain_id, log, published or (), workers)
-    from vgame.agents.auditor_service import Limits, run_auditor
+    from vgame.agents.auditor_service import run_auditor
+    from vgame.agents.named_jobs import Limits
     from vgame.chain.connection import checksum_address
 
     named = {"jobs": frozenset(map(job_id, job or ())), "clients": frozenset(map(checksum_address, client or ()))}
-    limits = Limits(wei_of(max_bond), any_terms, **named)
+    limits = Limits(wei_of(max_bond), any_terms, **named, hunt=hunt)
     run_auditor(seat, heard("auditor", metrics, log_json, json, notify), limits, once)
 
 

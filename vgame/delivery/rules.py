@@ -83,7 +83,7 @@ class Duty:
 
 def read(game: Game, job: bytes) -> Snapshot:
     """How a delivery stands, all of it after one block."""
-    with game.chain.one_block() as block:
+    with game.chain.pinned() as block:
         exchange = game.exchange(job)
         found = Snapshot(
             block.number, block.time, game.chain.fees()[0], game.job(job), exchange, tuple(game.requests(job))

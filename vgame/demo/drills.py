@@ -67,10 +67,7 @@ def _cheat(seat: AgentConfig, game: Game, kind: str, job: bytes, name: str, step
     computation.run()
     trainer.claim()
     reporter.emit("claimed", f"{name}: posted its claim", attack=name, run_root=computation.run_root.hex())
-    players: list[Callable[[], bool]] = [trainer.step]
-    if attack.forced:
-        players.append(FalseAccuser(game, job, computation.history, step_wanted=step).step)
-    _play(seat, game, reporter, players, lambda: game.job(job).phase is Phase.CLAIMED)
+    _play(seat, game, reporter, [trainer.step], lambda: game.job(job).phase is Phase.CLAIMED)
     reporter.emit("played", f"{name}: over", attack=name, job=job.hex())
 
 

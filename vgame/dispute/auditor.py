@@ -1,4 +1,4 @@
-"""The auditor: re-execute, compare with everything that is posted, dispute the first difference, play to the end.
+"""The auditor: re-execute, compare with the claim, dispute the first difference, play to the end.
 
 It only ever names what differs from its own computation; where its own data does not suffice it abstains and says so.
 """
@@ -6,9 +6,7 @@ It only ever names what differs from its own computation; where its own data doe
 from __future__ import annotations
 
 import hmac
-import logging
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 
@@ -16,11 +14,9 @@ from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Tu
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
-from vgame.dispute.player import BATCH, Player, gas_money, one_of, run_duties
+from vgame.dispute.player import BATCH, Player, gas_money, one_of
 from vgame.dispute.stakes import Stakes
-from vgame.errors import Abstain, ContractError, NotYet
-
-log = logging.getLogger(__name__)
+from vgame.errors import Abstain
 
 EMPTY = bytes(32)
 DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
@@ -30,7 +26,11 @@ LATE = 2  # disputes about one claim that may be lost by time; after these nothi
 
 class Auditor(Player):
     """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may.
-    `stakes`: what was staked before. `kept`: wei that all open disputes of this account may need for gas."""
+    `stakes`: what was staked before. `kept`: wei that all open disputes of this account may need for gas.
+
+    INVARIANT: a round decides on one block's state; what is sent names what it relies on, or for a stake the number of
+    the account's next transaction as of that block.
+    """
 
     side = Turn.AUDITOR
     windows = {  # noqa: RUF012
@@ -40,22 +40,8 @@ class Auditor(Player):
     stakes: Stakes | None = None
     kept: Callable[[], int] | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
-    engaged_in = False  # has an open dispute, as far as the last look saw
-    lost_or_won: Set[int] = frozenset()  # own disputes of the claim that have ended, as that look saw
-    hurried = False  # and one of its clocks has so little left that nothing else may be done
-    pieces = math.inf  # posted pieces that may be executed in this look, which strangers can have posted
-    behind = False  # one had to wait for that
-
-    @cached_property
-    def checked(self) -> dict[tuple[Level, int, bytes], bool]:
-        """Whether my run contradicts a posted root."""
-        return {}
-
-    @cached_property
-    def confirmed(self) -> set[tuple[str, int, bytes]]:
-        """Events of posted roots that the contract's views confirmed: a root is written once (I5), so each is asked for
-        once."""
-        return set()
+    engaged_in = False  # has an open dispute, as far as the last round saw
+    _found: tuple[tuple[object, ...], Entry | None] | None = None  # a claim, and where it differs
 
     @cached_property
     def openings(self) -> Openings:
@@ -63,28 +49,43 @@ class Auditor(Player):
 
     # ---- rounds ----
 
-    def step(self, job: Job | None = None) -> bool:
-        """One round of duties; True if anything was done. `job`: as it was seen by who decided what the machine is
-        for."""
-        job = job or self.look()
-        self.engaged_in &= job.phase is Phase.CLAIMED
-        match job.phase:
-            case Phase.CLAIMED:
-                view = ClaimView(self, job)
-                return run_duties([lambda: self.refill() or self.play(view) or self.challenge(view), view.complain])
+    def step(self) -> bool:
+        """One round of duties; True if anything was done."""
+        with self.game.chain.pinned():
+            view = self.view()
+            return one_of(
+                [*(move for _, move in self.moves(view)), partial(self.others, view), partial(self.open, view)]
+            )
+
+    def view(self, job: Job | None = None) -> ClaimView:
+        """The claim as the chain shows it; `job`: as it was read."""
+        view = ClaimView(self, self.look(job))
+        self.engaged_in = view.job.phase is Phase.CLAIMED and bool(view.open_mine or self.unshown(view))
+        return view
+
+    def unshown(self, view: ClaimView) -> bool:
+        """Was a stake on this claim sent that is not shown?"""
+        return self.stakes is not None and self.stakes.is_unshown(view.claim, len(view.mine))
+
+    def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
+        """What the own disputes wait for, with its deadlines, the first one first."""
+        mine = view.open_mine if view.job.phase is Phase.CLAIMED else []
+        mine = sorted(mine, key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
+        return [(s.deadline, partial(self.turn, view, s)) for s in mine if s.turn in DUE or _provable(s)]
+
+    def others(self, view: ClaimView) -> bool:
+        """What no own clock waits for: money that is owed, and disputes of others that are over."""
+        match view.job.phase:
+            case Phase.CLAIMED if view.open_mine:
+                rest = [self.refill, partial(self.convict, view), partial(self.sweep, view.job, view.standings)]
+                return one_of(rest)
             case Phase.CONVICTED:
-                return self.collect(ClaimView(self, job))
-        return self.withdraw()
+                return self.collect(view)
+        return view.job.phase is not Phase.CLAIMED and self.withdraw()
 
-    def look_for_own(self, job: Job) -> None:
-        """Is an own dispute of this claim open, perhaps from before a restart?"""
-        self.engaged_in = job.phase is Phase.CLAIMED and bool(self.open_of(ClaimView(self, job)))
-
-    def open_of(self, view: ClaimView) -> list[Standing]:
-        """Own disputes that have not ended; which others have."""
-        mine = view.open_mine
-        self.lost_or_won = {number for number, _ in view.mine} - {s.number for s in mine}
-        return mine
+    def open(self, view: ClaimView) -> bool:
+        """Dispute a false claim."""
+        return view.job.phase is Phase.CLAIMED and self.challenge(view)
 
     # ---- what to dispute ----
 
@@ -95,10 +96,10 @@ class Auditor(Player):
         if self.game.chain.now() > job.since + job.spec.challenge_window or view.open_mine:
             return False
         self.check_refuted(view)
-        entry = next(self.differences(view), None)
+        entry = self.difference(view)
         if entry is None:
             return False
-        if self.convict(view, self.can_spare):  # what ends it without a stake comes first
+        if self.refill() or self.convict(view, self.can_spare):  # what ends it without a stake comes first
             return True
         memory = self.remembered(view)
         self.check_stake(view)
@@ -113,11 +114,8 @@ class Auditor(Player):
         may be a dispute, whatever an endpoint shows."""
         if self.stakes is None:
             return nullcontext()
-        claim, seen = f"{self.id.hex()} {view.job.run_root.hex()}", len(view.mine)
-        self.engaged_in = True
-        number = self.stakes.number_for(claim, seen)
-        self.engaged_in = False
-        return self.stakes.sending(claim, seen, number)
+        number = self.stakes.number_for(view.claim, len(view.mine))
+        return self.stakes.sending(view.claim, len(view.mine), number)
 
     def check_refuted(self, view: ClaimView) -> None:
         """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed
@@ -141,59 +139,32 @@ class Auditor(Player):
                 "time, and their bonds; it is too slow, or its moves do not arrive"
             )
 
-    def differences(self, view: ClaimView) -> Iterator[Entry]:
-        """Roots of the claim that my run contradicts; below a run root that differs, nothing else is needed. First what
-        the claim itself holds, so of a claim "diverged" its last segment and trace. Strangers can have the trainer post
-        as much as they like, and each piece costs a re-execution: none is begun while an own dispute is open, see
-        `challenge`."""
-        if view.checkpoints and view.own_run.root != view.job.run_root:
-            yield Entry(Level.RUN)
-            return
-        stop, found = view.job.diverged_at, False
+    def difference(self, view: ClaimView) -> Entry | None:
+        """The first root of the claim that my run contradicts: its run root; of a claim "diverged" also its last
+        segment and trace. If these are mine, nothing that is posted has to be checked."""
+        stop = view.job.diverged_at
         last = (stop - 1) // self.machine.interval + 1
-        for level, posted, own in ((Level.SEGMENT, view.segments, last), (Level.TRACE, view.traces, stop)):
-            for where, root in () if found else sorted(posted.items(), key=lambda piece: piece[0] != own):
-                if self.contradicts(view, level, where, root):
-                    found = True
-                    yield Entry(level, where)
+        named = (view.segments[last], view.traces[stop]) if stop else ()
+        claim = (view.job.run_root, stop, *named)
+        if self._found is None or self._found[0] != claim:
+            self._found = claim, self._compare(view, last)
+        return self._found[1]
 
-    def contradicts(self, view: ClaimView, level: Level, where: int, root: bytes) -> bool | None:
-        """Does my run contradict a posted root? None where that has to wait for the next look."""
-        if (level, where, root) not in self.checked:
-            if not self.pieces:
-                self.behind = True
-                return None
-            self.pieces -= 1
-            compare = view.contradicts_segment if level is Level.SEGMENT else view.contradicts_trace
-            self.checked[level, where, root] = compare(where, root)
-        return self.checked[level, where, root]
-
-    def agrees(self, job: Job | None = None) -> bool | None:
-        """The claim itself is what my run gives, None where that has to wait; what its trainer posts in disputes is
-        compared piece by piece, see `differences`."""
-        view = ClaimView(self, job or self.game.job(self.id))
+    def _compare(self, view: ClaimView, last: int) -> Entry | None:
+        stop = view.job.diverged_at
         if view.checkpoints and view.own_run.root != view.job.run_root:
-            return False
-        if not (stop := view.job.diverged_at):
-            return True
-        last = (stop - 1) // self.machine.interval + 1
-        for part in ((Level.SEGMENT, last, view.segments[last]), (Level.TRACE, stop, view.traces[stop])):
-            if (found := self.contradicts(view, *part)) is not False:
-                return None if found is None else False
-        return True
+            return Entry(Level.RUN)
+        if stop and view.contradicts_segment(last, view.segments[last]):
+            return Entry(Level.SEGMENT, last)
+        if stop and view.contradicts_trace(stop, view.traces[stop]):
+            return Entry(Level.TRACE, stop)
+        return None
+
+    def agrees(self, view: ClaimView | None = None) -> bool:
+        """The claim is what my run gives."""
+        return self.difference(view or ClaimView(self, self.look())) is None
 
     # ---- playing ----
-
-    def play(self, view: ClaimView) -> bool:
-        """Make the own move whose clock ends first; where none is due end disputes of others, of which one may
-        convict."""
-        mine = self.open_of(view)
-        self.engaged_in, self.hurried = bool(mine), not self.spare(view.job, mine)
-        if not mine:
-            return False
-        mine.sort(key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
-        moves = [partial(self.turn, view.job, s.number, s.dispute) for s in mine]
-        return one_of([*moves, partial(self.convict, view), partial(self.sweep, view.job, view.standings)])
 
     def convict(self, view: ClaimView, may: Callable[[int], bool] = lambda gas: True) -> bool:
         """Where the trainer's time is over in a dispute of another auditor, that convicts it as well. `may`: is there
@@ -201,30 +172,19 @@ class Auditor(Player):
         over = [s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED]
         return bool(over) and may(TIMEOUT_GAS) and self.attempt("timeout", self.id, over[0])
 
-    def turn(self, job: Job, number: int, d: Dispute) -> bool:
-        """One dispute: name, end or prove. The view is fresh, for what the turn depends on may have been opened just
-        now."""
-        turn, view = self.turn_of(number), ClaimView(self, job)
-        try:
-            match turn:
-                case Turn.AUDITOR:
-                    return self.move(view, number, d)
-                case Turn.TRAINER_EXPIRED:
-                    return self.attempt("timeout", self.id, number)
-                case Turn.TRAINER if d.level in (Level.ELEMENT, Level.PARTIAL):
-                    return self.prove(view, number, d)
-        except NotYet as behind:
-            log.info("dispute %d waits: %s", number, behind)
-        return False
+    def turn(self, view: ClaimView, s: Standing) -> bool:
+        """One dispute: name, end or prove."""
+        match s.turn:
+            case Turn.AUDITOR:
+                return self.move(view, s.number, s.dispute)
+            case Turn.TRAINER_EXPIRED:
+                return self.attempt("timeout", self.id, s.number)
+            case _:
+                return self.prove(view, s.number, s.dispute)
 
     def name(self, move: str, number: int, d: Dispute, *args: object) -> bool:
-        """Send a move of mine; if another instance of me was faster, it is not needed any more."""
-        try:
-            return self.attempt(move, self.id, number, d.position, *args)
-        except ContractError:
-            if self.game.dispute(self.id, number) == d:
-                raise
-            return False
+        """Send a move of mine; elsewhere than where it was decided for it reverts."""
+        return self.attempt(move, self.id, number, d.position, *args)
 
     def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
         """Name the first difference among what was opened."""
@@ -293,6 +253,10 @@ class Auditor(Player):
             if dispute.status is Status.OPEN:
                 return self.attempt("refund", self.id, number)
         return self.withdraw()
+
+
+def _provable(s: Standing) -> bool:
+    return s.turn is Turn.TRAINER and s.dispute.level in (Level.ELEMENT, Level.PARTIAL)
 
 
 def first(flags: Iterable[bool]) -> int:

@@ -5,13 +5,13 @@ In: a job on chain, an auditor's machine. Out: where the two differ, and what a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vgame.chain.game import Game
-from vgame.chain.records import Dispute, Job, Level, Standing
+from vgame.chain.records import Dispute, Event, Job, Level, Post, Standing
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
 from vgame.commit.trees import ClaimedTree, known_tree, run_leaf
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
@@ -42,49 +42,46 @@ class Node:
 
 
 class Openings:
-    """What was revealed, asked for node by node: strangers may open anything, so whoever reads all openings can be
-    flooded."""
+    """What was revealed, asked for node by node at the second that the state names: strangers may open anything."""
 
     def __init__(self, game: Game, job: bytes) -> None:
         self.game, self.job = game, job
+        self.times: dict[bytes, int] = {}  # when roots were posted, perhaps with their children
         self._children: dict[tuple[int, int, bytes], list[bytes]] = {}
-        self._leaves: dict[bytes, bytes] = {}
 
     def get(self, key: tuple[int, int, bytes]) -> list[bytes] | None:
         """Children of (kind, height, node), if they were revealed."""
         if key not in self._children:
-            # the hash holds no height, and anybody may reveal the node as one of another height
-            for event in self.game.events("Revealed", self.job, node=key[2], kind=key[0], height=key[1]):
-                kind, height, node = event.args["kind"], event.args["height"], event.args["node"]
-                children = event.args["children"]
-                self.check(node, self.game.chain.ask(lambda k=kind, h=height, c=children: _folded(k, h, c)))
-                self._children[kind, height, node] = list(children)
-        return self._children.get(key)
+            kind, height, node = key
+            time = self.game.opened(self.job, Level(kind), height, node) or self.times.get(node, 0)
+            if not time:
+                return None
+
+            def check(event: Event) -> list[bytes] | None:
+                # the hash holds no height, and anybody may reveal the node as one of another height
+                if (event.args["kind"], event.args["height"]) != (kind, height):
+                    return None
+                children = list(event.args["children"])
+                return children if _folded(kind, height, children) == node else None
+
+            self._children[key] = self.game.content("Revealed", self.job, time, check, node, key=(kind, height))
+        return self._children[key]
 
     def __getitem__(self, key: tuple[int, int, bytes]) -> list[bytes]:
         children = self.get(key)
         if children is None:
-            raise NotYet(f"the node {key[2].hex()[:16]} was revealed, but its event is not shown")
+            raise NotYet(f"the node {key[2].hex()[:16]} is not revealed")
         return children
 
     def leaf(self, node: bytes) -> bytes:
         """The words of an opened leaf."""
-        if node not in self._leaves:
-            events = self.game.events("LeafOpened", self.job, node=node)
-            if not events:
-                raise NotYet(f"the leaf {node.hex()[:16]} was opened, but its event is not shown")
-            words = events[0].args["words"]
-            self.check(node, leaf_hash(Kind.TENSOR, words))
-            self._leaves[node] = words
-        return self._leaves[node]
 
-    def check(self, node: bytes, content: bytes) -> None:
-        """The contract files openings under what they hash to; an endpoint can show anything."""
-        if node != content:
-            raise EndpointError(
-                f"{self.game.chain.url} shows an opening of {node.hex()[:16]} that hashes to {content.hex()[:16]}: "
-                "nothing is done on its word; use another endpoint"
-            )
+        def check(event: Event) -> bytes | None:
+            words = event.args["words"]
+            return words if leaf_hash(Kind.TENSOR, words) == node else None
+
+        time = self.game.opened(self.job, Level.TENSOR, 0, node)
+        return self.game.content("LeafOpened", self.job, time, check, node)
 
 
 def _folded(kind: int, height: int, children: Sequence[bytes]) -> bytes:
@@ -93,11 +90,24 @@ def _folded(kind: int, height: int, children: Sequence[bytes]) -> bytes:
     return fold(Kind(kind), children, depth, max(height - depth, 0))
 
 
-class Posted(dict[int, bytes]):
-    """Posted roots by checkpoint or step."""
+class Posted:
+    """What the trainer has posted, by checkpoint or step, as one state has it."""
 
-    def __missing__(self, where: int) -> bytes:
-        raise NotYet(f"what was posted for {where} is not shown")
+    def __init__(self, auditor: Auditor, level: Level) -> None:
+        self.auditor, self.level = auditor, level
+        self._posts: dict[int, Post] = {}
+
+    def post(self, where: int) -> Post:
+        if where not in self._posts:
+            (self._posts[where],) = self.auditor.game.posts(self.auditor.id, self.level, [where])
+        return self._posts[where]
+
+    def __getitem__(self, where: int) -> bytes:
+        post = self.post(where)
+        if not post.at:
+            raise NotYet(f"{self.level.name.lower()} {where} is not posted")
+        self.auditor.openings.times[post.root] = post.at
+        return post.root
 
 
 class ClaimView:
@@ -107,11 +117,19 @@ class ClaimView:
         self.auditor, self.job = auditor, job
         self.game, self.machine, self.id = auditor.game, auditor.machine, auditor.id
         self.checkpoints = job.checkpoints
-        self.false: list[str] = []
+        self._standings: list[Standing] | None = None
+        self.segments, self.traces = Posted(auditor, Level.SEGMENT), Posted(auditor, Level.TRACE)
 
-    @cached_property
+    @property
+    def claim(self) -> str:
+        """Job and run root, as stakes are remembered."""
+        return f"{self.id.hex()} {self.job.run_root.hex()}"
+
+    @property
     def standings(self) -> list[Standing]:
-        return self.auditor.standings(self.job)
+        if self._standings is None:  # a cached_property would hold a lock of all views while a node is waited for
+            self._standings = self.auditor.standings(self.job)
+        return self._standings
 
     @property
     def mine(self) -> list[tuple[int, Dispute]]:
@@ -122,77 +140,27 @@ class ClaimView:
         """Own disputes that have not ended."""
         return [s for s in self.standings if s.dispute.auditor == self.auditor.address and is_open(s)]
 
-    def args(self, name: str) -> list[dict]:
-        """Arguments of the job's events of that name."""
-        return [e.args for e in self.game.events(name, self.id)]
-
     @property
     def revealed(self) -> Openings:
         return self.auditor.openings
-
-    @property
-    def last_step(self) -> int:
-        """The last step that the claim is about."""
-        return self.job.diverged_at or self.machine.steps
-
-    @cached_property
-    def segments(self) -> dict[int, bytes]:
-        last = (self.last_step - 1) // self.machine.interval + 1
-        return self._posted("SegmentPosted", "checkpoint", self.game.segment_root, last)
-
-    @cached_property
-    def traces(self) -> dict[int, bytes]:
-        return self._posted("TracePosted", "step", self.game.trace_root, self.last_step)
-
-    def _posted(self, event: str, key: str, root_of: Callable[[bytes, int], bytes | None], last: int) -> Posted:
-        """What the contract's view confirms, asked once for each root. Other events are left out: the view may lag, but
-        where it shows another root, or there is no such place, `complain` says so."""
-        found, confirmed = Posted(), self.auditor.confirmed
-        nothing = not (self.job.disputes or self.job.diverged_at)  # then nothing can have been posted
-        for args in () if nothing else self.args(event):
-            where, root = args[key], args["root"]
-            inside = 1 <= where <= last
-            told = root if (event, where, root) in confirmed else root_of(self.id, where) if inside else bytes(32)
-            if told == root:
-                confirmed.add((event, where, root))
-                found[where] = root
-            elif told is not None:
-                self.false.append(f"{event} {where}, root {root.hex()[:16]}")
-        return found
-
-    def complain(self) -> bool:
-        """Say that events were left out; the moves that need none of them are made first."""
-        self.segments, self.traces  # noqa: B018 - read them all
-        if self.auditor.engaged_in:
-            self.args("PartialsPosted")  # or the move that needs them would wait until all blocks have been read
-        if self.false:
-            raise EndpointError(
-                f"{self.game.chain.url} shows the event {self.false[0]}, which the contract does not confirm "
-                f"({len(self.false)} such): it is left out; use another endpoint if this goes on"
-            )
-        return False
 
     def leaf(self, node: bytes) -> bytes:
         return self.auditor.openings.leaf(node)
 
     def partials(self, d: Dispute) -> list[bytes]:
         """The partial sums posted for the contested element, in whichever dispute that was."""
-        for args in reversed(self.args("PartialsPosted")):
-            other = self.standings[args["dispute"]].dispute
-            if (other.step, other.operator, other.index) == (d.step, d.operator, d.index):
-                partials = list(args["partials"])[: d.blocks]
-                if len(partials) == d.blocks:
-                    return partials
-        raise NotYet("the partial sums of the contested element were posted, but their event is not shown")
+        (post,) = self.game.posts(self.id, Level.ELEMENT, [d.position])
+
+        def check(event: Event) -> list[bytes] | None:
+            partials = list(event.args["partials"])[: d.blocks]
+            tree = Tree(Kind.PARTIAL, [leaf_hash(Kind.PARTIAL, p) for p in partials])
+            return partials if len(partials) == d.blocks and tree.root == post.root else None
+
+        return self.game.content("PartialsPosted", self.id, post.at, check, key=post.root)
 
     def where(self, d: Dispute) -> int:
-        """The argument with which the dispute was opened."""
-        if d.entry is Level.RUN:
-            return 0
-        if d.entry is Level.TRACE:
-            return d.step
-        below = d.level is not Level.SEGMENT
-        return (d.step - below) // self.machine.interval + 1
+        """Checkpoint or step of the tree in which the dispute began, while it is in that."""
+        return d.step if d.level is Level.TRACE else d.step // self.machine.interval + 1
 
     # ---- my own trees, in the shape of the claim ----
 
@@ -247,6 +215,8 @@ class ClaimView:
         elif d.height == 0 and d.level is Level.SEGMENT:
             root = self.traces[self.step_of(d)]
             kind, height, position = Kind.TRACE, tree_height(self.machine.operators), 0
+        elif d.entry is d.level:
+            self.claimed_root(Entry(d.level, self.where(d)))  # perhaps it was posted with its children
         children = self.revealed[kind, height, root] if height else [root]
         span = tree_height(len(children))
         return Node(kind, height - span, position << span, children)
@@ -309,8 +279,7 @@ class ClaimView:
         segment, log = bytes(32), bytes(32)
         if entry.level is not Level.RUN:
             c = entry.where if entry.level is Level.SEGMENT else (entry.where - 1) // self.machine.interval + 1
-            segment = self.segments[c]
-            log = self.game.log_root(self.id, c) or log
+            segment, log = self.segments[c], self.segments.post(c).log
         return self.job.diverged_at, segment, log
 
     def claimed(self, kind: Kind, root: bytes, own: Tree) -> ClaimedTree:

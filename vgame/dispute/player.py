@@ -59,9 +59,10 @@ class Player:
         self.closed: list[Standing] = []
         self.withdrawn = 0  # wei, by this object
 
-    def look(self) -> Job:
-        """The job as the chain shows it now; its terms are what was ordered, whatever an endpoint says."""
-        job = self.game.job(self.id)
+    def look(self, job: Job | None = None) -> Job:
+        """The job (`job`: as it was read) as the chain shows it now; its terms are what was ordered, whatever an
+        endpoint says."""
+        job = job or self.game.job(self.id)
         if self.terms is not None and job.phase is not Phase.NONE and job.spec != self.terms:
             raise EndpointError(
                 f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to "

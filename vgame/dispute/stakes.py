@@ -47,11 +47,18 @@ class Stakes:
         self.game.wallet.watchers.append(self._signed)
 
     def number_for(self, claim: str, seen: int) -> int:
-        """The number of the next stake on a claim; NotYet where one may be under way, or hidden. `seen`: own disputes
-        of its job that are shown."""
+        """The number of the next stake on a claim, as of the block that the round reads: no stake that this block does
+        not show can be included beside it. NotYet where one may be under way, or hidden, and where another transaction
+        of the account waits. `seen`: own disputes of its job that are shown."""
         eth = self.game.chain.web3.eth
-        spent = self.game.chain.ask(lambda: quantity(eth.get_transaction_count(self.address, "latest")))
+        spent = self.game.chain.ask(lambda: quantity(eth.get_transaction_count(self.address)))
         number, before = self.last.get(claim, (spent, -1))
+        waiting = self.game.chain.ask(lambda: quantity(eth.get_transaction_count(self.address, "pending")))
+        if waiting > spent and (claim not in self.last or number != spent):
+            raise NotYet(
+                f"transaction {spent} of {self.address} waits at {self.game.chain.url}, or is younger than the block "
+                "that is read: nothing is staked beside it"
+            )
         if seen > before or spent == number or (spent > number and self._replaced(claim, number)):
             return spent
         raise NotYet(
@@ -59,6 +66,10 @@ class Stakes:
             f"{self.address}, though it counts {spent} of them: nothing more is staked on it; if this goes on use "
             "another endpoint, and no other program with this account"
         )
+
+    def is_unshown(self, claim: str, seen: int) -> bool:
+        """Was a stake on the claim sent, of which the disputes that are shown have none?"""
+        return claim in self.last and seen <= self.last[claim][1]
 
     def _replaced(self, claim: str, number: int) -> bool:
         """Has something else than a stake on the claim become the transaction of that number?"""

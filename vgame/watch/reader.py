@@ -51,9 +51,8 @@ class Reader:
         problem: ChainError = EndpointError(f"{chain.url} has shown {LOOKS} newest blocks that it then undid")
         with self._looking:
             for _ in range(LOOKS):
-                newest = chain.block("latest")
                 try:
-                    with chain.at(chain.name_of(newest)):
+                    with chain.pinned() as newest:
                         state = self._read(newest.time)
                         state |= beside(state)
                     if chain.block(newest.number) == newest:  # logs are asked for by number
