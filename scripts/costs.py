@@ -30,7 +30,7 @@ three prices). A rollup that posts blobs, or that compresses, is cheaper.
 """
 TAIL = """
 Deeper trees, so a larger model or a longer training, add rounds ([protocol](protocol.md)). The
-winner is paid from the loser's bond ([security](security.md), section 3).
+winner is paid from the loser's bond ([economics](economics.md)).
 [Operations](operations.md) says how to deploy, and how to try all this first.
 """
 

@@ -1,5 +1,4 @@
-"""Attacks on fees, grace and the auditor's stakes, as they were shown against this repository (docs/security.md section
-7)."""
+"""Attacks on fees, grace and the auditor's stakes, as they were shown against this repository (docs/attacks.md)."""
 
 from __future__ import annotations
 

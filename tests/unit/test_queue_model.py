@@ -1,5 +1,5 @@
 """The trainer's queue as a model: whatever the disputes wait for and whoever opens it, a trainer with one worker is
-charged two slots a duty at most, one where no stranger opens anything (docs/security.md, T1). Twin:
+charged two slots a duty at most, one where no stranger opens anything (docs/promises.md, T1). Twin:
 `VerificationGame._await`, `Trainer.defend`.
 """
 

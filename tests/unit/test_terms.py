@@ -281,7 +281,7 @@ def test_the_pace_is_measured(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is_as_stated() -> None:
-    """Never a safe order refused; docs/security.md section 3 states the figures."""
+    """Never a safe order refused; docs/economics.md states the figures."""
     source = (Path(__file__).resolve().parents[2] / "contracts" / "Settlement.sol").read_text()
     least = int(re.search(r"DISPUTE_GAS = ([\d_]+);", source)[1])
     cheapest = {

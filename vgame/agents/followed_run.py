@@ -3,7 +3,7 @@
 In: the auditor's own bundle; the folder or the URLs of the trainer's run. Out: the own run. What the trainer has not
 published yet, or what cannot be used of it, is computed here meanwhile, so publishing can only save time. Where the
 trainer's root is found wrong, the own run ends with the right one: a dispute needs the own nodes on the path to the
-first difference, and that all left of it is equal; what lies right of it may be anything (docs/security.md). So it
+first difference, and that all left of it is equal; what lies right of it may be anything (docs/promises.md). So it
 speaks about that claim only; about any other a whole run does.
 """
 
@@ -63,7 +63,7 @@ class FollowedRun(LocalRun):
 
     INVARIANT: `_spent` is what looks took, less what computing the checkpoints that they gave would have taken; a look
     begins only while `_spent` is at most `_computed`, the time of own computing, and ends soon after it is more
-    (docs/security.md, section 2).
+    (docs/promises.md, section 2).
 
     INVARIANT: what a claim was compared with stays, for `theirs` only grows: a dispute may be open for longer than a
     process lives, and what is published may change at any time.

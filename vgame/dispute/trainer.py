@@ -147,7 +147,7 @@ class Trainer(Player):
     # ---- defence ----
 
     def defend(self, job: Job) -> bool:
-        """Answer the dispute whose clock starts first, so that none is charged more than two slots (docs/security.md,
+        """Answer the dispute whose clock starts first, so that none is charged more than two slots (docs/promises.md,
         T1); where none waits end those whose auditor is out of time."""
         standings = self.standings(job)
         waiting = [s for s in standings if s.turn is Turn.TRAINER]

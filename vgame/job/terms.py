@@ -1,8 +1,8 @@
 """The smallest safe terms of a job: clocks that an honest player can keep, bonds that make griefing and cheating a
 loss.
 
-In: a bundle, the pace of a device, prices. Out: counted moves, gas of either side, terms. Derivation: docs/security.md
-section 3.
+In: a bundle, the pace of a device, prices. Out: counted moves, gas of either side, terms.
+Derivation: docs/economics.md.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
 
 def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
     """Of trainer and auditor, beside the bound on censorship. A duty is charged two slots at most: its own, and one of
-    work whose thing a stranger opens meanwhile (docs/security.md, T1). A transaction for others may be under way when
+    work whose thing a stranger opens meanwhile (docs/promises.md, T1). A transaction for others may be under way when
     an own turn begins, so each of the trainer's duties and of the auditor's moves counts one inclusion more
     (docs/protocol.md section 3)."""
     work = moves.trainer * slot
@@ -159,7 +159,7 @@ def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
 
 def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
     """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond
-    (docs/security.md, T5)."""
+    (docs/promises.md, T5)."""
     return ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
 
 
