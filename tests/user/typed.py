@@ -85,9 +85,14 @@ class Terminal:
         """What somebody types, and Enter."""
         os.write(self._line, text.strip("\n").encode() + b"\n")
 
-    def interrupt(self) -> None:
-        """Ctrl-C."""
+    def interrupt(self, seconds: float = 20) -> None:
+        """Ctrl-C, until the shell reads again: what is typed before may be lost."""
         os.write(self._line, b"\x03")
+        end = time.monotonic() + seconds
+        while os.tcgetpgrp(self._line) != self._shell.pid:
+            assert time.monotonic() < end, f"not interrupted within {seconds} s:\n{self.seen[-4000:]}"
+            time.sleep(0.05)
+        time.sleep(0.5)  # it leaves the command that was interrupted
 
     def run(self, text: str, seconds: float = 60) -> str:
         """What a command shows until it ends."""
