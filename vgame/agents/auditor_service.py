@@ -132,7 +132,7 @@ class AuditorService:
         if job not in self.auditors:
             auditor = self.auditors[job] = Auditor(self.game, job, self.computation.history)
             auditor.terms, auditor.stakes = self.named.spec, self.stakes
-            auditor.refusal, auditor.kept = self.refusal, self.kept
+            auditor.refusal, auditor.kept = partial(self.refusal, job), self.kept
             self.retry[job] = Deferred(self.reporter, self.poll, LONGEST, auditor.hurry)
         return self.auditors[job]
 
@@ -205,9 +205,10 @@ class AuditorService:
         """Have all jobs ended? Hunted ones whose end no reorganisation undoes make room for others."""
         over = {job: view for job, view in views.items() if _has_ended(view)}
         final = self.game.chain.final_time(FINALITY) if over and self.named.hunted else 0
-        for job in [job for job, view in over.items() if view.job.since <= final and job in self.reported]:
-            self.named.drop(job)
-            del self.reported[job]
+        for job, view in over.items():  # of the others the result is to be reported first
+            if view.job.since <= final and (job in self.reported or view.job.phase not in CLAIMS):
+                self.named.drop(job)
+                self.reported.pop(job, None)
         return bool(over or self.named.dropped) and len(over) == len(self.auditors)
 
     def _engaged(self) -> list[Auditor]:
@@ -217,9 +218,9 @@ class AuditorService:
         """Wei for the gas of so many open disputes, those that are open and one at the least."""
         return gas_money(self.game.chain, max(1, disputes, len(self._engaged())) * self.dispute_gas)
 
-    def refusal(self, state: Job) -> str:
-        """Why nothing is staked now: the order, the own limits, or the money; empty if it is."""
-        others = len(self._engaged())
+    def refusal(self, job: bytes, state: Job) -> str:
+        """Why nothing is staked on a job now: the order, the own limits, or the money; empty if it is."""
+        others = sum(auditor.id != job for auditor in self._engaged())
         if why := why_not_staked(self.computation.bundle, state.spec, self.computation.pace, self.limits, others):
             return why
         kept, account = self.kept(others + 1), self.game.wallet.address

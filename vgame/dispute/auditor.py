@@ -64,8 +64,9 @@ class Auditor(Player):
         return view
 
     def unshown(self, view: ClaimView) -> bool:
-        """Was a stake on this claim sent that is not shown?"""
-        return self.stakes is not None and self.stakes.is_unshown(view.claim, len(view.mine))
+        """Was a stake on this claim sent that is not shown, while it can still be included?"""
+        over = self.game.chain.now() > view.job.since + view.job.spec.challenge_window
+        return not over and self.stakes is not None and self.stakes.is_unshown(view.claim, len(view.mine))
 
     def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
         """What the own disputes wait for, with its deadlines, the first one first."""
@@ -123,6 +124,7 @@ class Auditor(Player):
         for number, d in view.mine:
             if d.status is Status.DISMISSED:
                 cause = "opening" if d.level is Level.STATE else "element"
+                self.closed = []  # the next round reads them again: one reply may be wrong
                 raise Abstain(
                     f"dispute {number} was dismissed by {cause}: this auditor's own run is wrong; run `vgame doctor`"
                 )
@@ -134,6 +136,7 @@ class Auditor(Player):
             raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
         late = sum(d.status is Status.LAPSED for _, d in view.mine)
         if late >= LATE:
+            self.closed = []
             raise Abstain(
                 f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by "
                 "time, and their bonds; it is too slow, or its moves do not arrive"

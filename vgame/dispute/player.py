@@ -106,7 +106,7 @@ class Player:
         """All disputes in order. The first ones that are closed are remembered, unless the job says that a
         reorganisation opened one."""
         found = self._read(job, self.closed)
-        if sum(is_open(s) for s in found) != job.open:
+        if sum(is_open(s) for s in found) != job.open or len(found) != job.disputes:
             found = self._read(job, [])
         self.closed = list(takewhile(lambda s: not is_open(s), found))
         self.game.listener.disputes(self.id, job, found)

@@ -81,13 +81,19 @@ class Stakes:
 
     @contextmanager
     def sending(self, claim: str, seen: int, number: int) -> Iterator[None]:
-        """Remember a stake of that number; it is sent inside of this context."""
+        """Remember a stake of that number; it is sent inside of this context, or forgotten if it was never signed."""
+        before = self.last.get(claim)
         self.last[claim], self._current = (number, seen), claim
         try:
             self._save()
             yield
         finally:
             self._current = ""
+            if claim not in self.sent.get(number, {}).values():
+                self.last = {known: stake for known, stake in self.last.items() if known != claim}
+                self.last |= {} if before is None else {claim: before}
+                with suppress(VgameError):
+                    self._save()
 
     def _signed(self, number: int, digest: bytes) -> None:
         """A transaction of the account is about to be sent. None waits for the disk: a stake has, in `sending`."""

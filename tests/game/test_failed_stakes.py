@@ -1,0 +1,122 @@
+"""A failed stake, a claim that ended early, one altered reply: none keeps an auditor from a false claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from frauds import SETUP
+from scene import Play, Scene
+from test_watch import LIE, staked, watch
+
+import vgame.agents.auditor_service
+from vgame.agents.auditor_service import AuditorService
+from vgame.agents.named_jobs import Limits
+from vgame.chain.connection import RefusedError
+from vgame.chain.records import Phase, Status
+from vgame.errors import ContractError
+
+
+@pytest.fixture(autouse=True)
+def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks are long enough for one dispute, and not for two at once."""
+    too_short = ["auditor_budget is 1500, 2400 is needed"]
+    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *g: too_short if g[3] else [])
+
+
+def rounds(service: AuditorService, count: int) -> None:
+    for _ in range(count):
+        for retry in service.retry.values():
+            retry.until = 0.0
+        service.naming.until = 0.0
+        service.round()
+
+
+def fails_once(service: AuditorService, error: Exception) -> None:
+    """The next stake fails before it is signed."""
+    usual, left = service.game._send, [error]
+
+    def send(name: str, args: tuple[Any, ...], value: int = 0) -> Any:
+        if name == "challenge" and left:
+            raise left.pop()
+        return usual(name, args, value)
+
+    service.game._send = send
+
+
+@pytest.mark.parametrize(
+    "error",
+    [lambda: RefusedError("the endpoint refused a request: 429"), lambda: ContractError("WrongPhase", ())],
+    ids=["refused", "behind"],
+)
+def test_a_stake_that_failed_is_made_again(scene: Scene, error: Callable[[], Exception]) -> None:
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits(jobs=frozenset({play.id})))
+    fails_once(service, error())
+    rounds(service, 5)
+    assert staked(play, service) == 1
+
+
+def test_a_stake_that_was_lost_is_made_again(scene: Scene) -> None:
+    """The block that held it is replaced, and no node has it any more."""
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits(jobs=frozenset({play.id})))
+    point = scene.chain.node.snapshot()
+    rounds(service, 1)
+    assert staked(play, service) == 1
+    scene.chain.node.revert(point)
+    play.advance(5)
+    rounds(service, 5)
+    assert staked(play, service) == 1
+
+
+def test_a_stake_that_came_too_late_does_not_count(scene: Scene) -> None:
+    """Its claim may stay open for ever: nobody has to finalize it."""
+    decoy = scene.claimed(SETUP, LIE)
+    service = watch(decoy, Limits(jobs=frozenset({decoy.id})))
+    fails_once(service, RefusedError("500"))
+    rounds(service, 1)
+    decoy.pass_window()
+    later = scene.claimed(SETUP, LIE)
+    service.named.named[later.id] = None
+    rounds(service, 5)
+    assert staked(later, service) == 1 and staked(decoy, service) == 0
+
+
+def convicted(scene: Scene) -> Play:
+    play = scene.claimed(SETUP, LIE)
+    assert play.run_to_end(play.trainer, play.auditor()) is Phase.CONVICTED
+    return play
+
+
+def test_claims_convicted_before_make_room(scene: Scene) -> None:
+    convicted(scene)
+    scene.chain.advance(100_000)
+    last = scene.claimed(SETUP, LIE)
+    service = watch(last, Limits(hunt=1))
+    rounds(service, 10)
+    assert staked(last, service) == 1
+
+
+def test_one_altered_reply_is_not_remembered(scene: Scene) -> None:
+    """A dispute that another auditor lost by time is shown once as the own one, refuted by the contract."""
+    play = scene.claimed(SETUP, LIE)
+    other = play.auditor()
+    other.step()
+    play.trainer.step()
+    play.advance(play.client.turn(play.id, 0)[1] + 1 - scene.chain.now())
+    play.trainer.step()
+    assert play.dispute().status is Status.LAPSED
+    service = watch(play, Limits(jobs=frozenset({play.id})))
+    usual, me = service.game.disputes, service.game.wallet.address
+
+    def altered(job: bytes, first: int = 0) -> Any:
+        service.game.disputes = usual
+        found = usual(job, first)
+        return [replace(s, dispute=replace(s.dispute, auditor=me, status=Status.DISMISSED)) for s in found]
+
+    service.game.disputes = altered
+    rounds(service, 5)
+    assert staked(play, service) == 1
