@@ -124,7 +124,6 @@ class Auditor(Player):
         for number, d in view.mine:
             if d.status is Status.DISMISSED:
                 cause = "opening" if d.level is Level.STATE else "element"
-                self.closed = []  # the next round reads them again: one reply may be wrong
                 raise Abstain(
                     f"dispute {number} was dismissed by {cause}: this auditor's own run is wrong; run `vgame doctor`"
                 )
@@ -136,7 +135,6 @@ class Auditor(Player):
             raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
         late = sum(d.status is Status.LAPSED for _, d in view.mine)
         if late >= LATE:
-            self.closed = []
             raise Abstain(
                 f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by "
                 "time, and their bonds; it is too slow, or its moves do not arrive"

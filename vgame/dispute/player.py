@@ -103,12 +103,12 @@ class Player:
         return True
 
     def standings(self, job: Job) -> list[Standing]:
-        """All disputes in order. The first ones that are closed are remembered, unless the job says that a
-        reorganisation opened one."""
+        """All disputes in order. The first ones of others that are closed are remembered, unless the job's counts say
+        otherwise: about an own dispute nothing follows from an earlier reply."""
         found = self._read(job, self.closed)
         if sum(is_open(s) for s in found) != job.open or len(found) != job.disputes:
             found = self._read(job, [])
-        self.closed = list(takewhile(lambda s: not is_open(s), found))
+        self.closed = list(takewhile(lambda s: not is_open(s) and s.dispute.auditor != self.address, found))
         self.game.listener.disputes(self.id, job, found)
         return found
 
