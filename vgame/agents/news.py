@@ -14,7 +14,6 @@ from vgame.chain.abi import full_abi
 from vgame.chain.game import Game
 from vgame.chain.listener import Listener
 from vgame.chain.records import CAUSES, Event, Job, Phase, Standing, Status
-from vgame.errors import VgameError
 from vgame.system.progress import Reporter
 
 ETHER = 10**18
@@ -77,7 +76,7 @@ class News(Listener):
 
     def _conviction(self, job: bytes, state: Job) -> tuple[str, dict[str, Any]]:
         """By which dispute, and who has how much of the bond; nothing where the endpoint does not show it."""
-        with suppress(VgameError):
+        with suppress(Exception):
             event: Event = self.game.content("Convicted", job, state.since, lambda e: e)
             a, digest = event.args, "0x" + event.transaction.removeprefix("0x")
             winner = "this account" if a["winner"] == self.account else a["winner"]
