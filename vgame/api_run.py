@@ -11,7 +11,7 @@ import torch
 
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
-from vgame.job.shown import checked, curve, facts, table
+from vgame.job.shown import curve, table
 from vgame.job.start import Start, load_weights
 from vgame.job.weights import named, of_average, pack_weights, write_weights
 from vgame.runs.audit import run_root
@@ -111,7 +111,7 @@ class Run:
         told = {"run": str(self.folder), "step": f"{self.step} of {self.bundle.steps}", "run root": self.root}
         if stop := self.divergence:
             told["diverged"] = f"at step {stop.step}, operator {stop.operator}, element {stop.element}"
-        return table(told | facts(self.bundle) | {"checked": checked(self.bundle)}) + curve(self.losses.tolist())
+        return table(told | self.bundle.facts | {"checked": self.bundle.checked}) + curve(self.losses.tolist())
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vgame
-from vgame.errors import ValidationError, VgameError
+from vgame.errors import BundleError, ValidationError, VgameError
 from vgame.program.lower import lower_task
 from vgame.program.lowering import HANDLERS
 from vgame.tasks.task import Task
@@ -193,6 +193,16 @@ def test_what_was_compared_is_in_the_bundle(tmp_path: Path) -> None:
     assert not plain.validation["validated"] and plain.identity == bundle.identity
     (tmp_path / "validation.json").unlink()
     assert vgame.Bundle.load(tmp_path).validation is None
+
+
+@pytest.mark.parametrize("found", ["{}", "[]", '{"compared": {"loss": "many"}}', "{"])
+def test_a_record_that_is_none_is_refused_when_the_bundle_is_read(found: str, tmp_path: Path) -> None:
+    """Bundles come from strangers; a notebook and a model card show the record."""
+    vgame.prepare(vgame.Job(task(), steps=3, interval=1, seed=1), validate=0).save(tmp_path)
+    (tmp_path / "validation.json").write_text(found)
+    with pytest.raises(BundleError, match="validation.json is damaged: .*delete it, no root depends on it"):
+        vgame.Bundle.load(tmp_path)
+
 
 
 def test_a_number_of_seconds_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:

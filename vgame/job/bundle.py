@@ -24,6 +24,7 @@ from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import BundleError
 from vgame.job.data import load_data, save_data
 from vgame.job.file import MODES, MOST_SPEC, MOST_STEPS, Name, Terms, problems
+from vgame.job.shown import table
 from vgame.job.state_keys import Keys, keys_root, load_keys, save_keys
 from vgame.program.file import load_program, save_program
 from vgame.program.program import Program, TensorLabel
@@ -31,6 +32,7 @@ from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
 from vgame.system.files import parse_json, read_file, write_atomic
 from vgame.tasks.task import SAMPLES, TOTALS
+from vgame.validation.record import Record, line
 
 VERSION = 3  # of spec.json: 2 had a window for rewards, and files without `label_root`
 
@@ -88,9 +90,29 @@ class Bundle:
 
     def _repr_html_(self) -> str:
         """In a notebook: the roots, and the comparison with the client's code."""
-        from vgame.job.shown import checked, facts, table
+        return table(self.facts | {"checked": self.checked})
 
-        return table(facts(self) | {"checked": checked(self)})
+    @property
+    def facts(self) -> dict[str, str]:
+        """What decides the bits of a run, by name."""
+        named = {"name": self.name} if self.name else {}
+        return named | {
+            "job": self.identity.hex(),
+            "program root": self.program.root.hex(),
+            "data root": self.data_root.hex(),
+            "initial root": self.initial_root.hex(),
+            "scalar root": self.scalar_root.hex(),
+            "steps": f"{self.steps}, a checkpoint every {self.interval}",
+            "seed": str(self.seed),
+            "mode": f"{self.mode}, {self.log.bits} bits" if self.log else self.mode,
+        }
+
+    @property
+    def checked(self) -> str:
+        """The comparison of the program with the client's code, as it is recorded."""
+        if self.validation is None:
+            return "not validated: the bundle records no comparison with the client's code"
+        return line(self.validation)
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
@@ -283,13 +305,16 @@ def _validation(path: Path) -> dict[str, Any] | None:
     """What the bundle says of its validation; None where it says nothing, as those of earlier versions."""
     try:
         found = parse_json(read_file(path, MOST_SPEC))
+        Record.model_validate(found)
     except FileNotFoundError:
         return None
+    except ValidationError as error:
+        problem = problems(error)
     except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(f"{path} is damaged: {error}; delete it, no root depends on it") from None
-    if not isinstance(found, dict):
-        raise BundleError(f"{path} is damaged: it holds a {type(found).__name__}; delete it, no root depends on it")
-    return found
+        problem = str(error)
+    else:
+        return dict(found)
+    raise BundleError(f"{path} is damaged: {problem}; delete it, no root depends on it")
 
 
 def _recipes(path: Path, found: Any, names: Sequence[str]) -> dict[str, Any]:

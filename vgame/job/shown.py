@@ -1,40 +1,12 @@
-"""A bundle for people: the facts of an order by name, as a table in a notebook, and a curve of losses."""
+"""For notebooks: facts by name as a table, losses as a curve."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING
-
-from vgame.validation.record import line
-
-if TYPE_CHECKING:
-    from vgame.job.bundle import Bundle
 
 POINTS, WIDTH, HEIGHT = 400, 480, 120  # of a curve
-
-
-def facts(bundle: Bundle) -> dict[str, str]:
-    """What decides the bits of a run, by name."""
-    named = {"name": bundle.name} if bundle.name else {}
-    return named | {
-        "job": bundle.identity.hex(),
-        "program root": bundle.program.root.hex(),
-        "data root": bundle.data_root.hex(),
-        "initial root": bundle.initial_root.hex(),
-        "scalar root": bundle.scalar_root.hex(),
-        "steps": f"{bundle.steps}, a checkpoint every {bundle.interval}",
-        "seed": str(bundle.seed),
-        "mode": f"{bundle.mode}, {bundle.log.bits} bits" if bundle.log else bundle.mode,
-    }
-
-
-def checked(bundle: Bundle) -> str:
-    """The comparison of the program with the client's code, as it is recorded."""
-    if bundle.validation is None:
-        return "not validated: the bundle records no comparison with the client's code"
-    return line(bundle.validation)
 
 
 def table(rows: Mapping[str, str]) -> str:

@@ -6,7 +6,6 @@ import re
 from hashlib import file_digest
 from pathlib import Path
 
-from vgame.job.shown import checked, facts
 from vgame.runs.audit import run_root
 from vgame.runs.store import Store
 from vgame.system.files import open_file
@@ -55,7 +54,7 @@ def card(store: Store, weights: Path, step: int, options: str = "") -> str:
     with open_file(weights) as file:
         digest = file_digest(file, "sha256").hexdigest()
     root = run_root(store, store.roots, len(store.roots))
-    rows = {"SHA-256 of the file": digest, f"run root, {len(store.roots)} checkpoints": root} | facts(store.bundle)
+    rows = {"SHA-256 of the file": digest, f"run root, {len(store.roots)} checkpoints": root} | store.bundle.facts
     return CARD.format(
         title=_plain(store.bundle.name or weights.stem),
         step=step,
@@ -65,7 +64,7 @@ def card(store: Store, weights: Path, step: int, options: str = "") -> str:
         rows="\n".join(f"| {name} | {_plain(value)} |" for name, value in rows.items()),
         options=options,
         file=weights.name,
-        checked=checked(store.bundle),
+        checked=_plain(store.bundle.checked),
     )
 
 

@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from vgame.errors import VgameError
 from vgame.system.version import sources
@@ -47,6 +48,25 @@ def record(report: Report | None, program_root: bytes, against: dict[str, Any] |
         "seconds": round(report.seconds, 1),
         "versions": {"vgame": sources(), "torch": torch.__version__},
     } | ({"against": against} if against else {})
+
+
+class Losses(BaseModel):
+    """Of the user's own loop: how many were compared, how many given."""
+
+    losses: int
+    given: int
+
+
+class Record(BaseModel):
+    """What `line` reads of a record, which may be a file of strangers."""
+
+    validated: bool
+    compared: dict[str, int]
+    batches: int
+    flips: dict[str, int]
+    unchecked: list[str]
+    seconds: float
+    against: Losses | None = None
 
 
 def line(found: dict[str, Any]) -> str:
