@@ -3,7 +3,6 @@ compares."""
 
 from __future__ import annotations
 
-import argparse
 import html
 import re
 import subprocess
@@ -11,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from written_page import write_or_check
 
 from vgame.cli.commands import app
 
@@ -46,15 +47,5 @@ def title(section: str) -> str:
     return section.partition("`")[2].partition("`")[0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    found = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(found)
-    elif PAGE.read_text() != found:
-        sys.exit("docs/commands.md is not what the command line says; run scripts/commands.py and commit the page")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page(), "the command line says")

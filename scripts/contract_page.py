@@ -6,11 +6,11 @@ In: the Solidity files of `SOURCES`, each part of which has its `///` lines in f
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from written_page import write_or_check
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "contracts.md"
@@ -130,15 +130,5 @@ def page() -> str:
     return reflow("\n".join(lines) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    found = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(found)
-    elif not PAGE.exists() or PAGE.read_text() != found:
-        sys.exit("docs/contracts.md is not what the contracts say; run scripts/contract_page.py and commit the page")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page(), "the contracts say")

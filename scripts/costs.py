@@ -3,11 +3,11 @@ With --check it only compares."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
+
+from written_page import write_or_check
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "costs.md"
@@ -78,15 +78,5 @@ def lines(head: list[str], table: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *table)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    found = page(json.loads((DOCS / "gas.json").read_text()))
-    if not parser.parse_args().check:
-        PAGE.write_text(found)
-    elif PAGE.read_text() != found:
-        sys.exit("docs/costs.md is not what docs/gas.json says; run scripts/costs.py and commit the page")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page(json.loads((DOCS / "gas.json").read_text())), "docs/gas.json says")
