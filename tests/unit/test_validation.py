@@ -200,9 +200,8 @@ def test_a_record_that_is_none_is_refused_when_the_bundle_is_read(found: str, tm
     """Bundles come from strangers; a notebook and a model card show the record."""
     vgame.prepare(vgame.Job(task(), steps=3, interval=1, seed=1), validate=0).save(tmp_path)
     (tmp_path / "validation.json").write_text(found)
-    with pytest.raises(BundleError, match="validation.json is damaged: .*delete it, no root depends on it"):
+    with pytest.raises(BundleError, match=r"validation\.json is damaged: .*delete it, no root depends on it"):
         vgame.Bundle.load(tmp_path)
-
 
 
 def test_a_number_of_seconds_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
