@@ -182,7 +182,7 @@ def silent(*moves: str) -> type[Auditor]:
 class Forgetful(Stakes):
     """It stakes without a look at what it has sent."""
 
-    def number_for(self, claim: str, seen: int) -> int:
+    def number_for(self, claim: str) -> int:
         return int(self.game.chain.web3.eth.get_transaction_count(self.address, "latest"))
 
 

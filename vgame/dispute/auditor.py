@@ -21,7 +21,6 @@ from vgame.errors import Abstain
 EMPTY = bytes(32)
 DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
 TIMEOUT_GAS = 50_000  # of one that has run out of time, and of a conviction by it
-LATE = 2  # disputes about one claim that may be lost by time; after these nothing more is staked on it
 
 
 class Auditor(Player):
@@ -60,13 +59,13 @@ class Auditor(Player):
     def view(self, job: Job | None = None) -> ClaimView:
         """The claim as the chain shows it; `job`: as it was read."""
         view = ClaimView(self, self.look(job))
-        self.engaged_in = view.job.phase is Phase.CLAIMED and bool(view.open_mine or self.unshown(view))
+        self.engaged_in = view.job.phase is Phase.CLAIMED and bool(self.unshown(view) or view.open_mine)
         return view
 
     def unshown(self, view: ClaimView) -> bool:
         """Was a stake on this claim sent that is not shown, while it can still be included?"""
         over = self.game.chain.now() > view.job.since + view.job.spec.challenge_window
-        return not over and self.stakes is not None and self.stakes.is_unshown(view.claim, len(view.mine))
+        return not over and self.stakes is not None and self.stakes.look(view.claim, bool(view.mine))
 
     def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
         """What the own disputes wait for, with its deadlines, the first one first."""
@@ -96,11 +95,13 @@ class Auditor(Player):
         job = view.job
         if self.game.chain.now() > job.since + job.spec.challenge_window or view.open_mine:
             return False
-        self.check_refuted(view)
+        self.check_lost(view)
         entry = self.difference(view)
         if entry is None:
             return False
         if self.refill() or self.convict(view, self.can_spare):  # what ends it without a stake comes first
+            return True
+        if self.stakes and self.stakes.fill(view.claim):
             return True
         memory = self.remembered(view)
         self.check_stake(view)
@@ -115,30 +116,26 @@ class Auditor(Player):
         may be a dispute, whatever an endpoint shows."""
         if self.stakes is None:
             return nullcontext()
-        number = self.stakes.number_for(view.claim, len(view.mine))
-        return self.stakes.sending(view.claim, len(view.mine), number)
+        return self.stakes.sending(view.claim, self.stakes.number_for(view.claim))
 
-    def check_refuted(self, view: ClaimView) -> None:
-        """A dispute lost by time is opened again, see `check_stake`; one that was lost by what the contract computed
-        says that my own run is wrong."""
+    def check_lost(self, view: ClaimView) -> None:
+        """Nothing more is staked where a dispute was lost, or an endpoint shows it so. By what the contract computed:
+        my own run is wrong. By time: another one may be late too."""
         for number, d in view.mine:
             if d.status is Status.DISMISSED:
                 cause = "opening" if d.level is Level.STATE else "element"
                 raise Abstain(
                     f"dispute {number} was dismissed by {cause}: this auditor's own run is wrong; run `vgame doctor`"
                 )
+            raise Abstain(
+                f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost dispute {number} about it by "
+                "time, and its bond; it is too slow, or its moves do not arrive; an auditor with another key can"
+            )
 
     def check_stake(self, view: ClaimView) -> None:
-        """A bond is risked only within the limits, and not for ever where disputes (by now all that were lost) were
-        lost by time."""
+        """A bond is risked only within the limits."""
         if self.refusal and (why := self.refusal(view.job)):
             raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
-        late = sum(d.status is Status.LAPSED for _, d in view.mine)
-        if late >= LATE:
-            raise Abstain(
-                f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost {late} disputes about it by "
-                "time, and their bonds; it is too slow, or its moves do not arrive"
-            )
 
     def difference(self, view: ClaimView) -> Entry | None:
         """The first root of the claim that my run contradicts: its run root; of a claim "diverged" also its last

@@ -1,7 +1,7 @@
-"""An auditor's memory of its stakes, on disk before each is sent: never two on one claim that may both be included.
+"""An auditor's memory of its stakes, on disk before each is sent: never two disputes of one claim.
 
-An endpoint may hide a dispute for seconds or for good. A stake that is not shown can be sent again only under the same
-number of the account's transactions, of which the chain takes one.
+An endpoint may hide a dispute for seconds or for good, or show it as ended. A stake can be sent again only under the
+same number of the account's transactions, of which the chain takes one.
 """
 
 from __future__ import annotations
@@ -12,26 +12,32 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vgame.chain.connection import quantity
+from vgame.chain.connection import FINALITY, Block, quantity
 from vgame.chain.game import Game
 from vgame.errors import NotYet, StoreError, VgameError
 from vgame.system.files import write_atomic
+
+GAP = 8  # transactions of an account that a reorganisation loses, at most; more is an endpoint's lie
 
 
 class Stakes:
     """The last stake on each claim, and the transactions whose number it shares. `path`: None keeps them in memory.
 
-    INVARIANT: a claim's next stake has the number of its last one, unless that one is shown as a dispute, has reverted,
-    or its number was spent by another transaction of this account.
+    INVARIANT: of all stakes on a claim the chain takes one without error, at most. They have one number, and the chain
+    takes one transaction of a number. A claim gets another number only when a transaction of the first that is no stake
+    on it, or has failed, was shown in a block that is final, and in each look since that did not show a dispute: so no
+    branch and no lie that is shorter than finality brings the old stake beside the new one. A number that the chain has
+    not reached is reached by transfers of nothing, and never given up.
     """
 
     def __init__(self, game: Game, path: Path | None = None) -> None:
         assert game.wallet is not None
         self.game, self.path = game, path
         self.address = game.wallet.address
-        self.last: dict[str, tuple[int, int]] = {}  # by claim: number of the transaction, own disputes seen before it
+        self.last: dict[str, int] = {}  # by claim: number of the transaction
         self.sent: dict[int, dict[str, str]] = {}  # by number: hash of a transaction, and the claim that it stakes on
-        self._current = ""  # the claim that is staked on now
+        self.since: dict[str, Block] = {}  # by claim: the first look that showed its number as spent by another
+        self._current: tuple[str, int] | None = None  # the claim that is staked on now, and the number
         if path and path.exists():
             self._load(path)
 
@@ -46,20 +52,18 @@ class Stakes:
         assert self.game.wallet is not None
         self.game.wallet.watchers.append(self._signed)
 
-    def number_for(self, claim: str, seen: int) -> int:
+    def number_for(self, claim: str) -> int:
         """The number of the next stake on a claim, as of the block that the round reads: no stake that this block does
         not show can be included beside it. NotYet where one may be under way, or hidden, and where another transaction
-        of the account waits. `seen`: own disputes of its job that are shown."""
-        eth = self.game.chain.web3.eth
-        spent = self.game.chain.ask(lambda: quantity(eth.get_transaction_count(self.address)))
-        number, before = self.last.get(claim, (spent, -1))
-        waiting = self.game.chain.ask(lambda: quantity(eth.get_transaction_count(self.address, "pending")))
+        of the account waits."""
+        spent, waiting = self._counts()
+        number = self.last.get(claim, spent)
         if waiting > spent and (claim not in self.last or number != spent):
             raise NotYet(
                 f"transaction {spent} of {self.address} waits at {self.game.chain.url}, or is younger than the block "
                 "that is read: nothing is staked beside it"
             )
-        if seen > before or spent == number or (spent > number and self._replaced(claim, number)):
+        if spent == number or (spent > number and self._replaced(claim, number)):
             return spent
         raise NotYet(
             f"{self.game.chain.url} does not show the stake on this claim that is transaction {number} of "
@@ -67,41 +71,81 @@ class Stakes:
             "another endpoint, and no other program with this account"
         )
 
-    def is_unshown(self, claim: str, seen: int) -> bool:
-        """Was a stake on the claim sent, of which the disputes that are shown have none?"""
-        return claim in self.last and seen <= self.last[claim][1]
+    def _counts(self) -> tuple[int, int]:
+        """Transactions of the account: those that the block has, and those that wait too."""
+        chain = self.game.chain
+        count = chain.web3.eth.get_transaction_count
+        spent = chain.ask(lambda: quantity(count(self.address)))
+        return spent, chain.ask(lambda: quantity(count(self.address, "pending")))
+
+    def look(self, claim: str, shown: bool) -> bool:
+        """Was a stake on the claim sent of which no dispute is shown?"""
+        if shown:
+            self.since.pop(claim, None)
+        return claim in self.last and not shown
+
+    def fill(self, claim: str) -> bool:
+        """Where a reorganisation has lost transactions before the last stake on a claim, and none of them waits, put a
+        transfer of nothing in their place."""
+        if claim not in self.last:
+            return False
+        spent, waiting = self._counts()
+        if waiting > spent or not 0 < self.last[claim] - spent <= GAP:
+            return False
+        assert self.game.wallet is not None
+        with self.game.chain.released(), self._bound("", spent):
+            self.game.wallet.send(self.address, b"")
+        return True
 
     def _replaced(self, claim: str, number: int) -> bool:
-        """Has something else than a stake on the claim become the transaction of that number?"""
-        for digest, staked in self.sent.get(number, {}).items():
-            receipt = self.game.chain.receipt(bytes.fromhex(digest), 0)
-            if receipt is not None and (staked != claim or receipt["status"] != 1):
-                return True
-        return False
+        """Is something else than a stake on the claim the transaction of that number for good?"""
+        chain, others = self.game.chain, self.sent.get(number, {}).items()
+        if not any(self._is_other(bytes.fromhex(digest), staked != claim) for digest, staked in others):
+            self.since.pop(claim, None)
+            return False
+        first = self.since.setdefault(claim, chain.block())
+        if chain.block(first.number) != first:
+            del self.since[claim]
+            return False
+        return first.time <= chain.final_time(FINALITY)
+
+    def _is_other(self, digest: bytes, other: bool) -> bool:
+        receipt = self.game.chain.receipt(digest, 0)
+        return receipt is not None and (other or receipt["status"] != 1)
 
     @contextmanager
-    def sending(self, claim: str, seen: int, number: int) -> Iterator[None]:
+    def sending(self, claim: str, number: int) -> Iterator[None]:
         """Remember a stake of that number; it is sent inside of this context, or forgotten if it was never signed."""
         before = self.last.get(claim)
-        self.last[claim], self._current = (number, seen), claim
+        self.last[claim] = number
         try:
             self._save()
-            yield
+            with self._bound(claim, number):
+                yield
         finally:
-            self._current = ""
             if claim not in self.sent.get(number, {}).values():
                 self.last = {known: stake for known, stake in self.last.items() if known != claim}
                 self.last |= {} if before is None else {claim: before}
                 with suppress(VgameError):
                     self._save()
 
+    @contextmanager
+    def _bound(self, claim: str, number: int) -> Iterator[None]:
+        """What is sent meanwhile has that number, or is not sent."""
+        self._current = claim, number
+        try:
+            yield
+        finally:
+            self._current = None
+
     def _signed(self, number: int, digest: bytes) -> None:
         """A transaction of the account is about to be sent. None waits for the disk: a stake has, in `sending`."""
-        if self._current and number != (due := self.last[self._current][0]):
-            raise NotYet(f"transaction {due} of {self.address} was spent before the stake was sent: look again")
-        held = {n for n, _ in self.last.values()}
+        claim, due = self._current or ("", number)
+        if number != due:
+            raise NotYet(f"transaction {due} of {self.address} was spent before it was sent: look again")
+        held = {*self.last.values()}
         self.sent = {n: known for n, known in self.sent.items() if n >= number or n in held}
-        self.sent.setdefault(number, {})[digest.hex()] = self._current
+        self.sent.setdefault(number, {})[digest.hex()] = claim
         with suppress(VgameError):
             self._save()
 
@@ -112,7 +156,7 @@ class Stakes:
     def _load(self, path: Path) -> None:
         try:
             found: Any = json.loads(path.read_bytes())
-            self.last = {str(claim): (int(n), int(seen)) for claim, (n, seen) in found["last"].items()}
+            self.last = {str(claim): int(number) for claim, number in found["last"].items()}
             self.sent = {int(n): dict(known) for n, known in found["sent"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(

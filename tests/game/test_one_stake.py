@@ -1,0 +1,208 @@
+"""One stake on a claim: not for a moment's lie, not in a reorganisation, and no number that is never reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frauds import SETUP
+from scene import Play, Scene, deployed, embedded_chain
+from test_stakes import begun, rounds
+from test_watch import LIE, staked
+
+import vgame.agents.auditor_service
+from vgame.agents.auditor_service import AuditorService
+from vgame.chain.records import Status, Turn
+
+OLD = 900  # seconds until a block is final here
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks are long enough, and nothing depends on the time of a round."""
+    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Scene]:
+    """A node with real numbers of transactions."""
+    with embedded_chain() as chain:
+        yield deployed(chain)
+
+
+@pytest.fixture
+def slow_finality(real: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of its chain is final OLD seconds later."""
+    monkeypatch.setattr(real.chain, "final_time", lambda most: real.chain.now() - OLD)
+
+
+def shown_as(service: AuditorService, **changes: Any) -> Callable[[], None]:
+    """The endpoint shows every dispute with changed fields, and none as open; calling what is returned ends that."""
+    game, jobs, usual = service.game, service.game.jobs, service.game.disputes
+    game.jobs = lambda ids: [replace(job, open=0) for job in jobs(ids)]
+    game.disputes = lambda *args: [
+        replace(s, dispute=replace(s.dispute, **changes), turn=None, deadline=0) for s in usual(*args)
+    ]
+
+    def end() -> None:
+        del game.jobs, game.disputes
+
+    return end
+
+
+# ---- what an endpoint shows for a moment ----
+
+
+@pytest.mark.parametrize("status", [Status.LAPSED, Status.DISMISSED, Status.WON, Status.VOID, Status.NONE])
+def test_an_open_dispute_that_is_shown_as_ended_is_no_reason_to_stake(
+    scene: Scene, tmp_path: Path, status: Status
+) -> None:
+    play = scene.claimed(SETUP, LIE)
+    service = begun(play, tmp_path)
+    rounds(service)
+    end = shown_as(service, status=status)
+    rounds(service, count=3)
+    end()
+    assert [d.status for d in play.disputes()] == [Status.OPEN]
+    rounds(service)
+    assert service.auditors[play.id].engaged_in
+
+
+def test_a_dispute_lost_by_time_is_the_last_one(
+    scene: Scene, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also after a restart."""
+    play = scene.claimed(SETUP, LIE)
+    service = begun(play, tmp_path)
+    rounds(service)
+    play.trainer.step()
+    play.advance(SETUP.spec.auditor_budget + 1)
+    assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR_EXPIRED
+    play.trainer.step()
+    rounds(service, count=3)
+    rounds(begun(play, tmp_path, service.game.wallet), count=3)
+    assert [d.status for d in play.disputes()] == [Status.LAPSED]
+    assert capsys.readouterr().out.count("lost dispute 0 about it by time") == 2
+
+
+def hidden_and_denied(service: AuditorService, play: Play) -> Callable[[], None]:
+    """The endpoint shows no dispute, and says that every transaction failed; calling what is returned ends that."""
+    game, chain, receipt = service.game, service.game.chain, service.game.chain.receipt
+    before = replace(play.job, disputes=0, open=0)
+    game.job, game.jobs = (lambda job: before), (lambda jobs: [before for _ in jobs])
+    chain.receipt = lambda *args: (found := receipt(*args)) and {**found, "status": 0}
+
+    def end() -> None:
+        del game.job, game.jobs, chain.receipt
+
+    return end
+
+
+def test_a_receipt_that_is_altered_for_a_moment_is_no_reason_to_stake(
+    real: Scene, slow_finality: None, tmp_path: Path
+) -> None:
+    """Once, and again when what was shown then would be final."""
+    play = real.claimed(SETUP, LIE)
+    service = begun(play, tmp_path, real.wallet())
+    rounds(service)
+    for _ in range(2):
+        end = hidden_and_denied(service, play)
+        rounds(service, count=3)
+        end()
+        assert staked(play, service) == 1
+        real.chain.advance(OLD // 2 + 10)
+        rounds(service)
+
+
+# ---- reorganisations ----
+
+
+def test_a_stake_that_reverted_is_sent_again_when_that_is_final(
+    real: Scene, slow_finality: None, tmp_path: Path
+) -> None:
+    """Until then another branch may have it without an error."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    service, usual = begun(play, tmp_path, wallet), wallet.send
+    wallet.send = lambda to, data, value=0, gas=None: usual(to, data, value, 30_000)  # too little gas
+    with suppress(Exception):
+        rounds(service)
+    del wallet.send
+    for _ in range(3):
+        rounds(service)
+        assert not play.disputes()
+        real.chain.advance(OLD // 3)
+    rounds(service, count=2)
+    assert staked(play, service) == 1
+
+
+def lost_while_sending(service: AuditorService, lost: int) -> None:
+    """A reorganisation loses the last transactions of the account after the next one has been signed."""
+    chain, wallet, eth = service.game.chain, service.game.wallet, service.game.chain.web3.eth
+    point = chain.web3.provider.make_request("evm_snapshot", [])["result"]
+    for _ in range(lost):
+        wallet.send(wallet.address, b"", 1)
+    usual = eth.send_raw_transaction
+
+    def send(raw: bytes) -> Any:
+        eth.send_raw_transaction = usual
+        chain.web3.provider.make_request("evm_revert", [point])
+        chain.advance(1)
+        return usual(raw)
+
+    eth.send_raw_transaction = send
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_numbers_that_a_reorganisation_freed_are_filled(real: Scene, tmp_path: Path, lost: int) -> None:
+    play = real.claimed(SETUP, LIE)
+    service = begun(play, tmp_path, real.wallet())
+    lost_while_sending(service, lost)
+    rounds(service, count=lost + 3)
+    assert staked(play, service) == 1
+    count = real.chain.web3.eth.get_transaction_count(service.game.wallet.address)
+    assert count == lost + 1  # one transaction that does nothing for each, and the stake
+
+
+def test_the_stake_is_never_what_fills_its_gap(real: Scene, tmp_path: Path) -> None:
+    """A node may hold it, and include it as soon as its number is reached."""
+    play = real.claimed(SETUP, LIE)
+    service = begun(play, tmp_path, real.wallet())
+    raw: list[bytes] = []
+    lost_while_sending(service, 1)
+    eth = service.game.chain.web3.eth
+    send = eth.send_raw_transaction
+    eth.send_raw_transaction = lambda signed: (raw.append(signed), send(signed))[1]
+    rounds(service, count=2)
+    eth.send_raw_transaction(raw[0])
+    assert staked(play, service) == 1
+    rounds(service, count=3)
+    assert staked(play, service) == 1
+
+
+def test_a_count_that_no_reorganisation_explains_is_not_filled(real: Scene, tmp_path: Path) -> None:
+    """An endpoint that counts too many for a whole round cannot have the account spend its money on nothing."""
+    play = real.claimed(SETUP, LIE)
+    service = begun(play, tmp_path, wallet := real.wallet())
+    eth = service.game.chain.web3.eth
+    usual, owned = eth.get_transaction_count, real.chain.balance(wallet.address)
+    eth.get_transaction_count = lambda *_: 100
+    rounds(service)
+    eth.get_transaction_count = usual
+    rounds(service, count=12)
+    assert not play.disputes() and real.chain.balance(wallet.address) == owned
+
+
+def test_another_stake_fills_the_gap(real: Scene, tmp_path: Path) -> None:
+    """Of a twin order's claim: it needs no transaction that does nothing."""
+    plays = [real.claimed(SETUP, LIE) for _ in range(2)]
+    service = begun(plays[0], tmp_path, real.wallet())
+    lost_while_sending(service, 1)
+    rounds(service)
+    service.named.named[plays[1].id] = None
+    for _ in range(6):
+        rounds(service)
+    assert [staked(play, service) for play in plays] == [1, 1]
