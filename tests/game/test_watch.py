@@ -185,3 +185,18 @@ def test_a_claim_that_is_final_already_is_compared_too(
     out = capsys.readouterr().out
     assert auditor.finished and staked(play, auditor) == 0
     assert out.count(f": {'NO ' * (lies is not None)}MATCH, ") == out.count("; the claim is final") == 1
+
+
+def test_the_claim_whose_window_ends_first_is_disputed_first(scene: Scene, short: Callable[[bool], None]) -> None:
+    """Whatever the order of their names: in another order one may be too late."""
+    plays = sorted((scene.post(SETUP) for _ in range(3)), key=lambda play: play.id, reverse=True)
+    for play in plays:
+        play.trainer = play.new_trainer(LIE)
+        play.trainer.accept()
+    for play in plays:
+        play.trainer.claim()
+        scene.chain.advance(SETUP.spec.challenge_window // 4)
+    auditor = watch(plays[0], Limits(jobs=frozenset(play.id for play in plays)))
+    for last in range(3):
+        auditor.round()
+        assert [staked(play, auditor) for play in plays] == [n <= last for n in range(3)]

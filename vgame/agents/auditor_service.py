@@ -153,15 +153,15 @@ class AuditorService:
                         raise self.problems[job]
 
     def play(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
-        """Own moves by their deadlines; then new claims, the largest bond first; then what no clock waits for. A claim
-        whose time to challenge ends before the first of those deadlines is first."""
+        """Own moves by their deadlines; then new claims, the one whose time to challenge ends first; then what no clock
+        waits for. A claim whose time ends before the first of those deadlines is first."""
         duties: list[tuple[tuple[int, int], bytes, Callable[[], bool]]] = []
         for job, view in ready.items():
             duties += [((0, due), job, move) for due, move in self.auditors[job].moves(view)]
         first = min((due for (_, due), _, _ in duties), default=0)
         for job, view in ready.items():
-            end, bond = view.job.since + view.job.spec.challenge_window, view.job.spec.trainer_bond
-            duties.append(((0, end) if end <= first else (1, -bond), job, partial(self.open, job, view)))
+            end = view.job.since + view.job.spec.challenge_window
+            duties.append(((end > first, end), job, partial(self.open, job, view)))
         duties += [((2, 0), job, partial(self.auditors[job].others, view)) for job, view in views.items()]
         return any(self.attempt(job, duty) for _, job, duty in sorted(duties, key=lambda duty: duty[0]))
 
