@@ -23,16 +23,18 @@ abstract contract Places is GameState {
         return Place(v.level, v.height, v.index, v.step, v.operator);
     }
 
-    /// @dev q lies in p, or is p; `whole`: p holds all of its tree and what lies behind it. A partial sum counts as its
-    /// element.
-    function _contains(Place memory p, Place memory q, uint256 interval, bool whole) internal pure returns (bool) {
+    /// @dev q lies in p, or is p. `leaves`: of the tree of p without its padding; what a claim "diverged" posts behind
+    /// them is in its root only. A partial sum counts as its element.
+    function _contains(Place memory p, Place memory q, uint256 interval, uint256 leaves) internal pure returns (bool) {
         if (p.level == Level.Partial) p = _lift(p, Level.Element, interval);
         if (p.level > q.level || (p.level == q.level && p.height < q.height)) return false;
         // a state and the trace of its step are two trees
         if (p.level == Level.State && q.level != Level.State) return false;
+        bool below = p.level != q.level;
         q = _lift(q, p.level, interval);
         if (p.step != q.step || p.operator != q.operator) return false;
-        return whole || p.index == q.index >> (p.height - q.height);
+        if (below && q.index >= leaves) return p.height == Merkle.height(leaves);
+        return p.index == q.index >> (p.height - q.height);
     }
 
     /// @dev The leaf over a place in a tree of a level above its own.

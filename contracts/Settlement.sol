@@ -224,15 +224,15 @@ contract Settlement is Places, ISettlement {
     /// "diverged" has trees that nobody had to open.
     function _feeBack(bytes32 id, Job storage job, Dispute storage d) private view returns (bool) {
         if (d.auditor == job.spec.guardian) return true;
-        return _contains(_placeOf(d), _placeOf(_verdicts[id]), job.spec.interval, _isWhole(job, d));
+        return _contains(_placeOf(d), _placeOf(_verdicts[id]), job.spec.interval, _leaves(job, d));
     }
 
-    /// @dev At the root of the run or of a segment: behind the last leaf lies what a claim "diverged" posts beside it.
-    function _isWhole(Job storage job, Dispute storage d) private view returns (bool) {
-        if (d.level == Level.Run) return d.height == Merkle.height(job.checkpoints);
-        if (d.level != Level.Segment) return false;
-        uint256 c = uint256(d.step) / job.spec.interval + 1;
-        return d.height == Merkle.height(_segmentLength(job, c) + 1);
+    /// @dev Of the tree of a run or of a segment: behind the last one lies what a claim "diverged" posts beside it.
+    /// Nothing lies behind the leaves of other trees.
+    function _leaves(Job storage job, Dispute storage d) private view returns (uint256) {
+        if (d.level == Level.Run) return job.checkpoints;
+        if (d.level != Level.Segment) return type(uint256).max;
+        return _segmentLength(job, uint256(d.step) / job.spec.interval + 1) + 1;
     }
 
     /// @inheritdoc ISettlement

@@ -259,7 +259,7 @@ class Ghost:
     def _on_Refunded(self, topics: list[bytes], values: Any) -> None:
         job, number, spec = topics[0], int.from_bytes(topics[1], "big"), self.jobs[topics[0]].spec
         d = self.disputes[job, number]
-        back = d.auditor == spec.guardian or contains(d, self.verdict(job), spec.interval, (job, number) in self.moved)
+        back = d.auditor == spec.guardian or contains(d, self.verdict(job), self.job(job), (job, number) in self.moved)
         assert values[0] == (spec.fee if back else 0)
         self._burn(spec.fee - values[0])
         self._pay(d.auditor, spec.auditor_bond + values[0])

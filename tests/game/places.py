@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vgame.chain.records import Dispute, Level
+from vgame.chain.records import Dispute, Job, Level
 from vgame.commit.words import LEAF_WORDS
 
 Link = tuple[Any, ...]  # the tree
@@ -34,8 +34,14 @@ def chain(d: Any, interval: int) -> dict[Link, Range]:
     return above | {("words", d.step, d.operator): (d.index, d.index + 1)}
 
 
-def contains(outer: Dispute, inner: Any, interval: int, moved: bool) -> bool:
-    """The place of a verdict lies in a dispute's node, or is it; one that has not moved has its whole tree."""
-    tree, (first, end) = list(chain(outer, interval).items())[-1]
+def contains(outer: Dispute, inner: Any, job: Job, moved: bool) -> bool:
+    """The place of a verdict lies in a dispute's node, or is it; one that has not moved has its whole tree, and what a
+    claim "diverged" posts behind its last leaf."""
+    interval, end = job.spec.interval, job.diverged_at - 1 if job.diverged_at else job.spec.steps
+    tree, (first, behind) = list(chain(outer, interval).items())[-1]
     below = chain(inner, interval)
-    return tree in below and (not moved or (first <= below[tree][0] and below[tree][1] <= end))
+    if tree not in below or not moved:
+        return tree in below
+    if inner.level > outer.level and tree[0] in ("run", "segment"):
+        behind = min(behind, job.checkpoints if tree[0] == "run" else end - tree[1] * interval + 1)
+    return first <= below[tree][0] and below[tree][1] <= behind

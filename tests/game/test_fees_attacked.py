@@ -31,10 +31,10 @@ class Piece(FalseAccuser):
         return True
 
 
-def diverged(scene: Scene, stop: int) -> Play:
+def diverged(scene: Scene, stop: int, interval: int = 3) -> Play:
     """A false claim "diverged": its last segment and the trace of its last step are posted, though no node of the run
     tree was opened."""
-    setup = replace(SETUP, steps=8, interval=3, depth=1, terms={"fee": FEE})
+    setup = replace(SETUP, steps=8, interval=interval, depth=1, terms={"fee": FEE})
     return scene.claimed(setup, Lies(words={(stop, *BAD): INFINITY}))
 
 
@@ -91,6 +91,36 @@ def test_who_moved_beside_a_place_behind_the_checkpoints_pays(scene: Scene) -> N
     d = play.dispute()
     assert (d.level, d.height, play.job.checkpoints) == (Level.RUN, 0, 2)
     play.run(play.trainer, play.auditor())
+    scene.game().send("refund", play.id, 0)
+    assert [a["fee"] for _, a in play.events("Refunded")] == [0]
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_who_moved_beside_a_place_behind_the_last_segment_pays(scene: Scene, step: int) -> None:
+    """The same in the tree of the last segment, which has three leaves: also in the node of the third."""
+    play = diverged(scene, 6)
+    moved = play.auditor(None, Piece, step_wanted=step)
+    moved.segment = play.job.checkpoints + 1
+    for player in (moved, play.trainer, moved):
+        player.step()
+    d = play.dispute()
+    assert (d.level, d.height, d.index) == (Level.SEGMENT, 1, step - 4)
+    play.run(play.trainer, play.auditor())
+    assert (play.verdicts[0][0], play.client.verdict(play.id).step) == ("Convicted", 6)
+    scene.game().send("refund", play.id, 0)
+    assert [a["fee"] for _, a in play.events("Refunded")] == [0]
+
+
+def test_who_moved_to_the_last_of_three_checkpoints_pays(scene: Scene) -> None:
+    """Its node has room for a fourth: the step that diverged is not in it."""
+    play = diverged(scene, 7, interval=2)
+    moved = play.auditor(None, FalseAccuser, step_wanted=5)
+    for player in (moved, play.trainer, moved):
+        player.step()
+    d = play.dispute()
+    assert (d.level, d.height, d.index, play.job.checkpoints) == (Level.RUN, 1, 1, 3)
+    play.run(play.trainer, play.auditor())
+    assert (play.verdicts[0][0], play.client.verdict(play.id).step) == ("Convicted", 7)
     scene.game().send("refund", play.id, 0)
     assert [a["fee"] for _, a in play.events("Refunded")] == [0]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from frauds import Bluffer, Forcer
 from outcomes import prize
@@ -77,6 +79,22 @@ def test_padding_convicts_at_its_own_place(scene: Scene) -> None:
     for number in (0, 1):
         scene.game().send("refund", play.id, number)
     assert [a["fee"] for _, a in play.events("Refunded")] == [0, 0]
+
+
+def test_who_stood_above_the_padding_that_convicts_has_its_fee_back(scene: Scene) -> None:
+    """The node of the third and fourth leaf of a run tree that has three."""
+    setup = replace(SETUP, depth=1)
+    play = scene.claimed(setup, None, PaddedRun)
+    beside, above = (play.auditor(None, FalseAccuser, step_wanted=step) for step in (1, setup.steps))
+    for player in (beside, above, play.trainer, beside, above):
+        player.step()
+    assert [(d.height, d.index) for d in play.disputes()] == [(1, 0), (1, 1)]
+    play.run(play.trainer, play.auditor())
+    v = play.client.verdict(play.id)
+    assert (play.verdicts[0][0], v.level, v.height, v.index) == ("Convicted", Level.RUN, 0, 3)
+    for number in (0, 1):
+        scene.game().send("refund", play.id, number)
+    assert [a["fee"] for _, a in play.events("Refunded")] == [0, SPEC.fee]
 
 
 # ---- withdrawals ----
