@@ -143,7 +143,7 @@ class Abstain(VgameError):
 
 
 class Over(Abstain):
-    """Nothing can be done any more: a role says so and ends."""
+    """Nothing can be done any more, as a final state has it: a role says so and ends."""
 
 
 class Undelivered(DeliveryError, Over):

@@ -41,7 +41,7 @@ class RevmChain(Chain):
         self.web3 = Web3(InProcess(node))
         self.chain_id = CHAIN_ID
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, *_: float) -> None:
         """Nobody else mines."""
 
     def block(self, which: int | str | None = None) -> Block:

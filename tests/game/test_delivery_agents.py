@@ -344,9 +344,11 @@ def test_a_true_hash_that_is_none_is_complained_about_without_the_key(sides: Sid
         sides.receive()
     sides.play.pass_window()
     assert sides.trainer.step()
-    with pytest.raises(Undelivered, match="complaint has been sent"):
+    with pytest.raises(DeliveryError, match="complaint has been sent"):
         sides.receive()
     assert sides.play.phase is Phase.UNDELIVERED
+    with pytest.raises(Undelivered, match="undelivered"):
+        sides.receive()
 
 
 def test_a_stranger_receives_but_neither_confirms_nor_requests(partial_sides: Partial) -> None:

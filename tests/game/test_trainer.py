@@ -283,14 +283,3 @@ def test_an_absent_job_that_was_accepted_is_looked_for_again(play: Play) -> None
         play.trainer.accept()
     del game.job
     assert play.trainer.step() and play.phase is Phase.CLAIMED
-
-
-def test_the_acceptance_of_another_trainer_counts_when_it_is_final(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another branch the own one may come first, with its bond."""
-    play.new_trainer().accept()
-    monkeypatch.setattr(play.trainer.game.chain, "final_time", lambda most: play.job.accepted_at - 1)
-    with pytest.raises(NotYet, match="not final yet"):
-        play.trainer.step()
-    monkeypatch.undo()
-    with pytest.raises(Over, match="not this trainer's"):
-        play.trainer.step()

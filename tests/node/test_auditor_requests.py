@@ -12,8 +12,8 @@ from proxy import Request
 from scene import Scene
 from test_watch import watch
 
-from vgame.agents.auditor_service import QUIET_ROUND
 from vgame.agents.named_jobs import Limits
+from vgame.agents.retry import QUIET_ROUND
 from vgame.dispute.trainer import Trainer
 
 KEPT = ("vgame", "web3")  # what they allocate, and not the proxy, which lives here too

@@ -126,11 +126,19 @@ class BelievesAnAbsence(Trainer):
         super().check(job)
 
 
-class BelievesTheFirstBranch(Trainer):
-    """Another's acceptance is for ever."""
+class BelievesTheNewestBlock(Trainer):
+    """What it shows is for ever: another's acceptance, a window that is over."""
 
-    def check_final(self, job: Job) -> None:
-        pass
+    def check(self, job: Job) -> None:
+        if why := self.over(job, self.game.chain.now()):
+            raise Over(why)
+
+
+class EndsWithTheNewestBlock(Trainer):
+    """A job that has ended there has ended."""
+
+    def has_ended(self) -> bool:
+        return True
 
 
 class RemembersTheClosed(Trainer):

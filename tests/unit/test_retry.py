@@ -28,11 +28,11 @@ def test_what_computes_does_not_try_for_ever() -> None:
         1 / 0  # noqa: B018
 
 
-def test_that_all_is_over_is_believed_when_it_is_said_three_times_in_a_row() -> None:
+def test_that_all_is_over_ends_a_loop_at_once() -> None:
+    """Who says so has seen it in a final state."""
     retry = Retry(Reporter(), 0.0, 0.0)
-    for problem in (Over, Over, ChainError, Over, Over):
-        with retry:
-            raise problem("over")
+    with retry:
+        raise ChainError("no answer")
     with pytest.raises(Over), retry:
         raise Over("over")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,8 @@ from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.named_jobs import Limits, NamedJobs
 from vgame.agents.order import find_order
-from vgame.agents.retry import QUIET, Deferred, Retry
-from vgame.chain.connection import FINALITY
+from vgame.agents.retry import QUIET, QUIET_ROUND, Deferred, Retry
+from vgame.chain.final import final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
@@ -28,8 +29,8 @@ from vgame.job.terms import INCLUSION, Pace, auditor_shortcomings, count_moves
 from vgame.system.progress import Reporter
 
 CLAIMS, UNCLAIMED = frozenset({Phase.CLAIMED, *STANDING}), frozenset({Phase.CREATED, Phase.ACCEPTED})
+OVER = frozenset({Phase.EXPIRED, Phase.CONVICTED, *STANDING})
 LONGEST = 5.0  # seconds between two tries of a job with a problem
-QUIET_ROUND = 15.0  # seconds between two rounds at a node elsewhere while no own dispute is open
 
 
 def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: bool = False) -> None:
@@ -83,12 +84,12 @@ class AuditorService:
         self.reported: dict[bytes, bytes] = {}  # run root of the claim that was compared, by job
         self.problems: dict[bytes, Exception] = {}  # of this round, the first of each job
         self.naming = Deferred(reporter, poll, LONGEST)
-        self.over = 0  # rounds in a row that saw that all jobs have ended
+        self.over = False  # all jobs have ended, as the last round saw it
 
     @property
     def finished(self) -> bool:
-        """One altered reply ends no auditor."""
-        return self.over >= Retry.LOOKS
+        """Have all jobs ended, as a final state has it?"""
+        return self.over and self.final([*self.auditors])
 
     def round(self) -> bool:
         """The most urgent duty of all jobs, or a part of what a claim may have to be compared with; True if anything
@@ -98,7 +99,7 @@ class AuditorService:
             views = self.look()
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
-            self.over = self.over + 1 if not (acted or self.problems) and self.end(views) else 0
+            self.over = not (acted or self.problems) and self.end(views)
         self.tell()
         return acted
 
@@ -202,14 +203,21 @@ class AuditorService:
         return (waits or ahead) and self.computation.ahead(engaged, until)
 
     def end(self, views: dict[bytes, ClaimView]) -> bool:
-        """Have all jobs ended? Hunted ones whose end no reorganisation undoes make room for others."""
+        """Have all jobs ended? Hunted ones whose end is final make room for others."""
         over = {job: view for job, view in views.items() if _has_ended(view)}
-        final = self.game.chain.final_time(FINALITY) if over and self.named.hunted else 0
         for job, view in over.items():  # of the others the result is to be reported first
-            if view.job.since <= final and (job in self.reported or view.job.phase not in CLAIMS):
+            told = job in self.reported or view.job.phase not in CLAIMS
+            if job in self.named.hunted and told and self.final([job]):
                 self.named.drop(job)
                 self.reported.pop(job, None)
         return bool(over or self.named.dropped) and len(over) == len(self.auditors)
+
+    def final(self, jobs: Sequence[bytes]) -> bool:
+        """Have they ended, as a final state has it? Not as long as it cannot be read."""
+        with suppress(Exception):  # what an endpoint shows can raise anything
+            found, _ = final_jobs(self.game, jobs)
+            return found is not None and all(job.phase in OVER for job in found)
+        return False
 
     def _engaged(self) -> list[Auditor]:
         return [auditor for auditor in self.auditors.values() if auditor.engaged_in]
@@ -233,8 +241,7 @@ class AuditorService:
 
 
 def _has_ended(view: ClaimView) -> bool:
-    phase = view.job.phase
-    return phase in {Phase.EXPIRED, *STANDING} or (phase is Phase.CONVICTED and not view.open_mine)
+    return view.job.phase in OVER and not (view.job.phase is Phase.CONVICTED and view.open_mine)
 
 
 def why_not_staked(bundle: Bundle, spec: JobSpec, pace: Pace, limits: Limits, others: int = 0) -> str:

@@ -18,10 +18,11 @@ from vgame.agents.named_jobs import Limits
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
-from vgame.chain.records import JobSpec, Phase
+from vgame.chain.records import JobSpec
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
+from vgame.delivery.buyer import FAILED
 from vgame.errors import Abstain, ContractError, ProgramError, VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
@@ -32,7 +33,6 @@ from vgame.runs.pace import measure
 from vgame.tasks.task import TOTALS, Task
 
 INSIDE = "model."  # the trained model is this part of what an evaluation runs
-FAILED = (Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED)
 HALF = 2  # the owner of a dismissed dispute pays half of its bond to the trainer
 
 

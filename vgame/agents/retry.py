@@ -13,16 +13,16 @@ from vgame.errors import Abstain, Over, TooDear, VgameError
 from vgame.system.progress import Reporter
 
 T = TypeVar("T")
+QUIET_ROUND = 15.0  # seconds between two rounds at a node elsewhere while nothing of the role's own is open
 QUIET = 5  # polls between two rounds of a role while no block comes: what it looks at has not changed
 
 
 class Retry:
-    """Temporary failures are reported and retried after ever longer pauses. They are reported again once in a while,
-    with what is left of clocks that run meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it does
-    this for; whatever an endpoint shows can raise any."""
+    """Failures are reported and retried after ever longer pauses, unless all is over. They are reported again once in a
+    while, with what is left of clocks that run meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it
+    does this for; whatever an endpoint shows can raise any."""
 
     AGAIN = 300.0  # seconds until a problem that stays is said again
-    LOOKS = 3  # in a row that must say that all is over: one altered reply ends no agent
 
     def __init__(
         self,
@@ -33,20 +33,18 @@ class Retry:
         bears: type[Exception] = Exception,
     ) -> None:
         self.reporter, self.poll, self.longest, self.hurry, self.bears = reporter, poll, longest, hurry, bears
-        self.delay, self.said, self.since, self.over = poll, "", 0.0, 0
+        self.delay, self.said, self.since = poll, "", 0.0
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type | None, problem: BaseException | None, trace: object) -> bool:
-        self.over = self.over + 1 if isinstance(problem, Over) else 0
         if problem is None:
             self.delay, self.said = self.poll, ""
             self.reporter.beat()
-        if not isinstance(problem, self.bears) or self.over >= self.LOOKS:
+        if not isinstance(problem, self.bears) or isinstance(problem, Over):
             return False
-        if not self.over:
-            self.say(problem)
+        self.say(problem)
         self.wait()
         self.delay = min(2 * self.delay, self.longest)
         return True

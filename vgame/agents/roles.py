@@ -13,7 +13,7 @@ from vgame.agents.delivery import delivered_folder, seller_of
 from vgame.agents.due import tell_deadline
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import find_order
-from vgame.agents.retry import QUIET, Retry
+from vgame.agents.retry import QUIET, QUIET_ROUND, Retry
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, STANDING, JobSpec, Phase
 from vgame.dispute.delegate import Delegate
@@ -100,8 +100,8 @@ def executed_ahead(trainer: Trainer, computation: LocalRun, seat: AgentConfig) -
 
 
 def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: float) -> Phase:
-    """Claim what was computed, then make moves until the job has ended and there is nothing left to do."""
-    retry, claimed, looks = Retry(reporter, poll, hurry=trainer.hurry), False, 0
+    """Claim what was computed, then make moves until the job has ended for good and there is nothing left to do."""
+    retry, claimed, waits = Retry(reporter, poll, hurry=trainer.hurry), False, False
     while True:
         with retry:
             acted, state = trainer.step(), trainer.look()
@@ -111,13 +111,16 @@ def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: floa
                 claimed = True
                 text, root = "posted its claim" if trainer.windows else "sees the claim", computation.run_root.hex()
                 reporter.emit("claimed", f"{text}, run root {root}, run in {computation.store.folder}", run_root=root)
-            looks = looks + 1 if phase in {Phase.CONVICTED, *ENDED} and not acted else 0
-            if looks == retry.LOOKS:
+            over = not acted and phase in {Phase.CONVICTED, *ENDED}
+            if over and trainer.has_ended():
                 name, paid = phase.name.lower(), trainer.withdrawn
                 reporter.emit("ended", f"the job ended: {name}{_withdrawn(paid)}", phase=name, withdrawn=paid)
                 return phase
+            if over and not waits:
+                waits = True
+                reporter.stage(f"the job is {phase.name.lower()}; waits until the block of its end is final")
             if not acted:
-                trainer.game.chain.pause(poll if looks else QUIET * poll)
+                trainer.game.chain.pause(QUIET * poll, QUIET_ROUND if over else 0.0)
 
 
 def _withdrawn(wei: int) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -37,6 +37,7 @@ TOO_MANY = 429  # the status of a reply to requests that come too fast
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
 FINALITY = 900  # seconds, where a node does not say which block is final
+DEVELOPMENT = (1337, 31337)  # chains whose blocks come with transactions alone: none would ever be final
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
@@ -102,6 +103,7 @@ class Chain:
     _newest = -1  # block, at the last pause
     lost = False  # an answer was: who answers next may be somebody else
     pin: Block | None = None  # what is asked is answered as of this block
+    is_development = False  # a job's identity has its chain's number in it: no endpoint makes one of these of another
     _form = ""  # in which the node takes it: "hash" or "number"; empty: not tried, or it failed
     tell: Callable[[str], None] = staticmethod(lambda _: None)  # what a person should know while a call takes long
 
@@ -112,6 +114,7 @@ class Chain:
         self.web3.middleware_onion.remove("validation")  # it asks for the chain's number before every call
         self.checks: list[Callable[[], object]] = [self._check_id]
         self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
+        self.is_development = self.chain_id in DEVELOPMENT
         if chain_id is not None and chain_id != self.chain_id:
             raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
@@ -275,6 +278,23 @@ class Chain:
             return self.time_of("finalized")
         except (RefusedError, EndpointError):
             return self.now() - min(FINALITY, most)
+
+    @contextmanager
+    def final(self) -> Iterator[int]:
+        """What is asked meanwhile is answered as of the last block that no reorganisation undoes; of the newest where
+        the node does not name that one, or has no state of it. The second up to which nothing is undone."""
+        with self.at("latest"):
+            self.pin, self.web3.eth.default_block = self._find_pin()
+            time = self.pin.time
+            if not self.is_development:
+                time -= FINALITY
+                with suppress(RefusedError, EndpointError):
+                    last = self.block("finalized")
+                    named = _by_hash(last) if self._form == "hash" else last.number
+                    time = min(last.time, self.pin.time)
+                    if self._shows(named):
+                        self.pin, self.web3.eth.default_block = last, named
+            yield time
 
     def advance(self, seconds: int) -> bool:
         """Move the clock of a development node; False where the node cannot."""

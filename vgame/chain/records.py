@@ -141,6 +141,22 @@ class Job:
     name_bytes: bytes
     spec: JobSpec
 
+    def could_be(self, now: int) -> bool:
+        """Do its phase and its times fit by a second, as the contract sets them? With one field altered they do not."""
+        begun = self.claimed_at or self.accepted_at or self.created_at
+        match self.phase:
+            case Phase.NONE | Phase.CREATED | Phase.ACCEPTED:
+                fits = not self.claimed_at
+            case Phase.CLAIMED | Phase.CONVICTED:
+                fits = self.claimed_at > 0
+            case Phase.EXPIRED:
+                window = self.spec.claim_window if self.accepted_at else self.spec.accept_window
+                fits = not self.claimed_at and 0 < begun < now - window
+            case _:
+                fits = not self.open and 0 < self.claimed_at < now - self.spec.challenge_window
+        steady = self.since == begun  # the others do not change it
+        return fits and self.since <= now and steady != (self.phase is Phase.CONVICTED)
+
     @property
     def name(self) -> str:
         """The client's name for the order, for people: not unique, from a stranger."""

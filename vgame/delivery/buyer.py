@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from math import inf
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from vgame.chain.final import final_jobs
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
 from vgame.chain.records import Event, Job, Phase, Request
@@ -67,6 +68,8 @@ HARMLESS = frozenset(
     }
 )
 CALL_GAS = 200_000  # more than the limit of a `request` or a `decline` (docs/gas.json)
+
+FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})  # no state comes
 
 Write = Callable[[Piece, np.ndarray], None]
 
@@ -123,7 +126,10 @@ class Buyer:
             case Phase.CREATED | Phase.ACCEPTED:
                 raise NotYet(f"job {self.job.hex()[:16]} is {job.phase.name.lower()}: it has no claim yet")
             case _:
-                raise Undelivered(f"job {self.job.hex()[:16]} is {job.phase.name.lower()}: its state is not delivered")
+                text = f"job {self.job.hex()[:16]} is {job.phase.name.lower()}: its state is not delivered"
+                if self._is_final(FAILED):
+                    raise Undelivered(text)
+                raise NotYet(f"{text}, if this is final")
         return False
 
     def receive(self, write: Write) -> None:
@@ -222,12 +228,17 @@ class Buyer:
         phase = self.game.job(self.job).phase
         if phase is Phase.CLAIMED:
             raise DeliveryError(f"{text}: the trainer cheats; the contract hears it when the claim is final")
-        if phase is Phase.FINAL:
+        if phase is Phase.FINAL and self._is_final({Phase.FINAL}):
             raise Undelivered(f"{text}: the trainer cheated, and nobody has said so in time")
         if self.game.wallet is None:
             raise Undelivered(f"{text}: the trainer cheated; say so with a wallet")
         self._attempt(name, self.job, astuple(self.offer()), *args)
-        raise Undelivered(f"{text}: the trainer cheated, and the complaint has been sent")
+        raise DeliveryError(f"{text}: the trainer cheated, and the complaint has been sent")
+
+    def _is_final(self, phases: Collection[Phase]) -> bool:
+        """Has the job one of these phases in a final state too?"""
+        final, _ = final_jobs(self.game, [self.job])
+        return final is not None and final[0].phase in phases
 
     # ---- before the key ----
 

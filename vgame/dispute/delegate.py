@@ -10,7 +10,7 @@ from __future__ import annotations
 from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase
 from vgame.dispute.player import one_of
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, Over
+from vgame.errors import Abstain
 
 
 class Delegate(Trainer):
@@ -21,14 +21,18 @@ class Delegate(Trainer):
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
         job = self.look()
-        if job.phase is Phase.EXPIRED:
-            raise Over(f"job {self.id.hex()[:16]} expired before it had a claim: there is nothing to defend")
+        self.check(job)
         if job.phase in IN_DELIVERY and self.seller:
             return one_of(self.seller.duties(self.game, job, self.attempt))
         if job.phase is not Phase.CLAIMED:
             return False
         self.check_delegate(job)
         return self.defend(job) or self.finish(job)
+
+    def over(self, job: Job, now: int) -> str:
+        """Why there will be nothing to defend; empty if there may be."""
+        expired = job.phase is Phase.EXPIRED
+        return f"job {self.id.hex()[:16]} expired before it had a claim: there is nothing to defend" if expired else ""
 
     def check_delegate(self, job: Job) -> None:
         """What a delegate posts binds the trainer, so it posts nothing for a claim that is not its own run's."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgame.chain.connection import FINALITY
-from vgame.chain.records import Dispute, Job, Level, Phase, Turn
+from vgame.chain.final import final_jobs
+from vgame.chain.records import ENDED, Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
@@ -43,13 +43,13 @@ class Trainer(Player):
     def accept(self) -> None:
         """Put down the bond."""
         job = self.look()
+        self.check(job)
         if job.phase is Phase.CREATED:
-            if (late := self.game.chain.now() - job.since - job.spec.accept_window) > 0:
-                raise Over(f"job {self.id.hex()[:16]} could be accepted until {late} s ago: nothing is staked on it")
             self.check_funds(job)
             self.attempt("acceptJob", self.id, value=job.spec.trainer_bond)
-            job = self.look()
-        self.check(job)
+            self.check(job := self.look())
+        if job.phase in (Phase.NONE, Phase.CREATED):
+            raise NotYet(f"{self.game.chain.url} does not show yet who accepted job {self.id.hex()[:16]}")
 
     def check_funds(self, job: Job) -> None:
         """ChainError unless the wallet holds the bond and gas for what follows from it; what the contract owes is taken
@@ -71,28 +71,48 @@ class Trainer(Player):
         return (COURSE_GAS + DISPUTES_AT_ONCE * DISPUTE_GAS + first) * (2 * base + tip) + every * tip
 
     def check(self, job: Job) -> None:
-        """The job is this trainer's, and there is a claim or still time for one; else nothing is left to do."""
+        """Over where nothing is left to do, as a final state has it too; NotYet where the newest block alone does."""
+        if not self.over(job, self.game.chain.now()):
+            return
+        final, time = final_jobs(self.game, [self.id])
+        if final and (why := self.over(self.look(final[0]), time)):
+            self.check_acceptance(final[0])
+            raise Over(why)
+        raise NotYet(
+            f"job {self.id.hex()[:16]} is {job.phase.name.lower()}, and nothing would be left to do: this role stays "
+            "until that is final"
+        )
+
+    def check_acceptance(self, job: Job) -> None:
+        """NotYet where the job is said to be another trainer's and its acceptance is not shown."""
+        if job.trainer != self.address and job.accepted_at:
+            theirs = lambda event: event.args["trainer"] == job.trainer or None  # noqa: E731
+            self.game.content("JobAccepted", self.id, job.accepted_at, theirs, key=job.trainer)
+
+    def over(self, job: Job, now: int) -> str:
+        """Why nothing is left to do; empty if the job can be accepted, or is this trainer's, and there is a claim or
+        still time for one."""
         name, bond = f"job {self.id.hex()[:16]}", f"the bond of {job.spec.trainer_bond} wei"
-        if job.phase in (Phase.NONE, Phase.CREATED):
-            raise NotYet(f"{self.game.chain.url} does not show yet who accepted {name}")
+        if job.phase is Phase.NONE:  # a reorganisation undid the order too
+            return ""
+        if job.phase is Phase.CREATED:
+            late = now - job.since - job.spec.accept_window
+            return f"{name} could be accepted until {late} s ago: nothing is staked on it" if late > 0 else ""
         if job.trainer != self.address:
-            self.check_final(job)
-            raise Over(f"the job is not this trainer's: it is {job.phase.name.lower()}, its trainer is {job.trainer}")
+            return f"the job is not this trainer's: it is {job.phase.name.lower()}, its trainer is {job.trainer}"
         if job.phase is Phase.EXPIRED:
-            raise Over(f"{name} expired before it had a claim: {bond} is lost, half of it is burnt, half the client's")
-        if job.phase is Phase.ACCEPTED and (late := self.game.chain.now() - job.since - job.spec.claim_window) > 0:
-            raise Over(
+            return f"{name} expired before it had a claim: {bond} is lost, half of it is burnt, half the client's"
+        if job.phase is Phase.ACCEPTED and (late := now - job.since - job.spec.claim_window) > 0:
+            return (
                 f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half "
                 "of it is burnt, half goes to the client"
             )
+        return ""
 
-    def check_final(self, job: Job) -> None:
-        """NotYet where another branch may show this trainer's acceptance in place of the one that came first."""
-        if job.accepted_at > self.game.chain.final_time(FINALITY):
-            raise NotYet(
-                f"job {self.id.hex()[:16]} was accepted by {job.trainer} in a block that is not final yet: this "
-                "trainer stays until it is"
-            )
+    def has_ended(self) -> bool:
+        """Nothing but withdrawals follows, as a final state has it."""
+        final, _ = final_jobs(self.game, [self.id])
+        return final is not None and self.look(final[0]).phase in {Phase.CONVICTED, *ENDED}
 
     def claim(self) -> None:
         """Post the result: trained, or diverged."""
@@ -120,12 +140,12 @@ class Trainer(Player):
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
         job = self.look()
+        self.check(job)
         if job.phase is Phase.NONE:  # a reorganisation undid the order too
             return False
         if job.phase is Phase.CREATED:  # it undid the acceptance
             self.accept()
             return True
-        self.check(job)
         if self.refill():
             return True
         match job.phase:
