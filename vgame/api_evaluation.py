@@ -61,14 +61,16 @@ def evaluate(
     folder: Folder,
     *,
     device: str = "default",
+    validate: float | None = None,
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> Evaluated:
     """Measure the last committed state of a run by the task's `evaluate`, into a run of its own in `folder`; resumable.
 
-    The task is that of the run, or another one with the same module. ProgramError where a total stopped being finite.
+    The task is that of the run, or another one with the same module. `validate`: as for `prepare`. ProgramError where a
+    total stopped being finite.
     """
-    bundle = prepare(evaluation_job(run, task), progress=progress, cancel=cancel, validate=0)
+    bundle = prepare(evaluation_job(run, task), progress=progress, cancel=cancel, validate=validate)
     done = train(bundle, folder, device=device, progress=progress, cancel=cancel)
     if (at := done.divergence) is not None:
         raise ProgramError(

@@ -119,7 +119,7 @@ def test_a_file_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     call = ["prepare", str(tmp_path / "job.toml"), "--against", str(tmp_path / "losses.csv"), "--out"]
     done = CliRunner().invoke(app, [*call, str(tmp_path / "bundle")])
-    assert done.exit_code == 0 and "12 losses of your own loop" in done.output, done.output
+    assert done.exit_code == 0 and done.output.count("validated: ") == 1, done.output
     assert json.loads((tmp_path / "bundle/validation.json").read_text())["against"]["losses"] == STEPS
     lines[3] = lines[3].replace(",", ",1", 1)
     (tmp_path / "losses.csv").write_text("\n".join(lines))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,15 @@ def test_a_full_disk_is_an_alarm(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     real: Callable[..., Any] = shutil.disk_usage
     monkeypatch.setattr("vgame.watch.own.shutil.disk_usage", lambda p: real(p)._replace(free=10**9))
     assert "1.0 GB left" in own(runs=[OwnRun(run)]).records({})["alarm/0"]["text"]
+
+
+def test_a_store_shows_the_one_run_of_orders_that_differ_in_their_terms(run: Path, tmp_path: Path) -> None:
+    bundle = open_run(run).bundle
+    for name, terms in (("one", {}), ("two", {"slot": 77})):
+        replace(bundle, terms=bundle.terms.model_copy(update=terms)).save(tmp_path / name)
+    watched = Watched("", "", bundles=(tmp_path / "one", tmp_path / "two"), store=tmp_path / "store")
+    assert [r.folder for r in _runs(watched)] == [tmp_path / "store" / bundle.identity.hex()[:16]]
+    assert len(_runs(Watched("", "", runs=(run, run)))) == 1
 
 
 def test_wrong_options_are_said_at_once(run: Path, tmp_path: Path) -> None:

@@ -38,10 +38,11 @@ class Desk:
         (folder / "counted.py").write_text(MODULE)
         (folder / "counted.toml").write_text(JOB)
 
-    def __call__(self, who: int, *words: object, code: int = 0) -> dict:
+    def __call__(self, who: int | None, *words: object, code: int = 0) -> dict:
+        """`who`: None has no key."""
         place = ["--rpc", self.node.url, "--game", self.address] if words[0] in ("bonus", "job") else []
         command = [*map(str, words), *place, "--json"]
-        done = CliRunner().invoke(app, command, env={"VGAME_KEY": self.node.keys[who]})
+        done = CliRunner().invoke(app, command, env={"VGAME_KEY": None if who is None else self.node.keys[who]})
         if code:
             assert isinstance(done.exception, vgame.VgameError), done.output
             return {"error": str(done.exception)}
@@ -72,14 +73,15 @@ def test_a_bonus_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         bonus = desk(0, *asked, "--least", 8, "--amount", "0.5 ether")["bonus"]
         high = desk(0, *asked, "--least", 25, "--amount", "0.5 ether")["bonus"]
         assert "--amount: " in desk(0, *asked, "--least", 8, "--amount", "much", code=1)["error"]
-        assert desk(1, "bonus", "check", bonus, *escrow, "--bundle", bundle, *task)["amount"] == 10**18 // 2
+        assert desk(None, "bonus", "check", bonus, *escrow, "--bundle", bundle, *task)["amount"] == 10**18 // 2
+        assert "no key" in desk(None, "bonus", "close", bonus, *escrow, code=1)["error"]
         assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "waiting"
         run = desk.play(job, bundle, chain)
         assert desk(2, "bonus", "close", high, *escrow)["outcome"] == "started"
         prepared = ("bonus", "prepare", bonus, *escrow, "--run", run, *task, "--out", tmp_path / "evaluation")
-        assert "has not begun" in desk(1, *prepared, code=1)["error"]
+        assert "has not begun" in desk(None, *prepared, code=1)["error"]
         assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "started"
-        desk(1, *prepared)
+        desk(None, *prepared)
         assert "holds a bundle already" in desk(1, *prepared, code=1)["error"]
         ordered = desk(1, "job", "post", tmp_path / "evaluation")["job"]
         evaluation = desk.play(ordered, tmp_path / "evaluation", chain)
@@ -90,6 +92,6 @@ def test_a_bonus_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         before = chain.balance(trainer)
         assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "paid"
         assert chain.balance(trainer) > before
-        assert "is settled" in desk(1, "bonus", "check", bonus, *escrow, "--bundle", bundle, *task, code=1)["error"]
+        assert "is settled" in desk(None, "bonus", "check", bonus, *escrow, "--bundle", bundle, *task, code=1)["error"]
         chain.advance(90 * 86_400)
         assert desk(0, "bonus", "close", high, *escrow)["outcome"] == "returned"

@@ -7,6 +7,8 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import forked
 import pytest
@@ -15,6 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import vgame
+from vgame.arithmetic.functions import Function
+from vgame.errors import ValidationError
+from vgame.program.lowering import HANDLERS
 
 
 class Net(nn.Module):
@@ -72,6 +77,27 @@ def test_the_numbers_are_torchs_on_the_trained_weights(run: vgame.Run, tmp_path:
     assert vgame.audit(found.run, device="compatible").match
     again = vgame.evaluated(tmp_path / "evaluation")
     assert again.totals == found.totals and again.run.root == found.run.root
+
+
+LOG_SOFTMAX, EQUAL = torch.ops.aten._log_softmax.default, torch.ops.aten.eq.Tensor
+WRONG: dict[str, tuple[Any, Any]] = {
+    "loss": (LOG_SOFTMAX, lambda b, *a: b.map(Function.MUL, HANDLERS_BEFORE[LOG_SOFTMAX](b, *a), 1 + 2.0**-20)),
+    "correct": (EQUAL, lambda b, *a: HANDLERS_BEFORE[torch.ops.aten.ne.Tensor](b, *a)),
+}
+HANDLERS_BEFORE = dict(HANDLERS)
+
+
+def test_its_program_is_compared_with_the_code_that_measures(run: vgame.Run, tmp_path: Path) -> None:
+    found = vgame.evaluate(run, task(), tmp_path / "evaluation", validate=60)
+    told = found.run.bundle.validation
+    assert told["validated"] and told["complete"] and told["batches"] >= 2
+
+
+@pytest.mark.parametrize("total", WRONG)
+def test_a_program_that_measures_something_else_is_refused(run: vgame.Run, tmp_path: Path, total: str) -> None:
+    operator, rule = WRONG[total]
+    with patch.dict(HANDLERS, {operator: rule}), pytest.raises(ValidationError, match=rf"totals\.{total}"):
+        vgame.evaluate(run, task(), tmp_path / "evaluation", validate=60)
 
 
 def test_a_false_number_is_found(run: vgame.Run, tmp_path: Path) -> None:

@@ -21,6 +21,17 @@ JobFile = Annotated[Path, typer.Option("--task", help="job file (TOML) whose tas
 RunFolder = Annotated[Path, typer.Option("--run", help="the trained run, or a role's store of it")]
 
 
+def _look_at(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
+    """To read alone: without a key."""
+    seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
+    from vgame.api_bonus import Escrow
+    from vgame.chain.deployment import open_reading
+
+    found = open_reading(seat.rpc, seat.game, seat.chain_id)
+    found.check_machine()
+    return Escrow(found, escrow)
+
+
 def _open(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
     seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
     from vgame.agents.config import open_game
@@ -89,7 +100,7 @@ def check(
     json: Json = False,
 ) -> None:
     """As a trainer, before accepting: is the bonus for what the task measures, and is its window long enough?"""
-    identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
+    identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
     from vgame.job.bundle import load_bundle
 
     contract.check(identity, load_bundle(bundle), _task(task))
@@ -118,7 +129,7 @@ def prepare(
     """Write the evaluation of the trained state that the bonus asks for; order it with `vgame job post` and play it."""
     if (out / "spec.json").exists():
         raise VgameError(f"{out} holds a bundle already; choose another folder")
-    identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
+    identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
     if (held := contract.bonus(identity)) is not None and not held.since:
         raise VgameError(
             f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it is "

@@ -12,6 +12,11 @@ from vgame.cli.options import ALONE, LOOK, TOOLS, DeviceName, GameAddress, Json,
 from vgame.errors import VgameError
 from vgame.system.progress import NULL_PROGRESS, Reporter
 
+Validate = Annotated[
+    float | None,
+    typer.Option(help="seconds in which the program is compared with your code, 0: not at all", show_default="60"),
+]
+
 
 @app.command(rich_help_panel=ALONE)
 def demo(
@@ -34,10 +39,7 @@ def prepare(
     job: Annotated[Path, typer.Argument(help="job file (TOML)")],
     out: Annotated[Path, typer.Option(help="folder of the new bundle")],
     force: Annotated[bool, typer.Option("--force", help="overwrite the bundle that is there")] = False,
-    validate: Annotated[
-        float | None,
-        typer.Option(help="seconds in which the program is compared with your code, 0: not at all", show_default="60"),
-    ] = None,
+    validate: Validate = None,
     against: Annotated[
         Path | None, typer.Option(help="CSV file of the first losses of your own loop, compared with the program's")
     ] = None,
@@ -51,11 +53,11 @@ def prepare(
     from vgame.job.terms import refused_by_all
     from vgame.runs.prepare import prepare as prepare_bundle
     from vgame.validation.against import losses_of
-    from vgame.validation.record import line, seconds_of
+    from vgame.validation.record import seconds_of
 
     reporter, losses = Reporter(json), losses_of(against) if against else ()
     bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter, seconds_of(validate), losses)
-    reporter.emit("validated", line(bundle.validation), **bundle.validation)
+    reporter.emit("validated", **bundle.validation)  # people have read it from prepare
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     program = bundle.program
@@ -144,6 +146,7 @@ def evaluate(
     job: Annotated[Path, typer.Argument(help="job file (TOML) whose task has an `evaluate`")],
     out: Annotated[Path, typer.Option(help="folder of the evaluation's own run")],
     device: DeviceName = "default",
+    validate: Validate = None,
     json: Json = False,
 ) -> None:
     """Measure a trained state on held-out data: a run of its own, which anybody can audit or dispute."""
@@ -154,8 +157,8 @@ def evaluate(
     from vgame.job.factory import make_task
     from vgame.job.file import read_job_file
 
-    reporter = Reporter(json)
-    found = measure(run, make_task(read_job_file(job)), out, device=device, progress=not json)
+    reporter, task = Reporter(json), make_task(read_job_file(job))
+    found = measure(run, task, out, device=device, validate=validate, progress=not json)
     means = ", ".join(f"{name} {total} ({found.mean(name):.6g} a sample)" for name, total in found.totals.items())
     told = {"run": str(run), "root": found.run.root, "samples": found.samples, "totals": dict(found.totals)}
     reporter.emit("evaluated", f"{found.samples} samples: {means}; run root {found.run.root}", **told)

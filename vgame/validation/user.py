@@ -91,6 +91,7 @@ def gradients(
 ) -> Side:
     """`loss`, `gradient.NAME` (None: torch gives none) and `buffer.NAME` after the batches of a step."""
     side, total = Side(), torch.zeros((), dtype=dtype)
+    trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation trains nothing
     with as_trained(task.model):
         shadows = shadows or Shadows(deadline, dtype=dtype)
         tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
@@ -103,7 +104,8 @@ def gradients(
             with shadows:
                 result = loss(task.model, {name: t.clone() for name, t in batch.items()})
                 share = result / task.accumulate if task.accumulate > 1 else result
-                share.backward()
+                if trains:
+                    share.backward()
             total = total + shadows.of(share)
         found = {f"gradient.{n}": p.grad for n, p in task.model.named_parameters() if p.requires_grad}
         found |= {f"buffer.{n}": t for n, t in task.model.named_buffers()}

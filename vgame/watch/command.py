@@ -56,7 +56,8 @@ def _runs(watched: Watched) -> list[OwnRun]:
         open_run(run)  # what is no run is said at once
     bundles = [load_bundle(folder) for folder in watched.bundles] if watched.store else []
     stored = [OwnRun(watched.store / b.identity.hex()[:16], b) for b in bundles if watched.store]
-    return [*(OwnRun(run) for run in watched.runs), *stored]
+    found = [*(OwnRun(run) for run in watched.runs), *stored]
+    return list({own.folder.resolve(): own for own in reversed(found)}.values())[::-1]  # orders may share a run
 
 
 def _known(text: str) -> tuple[str, str]:
