@@ -195,8 +195,8 @@ class TrainerAgent(_Agent):
 class AuditorAgent(_Agent):
     """Executes a bundle (a folder) again, and disputes the claims of named jobs that differ.
 
-    `orders`, `clients`, `hunt`: it plays these orders, those of these addresses, and so many claims of the bundle with
-    the largest bonds; without them eight of these.
+    `orders`, `clients`, `hunt`: it plays these orders, those of these addresses, and all claims of the bundle, so many
+    at a time; without them eight at a time.
     `log`: the trainer's run folder, which a bundle in mode `logged` is audited by. `published`: folder or URLs of the
     trainer's run, whose states save time.
     """

@@ -333,7 +333,7 @@ def test_an_auditor_plays_the_jobs_and_clients_that_it_is_given(scene: Scene) ->
 
 
 def test_an_auditor_says_what_it_plays() -> None:
-    assert Limits().played == "the 8 claims of this bundle with the largest bonds (--job and --client name some)"
+    assert Limits().played == "all claims of this bundle, 8 at a time (--job and --client name some)"
     assert Limits(jobs=frozenset({b"\x01" * 32}), clients=frozenset({"0xA"})).played == (
         "job 0101010101010101, orders of 0xA"
     )

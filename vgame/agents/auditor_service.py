@@ -12,7 +12,7 @@ from typing import Any
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.followed_run import FollowedRun
 from vgame.agents.local_run import LocalRun, hello
-from vgame.agents.named_jobs import Limits, NamedJobs
+from vgame.agents.named_jobs import CLAIMS, Limits, NamedJobs
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Deferred, Retry
 from vgame.chain.final import final_jobs
@@ -28,7 +28,7 @@ from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.terms import INCLUSION, Pace, auditor_shortcomings, count_moves
 from vgame.system.progress import Reporter
 
-CLAIMS, UNCLAIMED = frozenset({Phase.CLAIMED, *STANDING}), frozenset({Phase.CREATED, Phase.ACCEPTED})
+UNCLAIMED = frozenset({Phase.CREATED, Phase.ACCEPTED})
 OVER = frozenset({Phase.EXPIRED, Phase.CONVICTED, *STANDING})
 LONGEST = 5.0  # seconds between two tries of a job with a problem
 
@@ -81,15 +81,17 @@ class AuditorService:
         self.named = NamedJobs(game, JobSpec(**computation.bundle.order), limits)
         self.auditors: dict[bytes, Auditor] = {}
         self.retry: dict[bytes, Deferred] = {}
-        self.reported: dict[bytes, bytes] = {}  # run root of the claim that was compared, by job
+        self.reported: dict[bytes, tuple[bytes, bool]] = {}  # by job: run root that was compared; is it right?
+        self.done: set[bytes] = set()  # hunted jobs with a stake whose end is final
         self.problems: dict[bytes, Exception] = {}  # of this round, the first of each job
         self.naming = Deferred(reporter, poll, LONGEST)
+        self.behind = False  # claims wait that were never compared
         self.over = False  # all jobs have ended, as the last round saw it
 
     @property
     def finished(self) -> bool:
         """Have all jobs ended, as a final state has it?"""
-        return self.over and self.final([*self.auditors])
+        return self.over and self.final([*self.named.owned, *self.named.hunted])
 
     def round(self) -> bool:
         """The most urgent duty of all jobs, or a part of what a claim may have to be compared with; True if anything
@@ -105,21 +107,33 @@ class AuditorService:
 
     def pause(self) -> None:
         """Until the next round."""
-        self.game.chain.pause(QUIET * self.poll, 0.0 if self._engaged() else QUIET_ROUND)
+        self.game.chain.pause(QUIET * self.poll, 0.0 if self._engaged() or self.behind else QUIET_ROUND)
 
     def look(self) -> dict[bytes, ClaimView]:
         """Every job as the block of this round has it."""
         if self.naming.due:
             with self.naming:
                 self.named.read()
-        jobs, views = self.named.jobs(), dict[bytes, ClaimView]()
-        for job in [job for job, one in self.auditors.items() if not (job in jobs or one.engaged_in)]:
-            del self.auditors[job], self.retry[job]
+        jobs, views = self.chosen(), dict[bytes, ClaimView]()
+        for job, auditor in [*self.auditors.items()]:
+            if self.retry[job].due and not (job in jobs or auditor.engaged_in):
+                del self.auditors[job], self.retry[job]
         due = [job for job in dict.fromkeys([*jobs, *self.auditors]) if self.seat(job) and self.retry[job].due]
-        states = self.read(due)
+        states = self.read([*due, *self.named.others(due)])
+        self.named.see(states)
         for job in due:
             self.attempt(job, lambda job=job: views.update({job: self.auditors[job].view(states.get(job))}))
         return views
+
+    def chosen(self) -> list[bytes]:
+        """The jobs that are named; hunted ones with a stake, until their end is final; and those whose turn it is."""
+        hunted = self.named.hunted
+        held = [job for job in hunted if job not in self.done and self.stakes.has(job)]
+        turn = self.named.waiting(self.reported, self.game.chain.now())
+        turn = [job for job in turn if job not in held and (job not in self.retry or self.retry[job].due)]
+        later = turn[self.limits.hunts :]
+        self.behind = any(self.reported.get(job, (b"",))[0] != hunted[job].run_root for job in later)
+        return [*self.named.owned, *held, *turn[: self.limits.hunts]]
 
     def read(self, jobs: Sequence[bytes]) -> dict[bytes, Job]:
         """Jobs in as few requests as there can be; nothing where that fails: each is asked for by itself then."""
@@ -182,7 +196,7 @@ class AuditorService:
 
     def open(self, job: bytes, view: ClaimView) -> bool:
         """Report how a claim compares, and dispute it if it is false."""
-        if self.reported.get(job) != view.job.run_root:
+        if self.reported.get(job, (b"",))[0] != view.job.run_root:
             self.report(job, view)
         return self.auditors[job].open(view)
 
@@ -192,7 +206,7 @@ class AuditorService:
         late = "; the claim is final, it can be disputed no more" if view.job.phase in STANDING else ""
         text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
         self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=root)
-        self.reported[job] = view.job.run_root
+        self.reported[job] = view.job.run_root, agrees
 
     def prepare(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
         """A part of what a claim has to be compared with; of what one may need, only while no own dispute is open."""
@@ -203,14 +217,13 @@ class AuditorService:
         return (waits or ahead) and self.computation.ahead(engaged, until)
 
     def end(self, views: dict[bytes, ClaimView]) -> bool:
-        """Have all jobs ended? Hunted ones whose end is final make room for others."""
-        over = {job: view for job, view in views.items() if _has_ended(view)}
-        for job, view in over.items():  # of the others the result is to be reported first
-            told = job in self.reported or view.job.phase not in CLAIMS
-            if job in self.named.hunted and told and self.final([job]):
-                self.named.drop(job)
-                self.reported.pop(job, None)
-        return bool(over or self.named.dropped) and len(over) == len(self.auditors)
+        """Have all jobs ended, and is each claim compared?"""
+        over, hunted = [job for job, view in views.items() if _has_ended(view)], self.named.hunted
+        self.done |= {job for job in over if job in hunted and self.final([job])}
+        if not self.named.whole or self.named.waiting(self.reported, self.game.chain.now()):
+            return False
+        ended = all(state.phase in OVER for state in hunted.values()) and len(over) == len(self.auditors)
+        return ended and bool(over or hunted)
 
     def final(self, jobs: Sequence[bytes]) -> bool:
         """Have they ended, as a final state has it? Not as long as it cannot be read."""

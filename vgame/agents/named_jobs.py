@@ -1,26 +1,28 @@
 """Which jobs an auditor plays: those that its owner names, and no others.
 
-In: limits, a game. Out: the jobs, by state alone. Strangers' orders make no work; to be hunted, a claim needs one of
-the largest bonds.
+In: limits, a game. Out: the jobs, by state alone. Strangers' orders make no work; claims are hunted in the order in
+which their time to be disputed ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vgame.chain.game import PAGE, Game
-from vgame.chain.records import JobSpec
+from vgame.chain.game import JOBS, PAGE, Game
+from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.errors import EndpointError
 
-HUNTED = 8  # claims that are played where nothing is named
+HUNTED = 8  # claims that are compared at a time where nothing is named
+CLAIMS = frozenset({Phase.CLAIMED, *STANDING})  # phases of a job with a claim that may be right
 
 
 @dataclass(frozen=True)
 class Limits:
     """What an auditor stakes: `bond` wei at most, by default never more than the trainer does; `any_clocks`: also on
-    short ones. What it plays: `jobs`, the bundle's orders of `clients`, and the `hunt` largest claimed bonds of the
-    bundle; HUNTED of these where nothing is named."""
+    short ones. What it plays: `jobs`, the bundle's orders of `clients`, and all claims of the bundle, `hunt` at a time;
+    HUNTED of these where nothing is named."""
 
     bond: int | None = None
     any_clocks: bool = False
@@ -38,37 +40,53 @@ class Limits:
         named = [f"job {job.hex()[:16]}" for job in sorted(self.jobs)]
         named += [f"orders of {client}" for client in sorted(self.clients)]
         if self.hunts:
-            named.append(f"the {self.hunts} claims of this bundle with the largest bonds")
+            named.append(f"all claims of this bundle, {self.hunts} at a time")
         return ", ".join(named) + ("" if self.jobs or self.clients else " (--job and --client name some)")
 
 
 class List:
-    """A list on chain that only grows, except in a reorganisation. `entries` gives those from a number on."""
+    """A list on chain, and its jobs with terms `spec` as they were last seen. `entries` gives those from a number on.
 
-    def __init__(self, game: Game, entries: Callable[[int], list[bytes]]) -> None:
-        self.game, self.entries, self.count, self.last = game, entries, 0, b""
-        self.unread: list[bytes] = []  # entries whose order was not read
+    It only grows, except in a reorganisation or in false replies: so its end is compared in every look, and all of it
+    once in a while. Nothing is left out for good.
+    """
 
-    def new(self) -> dict[bytes, JobSpec]:
-        """Orders that were not there before, a page at most. INVARIANT: an entry is passed over only if what is shown
-        hashes to it; else the list is read again from its beginning."""
-        found = self.entries(max(self.count - 1, 0))
-        if self.count and found[:1] != [self.last]:
-            self.count, found = 0, self.entries(0)
-        fresh = found[1:] if self.count else found
-        self.unread += fresh
-        self.count, self.last = self.count + len(fresh), (fresh or [self.last])[-1]
-        page = self.unread[:PAGE]
-        orders = dict(zip(page, self.game.jobs(page), strict=True))
-        for job, order in orders.items():
+    TAIL, AGAIN = 64, 300.0  # entries that each look compares; seconds until all are
+
+    def __init__(self, game: Game, spec: JobSpec, entries: Callable[[int], list[bytes]]) -> None:
+        self.game, self.spec, self.entries = game, spec, entries
+        self.known: list[bytes] = []
+        self.states: dict[bytes, Job | None] = {}  # None: an order with other terms
+        self.whole = -self.AGAIN  # when all of it was compared
+
+    @property
+    def jobs(self) -> dict[bytes, Job]:
+        """Those with the terms, in their order."""
+        states = ((job, self.states.get(job)) for job in self.known)
+        return {job: state for job, state in states if state is not None}
+
+    def read(self) -> bool:
+        """What is new, orders of a page at most; are all read? INVARIANT: an entry is passed over only if what is shown
+        hashes to it."""
+        now = time.monotonic()
+        first = max(len(self.known) - self.TAIL, 0) if now - self.whole < self.AGAIN else 0
+        found = self.entries(first)
+        if first and found[: self.TAIL] != self.known[first:]:
+            first, found = 0, self.entries(0)
+        if first == 0:
+            self.whole = now
+        self.known[first:] = found
+        unread = [job for job in self.known if job not in self.states]
+        page = unread[:PAGE]
+        orders = self.game.jobs(page)
+        for job, order in zip(page, orders, strict=True):
             if self.game.job_id(order.spec, order.client, order.nonce) != job:
-                self.count, self.unread = 0, []
                 raise EndpointError(
                     f"{self.game.chain.url} shows an order that does not hash to job {job.hex()[:16]}: nothing is done "
                     "on its word; use another endpoint"
                 )
-        del self.unread[:PAGE]
-        return {job: order.spec for job, order in orders.items()}
+        self.states |= {job: o if o.spec == self.spec else None for job, o in zip(page, orders, strict=True)}
+        return len(unread) == len(page)
 
 
 class NamedJobs:
@@ -76,24 +94,50 @@ class NamedJobs:
 
     def __init__(self, game: Game, spec: JobSpec, limits: Limits) -> None:
         self.spec, self.limits = spec, limits
-        self.orders = [List(game, lambda n, c=client: game.orders_of(c, n)) for client in sorted(limits.clients)]
-        self.claims = List(game, lambda n: game.claims_of(spec.program_root, n))
+        self.orders = [List(game, spec, lambda n, c=client: game.orders_of(c, n)) for client in sorted(limits.clients)]
+        self.claims = List(game, spec, lambda n: game.claims_of(spec.program_root, n))
         self.named = dict.fromkeys(sorted(limits.jobs))
-        self.hunted: dict[bytes, int] = {}  # bonds of claims
-        self.dropped = 0
+        self.turn = 0  # of the hunted claims, from which on they are looked at again
+        self.whole = False  # are all lists read?
 
     def read(self) -> None:
         """Orders and claims that are new in the state."""
-        for orders in self.orders:
-            self.named |= dict.fromkeys(job for job, spec in orders.new().items() if spec == self.spec)
-        if self.limits.hunts:
-            claims = {job: spec.trainer_bond for job, spec in self.claims.new().items() if spec == self.spec}
-            self.hunted |= {job: bond for job, bond in claims.items() if job not in self.named}
+        self.whole = False
+        whole = [one.read() for one in [*self.orders, *([self.claims] if self.limits.hunts else [])]]
+        self.whole = all(whole)
 
-    def jobs(self) -> list[bytes]:
-        largest = sorted(self.hunted, key=lambda job: -self.hunted[job])  # of equal bonds the first one
-        return [*self.named, *largest[: self.limits.hunts]]
+    @property
+    def owned(self) -> dict[bytes, None]:
+        """What the owner names, by job or by client."""
+        return self.named | dict.fromkeys(job for orders in self.orders for job in orders.jobs)
 
-    def drop(self, job: bytes) -> None:
-        """A claim that has ended for good makes room for the next one."""
-        self.dropped += self.hunted.pop(job, None) is not None
+    @property
+    def hunted(self) -> dict[bytes, Job]:
+        """Claims of the bundle that are not named, as they were last seen."""
+        owned = self.owned
+        return {job: state for job, state in self.claims.jobs.items() if job not in owned}
+
+    def waiting(self, told: Mapping[bytes, tuple[bytes, bool]], now: int) -> list[bytes]:
+        """Hunted claims that need an answer: those that can be disputed still, the one whose time ends first in front;
+        then those that can not, for the report. `told`: run roots that were compared, and whether they were right."""
+        ends = dict[bytes, tuple[bool, int]]()
+        for job, state in self.hunted.items():
+            end = state.since + state.spec.challenge_window
+            late = state.phase is not Phase.CLAIMED or now > end
+            root, right = told.get(job, (b"", False))
+            if state.phase in CLAIMS and (root != state.run_root or not (right or late)):
+                ends[job] = late, end
+        return sorted(ends, key=lambda job: ends[job])
+
+    def others(self, played: Sequence[bytes]) -> list[bytes]:
+        """So many of the other hunted claims as fit into one request with those that are played, in turn."""
+        rest = [job for job in self.hunted if job not in {*played}]
+        count = min(max(JOBS - len(played), 1), len(rest))
+        self.turn = self.turn % max(len(rest), 1)
+        chosen = (rest + rest)[self.turn : self.turn + count]
+        self.turn += count
+        return chosen
+
+    def see(self, states: Mapping[bytes, Job]) -> None:
+        """Hunted claims as they are now."""
+        self.claims.states |= {job: state for job, state in states.items() if self.claims.states.get(job)}

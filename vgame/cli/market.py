@@ -245,7 +245,7 @@ def auditor(
     client: Annotated[
         list[str] | None, typer.Option("--client", help="play the orders of this address; may be repeated")
     ] = None,
-    hunt: Annotated[int, typer.Option(help="play so many claims of the bundle, those with the largest bonds")] = 0,
+    hunt: Annotated[int, typer.Option(help="play all claims of the bundle, so many at a time")] = 0,
     once: Annotated[bool, typer.Option(help="stop when all jobs that it plays have ended")] = False,
     max_bond: Annotated[
         str | None, typer.Option(help='most that is staked, "0.5 ether"; default: the trainer\'s bond')

@@ -78,6 +78,10 @@ class Stakes:
         spent = chain.ask(lambda: quantity(count(self.address)))
         return spent, chain.ask(lambda: quantity(count(self.address, "pending")))
 
+    def has(self, job: bytes) -> bool:
+        """Was a stake on a claim of the job sent?"""
+        return any(claim.startswith(job.hex()) for claim in self.last)
+
     def look(self, claim: str, shown: bool) -> bool:
         """Was a stake on the claim sent of which no dispute is shown?"""
         if shown:
