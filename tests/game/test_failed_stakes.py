@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,19 +13,20 @@ from frauds import SETUP
 from scene import Play, Scene
 from test_watch import LIE, staked, watch
 
-import vgame.agents.auditor_service
+import vgame.agents.auditor_service as service_module
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.chain.connection import RefusedError
-from vgame.chain.records import Phase, Status
+from vgame.chain.records import Phase, Status, Turn
 from vgame.errors import ContractError
+from vgame.system.progress import Reporter
 
 
 @pytest.fixture(autouse=True)
 def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clocks are long enough for one dispute, and not for two at once."""
     too_short = ["auditor_budget is 1500, 2400 is needed"]
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *g: too_short if g[3] else [])
+    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *g: too_short if g[3] else [])
 
 
 def rounds(service: AuditorService, count: int) -> None:
@@ -120,3 +123,78 @@ def test_one_altered_reply_is_not_remembered(scene: Scene) -> None:
     service.game.disputes = altered
     rounds(service, 5)
     assert staked(play, service) == 1
+
+
+def test_an_auditor_does_not_end_before_it_has_read_the_list(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--once`: what it plays has ended, and the false claim is on a later page."""
+    monkeypatch.setattr("vgame.agents.named_jobs.PAGE", 2)
+    first = scene.claimed(SETUP)
+    first.pass_window()
+    first.trainer.step()
+    assert first.phase is Phase.FINAL
+    for window in range(5000, 5008):
+        scene.claimed(replace(SETUP, terms={"challenge_window": window}))
+    false = scene.claimed(SETUP, LIE)
+    service = watch(first, Limits(hunt=8))
+    for _ in range(20):
+        rounds(service, 1)
+        assert not service.finished
+    assert staked(false, service) == 1
+
+
+def test_an_auditor_does_not_end_while_a_list_is_not_shown(scene: Scene) -> None:
+    """The job that is named has ended; the client's other order was never seen."""
+    done = convicted(scene)
+    wallet = scene.wallet()
+    false = scene.post(SETUP, wallet)
+    service = watch(done, Limits(jobs=frozenset({done.id}), clients=frozenset({wallet.address})))
+    usual = service.game.orders_of
+
+    def refused(*_: Any) -> Any:
+        raise RefusedError("the endpoint refused a request: 429")
+
+    service.game.orders_of = refused
+    rounds(service, 5)
+    assert not service.finished
+    service.game.orders_of = usual
+    rounds(service, 5)
+    assert not service.finished and false.id in service.auditors
+
+
+class Measured:
+    """A run that notes when it is rehearsed, and when its pace is asked for."""
+
+    def __init__(self, computation: Any, play: Play) -> None:
+        self.computation, self.play, self.disputes = computation, play, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.computation, name)
+
+    def rehearse(self) -> None:
+        self.disputes.append(len(self.play.disputes()))
+
+
+def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock of its dispute runs. What has never staked measures first."""
+    play = scene.claimed(SETUP, LIE)
+    first = watch(play, Limits(jobs=frozenset({play.id})))
+    run = Measured(first.computation, play)
+    run.computation.bundle.identity, run.computation.run = bytes(32), lambda: None
+    monkeypatch.setattr(service_module, "LocalRun", lambda *_: run)
+    monkeypatch.setattr(service_module, "load_bundle", lambda _: SimpleNamespace(mode="correct"))
+    monkeypatch.setattr(service_module, "find_order", lambda *_: None)
+    monkeypatch.setattr(service_module, "count_moves", lambda _: SimpleNamespace(auditor_gas=1))
+    seat: Any = SimpleNamespace(log=None, published=[], bundle=None, store=tmp_path, poll=0.0)
+
+    def begin() -> AuditorService:
+        return service_module.auditor_of(first.game, seat, "cpu", Reporter(), first.limits)
+
+    service = begin()
+    assert run.disputes == [0]
+    rounds(service, 1)
+    play.trainer.step()
+    assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR and run.disputes == [0]
+    before = play.dispute().position
+    again = begin()
+    rounds(again, 1)
+    assert play.dispute().position != before and run.disputes == [0]

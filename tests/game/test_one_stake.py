@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def real() -> Iterator[Scene]:
 @pytest.fixture
 def slow_finality(real: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of its chain is final OLD seconds later."""
-    monkeypatch.setattr(real.chain, "final_time", lambda most: real.chain.now() - OLD)
+    monkeypatch.setattr(real.chain, "final", lambda: nullcontext(real.chain.now() - OLD))
 
 
 def shown_as(service: AuditorService, **changes: Any) -> Callable[[], None]:
@@ -135,6 +135,26 @@ def test_a_stake_that_reverted_is_sent_again_when_that_is_final(
         rounds(service)
         assert not play.disputes()
         real.chain.advance(OLD // 3)
+    rounds(service, count=2)
+    assert staked(play, service) == 1
+
+
+def test_what_a_replaced_block_has_shown_does_not_count(real: Scene, slow_finality: None, tmp_path: Path) -> None:
+    """The time of finality begins again."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    service, usual, chain = begun(play, tmp_path, wallet), wallet.send, real.chain
+    wallet.send = lambda to, data, value=0, gas=None: usual(to, data, value, 30_000)  # too little gas
+    with suppress(Exception):
+        rounds(service)
+    del wallet.send
+    point = chain.web3.provider.make_request("evm_snapshot", [])["result"]
+    chain.advance(1)
+    rounds(service)
+    chain.web3.provider.make_request("evm_revert", [point])
+    chain.advance(OLD + 10)
+    rounds(service, count=2)
+    assert not play.disputes()
+    chain.advance(OLD)
     rounds(service, count=2)
     assert staked(play, service) == 1
 

@@ -289,6 +289,17 @@ def test_one_bond_that_nearly_fills_the_wallet_is_not_staked(scene: Scene, dear:
     assert staked(play, service) == 1 - missing
 
 
+def test_what_is_missing_is_said_once(scene: Scene, dear: int, monkeypatch: Any, capsys: Any) -> None:
+    """The price of gas is another one in every block."""
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits())
+    with_money(scene, service, SETUP.spec.stake)
+    for more in range(5):
+        monkeypatch.setattr(scene.chain, "fees", lambda more=more: (GWEI + more, GWEI))
+        rounds(service)
+    assert capsys.readouterr().out.count("send it some ether") == 1 and not play.disputes()
+
+
 @pytest.mark.parametrize("more", [0, 20])
 def test_idle_disputes_of_others_are_ended_with_what_is_left(scene: Scene, dear: int, more: int) -> None:
     """A cheat has as many as it likes."""

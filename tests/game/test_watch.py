@@ -38,6 +38,7 @@ def watch(
         pace=Pace(0.01, 0.01),
         why_foreign=lambda *_: foreign(),
         ahead=lambda *_: False,
+        rehearse=lambda: None,
     )
     return AuditorService(game or play.scene.game(), computation, Reporter(), 0.0, limits)
 

@@ -197,6 +197,7 @@ def auditor_life(jobs: list[bytes], folder: Path, stakes_of: type[Stakes] = Stak
             pace=Pace(0.01, 0.01),
             why_foreign=lambda *_: "",
             ahead=lambda *_: False,
+            rehearse=lambda: None,
         )
         stakes = stakes_of(game, folder / "stakes.json")
         service = AuditorService(game, computation, player.reporter, 1.0, Limits(jobs=frozenset(jobs)), stakes)

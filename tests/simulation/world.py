@@ -30,6 +30,7 @@ DEEPEST = 4  # blocks of a reorganisation
 LAG = 2  # blocks that a node is behind
 ALLOWANCES = (400, 200, 100, 0)  # seconds that may go wrong in all
 LONGEST = 120  # seconds of a fault
+FINAL = 70 * BLOCK  # until what a node says of a transaction is final
 
 
 class Killed(BaseException):
@@ -156,7 +157,7 @@ class World:
         self.hash = hashlib.sha256()
         self.deadline: Callable[[], float | None] = lambda: None
         self.strangers: Callable[[], None] = lambda: None
-        self.quiet, self.moved, self.branch = 0, False, 0
+        self.quiet, self.moved, self.branch, self.unsettled = 0, False, 0, 0.0
         self.reorganised: Callable[[Block, Block], list[Tx]] = lambda old, to: []
 
     def begin(self, grants: dict[str, int]) -> None:
@@ -219,7 +220,7 @@ class World:
         idle = not (head.txs or self.tree.pool or self.moved)
         self.quiet, self.moved = self.quiet + 1 if idle else 0, False
         self.next = self.now + BLOCK
-        if self.quiet >= 3 and (end := self.deadline()) is not None:
+        if self.quiet >= 3 and self.now > self.unsettled and (end := self.deadline()) is not None:
             self.next = max(self.next, end - 2 * BLOCK)
         for n, seat in enumerate(s for s in self.seats if s.block and not s.done):
             seat.wake = min(seat.wake, self.now + 0.5 + n)
@@ -231,7 +232,14 @@ class World:
             if name := self.honest.get(tx.sender):
                 state = "" if receipt["status"] else f" REVERTED {receipt['output'][:10]}"
                 self.log(f"  block {block.number}: {name}'s transaction {tx.nonce}{state}")
+                if not receipt["status"] or self._replaces(tx):
+                    self.unsettled = self.now + FINAL
         return block
+
+    def _replaces(self, tx: Tx) -> bool:
+        """Was another call signed under its number? Then its sender waits for finality, and no block is left out."""
+        same = (other for other in self.signed.values() if (other.sender, other.nonce) == (tx.sender, tx.nonce))
+        return any(other.data != tx.data for other in same)
 
     def _base_fee(self, parent: Block) -> int:
         """Between the least and twice as much, an eighth at a time."""

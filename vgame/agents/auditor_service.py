@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from vgame.agents.config import AgentConfig, open_game
@@ -47,7 +47,8 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
 
 
 def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, limits: Limits) -> AuditorService:
-    """The auditor of a bundle, which it has executed again; a dispute's work was rehearsed."""
+    """The auditor of a bundle, which it has executed again. What has staked before does not measure first: a clock may
+    run."""
     if seat.log is None and load_bundle(seat.bundle).mode == "logged":
         raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
     computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
@@ -56,9 +57,9 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
     reporter.emit("plays", f"plays {limits.played}")
     stakes = Stakes.beside(seat.store / computation.bundle.identity.hex()[:16], game)
     computation.run()
-    computation.rehearse()
     service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
     service.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
+    _ = stakes.last or service.pace
     return service
 
 
@@ -239,10 +240,16 @@ class AuditorService:
         """Wei for the gas of so many open disputes, those that are open and one at the least."""
         return gas_money(self.game.chain, max(1, disputes, len(self._engaged())) * self.dispute_gas)
 
+    @cached_property
+    def pace(self) -> Pace:
+        """How fast this device is; a dispute's work was rehearsed. INVARIANT: known before a stake."""
+        self.computation.rehearse()
+        return self.computation.pace
+
     def refusal(self, job: bytes, state: Job) -> str:
         """Why nothing is staked on a job now: the order, the own limits, or the money; empty if it is."""
         others = sum(auditor.id != job for auditor in self._engaged())
-        if why := why_not_staked(self.computation.bundle, state.spec, self.computation.pace, self.limits, others):
+        if why := why_not_staked(self.computation.bundle, state.spec, self.pace, self.limits, others):
             return why
         kept, account = self.kept(others + 1), self.game.wallet.address
         if (owned := self.game.chain.balance(account)) >= state.spec.stake + kept:

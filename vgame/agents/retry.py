@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from vgame.errors import Abstain, Over, TooDear, VgameError
+from vgame.errors import Abstain, Over, VgameError
 from vgame.system.progress import Reporter
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Retry:
     def say(self, problem: Exception) -> None:
         """Once, and again where it stays."""
         text = sentence(problem)
-        what = TooDear.__name__ if isinstance(problem, TooDear) else text  # a fee is another in every block
+        what = re.sub(r"\d+", "", text)  # fees and amounts are others in every block
         if what == self.said and time.monotonic() - self.since <= self.AGAIN:
             return
         self.said, self.since, clock = what, time.monotonic(), ""

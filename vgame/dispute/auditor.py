@@ -32,9 +32,7 @@ class Auditor(Player):
     """
 
     side = Turn.AUDITOR
-    windows = {  # noqa: RUF012
-        Phase.CLAIMED: [("challenge_window", "the time to challenge")],
-    }
+    windows = {Phase.CLAIMED: [("challenge_window", "the time to challenge")]}  # noqa: RUF012
     refusal: Callable[[Job], str] | None = None
     stakes: Stakes | None = None
     kept: Callable[[], int] | None = None
@@ -99,12 +97,12 @@ class Auditor(Player):
         entry = self.difference(view)
         if entry is None:
             return False
-        if self.refill() or self.convict(view, self.can_spare):  # what ends it without a stake comes first
-            return True
-        if self.stakes and self.stakes.fill(view.claim):
+        # what ends it without a stake comes first
+        if self.refill() or self.convict(view, self.can_spare) or (self.stakes and self.stakes.fill(view.claim)):
             return True
         memory = self.remembered(view)
-        self.check_stake(view)
+        if self.refusal and (why := self.refusal(job)):
+            raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.engaged_in = True  # as long as it is not known
         with memory:
@@ -131,11 +129,6 @@ class Auditor(Player):
                 f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost dispute {number} about it by "
                 "time, and its bond; it is too slow, or its moves do not arrive; an auditor with another key can"
             )
-
-    def check_stake(self, view: ClaimView) -> None:
-        """A bond is risked only within the limits."""
-        if self.refusal and (why := self.refusal(view.job)):
-            raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
 
     def difference(self, view: ClaimView) -> Entry | None:
         """The first root of the claim that my run contradicts: its run root; of a claim "diverged" also its last
@@ -263,6 +256,3 @@ def first(flags: Iterable[bool]) -> int:
         if flag:
             return index
     raise Abstain("the posted partial sums are my own: none of them can be named")
-
-
-__all__ = ["Auditor", "ClaimView", "Entry", "Node"]

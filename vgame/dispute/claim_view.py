@@ -183,11 +183,6 @@ class ClaimView:
     def own_segment(self, c: int) -> Tree:
         return self.known(Kind.SEGMENT, self.machine.segment(c), self.segment_length(c) + 1)
 
-    def own_tree(self, level: Level, where: int) -> Tree:
-        if level is Level.RUN:
-            return self.own_run
-        return self.own_segment(where) if level is Level.SEGMENT else Tree(Kind.TRACE, self.machine.trace(where))
-
     def tree_at(self, d: Dispute, kind: Kind) -> Tree:
         """My tree of the kind that the dispute goes into next."""
         match kind:
@@ -248,10 +243,7 @@ class ClaimView:
         stop = self.machine.stop
         if stop is None or self.step_of(d) != stop.step or kind not in (Kind.TRACE, Kind.TENSOR):
             raise Abstain(f"the contested {kind.name} node is my own: nothing below it can be named")
-        target = {
-            Kind.TRACE: stop.operator,
-            Kind.TENSOR: stop.element // LEAF_WORDS,
-        }[kind]
+        target = stop.operator if kind is Kind.TRACE else stop.element // LEAF_WORDS
         return (target >> node.base) - node.first
 
     def first_word(self, d: Dispute, words: bytes) -> int:

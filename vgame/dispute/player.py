@@ -186,20 +186,6 @@ def gas_money(chain: Chain, gas: int) -> int:
     return 2 * gas * sum(chain.fees())
 
 
-def run_duties(duties: Iterable[Callable[[], bool]]) -> bool:
-    """Do all duties, whatever becomes of one of them; True if any did something. The first error is raised when all are
-    through."""
-    acted, problems = False, []
-    for duty in duties:
-        try:
-            acted |= duty()
-        except Exception as problem:  # what an endpoint shows can raise anything
-            problems.append(problem)
-    if problems:
-        raise problems[0]
-    return acted
-
-
 def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
     """Do the first duty that does something, whatever becomes of those before it; True if there is one. Else the first
     error is raised."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vgame.chain.connection import FINALITY, Block, quantity
+from vgame.chain.connection import Block, quantity
 from vgame.chain.game import Game
 from vgame.errors import NotYet, StoreError, VgameError
 from vgame.system.files import write_atomic
@@ -32,12 +32,11 @@ class Stakes:
 
     def __init__(self, game: Game, path: Path | None = None) -> None:
         assert game.wallet is not None
-        self.game, self.path = game, path
-        self.address = game.wallet.address
+        self.game, self.path, self.wallet, self.address = game, path, game.wallet, game.wallet.address
         self.last: dict[str, int] = {}  # by claim: number of the transaction
         self.sent: dict[int, dict[str, str]] = {}  # by number: hash of a transaction, and the claim that it stakes on
         self.since: dict[str, Block] = {}  # by claim: the first look that showed its number as spent by another
-        self._current: tuple[str, int] | None = None  # the claim that is staked on now, and the number
+        self._current: str | None = None  # the claim that is staked on now
         if path and path.exists():
             self._load(path)
 
@@ -49,8 +48,7 @@ class Stakes:
 
     def watch(self) -> None:
         """See each transaction of the account from now on."""
-        assert self.game.wallet is not None
-        self.game.wallet.watchers.append(self._signed)
+        self.wallet.watchers.append(self._signed)
 
     def number_for(self, claim: str) -> int:
         """The number of the next stake on a claim, as of the block that the round reads: no stake that this block does
@@ -96,60 +94,44 @@ class Stakes:
         spent, waiting = self._counts()
         if waiting > spent or not 0 < self.last[claim] - spent <= GAP:
             return False
-        assert self.game.wallet is not None
-        with self.game.chain.released(), self._bound("", spent):
-            self.game.wallet.send(self.address, b"")
+        with self.game.chain.released(), self.sending("", spent):
+            self.wallet.send(self.address, b"")
         return True
 
     def _replaced(self, claim: str, number: int) -> bool:
         """Is something else than a stake on the claim the transaction of that number for good?"""
-        chain, others = self.game.chain, self.sent.get(number, {}).items()
-        if not any(self._is_other(bytes.fromhex(digest), staked != claim) for digest, staked in others):
+        chain, known = self.game.chain, self.sent.get(number, {}).items()
+        receipts = [(staked, chain.receipt(bytes.fromhex(digest), 0)) for digest, staked in known]
+        if not any(receipt and (staked != claim or receipt["status"] != 1) for staked, receipt in receipts):
             self.since.pop(claim, None)
             return False
         first = self.since.setdefault(claim, chain.block())
         if chain.block(first.number) != first:
             del self.since[claim]
-            return False
-        return first.time <= chain.final_time(FINALITY)
-
-    def _is_other(self, digest: bytes, other: bool) -> bool:
-        receipt = self.game.chain.receipt(digest, 0)
-        return receipt is not None and (other or receipt["status"] != 1)
+        with chain.final() as time:
+            return claim in self.since and first.time <= time
 
     @contextmanager
     def sending(self, claim: str, number: int) -> Iterator[None]:
         """Remember a stake of that number; it is sent inside of this context, or forgotten if it was never signed."""
-        before = self.last.get(claim)
-        self.last[claim] = number
+        before, self.last, self._current = self.last, self.last | {claim: number}, claim
         try:
             self._save()
-            with self._bound(claim, number):
-                yield
-        finally:
-            if claim not in self.sent.get(number, {}).values():
-                self.last = {known: stake for known, stake in self.last.items() if known != claim}
-                self.last |= {} if before is None else {claim: before}
-                with suppress(VgameError):
-                    self._save()
-
-    @contextmanager
-    def _bound(self, claim: str, number: int) -> Iterator[None]:
-        """What is sent meanwhile has that number, or is not sent."""
-        self._current = claim, number
-        try:
             yield
         finally:
             self._current = None
+            if claim not in self.sent.get(number, {}).values():
+                self.last = before
+                with suppress(VgameError):
+                    self._save()
 
     def _signed(self, number: int, digest: bytes) -> None:
         """A transaction of the account is about to be sent. None waits for the disk: a stake has, in `sending`."""
-        claim, due = self._current or ("", number)
-        if number != due:
+        if self._current is not None and number != (due := self.last[self._current]):
             raise NotYet(f"transaction {due} of {self.address} was spent before it was sent: look again")
         held = {*self.last.values()}
         self.sent = {n: known for n, known in self.sent.items() if n >= number or n in held}
-        self.sent.setdefault(number, {})[digest.hex()] = claim
+        self.sent.setdefault(number, {})[digest.hex()] = self._current or ""
         with suppress(VgameError):
             self._save()
 
