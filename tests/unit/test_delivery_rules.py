@@ -105,7 +105,18 @@ def test_prices_are_raised_before_the_request_may_be_dropped() -> None:
     assert not raising(at(cheap.deferred_at + KEY // 2, cheap))
     (duty,) = raising(at(cheap.deferred_at + KEY // 2 + 1, cheap))
     assert (duty.call, duty.price, duty.by) == ("raise", STEADY * 50, cheap.deferred_at + KEY)
-    assert not raising(at(UNTIL, ASKED)) and not raising(at(UNTIL, replace(cheap, deferred_at=0)))
+    assert not raising(at(UNTIL, ASKED))
+
+
+def test_prices_of_requests_that_nobody_can_call_late_are_raised() -> None:
+    """Above the price there is no `refused`, and a trainer that neither answers nor defers would keep all waiting."""
+    cheap, end = replace(ASKED, price=49), ASKED.since + 2 * KEY
+    assert overdue(at(end + 1, cheap)) is None and not raising(at(end, cheap))
+    (duty,) = raising(at(end + 1, cheap))
+    assert (duty.call, duty.price, duty.by, duty.begun) == ("raise", STEADY * 50, None, ASKED.since)
+    assert not raising(at(end + 1, ASKED)) and not raising(at(end + 1, replace(cheap, answered_at=end)))
+    raised = replace(cheap, price=duty.price, since=end + 1)
+    assert overdue(at(end + KEY + 2, raised)).call == "refused"  # if it stays silent
 
 
 def test_a_look_ends_before_the_next_decision() -> None:

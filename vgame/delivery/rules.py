@@ -157,12 +157,16 @@ def overdue(s: Snapshot) -> Duty | None:
 
 
 def raising(s: Snapshot) -> list[Duty]:
-    """Requests that the trainer has deferred, before it may drop them, and their new price."""
-    window = s.job.spec.key_window
-    late = [r for r in s.open if r.deferred_at and s.now > r.deferred_at + window // 2 and s.base > r.price]
+    """Requests that the trainer has deferred, before it may drop them, and those that it has left for a key window more
+    than it had: above their price nobody can say so. And their new price."""
+    window, price = s.job.spec.key_window, STEADY * s.base
+    cheap = [r for r in s.open if s.base > r.price]
     return [
-        Duty("raise", True, f"request {r.index} is deferred", r.deferred_at + window, r.deferred_at, r, STEADY * s.base)
-        for r in late
+        Duty("raise", True, f"request {r.index} is deferred", r.deferred_at + window, r.deferred_at, r, price)
+        if r.deferred_at
+        else Duty("raise", True, f"request {r.index} is late", None, r.since, r, price)
+        for r in cheap
+        if s.now > (r.deferred_at + window // 2 if r.deferred_at else r.since + 2 * window)
     ]
 
 
