@@ -46,7 +46,7 @@ INSTEAD = {
     "load_best_model_at_end": "choose among the run's checkpoints afterwards: run.state_dict(step)",
     "gradient_checkpointing": "leave it out: it changes memory, not values",
     "activation_checkpointing": "leave it out: it changes memory, not values",
-    "eval_strategy": "no: vgame.train(..., callbacks=[...]) calls functions at checkpoints",
+    "eval_strategy": 'write "no"; vgame.train(..., callbacks=[...]) calls functions at checkpoints',
     "eval_on_start": "leave it out: a job does not evaluate",
 }
 NOTHING = (None, False, 0, "", [], {}, "no")

@@ -32,6 +32,13 @@ def show(stage: Stage, page: Any, view: str = "#/") -> str:
     return page.inner_text("main")
 
 
+def own_run(play: Any) -> dict[str, Any]:
+    return {
+        "name": "own", "folder": "/a/very/long/way/to/the/folder/of/a/run", "steps": 8, "done": 8, "checkpoints": 3,
+        "losses": [[1, 2.0], [8, 0.5]], "root": "aa", "jobs": [play.id.hex()], "jobs_agree": {},
+    }  # fmt: skip
+
+
 def own(stage: Stage, address: str) -> None:
     stage.extra = {"role/account 0": {"name": "Own account", "doing": "", "address": address, "credits": "0"}}
 
@@ -66,7 +73,8 @@ def test_your_money_the_next_step_and_the_weights(stage: Stage, page: Any) -> No
     )
     play.run_to_end(play.trainer)
     text = show(stage, page, view)
-    assert play.phase is Phase.FINAL and "Your money: " + f"{reward:g} ether less than before" in text
+    assert play.phase is Phase.FINAL and f"Your money: {reward:g} ether paid." in text
+    assert "Next: nothing. The claim is final and paid." in text
     assert f"vgame check model.safetensors --rpc URL --game {stage.scene.address} --job {play.id.hex()}" in text
 
 
@@ -116,6 +124,14 @@ def test_windows_of_no_seconds_are_none(stage: Stage, page: Any) -> None:
     assert page.locator("tr", has_text="confirm window").locator("td").nth(1).inner_text() == "none"
 
 
+def test_an_own_run_has_one_heading(stage: Stage, page: Any) -> None:
+    play = stage.scene.claimed(SETUP)
+    stage.extra = {"run/0": own_run(play)}
+    for view, heading in (("#/roles", "Run own"), (f"#/job/{play.id.hex()}", "Own run")):
+        show(stage, page, view)
+        assert [h for h in page.locator("main h2").all_inner_texts() if "un" in h and "own" in h.lower()] == [heading]
+
+
 def test_cheats_that_train_are_shown_before_they_order(stage: Stage, page: Any) -> None:
     stage.extra = {
         f"role/{n} cheat": {"name": f"{n} cheat", "doing": "train", "done": 3 + n, "total": 60} for n in range(5)
@@ -133,6 +149,10 @@ NARROW = """() => [...document.querySelectorAll('main *')].filter((e) => {
   const words = own.split(/\\s+/).length;
   return lines > words + 2 && own.length / lines < 6;
 }).map((e) => e.outerHTML.slice(0, 160))"""
+TALL = """() => [...document.querySelectorAll('tbody tr')].filter((r) => r.getBoundingClientRect().height > 150)
+  .map((r) => `${r.getBoundingClientRect().height} ${r.textContent}`)"""
+BROKEN = """() => [...document.querySelectorAll('td .mono')].filter((e) => e.textContent.includes('…') &&
+  e.getClientRects().length > 1).map((e) => e.textContent)"""
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -141,16 +161,14 @@ def test_every_view_is_readable_at_every_width(stage: Stage, page: Any, tmp_path
     play = stage.scene.claimed(SETUP, LIE)
     play.run(play.trainer, play.auditor(), play.auditor())
     own(stage, play.client.wallet.address)
-    stage.extra["run/0"] = {
-        "name": "own", "folder": "/a/very/long/way/to/the/folder/of/a/run", "steps": 8, "done": 8, "checkpoints": 3,
-        "losses": [[1, 2.0], [8, 0.5]], "root": "aa", "jobs": [play.id.hex()], "jobs_agree": {},
-    }  # fmt: skip
+    stage.extra["run/0"] = own_run(play)
     page.set_viewport_size({"width": width, "height": 900})
     job = f"#/job/{play.id.hex()}"
     for view in ("#/", job, f"{job}/dispute/0", "#/roles", "#/words"):
         show(stage, page, view)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view
         assert not page.evaluate(NARROW), view
+        assert not page.evaluate(TALL) and not page.evaluate(BROKEN), view  # rows are short, hashes in one piece
         picture = tmp_path / f"{width}-{view.strip('#/').replace('/', '-')[-12:] or 'jobs'}.png"
         page.screenshot(path=picture, full_page=True)
         assert picture.stat().st_size > 10_000

@@ -25,9 +25,9 @@ function next(index, job) {
     case "delivering":
       return job.window_name === "confirm_window" ? phrase`the client confirms by ${until} (${command("vgame receive")}).` : phrase`the trainer shows the key by ${until}.`;
     case "revealed": return phrase`the trainer is paid at ${until}, unless the client shows a wrong piece before.`;
-    case "final": return "nothing: the claim is final and paid.";
-    case "convicted": return job.open ? `${many(job.open, "dispute")} that another one decided ${job.open === 1 ? "is" : "are"} closed, with bond and fee by the rules.` : "nothing: the money is with its owners, who withdraw it.";
-    default: return phrase`nothing; the client may order again, and takes what it is owed with ${command(`vgame job close ${shorten(job.id)}`)}.`;
+    case "final": return "nothing. The claim is final and paid.";
+    case "convicted": return job.open ? `${many(job.open, "dispute")} that another one decided ${job.open === 1 ? "is" : "are"} closed, with bond and fee by the rules.` : "nothing. The money is with its owners, who withdraw it.";
+    default: return phrase`nothing. The client may order again, and takes what it is owed with ${command(`vgame job close ${shorten(job.id)}`)}.`;
   }
 }
 
@@ -39,7 +39,7 @@ function yourMoney(index, job) {
     if (f.payer === "contract" && index.own.has(f.payee)) locked.set(f.payee, (locked.get(f.payee) || 0n) - BigInt(f.wei));
   }
   return [...locked].map(([account, wei]) => h("p", {}, h("b", {}, "Your money: "), wei > 0n && OPEN.has(job.phase) ? [phrase`${ether(wei)} locked; `, backBy(index, job)]
-    : wei > 0n ? phrase`${ether(wei)} less than before.` : wei < 0n ? phrase`${ether(-wei)} more than before.` : "as before.", locked.size > 1 && [" (", who(index, account), ")"]));
+    : wei > 0n ? phrase`${ether(wei)} ${account === job.client ? "paid" : "lost"}.` : wei < 0n ? phrase`${ether(-wei)} earned.` : "all of it is back.", locked.size > 1 && [" (", who(index, account), ")"]));
 }
 
 const OPEN = new Set(["created", "accepted", "claimed", "delivering", "revealed"]);

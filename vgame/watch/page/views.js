@@ -9,11 +9,11 @@ function who(index, address) {
   const name = index.game.names[address], own = index.own.has(address), account = address.startsWith("0x");
   if (!account) return h("span", { class: "who" }, address);
   const labels = [own && !name && "own account", ...(name ? [] : index.labels.get(address) || [])].filter(Boolean).join(", ");
-  return h("span", { class: "who", title: address }, name ? `${name}${own && name !== "own account" ? " (own)" : ""}` : [labels && `${labels} `, h("span", { class: "mono" }, shorten(address))]);
+  return h("span", { class: "who", title: address }, name ? `${name}${own && name !== "own account" ? " (own)" : ""}` : [labels && `${labels} `, h("span", { class: "mono short" }, shorten(address))]);
 }
 
 function hash(text) {
-  return text ? h("span", { class: "mono", title: text }, shorten(text)) : h("span", { class: "soft" }, "none yet");
+  return text ? h("span", { class: "mono short", title: text }, shorten(text)) : h("span", { class: "soft" }, "none yet");
 }
 
 function titleOf(index, job) {
@@ -96,7 +96,7 @@ function jobView(index, id) {
     h("h2", {}, "Checkpoints"),
     h("p", { class: "soft" }, term("checkpoint", "Each cell is a checkpoint"), "; disputes narrow to one of them first."),
     strip(overlaid(job, run), job.checkpoints || Math.ceil(job.spec.steps / job.spec.interval), "checkpoint"),
-    run && runView(run),
+    run && runView(run, "Own run"),
     h("h2", {}, "Disputes"), disputesTable(index, job),
     job.phase === "convicted" && conviction(index, job),
     h("h2", {}, "Money"), moneyView(index, job),
@@ -123,7 +123,7 @@ function standing(index, job) {
     case "revealed": return `The trainer has shown the key, so the client can read the model. It may complain about a wrong piece for another ${left}; then the trainer is paid.`;
     case "undelivered": return "The claim is right, but its model was not delivered. The client has its money back, the trainer has lost its bond.";
     case "declined": return "The claim is right. The client declined the model: client and trainer have a quarter of the reward each, the rest is burnt, and the trainer has its bond.";
-    case "final": return "Nobody has shown the claim to be wrong in time. The trainer has its reward and its bond.";
+    case "final": return `Nobody has shown the claim to be wrong in time. ${delivers(job) && !job.diverged_at ? "The key of the model is shown. " : ""}The trainer has its reward and its bond.`;
     case "convicted": return `Dispute ${job.verdict ? job.verdict.dispute : ""} showed that the claim is wrong: ${job.verdict ? causeOf(job.verdict.cause, true) : ""}. The client has its money back, the trainer has lost its bond.`;
     case "expired": return "Nobody took or claimed the job in time. The client has its money back.";
   }
@@ -147,9 +147,9 @@ function overlaid(job, run) {
   return [[0, run.checkpoints, "audited"], [run.checkpoints, count, "ordered"]].filter(([low, high]) => high > low);
 }
 
-function runView(run) {
+function runView(run, title) {
   return [
-    h("h2", {}, "Own run"),
+    h("h2", {}, h("span", { class: "text" }, title)),
     h("p", {}, `${many(run.done, "step")} of ${run.steps.toLocaleString("en")} are computed, ${many(run.checkpoints, "checkpoint")} committed.`),
     bar(run.done, run.steps, "steps computed"), lossCurve(run.losses, run.steps),
   ];
@@ -227,7 +227,7 @@ function movesTable(index, moves, caption, place) {
   const count = shown.get(place) || PAGE;
   return [
     table(caption, [
-      ["When", (m) => (m.time ? moment(index, m.time) : "")], ["Block", (m) => (m.block === undefined ? "…" : m.block.toLocaleString("en")), "n"], ["By", (m) => (m.sender ? who(index, m.sender) : "")],
+      ["When", (m) => (m.time ? moment(index, m.time) : ""), "when"], ["Block", (m) => (m.block === undefined ? "…" : m.block.toLocaleString("en")), "n"], ["By", (m) => (m.sender ? who(index, m.sender) : "")],
       ["Move", (m) => (MOVES[m.name] ? term(m.name, m.name, m.transaction) : m.name)],
       ["Serves", (m) => (m.disputes.length ? `dispute ${m.disputes.slice(0, 5).join(", ")}${m.disputes.length > 5 ? ` and ${m.disputes.length - 5} more` : ""}` : "the job")],
       ["Gas", (m) => (m.gas === undefined ? "…" : m.gas.toLocaleString("en")), "n"], ["Bytes", (m) => (m.bytes === undefined ? "…" : m.bytes.toLocaleString("en")), "n"],
@@ -247,7 +247,7 @@ function rolesView(index) {
     index.alarms.length ? index.alarms.map((a) => h("p", { class: "card alarm" }, h("b", { class: "bad" }, a.kind), " ", h("span", { class: "text" }, a.text))) : h("p", { class: "good" }, "Nothing is alarming."),
     h("h2", {}, "Roles"),
     index.roles.length ? h("ul", { class: "cards" }, index.roles.map((r) => h("li", { class: "card" }, roleCard(index, r)))) : h("p", {}, "None was named. `--account ADDRESS` and `--store FOLDER` name one."),
-    index.runs.map((run) => [h("h2", {}, h("span", { class: "text" }, `Run ${run.name}`)), runView(run)]),
+    index.runs.map((run) => runView(run, `Run ${run.name}`)),
   ];
 }
 
