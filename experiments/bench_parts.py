@@ -25,7 +25,7 @@ from bench_steps import TASKS, certified_step
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.torch import convolutions
 from vgame.arithmetic.torch.products import Tile
-from vgame.arithmetic.torch.vendor import NATIVE, using
+from vgame.arithmetic.vendor import NATIVE, using
 
 PRODUCTS = "products"
 PARTS = [

@@ -15,11 +15,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.certificate import UNIT
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba.products import Places
 from vgame.arithmetic.torch.exact import Bags, Rows, Terms, exact_sums
-from vgame.arithmetic.torch.rounding_test import UNIT
-from vgame.arithmetic.torch.vendor import NATIVE, Multiply, Vendor, using
+from vgame.arithmetic.vendor import NATIVE, Multiply, Vendor, using
 
 KINDS = ("up", "down", "random", "midpoint")
 #: The least norm that is promised, per norm.

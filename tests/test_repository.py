@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -68,6 +70,41 @@ def test_the_game_does_not_depend_on_what_computes() -> None:
             )
         }
         assert not wrong, f"{path.name} imports {wrong}"
+
+
+def test_the_direction_of_imports_has_no_exemption() -> None:
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert not checked.get("exclude_type_checking_imports")
+    assert [c["name"] for c in checked["contracts"] if any(key.startswith("ignore") for key in c)] == []
+    circles = [c for c in checked["contracts"] if c["type"] == "acyclic_siblings"]
+    assert [c["ancestors"] for c in circles] == [["vgame", "vgame.**"]]
+
+
+PLANTED = {
+    "imported": "from planted.room import b",
+    "imported in a function": "def f():\n    from planted.room import b",
+    "imported for types": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from planted.room import b",
+    "none": "",
+}
+
+
+@pytest.mark.parametrize("circle", PLANTED)
+def test_a_circle_is_found(tmp_path: Path, circle: str) -> None:
+    room = tmp_path / "planted/room"
+    room.mkdir(parents=True)
+    files = {"../__init__": "", "__init__": "", "a": PLANTED[circle], "b": "from planted.room import a"}
+    for file, text in files.items():
+        (room / f"{file}.py").write_text(f"{text}\n")
+    text = (ROOT / "pyproject.toml").read_text()
+    options = text[text.index("[tool.importlinter]") : text.index("[[tool.importlinter.contracts]]")]
+    circles = text[text.index('name = "No circles"') : text.index("[tool.mypy]")]
+    checked = f"{options}[[tool.importlinter.contracts]]\n{circles}"
+    (tmp_path / "pyproject.toml").write_text(checked.replace("vgame", "planted"))
+    command = [f"{sys.prefix}/bin/lint-imports", "--no-cache", "--no-logo"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == (circle != "none"), done.stdout + done.stderr
+    assert circle == "none" or "No cycles are allowed in planted.room" in done.stdout
 
 
 REGISTRIES = r"\b(pypi|npmjs|deb\.debian|registry\.\w+)\.(org|com|net)\b"

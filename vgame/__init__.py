@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vgame.system.version import __version__
+
 if TYPE_CHECKING:
     from vgame import augment
     from vgame.api import AuditResult, audit, locate, prepare, train
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from vgame.tasks.mapped import mapped
     from vgame.tasks.packing import packed
     from vgame.tasks.task import Evaluation, Task
-
-__version__ = "0.1.0"  # what pyproject.toml reads
 
 _PLACES = {
     "vgame.api": ("AuditResult", "audit", "locate", "prepare", "train"),

@@ -18,10 +18,10 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from vgame.arithmetic import certified, gate
+from vgame.arithmetic import indexed_matrix as folded
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.numba.chains import Chain
 from vgame.arithmetic.torch import elementary
-from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.arithmetic.triton import philox as gpu_random
 from vgame.arithmetic.triton import pointwise
 from vgame.arithmetic.triton.elementary import VALUES

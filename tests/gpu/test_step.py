@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from vgame.arithmetic import gate
+from vgame.arithmetic import indexed_matrix as folded
 from vgame.arithmetic.numba.compiled import compiled
-from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.commit.tensor import to_words
 from vgame.execute.executor import Executor
 from vgame.logged.kernels import LoggedExecutor

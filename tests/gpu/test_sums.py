@@ -125,7 +125,7 @@ def test_products_in_blocks_of_batches(
 @pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
 def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Patches are read where they lie, as rows and as columns, and no copy of them is made."""
-    from vgame.arithmetic.torch import indexed_matrix as folded
+    from vgame.arithmetic import indexed_matrix as folded
 
     monkeypatch.setattr(folded, "LEAST", 1)
     pictures = draw(family, 2, 3, 30).view(2, 3, 5, 6)
@@ -144,7 +144,7 @@ def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatc
 @pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
 def test_rows_in_runs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels of a batch of pictures are added where they lie, and so are pictures turned about."""
-    from vgame.arithmetic.torch import indexed_matrix as folded
+    from vgame.arithmetic import indexed_matrix as folded
 
     monkeypatch.setattr(folded, "LEAST", 1)
     pictures = draw(family, 5, 3, 70)
@@ -156,7 +156,7 @@ def test_rows_in_runs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiles_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vgame.arithmetic.torch import indexed_matrix as folded
+    from vgame.arithmetic import indexed_matrix as folded
     from vgame.arithmetic.torch import products
     from vgame.arithmetic.triton import products as kernels
 

@@ -15,9 +15,9 @@ from drawn_programs import drawn
 from onchain import StepOnChain, deploy_referee
 from referee_programs import STEP
 
+from vgame.arithmetic import indexed_matrix as folded
 from vgame.arithmetic import workspace
 from vgame.arithmetic.torch import convolutions, products
-from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.commit.tensor import to_words
 from vgame.execute import chains, layout, ordinary
 from vgame.execute.executor import Executor

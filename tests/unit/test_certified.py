@@ -23,11 +23,11 @@ from certified_data import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vgame.arithmetic import certified, workspace
+from vgame.arithmetic import certified, vendor, workspace
 from vgame.arithmetic.certified import argmax, counting, dot, one_hot_sum, reduce_max, sum_rows
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.torch import exact as exact_tier
-from vgame.arithmetic.torch import products, sums, vendor
+from vgame.arithmetic.torch import products, sums
 
 families = pytest.mark.parametrize("family", FAMILIES)
 POSITIVE_ZERO, ONE_NAN = 0, 0x7FC00000

@@ -12,12 +12,12 @@ import torch
 from certified_data import draw
 from compiled_twins import families
 
+from vgame.arithmetic import indexed_matrix as folded
 from vgame.arithmetic import workspace
 from vgame.arithmetic.certified import dot, reversed_order, sum_rows
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.compiled import compiled as compiled_loops
-from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.arithmetic.torch import products, sums
 
 

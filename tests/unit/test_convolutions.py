@@ -12,12 +12,12 @@ import torch
 from certified_data import FAMILIES, draw
 from torch import Tensor
 
+from vgame.arithmetic import indexed_matrix as folded
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Mirrored, fold
 from vgame.arithmetic.numba import filtering as compiled_filtering
 from vgame.arithmetic.numba.compiled import compiled
 from vgame.arithmetic.torch import convolutions, products
-from vgame.arithmetic.torch import indexed_matrix as folded
 from vgame.arithmetic.torch.convolutions import FilteredTile, dot
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Mirrored, fold
 from vgame.arithmetic.torch.products import Tile
 from vgame.system.threads import ours
 

@@ -15,7 +15,7 @@ import torch
 from mpmath import mp
 
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
-from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
+from vgame.arithmetic.elementary_reduction import PI_ROWS
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.numba import elementary as elementary_kernel
 from vgame.arithmetic.reference import functions as reference
@@ -202,7 +202,7 @@ def test_pieces_of_the_inverse_of_pi() -> None:
     """x P1 and x P2 are exact, and x (P1 + P2 + P3) differs from x / pi by an even integer and less than 2^-85."""
     mp.prec = 600
     inverse = Fraction(int(mp.floor(mp.ldexp(1 / mp.pi, 500))), 1 << 500)
-    for biased, pieces in enumerate(zip(*inverse_pi_pieces(), strict=True)):
+    for biased, pieces in enumerate(zip(*PI_ROWS, strict=True)):
         first, second, third = map(Fraction, pieces)
         assert first.numerator.bit_length() <= 29 and second.numerator.bit_length() <= 29
         unit = Fraction(2) ** (max(biased, 1) - 150)
@@ -210,7 +210,7 @@ def test_pieces_of_the_inverse_of_pi() -> None:
         assert largest * first < 1 << 26 and largest * second < Fraction(1, 8)
         dropped = unit * (inverse - first - second - third) / 2
         assert abs(dropped - round(dropped)) * 2 * (1 << 24) < Fraction(1, 1 << 85)
-        assert biased >= 148 or pieces == tuple(table[0] for table in inverse_pi_pieces())
+        assert biased >= 148 or pieces == tuple(table[0] for table in PI_ROWS)
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from wide import of_many
 
 from vgame.arithmetic import workspace
 from vgame.arithmetic.numba.compiled import compiled
-from vgame.arithmetic.torch.vendor import reversed_order
+from vgame.arithmetic.vendor import reversed_order
 from vgame.logged import products, row_sums
 from vgame.logged.admissible import Enclosure
 from vgame.logged.rounding import Direction, cells

@@ -18,11 +18,11 @@ from perturbed import KINDS, perturbed_kernels
 from wide import of_many
 
 from vgame.arithmetic.certified import dot, own_kernels
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, places_of
 from vgame.arithmetic.numba import products as own
 from vgame.arithmetic.numba.fused_tile import FORMS, Form, form_of
 from vgame.arithmetic.torch import products, rounding_test
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, places_of
-from vgame.arithmetic.torch.vendor import NATIVE, using
+from vgame.arithmetic.vendor import NATIVE, using
 from vgame.execute.devices import use_device
 from vgame.execute.doctor import examine
 

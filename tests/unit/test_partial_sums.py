@@ -14,9 +14,9 @@ from rank_groups import LocalGroup, together
 from wide import of_many
 
 from vgame.arithmetic import certified
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, fold
 from vgame.arithmetic.numba.compiled import compiled
 from vgame.arithmetic.torch import partial
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, fold
 from vgame.arithmetic.torch.partial import Nothing, Products, Summands, Terms
 from vgame.ranks.split import Share, Split
 from vgame.ranks.sums import Sum, finish

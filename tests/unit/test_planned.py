@@ -18,8 +18,8 @@ from wide import of_many
 
 from vgame.arithmetic import certified
 from vgame.arithmetic.functions import Function
+from vgame.arithmetic.indexed_matrix import Mirrored, in_place
 from vgame.arithmetic.numba import rows
-from vgame.arithmetic.torch.indexed_matrix import Mirrored, in_place
 from vgame.arithmetic.torch.planned import LIMIT, PlannedTile, plan_product, plan_sum
 from vgame.arithmetic.torch.rounding_test import weigh
 from vgame.arithmetic.workspace import Workspace

@@ -11,9 +11,10 @@ import torch
 from rank_groups import LocalGroup, single_root, state_root, together
 from test_rank_splits import prepared, rows_task
 
-from vgame.arithmetic.torch.vendor import NATIVE, Vendor, using
+from vgame.arithmetic.vendor import NATIVE, Vendor, using
 from vgame.execute.kernels import Correct
 from vgame.program.operators import Contract, Variant
+from vgame.ranks.check import checked_step
 from vgame.ranks.executor import RankExecutor
 from vgame.ranks.health import RankError
 from vgame.ranks.part import Summed, part_of
@@ -55,7 +56,7 @@ def errors(bundle, world: int, broken: int | None, times: int = 10**9, vendor: V
         state = executor.to_device(bundle.state)
         try:
             for step in (1, 2):
-                state = executor.checked_step(step, state).state
+                state = checked_step(executor, step, state).state
         except RankError as error:
             return f"{error}{' (said)' if error.reported else ''}"
         return state_root(executor, state)

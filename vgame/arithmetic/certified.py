@@ -11,13 +11,14 @@ Each step is torch passes on any device; on a CPU compiled loops (numba/), on CU
 place and give the same words. Convolutions of 3 x 3 begin with other approximate sums (convolutions.py).
 """
 
+from vgame.arithmetic.certificate import Counts, counting
 from vgame.arithmetic.numba.products import own_kernels
 from vgame.arithmetic.torch.convolutions import dot, is_filtered
 from vgame.arithmetic.torch.maxima import argmax, reduce_max
 from vgame.arithmetic.torch.one_hot import narrow_one_hot_sum, one_hot_sum
-from vgame.arithmetic.torch.rounding_test import Counts, counting, is_at_worst
+from vgame.arithmetic.torch.rounding_test import is_at_worst
 from vgame.arithmetic.torch.sums import narrow_rows, sum_rows
-from vgame.arithmetic.torch.vendor import NATIVE, EmulatedBinary64, Vendor, reversed_order, using, vendor
+from vgame.arithmetic.vendor import NATIVE, EmulatedBinary64, Vendor, reversed_order, using, vendor
 
 __all__ = [
     "Counts",

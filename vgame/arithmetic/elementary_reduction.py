@@ -1,6 +1,7 @@
-"""1/pi in exact pieces for every binary32 exponent, so that x / pi loses only even integers (after Payne and Hanek).
+"""Constants of the reductions, shared by all twins; 1/pi in exact pieces for every binary32 exponent, so that x / pi
+loses only even integers (after Payne and Hanek).
 
-Out: `inverse_pi_pieces()`, three tables indexed by the eight exponent bits of x. With x = m 2^s, |m| < 2^24:
+Out: `PI_ROWS`, three tables indexed by the eight exponent bits of x. With x = m 2^s, |m| < 2^24:
 
     x / pi = x * P1[e] + x * P2[e] + x * P3[e] + even integer + error,  |error| < 2^-86
 
@@ -12,6 +13,12 @@ from __future__ import annotations
 import math
 
 from vgame.arithmetic.elementary_tables import INVERSE_PI
+
+SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, which then stands in the low bits
+SCALER = SHIFTER + 1023.0  # the same, biased: the low bits shifted up by 52 are the number 2^k
+REDUCE = 0x3FE6A09E00000000 + (1 << 52) - 1  # the bits of a number just below sqrt(1/2); rounds the shift by 52 up
+SIGMOID_LINEAR = 2.0**-11  # below, sigmoid(x) rounds like 1/2 + SIGMOID_SLOPE x
+SIGMOID_SLOPE = 0.25 - 2.0**-28
 
 FRACTION = 256  # INVERSE_PI = floor(2^256 / pi)
 FIRST, SECOND, THIRD = -28, -57, -110  # the lowest bit of each piece of (2^s / pi mod 2)
@@ -30,6 +37,5 @@ def _pieces(biased_exponent: int) -> tuple[float, float, float]:
     return tuple(pieces)
 
 
-def inverse_pi_pieces() -> tuple[list[float], list[float], list[float]]:
-    """P1, P2, P3: 256 binary64 numbers each."""
-    return tuple(map(list, zip(*map(_pieces, range(256)), strict=True)))
+#: P1, P2, P3: 256 binary64 numbers each.
+PI_ROWS: tuple[list[float], ...] = tuple(map(list, zip(*map(_pieces, range(256)), strict=True)))

@@ -8,7 +8,7 @@ beside the game.
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.demo.result import Prize
+from vgame.demo.stage import Stage
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError
@@ -31,9 +32,6 @@ from vgame.runs.history import History
 from vgame.runs.store import Store
 from vgame.runs.training import train as run_training
 from vgame.tasks.task import Evaluation, Task
-
-if TYPE_CHECKING:
-    from vgame.demo.story import Story
 
 AMOUNT, SAMPLES = 10**17, 40
 MARKS = {"at least 50 %": SAMPLES // 2, "more than all": SAMPLES + 1}
@@ -50,15 +48,15 @@ def task() -> Task:
 
 
 class Bonuses:
-    """Plays it over a story."""
+    """Plays it on a stage."""
 
-    def __init__(self, story: Story) -> None:
-        self.story, self.folder = story, story.folder / "bonus"
-        self.escrow = Escrow.deploy(story.game)
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.folder = stage, stage.folder / "bonus"
+        self.escrow = Escrow.deploy(stage.game)
 
     def play(self) -> None:
-        story = self.story
-        story.screen.scene("An order that pays by accuracy: a false number, then the true one")
+        stage = self.stage
+        stage.screen.scene("An order that pays by accuracy: a false number, then the true one")
         terms = Terms(reward=AMOUNT, trainer_bond=2 * AMOUNT, diverged_pay=0)
         bundle = prepare(Job(task(), steps=12, interval=4, seed=3, terms=terms))
         training, run = self._post("a training with a bonus", bundle), train(bundle, self.folder / "run")
@@ -78,29 +76,29 @@ class Bonuses:
         self._finish(job)
         self.escrow.pay(promised["at least 50 %"], job, run, evaluation)
         total = evaluated(evaluation).totals["correct"]
-        story.travel(self.escrow.bonus(promised["more than all"]).window + 1)
+        stage.travel(self.escrow.bonus(promised["more than all"]).window + 1)
         for title, identity in promised.items():
             outcome = self.escrow.close(identity)
             self._tell(Prize(title, MARKS[title], int(total), outcome, refusal if outcome == "returned" else ""))
 
     def _tell(self, prize: Prize) -> None:
-        story = self.story
-        story.result.prizes.append(prize)
+        stage = self.stage
+        stage.result.prizes.append(prize)
         false = f"; a false number was convicted, the escrow refused it ({prize.refused})" if prize.refused else ""
-        story.screen.say(
+        stage.screen.say(
             f"bonus for {prize.title} ({prize.least} of {SAMPLES}): {prize.total} are right, {prize.outcome}{false}"
         )
 
     def _post(self, title: str, bundle: Bundle) -> bytes:
-        story = self.story
-        story.nonce += 1
-        job = post_job(story.game, bundle, story.nonce)
-        story.page.titles[job.hex()] = title
-        story.page.programs.add(bundle)
+        stage = self.stage
+        stage.nonce += 1
+        job = post_job(stage.game, bundle, stage.nonce)
+        stage.page.titles[job.hex()] = title
+        stage.page.programs.add(bundle)
         return job
 
     def _game(self, who: str) -> Game:
-        return Game(self.story.chain, self.story.game.address, self.story.wallets[who])
+        return Game(self.stage.chain, self.stage.game.address, self.stage.wallets[who])
 
     def _answer(self, job: bytes, history: History, who: str) -> Trainer:
         trainer = Trainer(self._game(who), job, history)
@@ -109,8 +107,8 @@ class Bonuses:
         return trainer
 
     def _finish(self, job: bytes) -> None:
-        self.story.travel(self.story.game.job(job).spec.challenge_window + 1)
-        self.story.game.send("finalize", job)
+        self.stage.travel(self.stage.game.job(job).spec.challenge_window + 1)
+        self.stage.game.send("finalize", job)
 
     def _history(self, run: Run) -> History:
         return History(run._store, _executor(run.bundle))
@@ -129,7 +127,7 @@ class Bonuses:
         liar = self._answer(job, CheatingHistory(store, cheat), "cheat")
         own = train(bundle, self.folder / "audit")
         auditor = Auditor(self._game("auditor of the number"), job, self._history(own))
-        while self.story.game.job(job).phase is Phase.CLAIMED:
+        while self.stage.game.job(job).phase is Phase.CLAIMED:
             liar.step()
             auditor.step()
         try:

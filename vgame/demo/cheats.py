@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
 from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.demo.dossier import Dossier, investigate
 from vgame.demo.processes import Role
 from vgame.demo.result import DEVICE_A, DEVICE_B
-from vgame.demo.stage import CHEATS, LOGGED
+from vgame.demo.stage import CHEATS, LOGGED, Stage
 from vgame.errors import ContractError
 from vgame.watch.money import CONTRACT, balances, flows
-
-if TYPE_CHECKING:
-    from vgame.demo.story import Story
 
 # what they are in the end
 ROLES = dict.fromkeys((*CHEATS, "cheat with a log"), "cheat") | {"auditor of the log": "auditor"}
@@ -38,10 +35,10 @@ class Played:
 
 
 class Cheats:
-    """Plays attacks over a story."""
+    """Plays attacks on a stage."""
 
-    def __init__(self, story: Story) -> None:
-        self.story = story
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
 
     def attacks(self, names: list[str], cheats: dict[str, Role]) -> None:
         """As many at a time as there are cheats, each an order, a claim, a dispute, a verdict, the money.
@@ -53,8 +50,8 @@ class Cheats:
             count = max(len(cheats), 1)
             self._round([names.pop(0) for _ in range(min(len(names), count))], [*cheats.values()], logged)
         for who in ("auditor", "auditor of the log"):
-            address = self.story.wallets[who].address
-            self.story.until(lambda a=address: not self.story.game.credits(a), f"the withdrawal of the {who}")
+            address = self.stage.wallets[who].address
+            self.stage.until(lambda a=address: not self.stage.game.credits(a), f"the withdrawal of the {who}")
         for role in logged:
             role.stop()
 
@@ -69,17 +66,17 @@ class Cheats:
         self._collect([attack.job for attack in playing])
         for attack in playing:
             attack.dossier.money = self._nets(attack.job)
-            self.story.result.attacks.append(attack.dossier)
+            self.stage.result.attacks.append(attack.dossier)
 
     def _begin(self, name: str, cheat: Role) -> Played:
         title = self._title(name)
         if name == TAMPERED_LOG.name:
-            played = Played(name, self.story.post(title, self.logged), cheat, self.logged)
+            played = Played(name, self.stage.post(title, self.logged), cheat, self.logged)
             cheat.order(attack=name, job=played.job.hex(), step=3)
             return played
-        played = Played(name, self.story.post(title), cheat, self.story.bundle)
-        honest = self.story.folder / ("trainer" if (self.story.folder / "trainer").exists() else "auditor")
-        mine = self.story.folder / cheat.name / self.story.bundle.identity.hex()[:16]
+        played = Played(name, self.stage.post(title), cheat, self.stage.bundle)
+        honest = self.stage.folder / ("trainer" if (self.stage.folder / "trainer").exists() else "auditor")
+        mine = self.stage.folder / cheat.name / self.stage.bundle.identity.hex()[:16]
         if not mine.exists():  # a cheat trains honestly up to the step at which it cheats; that part is the honest run
             shutil.copytree(honest / mine.name, mine)
         cheat.order(attack=name, job=played.job.hex(), step=self._step_of(name))
@@ -92,20 +89,20 @@ class Cheats:
     def _log_players(self) -> list[Role]:
         """Cheat and auditor of a small job in mode `logged`: the auditor follows the cheat's own log, which permits no
         such values."""
-        self.logged = self.story.prepare_logged()
-        log = self.story.folder / "cheat-logged" / self.logged.identity.hex()[:16]
-        cheat = self.story.role(
+        self.logged = self.stage.prepare_logged()
+        log = self.stage.folder / "cheat-logged" / self.logged.identity.hex()[:16]
+        cheat = self.stage.role(
             "cheat with a log", "adversary", "cheat-logged", "cheat with a log", DEVICE_A, bundle=LOGGED
         )
-        options = ("--log", str(log), *self.story.extra)
-        auditor = self.story.role(
+        options = ("--log", str(log), *self.stage.extra)
+        auditor = self.stage.role(
             "auditor of the log", "auditor", "auditor-logged", "auditor of the log", DEVICE_B, *options, bundle=LOGGED
         )
         return [cheat, auditor]
 
     def _step_of(self, name: str) -> int:
         """Every attack strikes at a step of its own, in the last quarter of the run."""
-        steps = self.story.bundle.steps
+        steps = self.stage.bundle.steps
         return steps - max(steps // 4, 1) + (7 * list(ATTACKS).index(name)) % max(steps // 4 - 3, 1) + 1
 
     def _await(self, attack: Played, playing: list[Played]) -> None:
@@ -114,51 +111,51 @@ class Cheats:
         others = [other for other in playing if other is not attack]
 
         def silent() -> None:
-            if "openLeaf" not in attack.silent or self.story.game.job(attack.job).phase is not Phase.CLAIMED:
+            if "openLeaf" not in attack.silent or self.stage.game.job(attack.job).phase is not Phase.CLAIMED:
                 return
-            if any(self.story.game.job(other.job).phase < Phase.CONVICTED for other in others):
+            if any(self.stage.game.job(other.job).phase < Phase.CONVICTED for other in others):
                 return
-            for number in range(self.story.game.job(attack.job).disputes):
-                d = self.story.game.dispute(attack.job, number)
+            for number in range(self.stage.game.job(attack.job).disputes):
+                d = self.stage.game.dispute(attack.job, number)
                 waiting = d.status is Status.OPEN and d.level is Level.TENSOR and d.height == 0
                 if waiting and self._turn(attack.job, number) is Turn.TRAINER:
-                    self.story.run_out(attack.job, number)
+                    self.stage.run_out(attack.job, number)
 
         attack.cheat.wait("played", idle=silent, attack=attack.name)
 
     def _turn(self, job: bytes, number: int) -> Turn | None:
         """None if the dispute was decided since it was looked at."""
         try:
-            return self.story.game.turn(job, number)[0]
+            return self.stage.game.turn(job, number)[0]
         except ContractError:
             return None
 
     def _judge(self, attack: Played) -> None:
-        self.story.screen.scene(self._title(attack.name))
-        attack.dossier = investigate(self.story.game, attack.job, attack.name, attack.bundle.program, self.story.names)
-        self.story.screen.verdict(attack.dossier)
+        self.stage.screen.scene(self._title(attack.name))
+        attack.dossier = investigate(self.stage.game, attack.job, attack.name, attack.bundle.program, self.stage.names)
+        self.stage.screen.verdict(attack.dossier)
 
     def _collect(self, jobs: list[bytes]) -> None:
         """All have their bonds back."""
         for job in jobs:
-            if self.story.game.job(job).phase is Phase.CONVICTED:
-                self.story.until(lambda j=job: self.story.game.job(j).open == 0 or self._others_open(j), "refunds")
+            if self.stage.game.job(job).phase is Phase.CONVICTED:
+                self.stage.until(lambda j=job: self.stage.game.job(j).open == 0 or self._others_open(j), "refunds")
 
     def _others_open(self, job: bytes) -> bool:
         """Open disputes of the accuser that helped the story along are refunded here."""
-        auditors = {self.story.wallets[name].address for name in ("auditor", "auditor of the log")}
-        for number in range(self.story.game.job(job).disputes):
-            d = self.story.game.dispute(job, number)
+        auditors = {self.stage.wallets[name].address for name in ("auditor", "auditor of the log")}
+        for number in range(self.stage.game.job(job).disputes):
+            d = self.stage.game.dispute(job, number)
             if d.status is Status.OPEN and d.auditor not in auditors:
-                self.story.game.send("refund", job, number)
-        return self.story.game.job(job).open == 0
+                self.stage.game.send("refund", job, number)
+        return self.stage.game.job(job).open == 0
 
     def _nets(self, job: bytes) -> dict[str, int]:
         """Who has more or less by this job."""
-        found = balances(flows(self.story.game.job(job), self.story.game.events(job=job)))
+        found = balances(flows(self.stage.game.job(job), self.stage.game.events(job=job)))
         told = dict.fromkeys(("client", "trainer", "auditor", "cheat", "accuser", "burnt"), 0)
         for party, wei in found.items():
-            name = ROLES.get(self.story.names.get(party, party), self.story.names.get(party, party))
+            name = ROLES.get(self.stage.names.get(party, party), self.stage.names.get(party, party))
             if name != CONTRACT:
                 told[name] = told.get(name, 0) + wei
         return told

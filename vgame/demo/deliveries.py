@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -24,13 +24,11 @@ from vgame.chain.records import Phase
 from vgame.commit.tensor import to_words
 from vgame.delivery.fetch import Source
 from vgame.demo.result import Sale
+from vgame.demo.stage import Stage
 from vgame.execute.devices import use_device
 from vgame.system.progress import Reporter
 from vgame.tasks.task import Task
 from vgame.watch.money import CONTRACT, balances, flows
-
-if TYPE_CHECKING:
-    from vgame.demo.story import Story
 
 WINDOWS = {"confirm_window": 20_000, "key_window": 8_000, "complaint_window": 8_000}
 REWARD = 10**17
@@ -60,16 +58,16 @@ def task() -> Task:
 class Order:
     """A small job: its bundle, and its run."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, stage: Stage) -> None:
         from vgame.api import Job, prepare
         from vgame.job.file import Terms
 
         terms = Terms(reward=REWARD, trainer_bond=2 * REWARD, diverged_pay=0, **WINDOWS)
         self.bundle = prepare(Job(task(), steps=2, interval=1, seed=5, terms=terms))
-        folder = story.folder / "delivery"
+        folder = stage.folder / "delivery"
         self.bundle.save(folder)
-        story.page.programs.add(self.bundle)
-        seat = AgentConfig(story.url, story.game.address, folder, story.folder / "delivery-run")
+        stage.page.programs.add(self.bundle)
+        seat = AgentConfig(stage.url, stage.game.address, folder, stage.folder / "delivery-run")
         with use_device("default") as kind:
             computation = LocalRun(seat, kind, _Quiet())
             computation.lock()
@@ -89,31 +87,31 @@ class _Quiet(Reporter):
 
 
 class Deliveries:
-    """Plays them over a story."""
+    """Plays them on a stage."""
 
-    def __init__(self, story: Story) -> None:
-        self.story = story
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
 
     def play(self) -> None:
-        story = self.story
-        story.screen.scene("The trained state for the reward: honestly, and with every way to cheat")
-        order = Order(story)
+        stage = self.stage
+        stage.screen.scene("The trained state for the reward: honestly, and with every way to cheat")
+        order = Order(stage)
         exchanges = [self._begin(order, cheat) for cheat in (HONEST, *(CHEATS[name] for name in SHOWN))]
-        story.travel(order.bundle.terms.challenge_window + 1)
+        stage.travel(order.bundle.terms.challenge_window + 1)
         for exchange in exchanges:
             self._end(exchange)
 
     def _begin(self, order: Order, cheat: Cheat) -> Exchange:
-        story = self.story
-        story.nonce += 1
-        job = post_job(story.game, order.bundle, story.nonce)
-        story.page.titles[job.hex()] = f"{cheat.name}: {cheat.title}"
+        stage = self.stage
+        stage.nonce += 1
+        job = post_job(stage.game, order.bundle, stage.nonce)
+        stage.page.titles[job.hex()] = f"{cheat.name}: {cheat.title}"
         trainer = Game(
-            story.chain, story.game.address, story.wallets["cheat" if cheat.end is Phase.UNDELIVERED else "trainer"]
+            stage.chain, stage.game.address, stage.wallets["cheat" if cheat.end is Phase.UNDELIVERED else "trainer"]
         )
-        folder = story.folder / "deliveries" / cheat.name
+        folder = stage.folder / "deliveries" / cheat.name
         record = partial(source_record, order.bundle)
-        exchange = Exchange(cheat, story.game, trainer, order.history, job, order.words, folder, record)
+        exchange = Exchange(cheat, stage.game, trainer, order.history, job, order.words, folder, record)
         exchange.claim()
         if cheat is HONEST:
             self._over_http(exchange, order, folder / "model.safetensors")
@@ -124,29 +122,29 @@ class Deliveries:
         from vgame.job.weights import check_weights
 
         server = folder_server(exchange.seller.public, "127.0.0.1", 0)
-        self.story.stack.callback(server.server_close)
+        self.stage.stack.callback(server.server_close)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.story.stack.callback(server.shutdown)
+        self.stage.stack.callback(server.shutdown)
         exchange.get = Source(f"http://127.0.0.1:{server.server_port}").get
 
         def write(buyer: Any) -> None:
             write_state(order.bundle, buyer, out)
             keys = check_weights(out, buyer.offer().final_state, order.bundle)
-            self.story.screen.say(f"the client has {len(keys)} tensors, certified by the claim")
+            self.stage.screen.say(f"the client has {len(keys)} tensors, certified by the claim")
 
         exchange.write = write
 
     def _end(self, exchange: Exchange) -> None:
-        phase, story = exchange.play(), self.story
-        events = story.game.events(job=exchange.job)
+        phase, stage = exchange.play(), self.stage
+        events = stage.game.events(job=exchange.job)
         fault = next((FAULTS[e.args["fault"]] for e in events if e.name == "NotDelivered"), None)
         asked = sum(e.name == "Requested" for e in events)
-        found = balances(flows(story.game.job(exchange.job), events))
-        money = {story.names.get(who, who): wei for who, wei in found.items() if who != CONTRACT}
+        found = balances(flows(stage.game.job(exchange.job), events))
+        money = {stage.names.get(who, who): wei for who, wei in found.items() if who != CONTRACT}
         cheat = exchange.cheat
         right = phase is cheat.end and exchange.received == (phase is Phase.FINAL and not cheat.absent)
         sale = Sale(
             cheat.name, cheat.title, phase.name.lower(), fault, exchange.refusals, asked, money, right
         )  # fmt: skip
-        story.result.exchanges.append(sale)
-        story.screen.sale(sale)
+        stage.result.exchanges.append(sale)
+        stage.screen.sale(sale)

@@ -24,7 +24,7 @@ from vgame.demo.page import StoryPage
 from vgame.demo.processes import EmbeddedChain, Role, Start, spawn
 from vgame.demo.result import Result
 from vgame.demo.screen import Screen
-from vgame.errors import VgameError
+from vgame.errors import ContractError, VgameError
 
 DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
 LOGGED = "bundle-logged"  # of the job in mode `logged`
@@ -209,3 +209,15 @@ class Stage:
                     f"{what} did not happen within {timeout:.0f} seconds; logs are in {self.folder / 'logs'}"
                 )
             time.sleep(0.1)
+
+    def run_out(self, job: bytes, number: int) -> None:
+        """Let the clock of the side that is to move run out."""
+        try:
+            while True:  # the honest side may still be answering
+                turn, deadline = self.game.turn(job, number)
+                time.sleep(0.5)
+                if self.game.turn(job, number) == (turn, deadline):
+                    break
+        except ContractError:  # decided meanwhile
+            return
+        self.travel(deadline + 1 - self.chain.now())

@@ -27,7 +27,7 @@ from vgame.demo.processes import Role
 from vgame.demo.result import DEVICE_A, DEVICE_B, Result
 from vgame.demo.screen import Screen
 from vgame.demo.stage import CHEATS, Stage, Wishes
-from vgame.errors import ContractError, VgameError
+from vgame.errors import VgameError
 
 T = TypeVar("T")
 
@@ -187,18 +187,6 @@ class Story(Stage):
             self.result.accusations.append(dossier)
             self.screen.verdict(dossier)
         accuser.stop()
-
-    def run_out(self, job: bytes, number: int) -> None:
-        """Let the clock of the side that is to move run out."""
-        try:
-            while True:  # the honest side may still be answering
-                turn, deadline = self.game.turn(job, number)
-                time.sleep(0.5)
-                if self.game.turn(job, number) == (turn, deadline):
-                    break
-        except ContractError:  # decided meanwhile
-            return
-        self.travel(deadline + 1 - self.chain.now())
 
     # ---- money ----
 

@@ -5,16 +5,15 @@ It only ever names what differs from its own computation; where its own data doe
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 
 from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
-from vgame.dispute.claim_view import ClaimView, Entry, Node, Openings
-from vgame.dispute.player import BATCH, Player, gas_money, one_of
+from vgame.dispute.claim_view import ClaimView, Entry, Node, Viewer
+from vgame.dispute.player import BATCH, gas_money, one_of
 from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain
 
@@ -23,7 +22,7 @@ DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
 TIMEOUT_GAS = 50_000  # of one that has run out of time, and of a conviction by it
 
 
-class Auditor(Player):
+class Auditor(Viewer):
     """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may.
     `stakes`: what was staked before. `kept`: wei that all open disputes of this account may need for gas.
 
@@ -39,10 +38,6 @@ class Auditor(Player):
     compared: bytes | None = None  # run root of the claim that the machine is for
     engaged_in = False  # has an open dispute, as far as the last round saw
     _found: tuple[tuple[object, ...], Entry | None] | None = None  # a claim, and where it differs
-
-    @cached_property
-    def openings(self) -> Openings:
-        return Openings(self.game, self.id)
 
     # ---- rounds ----
 
@@ -232,11 +227,6 @@ class Auditor(Player):
         """End disputes of others whose time is over, with money that no own dispute may need."""
         over = sum(s.turn is Turn.AUDITOR_EXPIRED for s in standings)
         return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
-
-    def secret(self, what: bytes) -> bytes:
-        """Nobody else can know it, and a lost store does not lose it."""
-        assert self.game.wallet is not None
-        return hmac.digest(self.game.wallet.key, what + self.id, "sha256")
 
     def collect(self, view: ClaimView) -> bool:
         """After a conviction: bonds back, credits withdrawn."""

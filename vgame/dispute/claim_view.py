@@ -5,21 +5,18 @@ In: a job on chain, an auditor's machine. Out: where the two differ, and what a 
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from vgame.chain.game import Game
 from vgame.chain.records import Dispute, Event, Job, Level, Post, Standing
 from vgame.commit.merkle import Kind, Tree, fold, leaf_hash, tree_height
 from vgame.commit.trees import ClaimedTree, known_tree, run_leaf
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
-from vgame.dispute.player import is_open
+from vgame.dispute.player import Player, is_open
 from vgame.errors import Abstain, EndpointError, NotYet
-
-if TYPE_CHECKING:
-    from vgame.dispute.auditor import Auditor
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +87,23 @@ def _folded(kind: int, height: int, children: Sequence[bytes]) -> bytes:
     return fold(Kind(kind), children, depth, max(height - depth, 0))
 
 
+class Viewer(Player):
+    """A player that compares a claim with its own run."""
+
+    @cached_property
+    def openings(self) -> Openings:
+        return Openings(self.game, self.id)
+
+    def secret(self, what: bytes) -> bytes:
+        """Derived from the wallet's key: unknown to others, and kept when a store is lost."""
+        assert self.game.wallet is not None
+        return hmac.digest(self.game.wallet.key, what + self.id, "sha256")
+
+
 class Posted:
     """What the trainer has posted, by checkpoint or step, as one state has it."""
 
-    def __init__(self, auditor: Auditor, level: Level) -> None:
+    def __init__(self, auditor: Viewer, level: Level) -> None:
         self.auditor, self.level = auditor, level
         self._posts: dict[int, Post] = {}
 
@@ -113,7 +123,7 @@ class Posted:
 class ClaimView:
     """The claim as the chain shows it now, beside the auditor's own run."""
 
-    def __init__(self, auditor: Auditor, job: Job) -> None:
+    def __init__(self, auditor: Viewer, job: Job) -> None:
         self.auditor, self.job = auditor, job
         self.game, self.machine, self.id = auditor.game, auditor.machine, auditor.id
         self.checkpoints = job.checkpoints

@@ -21,7 +21,7 @@ from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.reference import sums as reference_sums
-from vgame.arithmetic.torch.vendor import own_multiply
+from vgame.arithmetic.vendor import own_multiply
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.devices import fingerprint
 from vgame.execute.kernels import Correct

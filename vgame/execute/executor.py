@@ -13,8 +13,8 @@ from contextlib import nullcontext
 import torch
 
 from vgame.arithmetic import certified, gate
+from vgame.arithmetic.indexed_matrix import Mirrored
 from vgame.arithmetic.numba import pointwise
-from vgame.arithmetic.torch.indexed_matrix import Mirrored
 from vgame.arithmetic.workspace import keep_pages
 from vgame.commit.mapped import source_of
 from vgame.errors import VgameError

@@ -15,9 +15,9 @@ import torch
 
 from vgame.arithmetic import certified, gate
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.indexed_matrix import IndexedMatrix
 from vgame.arithmetic.torch import elementary, narrow
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
-from vgame.arithmetic.torch.vendor import vendor
+from vgame.arithmetic.vendor import vendor
 from vgame.system.threads import Runner, each
 
 Tensor = torch.Tensor

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import torch
 
-from vgame.arithmetic.torch.indexed_matrix import Mirrored
+from vgame.arithmetic.indexed_matrix import Mirrored
 from vgame.arithmetic.workspace import copy_shared
 from vgame.program.operators import BROADCAST, Access, Dim
 

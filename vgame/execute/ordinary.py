@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 
 from vgame.arithmetic import certified, gate
+from vgame.arithmetic.indexed_matrix import LEAST, Matrix, Mirrored, fold
 from vgame.arithmetic.numba import chains, pointwise
-from vgame.arithmetic.torch.indexed_matrix import LEAST, Matrix, Mirrored, fold
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
 from vgame.arithmetic.workspace import copy_shared
 from vgame.execute.chains import Unit, is_identity

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from vgame.arithmetic.torch.indexed_matrix import Matrix, Mirrored, in_place
+from vgame.arithmetic.indexed_matrix import Matrix, Mirrored, in_place
 from vgame.execute.chains import is_identity
 from vgame.execute.layout import gathered, look, plan, spread
 from vgame.program.operators import Access, Ref, RefClass

@@ -3,7 +3,7 @@
 In: the words of one sum's operands, its log entry. Out: its word, and which entries a trainer can have. With v the
 exact sum and e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program (e = 0 where all
 terms are multiples of some q and sum |terms| <= 2^53 q, because then no order of summation rounds; promises `classical`
-and `exact` of vgame/arithmetic/torch/vendor.py):
+and `exact` of vgame/arithmetic/vendor.py):
 
     no entry       RN_b(v)
     up, down       the named end c of the cell of v, if RN_b(v - e) <= c <= RN_b(v + e);

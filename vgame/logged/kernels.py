@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
 from vgame.arithmetic.torch import elementary
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix
 from vgame.arithmetic.torch.products import unfolded
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap

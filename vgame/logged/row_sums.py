@@ -13,15 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.certificate import SLACK
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.compiled import in_use
 from vgame.arithmetic.numba.exact import rows_of
 from vgame.arithmetic.torch import one_hot
 from vgame.arithmetic.torch import sums as certified_sums
 from vgame.arithmetic.torch.exact import Bags, Rows, exact_sums, exhaust
-from vgame.arithmetic.torch.rounding_test import SLACK, canonical_nan, hard_part, weigh
+from vgame.arithmetic.torch.rounding_test import canonical_nan, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
-from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 from vgame.logged.rounding import round_tensor
 from vgame.logged.sums import Site, follow, given_entries, record, round_pass, sort_found, without_entry

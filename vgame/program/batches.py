@@ -13,7 +13,7 @@ import torch
 
 from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
-from vgame.program.capture import Captured
+from vgame.program.captured import Captured
 from vgame.program.draws import indices_of, weighted, with_replacement
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.operators import Shuffle

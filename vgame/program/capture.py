@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -28,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vgame.errors import ProgramError, VgameError
 from vgame.program.autocast import as_on_cuda
+from vgame.program.captured import Captured
 from vgame.program.hidden_state import (
     attributes_change,
     containers,
@@ -48,30 +48,12 @@ from vgame.program.refusals import (
     refuse_written,
     refuse_written_constants,
 )
-from vgame.program.retrace import is_repeated, output_of, source, without_repetition
+from vgame.program.retrace import is_repeated, without_repetition
 from vgame.program.seeds import unset
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
 _FAKE = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A graph over (parameters, buffers, batch) that returns (loss, gradients, new buffers), and the names of each."""
-
-    graph: torch.fx.GraphModule
-    parameters: tuple[str, ...]
-    trained: tuple[str, ...]  # parameters that get a gradient
-    buffers: tuple[str, ...]
-    batch: tuple[str, ...]
-    without_gradient: tuple[str, ...] = ()  # parameters that an optimizer may train and no gradient reaches
-
-    def unchanged_buffers(self) -> dict[str, torch.fx.Node]:
-        """The placeholders of the buffers that a step leaves as they are."""
-        places, results = self.graph.graph.find_nodes(op="placeholder"), output_of(self.graph).args[0][2]
-        after = zip(self.buffers, places[len(self.parameters) :], results, strict=False)
-        return {name: place for name, place, result in after if place is source(result)}
 
 
 def capture(task: Task) -> tuple[Captured, ...]:

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from vgame.commit.mapped import look_through, source_of
 from vgame.errors import DataError, ProgramError, VgameError
-from vgame.program.capture import Captured
+from vgame.program.captured import Captured
 from vgame.program.constants import ancestors, is_random
 from vgame.program.decompositions import ONE_HOT
 from vgame.tasks.task import Task

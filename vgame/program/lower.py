@@ -18,7 +18,8 @@ from vgame.arithmetic.functions import Function
 from vgame.commit.mapped import flat_of, look_through, source_of
 from vgame.errors import DataError, ProgramError
 from vgame.program.batches import POSITION, refuse_carried, rows_of
-from vgame.program.capture import Captured, capture
+from vgame.program.capture import capture
+from vgame.program.captured import Captured
 from vgame.program.frozen import asleep_of, awake_column
 from vgame.program.indices import check_indices
 from vgame.program.lowering import Builder, Value

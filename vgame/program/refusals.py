@@ -6,12 +6,13 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from vgame import augment
 from vgame.errors import ProgramError, some_of
+from vgame.program.captured import Captured
 from vgame.program.constants import written_by
 from vgame.program.hidden_state import (
     line_of,
@@ -19,9 +20,6 @@ from vgame.program.hidden_state import (
 )
 from vgame.program.origins import module_of, origin
 from vgame.tasks.task import Task
-
-if TYPE_CHECKING:
-    from vgame.program.capture import Captured
 
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 
 from vgame.commit.mapped import source_of
-from vgame.program.capture import Captured
+from vgame.program.captured import Captured
 from vgame.program.constants import ancestors, is_random
 from vgame.program.lowering.graph import CHECKED
 from vgame.program.retrace import SAME

@@ -7,70 +7,23 @@ who is wrong.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from vgame.arithmetic.torch.partial import Approximate, parted
 from vgame.commit.tensor import to_words
+from vgame.execute.executor import StepResult
 from vgame.execute.reference import Position, evaluate
 from vgame.program.operators import RefClass, operand_refs
 from vgame.ranks.exchange import Group
+from vgame.ranks.executor import RankExecutor
+from vgame.ranks.given import DIGEST, Given, digest
 from vgame.ranks.health import RankError
 from vgame.ranks.part import Drawn, Exchange, Looked, Summed
 
-if TYPE_CHECKING:
-    from vgame.ranks.executor import RankExecutor
-
-DIGEST = 8  # words
 SAME = -1  # an index that says: nothing differs
-
-
-@dataclass(frozen=True)
-class Shifted:
-    """The same processes, each in the part of the next one."""
-
-    group: Group
-
-    @property
-    def rank(self) -> int:
-        return (self.group.rank + 1) % self.world
-
-    @property
-    def world(self) -> int:
-        return self.group.world
-
-    def note(self, step: int, doing: str) -> None:
-        self.group.note(step, doing)
-
-    def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        return self.begin(pieces, sizes)()
-
-    def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
-        """Part q is played by process q - 1."""
-        arrive = self.group.begin([*pieces[1:], pieces[0]], [*sizes[1:], sizes[0]])
-
-        def turned() -> list[torch.Tensor]:
-            got = arrive()
-            return [got[-1], *got[:-1]]
-
-        return turned
-
-
-def digest(tensor: torch.Tensor) -> torch.Tensor:
-    """SHA-256 of a tensor's words, as int32 words."""
-    return torch.frombuffer(bytearray(hashlib.sha256(to_words(tensor).tobytes()).digest()), dtype=torch.int32)
-
-
-@dataclass(frozen=True)
-class Given:
-    """Of a step: digests of the words that a rank gave to others, and of its new state; the sums that it gave."""
-
-    words: list[torch.Tensor]
-    sums: list[Approximate]
 
 
 @dataclass
@@ -86,6 +39,13 @@ class Traced:
         if index in self.keep:
             self.kept[index] = output.clone()
         return output
+
+
+def checked_step(executor: RankExecutor, step: int, state: Sequence[torch.Tensor]) -> StepResult:
+    """A step whose every part two ranks compute. RankError where they differ."""
+    result, given = executor.recorded_step(step, state)
+    check(executor, executor.twice, step, state, given)
+    return result
 
 
 def check(own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[torch.Tensor], given: Given) -> None:

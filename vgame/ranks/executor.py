@@ -19,8 +19,8 @@ from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.execute.ordinary import Run
 from vgame.program.operators import Operator, Philox, Variant
 from vgame.program.program import Program
-from vgame.ranks.check import Given, Shifted, check, digest
 from vgame.ranks.exchange import Group, exchanged, gathered, looked_up
+from vgame.ranks.given import Given, Shifted, digest
 from vgame.ranks.part import Drawn, Exchange, Looked, Part, Summed, part_of
 from vgame.ranks.plan import Form, make_plan, refuse_more_ranks
 from vgame.ranks.roots import shared_roots
@@ -166,12 +166,6 @@ class RankExecutor(Executor):
         )
         other.kernels = self.kernels
         return other
-
-    def checked_step(self, step: int, state: Sequence[torch.Tensor]) -> StepResult:
-        """A step whose every part two ranks compute. RankError where they differ."""
-        result, given = self.recorded_step(step, state)
-        check(self, self.twice, step, state, given)
-        return result
 
     def recorded_step(self, step: int, state: Sequence[torch.Tensor]) -> tuple[StepResult, Given]:
         """A step, and what this rank gives in it."""

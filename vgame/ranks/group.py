@@ -19,10 +19,10 @@ from itertools import count
 import torch
 import torch.distributed as dist
 
-from vgame import __version__
 from vgame.errors import VgameError
 from vgame.ranks.health import BEAT, TIMEOUT, Health, RankError, Terminated, signals
 from vgame.ranks.near import Near
+from vgame.system.version import __version__
 
 #: The library that carries pieces from host to host; only this module knows it. Pieces are flat int32 tensors in the
 #: CPU's memory: NCCL would want them on the GPU, where RankExecutor would leave them.

@@ -17,6 +17,7 @@ import torch
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor, StepResult, Tap
 from vgame.job.bundle import Bundle
+from vgame.ranks.check import checked_step
 from vgame.ranks.exchange import Group, shares_of
 from vgame.ranks.executor import RankExecutor
 
@@ -79,7 +80,7 @@ class Leader:
             return alone.step(step, alone.to_device(tuple(state)), tap)
         twice = self.dice.random() < self.check
         self._order(STEP, step, state.version, twice)
-        result = (self.executor.checked_step if twice else self.executor.step)(step, state.parts)
+        result = _step(self.executor, step, state.parts, twice)
         self.group.note(step, "between")
         self.idle = True
         return StepResult(Shared(self, self.version, result.state), result.loss, result.not_finite)
@@ -146,8 +147,12 @@ def follow(executor: RankExecutor) -> bool:
         if what == LOAD:
             states[version] = given(group, executor)
         else:
-            states[version] = (executor.checked_step if twice else executor.step)(step, states[about]).state
+            states[version] = _step(executor, step, states[about], twice).state
         states.pop(version - 2, None)
+
+
+def _step(executor: RankExecutor, step: int, state: Sequence[torch.Tensor], twice: int) -> StepResult:
+    return checked_step(executor, step, state) if twice else executor.step(step, state)
 
 
 def _ordered(group: Group) -> torch.Tensor:

@@ -14,7 +14,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from vgame.arithmetic.torch.rounding_test import Counts, counting
+from vgame.arithmetic.certificate import Counts, counting
 from vgame.errors import MissingPackage
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, Progress, State

@@ -6,7 +6,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from vgame import __version__
+__version__ = "0.1.0"  # what pyproject.toml reads
 
 
 @cache

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
-from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
+from vgame.arithmetic.elementary_reduction import PI_ROWS, REDUCE, SCALER, SHIFTER, SIGMOID_LINEAR, SIGMOID_SLOPE
 from vgame.arithmetic.elementary_tables import ERF_Q, EXP_Q, LN2_HI, LN2_LO, LOG2E, LOG_Q, SINPI_Q
 from vgame.arithmetic.functions import Function
 from vgame.system.jit import compiled_loop
@@ -23,12 +23,7 @@ from vgame.system.threads import share
 
 CHUNK = 1 << 15  # elements per pass: they stay in the cache
 WORTH = 1 << 16  # elements that are worth a thread
-SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, which then stands in the low bits
-SCALER = SHIFTER + 1023.0  # the same, biased: the low bits shifted up by 52 are the number 2^k
-REDUCE = 0x3FE6A09E00000000 + (1 << 52) - 1  # the bits of a number just below sqrt(1/2); rounds the shift by 52 up
-SIGMOID_LINEAR = 2.0**-11  # below, sigmoid(x) rounds like 1/2 + SIGMOID_SLOPE x
-SIGMOID_SLOPE = 0.25 - 2.0**-28
-PI_1, PI_2, PI_3 = map(np.array, inverse_pi_pieces())
+PI_1, PI_2, PI_3 = map(np.array, PI_ROWS)
 ERF_LOW, ERF_HIGH = ERF_Q[:14], ERF_Q[14:]
 INF = np.inf
 

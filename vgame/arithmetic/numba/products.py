@@ -3,7 +3,7 @@
 In: operands as (memory, where rows begin, where their terms lie from there). Out: sums [B, M, N] and the rows' sums of
 squares. K is cut into equal blocks of at most CHAIN terms; in a block x = RN64(a * b + x), term after term, then the
 blocks' sums are added, one after the other. Proof: docs/numerics-products.md, section 13. Twin: the library's products
-(torch/vendor.py), which `own_kernels(False)` switches back to.
+(arithmetic/vendor.py), which `own_kernels(False)` switches back to.
 
 The panels of both operands are widened once for a block and stay in the second cache, a panel of b in the first one;
 a tile of sums in registers (fused_tile.py). Words beyond the last row or column are made and thrown away.

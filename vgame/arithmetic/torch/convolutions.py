@@ -12,6 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.certificate import tally
+from vgame.arithmetic.indexed_matrix import IndexedMatrix
 from vgame.arithmetic.numba.filtering import (
     WORDS,
     bound_patches,
@@ -21,10 +23,9 @@ from vgame.arithmetic.numba.filtering import (
 )
 from vgame.arithmetic.numba.rounding_test import round_pass
 from vgame.arithmetic.torch import products
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix
 from vgame.arithmetic.torch.products import Tile, unfolded
-from vgame.arithmetic.torch.rounding_test import hard_part, tally, weigh
-from vgame.arithmetic.torch.vendor import vendor
+from vgame.arithmetic.torch.rounding_test import hard_part, weigh
+from vgame.arithmetic.vendor import vendor
 from vgame.arithmetic.workspace import TILE, scratch
 from vgame.system.threads import Runner, each, threads
 

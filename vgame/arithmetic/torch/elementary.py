@@ -19,17 +19,11 @@ from torch import Tensor
 from vgame.arithmetic import elementary_tables as tables
 from vgame.arithmetic import gate
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
-from vgame.arithmetic.elementary_reduction import inverse_pi_pieces
+from vgame.arithmetic.elementary_reduction import PI_ROWS, REDUCE, SCALER, SHIFTER, SIGMOID_LINEAR, SIGMOID_SLOPE
 from vgame.arithmetic.functions import Function
 
 CHUNK = 1 << 15  # elements per pass on a CPU: the temporaries stay in the second-level cache
-SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, which then stands in the low bits
-SCALER = SHIFTER + 1023.0  # the same, biased: the low bits shifted up by 52 are the number 2^k
-REDUCE = 0x3FE6A09E00000000 + (1 << 52) - 1  # the bits of a number just below sqrt(1/2); rounds the shift by 52 up
-SIGMOID_LINEAR = 2.0**-11  # below, sigmoid(x) rounds like 1/2 + SIGMOID_SLOPE x
-SIGMOID_SLOPE = 0.25 - 2.0**-28
 FEW_TURNS = 2.0**21  # below, one row of the table of 1/pi serves all x
-PI_ROWS = inverse_pi_pieces()
 LOW_BITS = (1 << 29) - 1  # what binary64 has more than binary32; at a midpoint they are 2^28
 BELOW_MIDPOINT = (1 << 28) - 1
 

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import gate
+from vgame.arithmetic.certificate import OF_ZERO, SLACK, tally
 from vgame.arithmetic.torch.exact import Bags, Rows, exact_sums, exhaust
 from vgame.arithmetic.torch.narrow import narrow_sums
-from vgame.arithmetic.torch.rounding_test import SLACK, canonical_nan, enclose, hard_part, tally, weigh
-from vgame.arithmetic.torch.row_facts import OF_ZERO, lowest_bit, power_of_two
+from vgame.arithmetic.torch.rounding_test import canonical_nan, enclose, hard_part, weigh
+from vgame.arithmetic.torch.row_facts import lowest_bit, power_of_two
 from vgame.arithmetic.torch.sums import settle
-from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import batch_of, scratch, spans, sum_size
 
 #: With more targets than this many per term, only those that occur are kept.

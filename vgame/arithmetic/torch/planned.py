@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.certificate import SLACK, tally
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, places_of
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.exact import ExactProducts
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, places_of
 from vgame.arithmetic.torch.products import Tile, part_of, shared_tiles
-from vgame.arithmetic.torch.rounding_test import SLACK, tally, weigh
+from vgame.arithmetic.torch.rounding_test import weigh
 from vgame.arithmetic.torch.sums import COMPILED_BLOCK, runs_of, spread_of, terms_of_a_sum
-from vgame.arithmetic.torch.vendor import bind_product
+from vgame.arithmetic.vendor import bind_product
 from vgame.arithmetic.workspace import Workspace, lines, wide_memory
 from vgame.system.threads import each, portions
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import gate
+from vgame.arithmetic.certificate import MAX_TERMS, SLACK, tally
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix, places_of
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
@@ -22,21 +24,11 @@ from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix, places_of
 from vgame.arithmetic.torch.narrow import narrow_sums
-from vgame.arithmetic.torch.rounding_test import (
-    MAX_TERMS,
-    SLACK,
-    canonical_nan,
-    enclose,
-    enclose_products,
-    hard_part,
-    tally,
-    weigh,
-)
+from vgame.arithmetic.torch.rounding_test import canonical_nan, enclose, enclose_products, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
 from vgame.arithmetic.torch.slices import slice_bits, slices_needed, sum_slices
-from vgame.arithmetic.torch.vendor import NATIVE, Multiply, own_multiply, vendor
+from vgame.arithmetic.vendor import NATIVE, Multiply, own_multiply, vendor
 from vgame.arithmetic.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
 from vgame.system.threads import Runner, each, threads
 

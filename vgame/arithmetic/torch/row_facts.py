@@ -9,12 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.certificate import OF_ZERO
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.workspace import pass_size, spans
-
-#: The "lowest bit" of zero: 2^1024 reads as infinity.
-OF_ZERO = 1024
 
 
 def row_facts(x: Tensor, blocks: list[slice]) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.torch.exact import Rows, exact_sums, power_above
-from vgame.arithmetic.torch.vendor import vendor
+from vgame.arithmetic.vendor import vendor
 from vgame.arithmetic.workspace import scratch, widen
 
 

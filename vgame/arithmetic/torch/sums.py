@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import gate
+from vgame.arithmetic.certificate import MAX_TERMS, SLACK, tally
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
 from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums, exhaust
-from vgame.arithmetic.torch.indexed_matrix import IndexedMatrix, Matrix
 from vgame.arithmetic.torch.narrow import narrow_sums
-from vgame.arithmetic.torch.rounding_test import MAX_TERMS, SLACK, enclose, hard_part, tally, weigh
+from vgame.arithmetic.torch.rounding_test import enclose, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
-from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 
 #: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vgame.arithmetic import elementary_tables as tables
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
+from vgame.arithmetic.elementary_reduction import PI_ROWS, REDUCE, SCALER, SHIFTER, SIGMOID_LINEAR, SIGMOID_SLOPE
 from vgame.arithmetic.functions import Function
-from vgame.arithmetic.torch.elementary import PI_ROWS, REDUCE, SCALER, SHIFTER, SIGMOID_LINEAR, SIGMOID_SLOPE
 
 BLOCK = 1024
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from vgame.arithmetic.torch.rounding_test import SLACK, UNIT
+from vgame.arithmetic.certificate import SLACK, UNIT
 
 #: Where the terms come from: rows of two matrices, one row, one row's terms whose index is the wanted one.
 PRODUCTS, ROWS, SELECTED = 0, 1, 2

@@ -16,12 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vgame.arithmetic.certificate import OF_ZERO, SLACK, UNIT, is_counted, tally
 from vgame.arithmetic.gate import programs
-from vgame.arithmetic.torch.indexed_matrix import PlacedMatrix
-from vgame.arithmetic.torch.rounding_test import SLACK, UNIT, is_counted, tally
-from vgame.arithmetic.torch.row_facts import OF_ZERO
-from vgame.arithmetic.torch.vendor import vendor
+from vgame.arithmetic.indexed_matrix import PlacedMatrix
 from vgame.arithmetic.triton.exact import MOST_TERMS, PRODUCTS, collect, exact_word, power_of_two, round_word
+from vgame.arithmetic.vendor import vendor
 from vgame.arithmetic.workspace import spans
 
 #: Elements of a tile of the result or of an operand's block: large enough to fill a GPU with one vendor product.

@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vgame.arithmetic.certificate import SLACK, UNIT, is_counted, tally
 from vgame.arithmetic.gate import programs
-from vgame.arithmetic.torch.indexed_matrix import PlacedMatrix
-from vgame.arithmetic.torch.rounding_test import SLACK, UNIT, is_counted, tally
+from vgame.arithmetic.indexed_matrix import PlacedMatrix
 from vgame.arithmetic.triton.exact import MOST_TERMS, ROWS, SELECTED, collect, exact_word, round_word
 from vgame.arithmetic.triton.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
 from vgame.arithmetic.workspace import batch_of, spans

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator as python_operator
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from vgame.errors import ProgramError, UnsupportedOperators
+from vgame.program.captured import Captured
 from vgame.program.constants import is_random
 from vgame.program.lowering import HANDLERS, Builder, Value
 from vgame.program.lowering.conform import conform
@@ -18,10 +19,6 @@ from vgame.program.operators import (
     Ref,
     RefClass,
 )
-
-if TYPE_CHECKING:
-    from vgame.program.capture import Captured
-
 
 #: In a node's meta: whether its operands are such that the short form of its rule is right (usual.py).
 CHECKED = "checked"

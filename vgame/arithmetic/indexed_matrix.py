@@ -18,7 +18,7 @@ from vgame.arithmetic import gate
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba.exact import rows_of
-from vgame.arithmetic.torch.vendor import NATIVE, vendor
+from vgame.arithmetic.vendor import NATIVE, vendor
 
 Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
 
