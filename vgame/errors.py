@@ -13,9 +13,9 @@ STOPPED = 143
 PARENT_VARIABLE = "VGAME_PARENT"
 
 
-def some_of(names: Sequence[str], most: int = 5) -> str:
-    """The first names, and how many there are more."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def some_of(names: Sequence[str]) -> str:
+    """The first five names, and how many there are more."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 class VgameError(Exception):

@@ -20,7 +20,7 @@ from vgame.chain.connection import calldata_floor
 from vgame.chain.records import Phase
 from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, leaf_hash
-from vgame.delivery.cipher import Pair, cipher_leaf, crypt, job_key, key_hash, parent
+from vgame.delivery.cipher import Pair, cipher_leaf, job_key, key_hash, keystream, parent
 from vgame.delivery.sealed import Offer, Piece
 
 SPEC = DELIVERY.spec
@@ -285,7 +285,7 @@ class Deep:
         trainer.send("acceptJob", play.id, value=SPEC.trainer_bond)
         self.content = np.random.default_rng(1).bytes(512)
         leaf = 2**LEAVES - 1
-        cipher = crypt(job_key(KEY, play.id), 2, leaf, self.content)
+        cipher = bytes(a ^ b for a, b in zip(self.content, keystream(job_key(KEY, play.id), 2, leaf), strict=True))
         if wrong:
             cipher = bytes([cipher[0] ^ 1]) + cipher[1:]
         self.leaf, self.cipher, self.true = leaf, cipher, leaf_hash(Kind.TENSOR, self.content)

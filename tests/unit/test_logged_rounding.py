@@ -14,7 +14,7 @@ from vgame.arithmetic.functions import Function
 from vgame.arithmetic.reference.binary32 import round_to_binary32
 from vgame.logged import rounding
 from vgame.logged.kernels import Logged
-from vgame.logged.rounding import BITS, Direction
+from vgame.logged.rounding import Direction
 from vgame.program.program import Program
 
 
@@ -37,14 +37,30 @@ def hard(bits: int, count: int = 300) -> np.ndarray:
     return np.concatenate([every, -every])
 
 
+def round_float(x: float, bits: int) -> int:
+    """The word RN_b(x) of a binary64 value."""
+    if math.isnan(x):
+        return 0x7FC00000
+    negative = math.copysign(1.0, x) < 0
+    return (
+        0x7F800000 | negative << 31 if math.isinf(x) else rounding.pack(rounding.grid(Fraction(x), bits)[1], negative)
+    )
+
+
+def midpoint_distance(value: Fraction, bits: int) -> Fraction:
+    """Distance of |value| from the midpoint of its cell, in widths of the cell: 1/2 - |x - RN_b(x)| / ulp."""
+    lower, _, width = rounding.grid(value, bits)
+    return abs(abs(value) - lower - width / 2) / width
+
+
 def words(x: torch.Tensor) -> list[int]:
     return x.contiguous().view(torch.int32).numpy().view(np.uint32).tolist()
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", range(26, 33))
 def test_rounding_equals_the_integers(bits: int) -> None:
     x = torch.from_numpy(hard(bits))
-    expected = [rounding.round_float(v, bits) for v in x.tolist()]
+    expected = [round_float(v, bits) for v in x.tolist()]
     passes = torch.copysign(rounding.nearest_tensor(x.abs(), bits)[0], x).float()
     for name, found in (("compiled", rounding.round_tensor(x, bits)), ("passes", passes)):
         same = [
@@ -59,12 +75,12 @@ def test_rounding_equals_the_integers(bits: int) -> None:
 def test_at_32_bits_it_is_binary32_and_at_fewer_it_rounds_once() -> None:
     for x in hard(32):
         if np.isfinite(x):
-            assert rounding.round_float(x, 32) & 0x7FFFFFFF == round_to_binary32(abs(Fraction(x)))
+            assert round_float(x, 32) & 0x7FFFFFFF == round_to_binary32(abs(Fraction(x)))
     # rounded to 32 bits first, this would become a midpoint of the grid of 26 bits, and then go up to the even
     # neighbour
     twice = 1 + 3 * 2.0**-18 - 2.0**-40
-    assert rounding.round_float(twice, 26) == 0x3F800000 + (1 << 6)
-    assert rounding.round_float(float(np.float32(twice)), 26) == 0x3F800000 + (2 << 6)
+    assert round_float(twice, 26) == 0x3F800000 + (1 << 6)
+    assert round_float(float(np.float32(twice)), 26) == 0x3F800000 + (2 << 6)
 
 
 @pytest.mark.parametrize("bits", (26, 29, 32))
@@ -75,7 +91,7 @@ def test_distances_entries_and_copies_equal_the_integers(bits: int) -> None:
     down = rounding.copy_entries(torch.from_numpy(x), bits, torch.zeros(len(x), dtype=torch.bool))
     seen = set()
     for i, v in enumerate(map(Fraction, x)):
-        assert distance[i].item() == float(rounding.midpoint_distance(v, bits) * rounding.ulp(v, bits))
+        assert distance[i].item() == float(midpoint_distance(v, bits) * rounding.ulp(v, bits))
         assert Fraction(half[i].item()) * 2 == rounding.ulp(v, bits)
         plus_zero = [
             w if w != 1 << 31 else 0 for w in (rounding.copy_entry(v, bits, d) for d in (Direction.UP, Direction.DOWN))
@@ -86,7 +102,7 @@ def test_distances_entries_and_copies_equal_the_integers(bits: int) -> None:
         nearest = rounding.grid(v, bits)[1]
         assert Fraction(value[i].item()) == nearest
         assert rounding.copy_entry(v, bits, entry) == rounding.pack(nearest, v < 0), "its own entry changes nothing"
-        assert (entry is Direction.NONE) == (rounding.midpoint_distance(v, bits) >= Fraction(1, 8))
+        assert (entry is Direction.NONE) == (midpoint_distance(v, bits) >= Fraction(1, 8))
     assert seen == set(Direction)
 
 
@@ -109,4 +125,4 @@ def test_functions_are_rounded_once_to_the_bits(bits: int) -> None:
     found = kernels.map(Function.EXP, x), kernels.map(Function.DIV, x, x + 8)
     expected = [math.exp(v) for v in x.tolist()], [v / w for v, w in zip(x.tolist(), (x + 8).tolist(), strict=True)]
     for words_found, values in zip(map(words, found), expected, strict=True):
-        assert words_found == [rounding.round_float(v, bits) for v in values]
+        assert words_found == [round_float(v, bits) for v in values]

@@ -25,7 +25,7 @@ from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain
 from vgame.execute.devices import use_device
 from vgame.job.bundle import Bundle, load_bundle
-from vgame.job.terms import INCLUSION, Pace, auditor_shortcomings, count_moves
+from vgame.job.terms import Pace, auditor_shortcomings, count_moves
 from vgame.system.progress import Reporter
 
 UNCLAIMED = frozenset({Phase.CREATED, Phase.ACCEPTED})
@@ -270,7 +270,7 @@ def why_not_staked(bundle: Bundle, spec: JobSpec, pace: Pace, limits: Limits, ot
     most = spec.trainer_bond if limits.bond is None else limits.bond
     if spec.stake > most:
         return f"the auditor's bond and the fee are {spec.stake} wei, more than {most} (--max-bond allows more)"
-    short = auditor_shortcomings(bundle, pace, INCLUSION, others)
+    short = auditor_shortcomings(bundle, pace, others)
     if limits.any_clocks or not short:
         return ""
     beside = f"beside {others} disputes of other claims that wait for the same moves: " if others else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vgame.chain.game import Game
-from vgame.chain.records import Event, Job, JobSpec, Phase
+from vgame.chain.records import Job, JobSpec, Phase
 from vgame.errors import Abstain, ChainError
 from vgame.job.bundle import Bundle
 
@@ -21,9 +21,3 @@ def find_order(game: Game, bundle: Bundle, job: bytes) -> Job:
 def is_ordered(game: Game, bundle: Bundle, job: bytes, state: Job) -> bool:
     """Is the bundle what a job ordered? The identity is recomputed, not read."""
     return game.job_id(JobSpec(**bundle.order), state.client, state.nonce) == job
-
-
-def matches(game: Game, bundle: Bundle, event: Event) -> bool:
-    """The same of a JobCreated event."""
-    spec = JobSpec(**bundle.order)
-    return game.job_id(spec, event.args["client"], event.args["nonce"]) == event.args["job"]

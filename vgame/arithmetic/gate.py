@@ -6,7 +6,6 @@ which give the same bits on any device (tests/gpu compares them). This file impo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,11 +29,6 @@ class HasType(Protocol):
 def installed() -> bool:
     """Whether triton can be imported."""
     return find_spec("triton") is not None
-
-
-def interpreted() -> bool:
-    """Whether kernels that are defined from now on run in the interpreter."""
-    return os.environ.get(INTERPRETER_SWITCH, "0") not in ("", "0")
 
 
 @contextmanager

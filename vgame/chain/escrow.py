@@ -20,7 +20,6 @@ from vgame.chain.records import Event, JobSpec
 from vgame.errors import ChainError, EndpointError, LostRace
 
 NAME = "AccuracyEscrow"
-SOURCES = 2**24  # an entry of a layout below this is the number of a state tensor of the training
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class BonusProof:
 
 
 def entry_of(source: int) -> bytes:
-    """The entry of a layout that stands for the training's state tensor of that number."""
+    """The entry of a layout that stands for the training's state tensor of that number, below 2^24."""
     return source.to_bytes(32)
 
 

@@ -77,10 +77,10 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgame"
 
 
-def map_words(path: Path, offset: int, count: int, integer: bool, follow: bool = False) -> torch.Tensor:
+def map_words(path: Path, offset: int, count: int, integer: bool) -> torch.Tensor:
     """A flat tensor over `count` words of a file from byte `offset` on. OSError where it is none, DataError where it is
     too short."""
-    with open_file(path, follow) as file:
+    with open_file(path) as file:
         status = os.fstat(file.fileno())
         if count < 1 or offset < 0 or status.st_size < offset + 4 * count:
             raise DataError(f"{path} has {status.st_size:,} bytes; {count:,} words from byte {offset} on are expected")

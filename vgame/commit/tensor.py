@@ -15,8 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from vgame.arithmetic import gate
 from vgame.commit.mapped import look_through, source_of
-from vgame.commit.merkle import Kind, Tree, fold, tree_height
-from vgame.commit.words import words_root, words_tree
+from vgame.commit.merkle import Kind, fold, tree_height
+from vgame.commit.words import words_root
 
 CANONICAL_NAN = 0x7FC00000
 #: Tensor: (its version, its root), as long as the tensor lives.
@@ -49,11 +49,6 @@ def from_words(words: np.ndarray, *, integer: bool) -> torch.Tensor:
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The words as bytes, without a copy where none is needed."""
     return memoryview(to_words(tensor)).cast("B")
-
-
-def tensor_tree(tensor: torch.Tensor) -> Tree:
-    """All nodes over a tensor: for openings."""
-    return words_tree(tensor_bytes(tensor))
 
 
 def tensor_root(tensor: torch.Tensor) -> bytes:

@@ -43,11 +43,6 @@ def keystream(key: bytes, tensor: int, leaf: int) -> bytes:
     return b"".join(hashlib.sha256(place + bytes([j])).digest() for j in range(LEAF_BYTES // BLOCK_BYTES))
 
 
-def crypt(key: bytes, tensor: int, leaf: int, content: bytes) -> bytes:
-    """Content xor keystream: enciphers and deciphers."""
-    return bytes(a ^ b for a, b in zip(content, keystream(key, tensor, leaf), strict=True))
-
-
 def cipher_leaf(content: bytes, tensor: int, leaf: int) -> bytes:
     """H(0x00 ‖ CIPHER ‖ 512 bytes ‖ tensor u32 ‖ leaf u40)."""
     return leaf_hash(Kind.CIPHER, content + tensor.to_bytes(4) + leaf.to_bytes(5))

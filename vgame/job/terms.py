@@ -208,20 +208,20 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     return safe.model_copy(update={"fee": needed_fee(moves, slot, safe)})
 
 
-def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int, inclusion: int = INCLUSION) -> list[str]:
+def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int) -> list[str]:
     """Why an honest trainer of that pace should not accept; empty if nothing speaks against it."""
     moves, terms = count_moves(bundle), bundle.terms
-    slot = needed_slot(bundle, pace, inclusion)
+    slot = needed_slot(bundle, pace, INCLUSION)
     found = _below(
         terms,
         slot=slot,
-        trainer_budget=needed_budgets(moves, slot, inclusion)[0] + KEPT_OUT,
+        trainer_budget=needed_budgets(moves, slot, INCLUSION)[0] + KEPT_OUT,
         claim_window=ceil(pace.take(bundle.steps, 2)) + KEPT_OUT,
         auditor_bond=2 * moves.trainer_gas * gas_price,
         diverged_pay=terms.reward // 10,
     )
     if terms.confirm_window:
-        found += _below(terms, key_window=needed_delivery(bundle, pace, inclusion, KEPT_OUT)["key_window"])
+        found += _below(terms, key_window=needed_delivery(bundle, pace, INCLUSION, KEPT_OUT)["key_window"])
     longest = ("challenge_window", "auditor_budget", "confirm_window", "key_window", "complaint_window")
     return found + _above(terms, **dict.fromkeys(longest, LONGEST_WINDOW))
 
@@ -236,11 +236,11 @@ def refused_by_all(bundle: Bundle, gas_price: int = 0) -> str:
     )
 
 
-def auditor_shortcomings(bundle: Bundle, pace: Pace, inclusion: int = INCLUSION, others: int = 0) -> list[str]:
+def auditor_shortcomings(bundle: Bundle, pace: Pace, others: int = 0) -> list[str]:
     """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a
     dispute. `others`: disputes of other claims that it plays already, one move after the other."""
     moves, terms = count_moves(bundle), bundle.terms
-    needed = (1 + others) * needed_budgets(moves, needed_slot(bundle, pace, 0), inclusion)[1] + KEPT_OUT
+    needed = (1 + others) * needed_budgets(moves, needed_slot(bundle, pace, 0), INCLUSION)[1] + KEPT_OUT
     slot = LONGEST_WINDOW // moves.trainer  # one active dispute of an accomplice adds as many
     found = _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
     if terms.fee > (most := terms.trainer_bond // FEE_SHARE):

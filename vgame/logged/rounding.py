@@ -13,7 +13,6 @@ the auditor's value) are `entry_of` and `copy_entry`.
 
 from __future__ import annotations
 
-import math
 from enum import IntEnum
 from fractions import Fraction
 
@@ -22,11 +21,9 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from vgame.arithmetic.reference.binary32 import LEAST_EXPONENT, NAN, round_to_binary32
+from vgame.arithmetic.reference.binary32 import LEAST_EXPONENT, round_to_binary32
 from vgame.system.jit import compiled_loop
 from vgame.system.threads import share
-
-BITS = range(26, 33)
 
 
 class Direction(IntEnum):
@@ -68,20 +65,6 @@ def pack(magnitude: Fraction, negative: bool) -> int:
 def round_fraction(value: Fraction, bits: int) -> int:
     """The word RN_b(value) of an exact value; 0 is +0."""
     return pack(grid(value, bits)[1], value < 0)
-
-
-def round_float(x: float, bits: int) -> int:
-    """The word RN_b(x) of a binary64 value."""
-    if math.isnan(x):
-        return NAN
-    negative = math.copysign(1.0, x) < 0
-    return 0x7F800000 | negative << 31 if math.isinf(x) else pack(grid(Fraction(x), bits)[1], negative)
-
-
-def midpoint_distance(value: Fraction, bits: int) -> Fraction:
-    """Distance of |value| from the midpoint of its cell, in widths of the cell: 1/2 - |x - RN_b(x)| / ulp."""
-    lower, _, width = grid(value, bits)
-    return abs(abs(value) - lower - width / 2) / width
 
 
 def entry_of(value: Fraction, bits: int, threshold: Fraction) -> Direction:

@@ -24,10 +24,10 @@ def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) ->
     return (LoggedStore if bundle.mode == "logged" else Store)(run, bundle, keep, writable)
 
 
-def open_run(run: Path, keep: int = 1, *, writable: bool = False) -> Store:
+def open_run(run: Path, *, writable: bool = False) -> Store:
     """The store of a run folder, read only unless `writable`."""
     if not os.path.exists(run / "job" / "spec.json"):
         raise StoreError(
             f"{run} is not the folder of a run: it has no job/spec.json; `vgame train JOB --out {run}` makes one"
         )
-    return store_of(run, load_bundle(run / "job"), keep, writable)
+    return store_of(run, load_bundle(run / "job"), writable=writable)

@@ -100,10 +100,9 @@ def audit_shared(
     seed: int,
     listener: NullProgress = NULL_PROGRESS,
     order: Path | None = None,
-    timeout: float = TIMEOUT,
 ) -> Audit:
     """As `audit_run`, by all ranks that were started, each of which can read the run; the same on each."""
-    with joined(timeout) as group, use_device(device) as kind:
+    with joined() as group, use_device(device) as kind:
         store = audited(run, order)
         with led(group, store.bundle, kind) as leader:
             if leader is not None:

@@ -194,8 +194,3 @@ def _writes(func: Any) -> bool:
 
 
 SILENT = (aten.native_batch_norm, aten.cudnn_batch_norm, aten._batch_norm_with_update)
-
-
-def shadowed(shadows: Shadows, tensors: Mapping[str, T | None]) -> dict[str, T | None]:
-    """The shadows of tensors by name, as they are now."""
-    return {name: None if t is None else shadows.of(t).clone() for name, t in tensors.items()}
