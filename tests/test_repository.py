@@ -107,6 +107,17 @@ def test_a_circle_is_found(tmp_path: Path, circle: str) -> None:
     assert circle == "none" or "No cycles are allowed in planted.room" in done.stdout
 
 
+def test_everything_public_has_strict_types() -> None:
+    import vgame
+
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    files = {p.relative_to(ROOT).as_posix() for pattern in checked["files"] for p in ROOT.glob(pattern)}
+    public = {f"{module.replace('.', '/')}.py" for module in vgame._PLACES} | {
+        p.relative_to(ROOT).as_posix() for p in tracked("vgame/*.py") if p.parent == ROOT / "vgame"
+    }
+    assert checked["strict"] and sorted(public - files) == ["vgame/__main__.py"]
+
+
 REGISTRIES = r"\b(pypi|npmjs|deb\.debian|registry\.\w+)\.(org|com|net)\b"
 FOLDERS = r"(?<![\w.~-])/(home|Users|mnt|srv|opt)/\w"
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vgame.api import Cancel, Folder, Job, Progress, Run, prepare, train
+from vgame.api import Cancel, Progress, prepare, train
+from vgame.api_job import Job
+from vgame.api_run import Folder, Run
 from vgame.errors import ProgramError, StoreError
 from vgame.job.file import Terms
 from vgame.tasks.task import SAMPLES, TOTALS, Batch, Evaluation, Task
@@ -92,7 +94,7 @@ def evaluated(run: Run | Folder) -> Evaluated:
             "bits, so 2^30 is the most: return it as a float, or measure smaller numbers"
         )
     samples = state.pop(SAMPLES)
-    return Evaluated(state, samples, run)
+    return Evaluated(state, int(samples), run)
 
 
 def _numbers(run: Run, kind: str) -> dict[str, int | float]:

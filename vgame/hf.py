@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 from transformers import Trainer
 
-from vgame.api import Job
+from vgame.api_job import Job
 from vgame.errors import JobFileError, VgameError
 from vgame.job.file import usual_interval
 from vgame.tasks.datasets import Collated, collate
@@ -49,7 +49,7 @@ INSTEAD = {
     "eval_strategy": 'write "no"; vgame.train(..., callbacks=[...]) calls functions at checkpoints',
     "eval_on_start": "leave it out: a job does not evaluate",
 }
-NOTHING = (None, False, 0, "", [], {}, "no")
+NOTHING: tuple[object, ...] = (None, False, 0, "", [], {}, "no")
 #: Methods of a trainer that a job asks, and those beside training; all others decide what a step computes.
 ASKED = re.compile(
     "_?(compute_loss|create_optimizer|create_scheduler|get_optimizer_cls_and_kwargs|get_decay_parameter_names"
@@ -79,6 +79,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
         problems.append(str(error))
     if problems or data is None:
         raise JobFileError("the trainer asks for what a job does not have: " + "; ".join(problems))
+    assert data.batches is not None, "a DataLoader has them"
     steps = _steps(trainer, data.batches)
     optimizer = trainer.create_optimizer()
     task = _task(trainer, data, optimizer, trainer.create_scheduler(steps, optimizer))
@@ -91,6 +92,7 @@ def _task(trainer: Trainer, data: Collated, optimizer: torch.optim.Optimizer, sc
     """Losses that count their items over the whole step are summed in one batch of all; others are the mean over the
     step's batches."""
     args, pieces = trainer.args, trainer.args.gradient_accumulation_steps
+    assert data.batch is not None, "a DataLoader has one"
     summed = pieces > 1 and _is_summed(trainer, data.tensors)
     part = data.batch if summed and not _is_of_one_batch(trainer, data) else data.batch * pieces
 
@@ -147,8 +149,10 @@ def _is_of_one_batch(trainer: Trainer, data: Collated) -> bool:
 def _steps(trainer: Trainer, batches: int) -> int:
     args = trainer.args
     if args.max_steps > 0:
-        return args.max_steps
-    return math.ceil(args.num_train_epochs * max(math.ceil(batches / args.gradient_accumulation_steps), 1))
+        return int(args.max_steps)
+    a_pass = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
+    steps: int = math.ceil(args.num_train_epochs * a_pass)
+    return steps
 
 
 def _save_steps(args: Any, steps: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from vgame.api import Job
+from vgame.api_job import Job
 from vgame.errors import JobFileError, VgameError
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Task

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -33,6 +33,8 @@ from vgame.system.endpoints import hide_secrets, without_secrets
 
 BEAT = 0.05  # seconds between two looks for a new block
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
+T = TypeVar("T")
+
 TOO_MANY = 429  # the status of a reply to requests that come too fast
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
@@ -66,7 +68,8 @@ class Block:
 @cache
 def artifact(name: str) -> dict[str, Any]:
     """ABI and code of a contract, as checked in."""
-    return json.loads((files("vgame.chain") / "artifacts" / f"{name}.json").read_text())
+    text = (files("vgame.chain") / "artifacts" / f"{name}.json").read_text()
+    return dict(json.loads(text))
 
 
 def calldata_floor(data: bytes) -> int:
@@ -118,7 +121,7 @@ class Chain:
         if chain_id is not None and chain_id != self.chain_id:
             raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
-    def ask(self, question: Callable[[], Any]) -> Any:
+    def ask(self, question: Callable[[], T]) -> T:
         """Any request, and what reads its answer; a node that is down or talks nonsense becomes one clear error. After
         an outage it is asked first who it is."""
         if self.lost:

@@ -90,7 +90,8 @@ class Wallet:
     def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by
         one that pays more; one that the node finds too dear by one that offers less."""
-        web3, sent = self.chain.web3, []
+        web3 = self.chain.web3
+        sent: list[bytes] = []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
         tip, cap, refusal = min(max(tip, 1), most), most + 2**256, None
@@ -177,9 +178,8 @@ def _error_name(abi: list[dict[str, Any]], refusal: ContractLogicError) -> str:
     """Name of the custom error of a constructor."""
     errors = [(e["name"], ",".join(i["type"] for i in e["inputs"])) for e in abi if e["type"] == "error"]
     names = {Web3.keccak(text=f"{name}({types})")[:4].hex(): name for name, types in errors}
-    return names.get(
-        str(refusal.data)[2:10], "a part that is none" if refusal.data in (None, "0x") else str(refusal.data)
-    )
+    told = str(refusal.data)
+    return str(names.get(told[2:10], "a part that is none" if told in ("None", "0x") else told))
 
 
 def deploy_game(wallet: Wallet, referee: str | None = None, listener: NullProgress = NULL_PROGRESS) -> str:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -202,13 +203,12 @@ class Bundle:
 def differences(a: Bundle, b: Bundle) -> list[str]:
     """What decides bits and is not the same in both, in words; none if and only if the identities are equal."""
     parts = {
-        "program": lambda x: x.program.root,
-        "data": lambda x: x.data_root,
-        "initial state": lambda x: x.initial_root,
-        "scalars": lambda x: x.scalar_root,
-        **{name: lambda x, name=name: getattr(x, name) for name in ("seed", "steps", "interval", "mode", "log")},
-    }
-    return [name for name, part in parts.items() if part(a) != part(b)]
+        "program": "program.root",
+        "data": "data_root",
+        "initial state": "initial_root",
+        "scalars": "scalar_root",
+    } | {name: name for name in ("seed", "steps", "interval", "mode", "log")}
+    return [name for name, part in parts.items() if attrgetter(part)(a) != attrgetter(part)(b)]
 
 
 def ordered_differences(order: Bundle, held: Bundle) -> list[str]:
@@ -239,8 +239,8 @@ def refuse_invalid(bundle: Bundle) -> None:
             )
     shape = (bundle.steps, bundle.program.scalars)
     if bundle.scalars.dtype != torch.float32 or tuple(bundle.scalars.shape) != shape:
-        found = f"{tuple(bundle.scalars.shape)} of {bundle.scalars.dtype}"
-        raise BundleError(f"the scalars are {found}, the program reads {shape} of torch.float32")
+        given = f"{tuple(bundle.scalars.shape)} of {bundle.scalars.dtype}"
+        raise BundleError(f"the scalars are {given}, the program reads {shape} of torch.float32")
 
 
 # ---- bundles on disk ----

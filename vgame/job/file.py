@@ -48,7 +48,8 @@ def wei(value: object) -> object:
         number, scale = Decimal(text), UNITS[unit]
     except (ValueError, KeyError, InvalidOperation):
         raise ValueError(f'{value!r} is no amount; write "0.5 ether", "3 gwei" or a whole number of wei') from None
-    if not (number.is_finite() and -(2**128) < number < 2**128 and abs(number.as_tuple().exponent) <= 1000):
+    exponent = number.as_tuple().exponent
+    if not (isinstance(exponent, int) and -(2**128) < number < 2**128 and abs(exponent) <= 1000):
         raise ValueError(f"{value!r} is out of range: less than 2^128 wei is expected")
     amount = Fraction(number) * scale
     if amount.denominator != 1:

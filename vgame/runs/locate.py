@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import SupportsInt
 
 import torch
 
@@ -14,7 +15,7 @@ from vgame.errors import StoreError, VgameError
 from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import differences
-from vgame.logged.kernels import TamperedLog
+from vgame.logged.kernels import LoggedExecutor, TamperedLog
 from vgame.runs.folder import executor_of, open_run
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
@@ -52,12 +53,12 @@ def find_difference(first: Path, second: Path, device: str) -> tuple[Difference 
         )
         executors = [executor_of(r.bundle, kind) for r in runs]
         for store, executor in zip(runs, executors, strict=True):
-            if isinstance(store, LoggedStore):
+            if isinstance(store, LoggedStore) and isinstance(executor, LoggedExecutor):
                 store.follow(executor)
-        if checkpoint is not None:
-            difference = _inside(runs, checkpoint, executors)
-        else:  # what the roots do not tell
+        if checkpoint is None:  # what the roots do not tell
             difference = _replaced(runs, executors) or _stopped(runs, executors)
+        else:
+            difference = _inside(runs, checkpoint, executors)
     return difference, min(len(r.roots) for r in runs)
 
 
@@ -88,7 +89,12 @@ def _step(
 ) -> Difference | None:
     """The first operator of a step whose outputs differ between the two executions."""
     outputs: list[torch.Tensor] = []
-    _follow(runs[0], lambda: executors[0].step(step, states[0], lambda i, o: outputs.append(o.clone()) or o))
+
+    def keep(index: int, output: torch.Tensor) -> torch.Tensor:
+        outputs.append(output.clone())
+        return output
+
+    _follow(runs[0], lambda: executors[0].step(step, states[0], keep))
     found: list[Difference] = []
 
     def compare(index: int, output: torch.Tensor) -> torch.Tensor:
@@ -135,8 +141,9 @@ def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Differenc
             a, b = to_words(stored), to_words(right)
             if (a != b).any():
                 element = int((a != b).argmax())
-                values = [_hex(a[element]), _hex(b[element])]
-                return Difference(last, None, label.name, element, *(values[::-1] if this else values), note)
+                values = _hex(a[element]), _hex(b[element])
+                first, second = values[::-1] if this else values
+                return Difference(last, None, label.name, element, first, second, note)
     return None
 
 
@@ -144,14 +151,15 @@ def _stopped(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference
     """All roots are equal: does one run say that it diverged where the other went on, or diverged elsewhere?"""
     stops = [r.divergence for r in runs]
     told = [
-        (stop.step, this)
+        (stop.step, this, stop)
         for this, (stop, other, run) in enumerate(zip(stops, stops[::-1], runs[::-1], strict=True))
         if stop and other != stop and (other or run.step >= stop.step)
     ]
     if not told:
         return None
-    step, this = min(told)
-    run, executor, stop, words = runs[this], executors[this], stops[this], []
+    step, this, stop = min(told, key=lambda each: each[:2])
+    run, executor = runs[this], executors[this]
+    words: list[SupportsInt] = []
 
     def tap(index: int, output: torch.Tensor) -> torch.Tensor:
         if index == stop.operator:
@@ -162,8 +170,8 @@ def _stopped(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference
     state = advance(executor, state_at(run, executor, checkpoint), checkpoint * run.bundle.interval + 1, step - 1)
     _follow(run, lambda: executor.step(step, state, tap))
     note = f"only the {('first', 'second')[this]} run says that it diverged there; re-execution gives {_hex(words[0])}"
-    values = ["not finite", "finite"][:: -1 if this else 1]
-    return Difference(step, run.bundle.program.operator_name(stop.operator), None, stop.element, *values, note)
+    first, second = ("finite", "not finite") if this else ("not finite", "finite")
+    return Difference(step, run.bundle.program.operator_name(stop.operator), None, stop.element, first, second, note)
 
 
 def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step: int) -> Difference:
@@ -190,5 +198,5 @@ def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step
     )
 
 
-def _hex(word: int) -> str:
+def _hex(word: SupportsInt) -> str:
     return f"0x{int(word):08x}"

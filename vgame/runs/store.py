@@ -104,7 +104,7 @@ class Store:
             version, identity, diverged = header["version"], header["identity"], header["divergence"]
             names = header.get("labels", self.bundle.program.labels.root.hex())  # an earlier version did not write it
             self.divergence = Divergence(**diverged) if diverged is not None else None
-            if diverged is not None:
+            if self.divergence is not None:
                 self._check_divergence(self.divergence)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"{path} is damaged ({error}); move {self.folder} away and run again") from None
@@ -310,7 +310,8 @@ class Store:
 
     def losses(self) -> np.ndarray:
         data = self._read("losses.bin") if self.writable else self._losses
-        return np.frombuffer(data[: min(4 * self.step, len(data) // 4 * 4)], "<f4")
+        losses: np.ndarray = np.frombuffer(data[: min(4 * self.step, len(data) // 4 * 4)], "<f4")
+        return losses
 
     @cached_property
     def _losses(self) -> bytes:

@@ -167,7 +167,8 @@ def _whole(held: bytes) -> int:
 def _write(target: Path, recipe: dict[str, Any], pieces: Iterator[np.ndarray], length: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_suffix(f".{os.getpid()}.half")
-    rows, rest = 0, np.zeros(0, "<i4")
+    rows = 0
+    rest: np.ndarray = np.zeros(0, "<i4")
     try:
         with open(half, "wb") as out:
             out.seek(HEADER)

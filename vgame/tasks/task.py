@@ -84,8 +84,8 @@ class Task:
     def __repr__(self) -> str:
         """One line: without the data."""
         kinds = ", ".join(type(optimizer).__name__ for optimizer in self.optimizers)
-        samples = len(next(iter(self.data.values())))
-        return f"Task({type(self.model).__name__}, {kinds}, {samples} samples of {', '.join(self.data)})"
+        samples = len(next(iter(self.tensors.values())))
+        return f"Task({type(self.model).__name__}, {kinds}, {samples} samples of {', '.join(self.tensors)})"
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -107,7 +107,7 @@ class Task:
             raise ProgramError(f"schedulers = {self.schedulers!r}: a list of them is expected, [scheduler] for one")
         if not isinstance(self.data, Mapping):
             self._collate()
-        for name, tensor in self.data.items():
+        for name, tensor in self.tensors.items():
             if not isinstance(tensor, torch.Tensor):
                 raise ProgramError(
                     f"the data {name} is of type {type(tensor).__name__}; a tensor is expected: torch.as_tensor makes "
@@ -117,7 +117,7 @@ class Task:
                 raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")
             if tensor.layout is not torch.strided:
                 raise ProgramError(f"the data {name} is of layout {tensor.layout}; write {name}.to_dense()")
-        lengths = {name: len(t) if t.dim() else 0 for name, t in self.data.items()}
+        lengths = {name: len(t) if t.dim() else 0 for name, t in self.tensors.items()}
         if not lengths or len(set(lengths.values())) > 1:
             raise ProgramError(f"every data tensor needs the same number of samples, got {lengths or 'no data'}")
         if isinstance(self.order, str) and self.order not in ORDERS:
@@ -131,7 +131,7 @@ class Task:
                 raise ProgramError(f"{name} = {number!r}: a whole number of at least 1 is expected")
         if self.population < 1:
             raise ProgramError(f"the data has no sample: {self.length} rows and a window of {self.window}")
-        for name, tensor in self.data.items():
+        for name, tensor in self.tensors.items():
             words = self.batch * (self.window or 1) * tensor[:1].numel()
             if words > MOST_WORDS:
                 raise ProgramError(f"batch = {self.batch}: {words:,} words of {name}, {MOST_WORDS:,} are the most")
@@ -180,9 +180,15 @@ class Task:
         return tuple(self.optimizer) if isinstance(self.optimizer, Sequence) else (self.optimizer,)
 
     @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The data by name: read and collated."""
+        assert isinstance(self.data, Mapping)
+        return self.data
+
+    @property
     def length(self) -> int:
         """Rows of every data tensor."""
-        return len(next(iter(self.data.values())))
+        return len(next(iter(self.tensors.values())))
 
     @property
     def population(self) -> int:
@@ -198,4 +204,4 @@ class Task:
         """The samples of these indices [B], each tensor [B, ...] or [B, window, ...]."""
         if self.window is not None:
             indices = indices[:, None] * self.stride + torch.arange(self.window)
-        return {name: t[indices] for name, t in self.data.items()}
+        return {name: t[indices] for name, t in self.tensors.items()}
