@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP
 from scene import fast_scene
 from test_page import Stage
 
 from vgame.chain.records import Phase
-
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP
 from scene import Play, Scene, fast_scene
 
 from vgame.attacks.adversaries import FalseAccuser
@@ -21,7 +21,6 @@ from vgame.watch.reader import Reader
 from vgame.watch.server import Hub, PageServer
 from vgame.watch.static import write_page
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 
 

@@ -6,14 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from frauds import SETUP, SUM, word_lie
 from scene import Call, Scene
 
 from vgame.chain.game import Game
 from vgame.errors import ContractError
-
-SPEC = SETUP.spec
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def at(scene: Scene, time: int) -> None:

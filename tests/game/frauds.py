@@ -17,6 +17,7 @@ from vgame.errors import VgameError
 JUNK = b"\x5a" * 32
 SETUP = Setup(WIDE, steps=8)
 HONEST = SETUP.honest
+SPEC = SETUP.spec
 SUM = 3
 
 Place = tuple[Level, int, int, int, int]  # level, step, operator, index, part
@@ -118,6 +119,10 @@ def word_lie(step: int, operator: int, element: int, block: int = 0) -> Case:
     """A word is computed wrong, and everything after it follows from it."""
     lies = Lies(words={(step, operator, element): wrong_word(step, operator, element)}, block=block)
     return lies, place_of(step, operator, element, block)
+
+
+#: The lie that serves where any will do: a term of a long sum.
+LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def state_lie(step: int, tensor: int, element: int) -> Case:

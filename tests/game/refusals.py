@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP
 from scene import Call, Play, Scene, due
 from toy import INFINITY, Lies, Special
 
@@ -41,8 +41,6 @@ def refuses(*names: str) -> Callable[[Prepare], Prepare]:
 
 
 # ---- stages ----
-
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def disputed(scene: Scene, until: str, lies: Lies = LIE) -> tuple[Play, Any, Any, Call]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, Forcer, state_lie, word_lie
+from frauds import LIE, SETUP, Forcer, state_lie
 from scene import Scene, Setup, due
 
 from vgame.agents.retry import Retry
@@ -15,8 +15,6 @@ from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Event, Level, Phase, Status, Turn
 from vgame.errors import Abstain, ChainError, NotYet, TooDear
 from vgame.system.progress import Reporter
-
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def test_openings_by_strangers_are_not_read(scene: Scene) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP, SPEC
 from scene import Call, Play, Scene, deployed, embedded_chain, payee_game
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.game import PAGE
 from vgame.chain.records import Phase, Status, Turn
-
-SPEC = SETUP.spec
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def idle(play: Play, count: int) -> list[FalseAccuser]:

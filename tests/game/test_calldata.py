@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from eth_abi import decode, encode
 from eth_abi.grammar import ABIType, TupleType, parse
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP
 from revm_calls import ENTRIES, OUTPUTS, SELECTORS, checksummed, decode_log, decode_output
 from revm_node import Reverted
 from scene import ETHER, Call, Play, Scene, due, payee_game
@@ -25,7 +25,6 @@ from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView, Openings
 from vgame.dispute.trainer import Trainer
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 PUBLISHING = {"reveal", "openLeaf", "postSegment", "postTrace", "postPartials"}
 
 

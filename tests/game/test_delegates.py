@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from frauds import SETUP, SPEC, SUM, Mistaken, state_lie, word_lie
 from scene import Call, Play, Scene
 
 from vgame.chain.records import Phase
@@ -12,7 +12,6 @@ from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Abstain, ContractError, Over
 
-SPEC = SETUP.spec
 ERROR = word_lie(6, SUM, 4, 1)[0]  # an auditor's: it names an element of a long sum
 
 

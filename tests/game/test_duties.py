@@ -6,15 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, state_lie, word_lie
+from frauds import LIE, SETUP, SPEC, SUM, Bluffer, Forcer, Mistaken, state_lie, word_lie
 from ghost import ALONE
 from scene import ETHER, Call, Play, Scene, due
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase, Status, Turn
-
-SPEC = SETUP.spec
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def step_all(*players) -> None:

@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
+from frauds import LIE, Forcer, Mistaken, word_lie
 from frauds import SETUP as FREE
-from frauds import SUM, Forcer, Mistaken, word_lie
 from outcomes import prize
 from refusals import NO_BASIS
 from scene import ETHER, Play, Scene, Setup, payee_game
@@ -21,7 +21,6 @@ from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError, VgameError
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 FEE = ETHER // 50 + 1
 SETUP = replace(FREE, terms={"fee": FEE})
 MOST = 2**96 - 1

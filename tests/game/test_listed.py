@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frauds import JUNK, SETUP, SUM, Bluffer, Mistaken, word_lie
+from frauds import JUNK, LIE, SETUP, SPEC, Bluffer, Mistaken, word_lie
 from outcomes import prize
 from revm_calls import calldata
 from revm_node import RICH, Reverted
@@ -21,12 +21,6 @@ from vgame.dispute.player import Player
 from vgame.errors import ContractError
 
 HERE = Path(__file__).parent
-
-
-SPEC = SETUP.spec
-
-
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 #: Attack -> (outcome, test).

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, Bluffer, Forcer, Mistaken, place_of, state_lie, word_lie
+from frauds import LIE, SETUP, SPEC, SUM, Bluffer, Forcer, Mistaken, place_of, state_lie
 from revm_calls import SELECTORS, calldata
 from revm_node import RICH, Reverted
 from scene import NAME, PAYEE_MODES, Call, Scene, Setup, payee_game
@@ -18,9 +18,6 @@ from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
 from vgame.errors import ContractError, VgameError
-
-SPEC = SETUP.spec
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 @pytest.mark.parametrize("first", ["prove", "timeout"])

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from frauds import SETUP, SUM, Mistaken, place_of, state_lie, word_lie
+from frauds import LIE, SETUP, SUM, Mistaken, place_of, state_lie, word_lie
 from outcomes import prize
 from scene import Play, Scene, Setup, due
 from toy import INFINITY, Lies
@@ -15,7 +15,6 @@ from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import LOST, Level, Phase, Status, Turn
 from vgame.dispute.player import Player
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 OPENINGS = ("Revealed", "LeafOpened", "SegmentPosted", "TracePosted", "PartialsPosted")
 
 

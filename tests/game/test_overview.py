@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from eth_account import Account
-from frauds import SETUP, SUM, word_lie
+from frauds import SETUP, SPEC, SUM, word_lie
 from scene import Scene
 
 from vgame.agents.client import close_job
@@ -20,8 +20,6 @@ from vgame.chain.records import Phase, Turn
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter
-
-SPEC = SETUP.spec
 
 
 def kinds(play, account: str, forecast: dict[str, str] | None = None) -> set[str]:

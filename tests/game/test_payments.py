@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from frauds import LIE, SPEC, SUM, Bluffer, Mistaken, state_lie, word_lie
 from frauds import SETUP as FREE
-from frauds import SUM, Bluffer, Mistaken, state_lie, word_lie
 from outcomes import prize
 from scene import ETHER, Play, Scene, Setup, due
 from toy import Lies
@@ -17,11 +17,9 @@ from vgame.dispute.auditor import Auditor
 from vgame.errors import ContractError
 
 FEE = ETHER // 50 + 1
-LIE = word_lie(6, SUM, 4, 1)[0]
 FIRST = word_lie(3, SUM, 4, 1)[0]
 #: A guardian that waits keeps its clock longer than a trainer that is silent.
 SETUP = replace(FREE, terms={"fee": FEE, "auditor_budget": 900})
-SPEC = SETUP.spec
 CAUSES = {"element": (LIE, ()), "opening": (state_lie(6, SUM, 0)[0], ()), "timeout": (LIE, ("postTrace",))}
 
 

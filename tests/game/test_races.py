@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pytest
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP
 from scene import Play, deployed, embedded_chain
 
 from vgame.attacks.adversaries import FalseAccuser
@@ -13,8 +13,6 @@ from vgame.chain.records import Level
 from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.errors import LostRace
-
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def challenged_meanwhile(play: Play, auditor: Auditor) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP, SUM
 from scene import Play, Scene, due
 from toy import INFINITY, Lies, Special
 
@@ -15,7 +15,6 @@ import vgame.chain.game
 from vgame.chain.records import Level, Position, Post
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 NOTHING = Post(bytes(32), bytes(32), 0)
 
 

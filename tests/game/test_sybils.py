@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, word_lie, wrong_word
+from frauds import LIE, SETUP, wrong_word
 from scene import Play, Scene, Setup, fast_scene
 from toy import Lies
 
@@ -13,7 +13,6 @@ from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import LOST, Phase, Status, Turn
 from vgame.dispute.player import DISPUTE_GAS, RESERVE, Player
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 WRONG_TRACE = Lies(shown={(6, 2, 128): wrong_word(6, 2, 128)})
 BLOCK = 12
 CROWDS = [60, pytest.param(500, marks=pytest.mark.nightly)]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from frauds import SETUP
+from frauds import SETUP, SPEC
 from scene import Play, Scene
 
 import vgame.agents.roles
@@ -24,8 +24,6 @@ from vgame.dispute.player import DISPUTE_GAS
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError, NotYet, Over, StoreError, VgameError
 from vgame.system.progress import Reporter
-
-SPEC = SETUP.spec
 
 
 class Said(Reporter):

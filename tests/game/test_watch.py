@@ -7,7 +7,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP
 from scene import Play, Scene, Setup
 from toy import Lies
 
@@ -21,7 +21,6 @@ from vgame.errors import ChainError
 from vgame.job.terms import Pace
 from vgame.system.progress import Reporter
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 BOND = SETUP.spec.auditor_bond
 
 

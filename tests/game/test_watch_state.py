@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from exchange import COMPLAINT, offered
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP, SUM
 from revm_node import RevmNode
 from scene import Play, Scene
 
@@ -22,8 +22,6 @@ from vgame.errors import ChainError
 from vgame.watch.differences import LONGEST, apply, difference, shown
 from vgame.watch.money import BURNT, CONTRACT, Flow, balances, flows, owed
 from vgame.watch.reader import Reader
-
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def reader(scene: Scene) -> Reader:

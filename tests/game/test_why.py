@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from exchange import DELIVERY
-from frauds import SETUP, SUM, word_lie
+from frauds import LIE, SETUP
 from scene import Play, Scene, due
 from test_delivery_agents import Sides
 
@@ -17,8 +17,6 @@ from vgame.chain.records import Phase
 from vgame.dispute.player import Player
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter
-
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def owed(play: Play, role: str, account: str | None = None) -> set[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, word_lie
+from frauds import SETUP
 from proxy import LyingProxy, Request, served
 from scene import Play, Scene
 from web3 import Web3
@@ -19,8 +19,6 @@ from vgame.chain.game import Game
 from vgame.chain.wallet import Wallet
 from vgame.dispute.player import Player
 
-SPEC = SETUP.spec
-LIE = word_lie(6, SUM, 4, 1)[0]
 Truth = Callable[[], Request]
 
 

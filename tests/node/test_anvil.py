@@ -9,7 +9,7 @@ from dataclasses import astuple, replace
 
 import pytest
 from chains import anvil, wait_until
-from frauds import SETUP, SUM, Mistaken, place_of, state_lie, word_lie
+from frauds import SETUP, SPEC, SUM, Mistaken, place_of, state_lie, word_lie
 from refusals import NO_BASIS
 from scene import NAME, Scene, due
 from toy import Lies
@@ -21,8 +21,6 @@ from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.errors import ChainError, ContractError
-
-SPEC = SETUP.spec
 
 
 def test_a_fraud_is_decided_by_arithmetic(real_scene: Scene) -> None:

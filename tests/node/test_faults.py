@@ -10,7 +10,7 @@ import time
 import tracemalloc
 
 import pytest
-from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from frauds import LIE, SETUP, Mistaken, state_lie
 from proxy import DrippingProxy, FaultyProxy, HugeProxy, RedirectingProxy, served
 from scene import Play, Scene
 from wide import of_many
@@ -26,9 +26,6 @@ from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter
-
-SPEC = SETUP.spec
-LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def patient(play: Play, chain: Chain, cls: type[Player], lies=None) -> tuple[Player, Retry]:

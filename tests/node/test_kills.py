@@ -13,7 +13,7 @@ from pathlib import Path
 
 import forked
 import pytest
-from frauds import SETUP, SUM, Mistaken, state_lie, word_lie
+from frauds import SETUP, SPEC, SUM, Mistaken, state_lie, word_lie
 from proxy import DeadlyProxy, served
 from scene import Play, Scene
 
@@ -21,7 +21,6 @@ from vgame.chain.records import Phase, Status
 from vgame.chain.wallet import Wallet
 
 PLAYER = Path(__file__).resolve().parent / "player.py"
-SPEC = SETUP.spec
 
 
 class Mortal:

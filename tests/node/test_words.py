@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from frauds import SETUP, SUM, Forcer, word_lie
+from frauds import LIE, SETUP, Forcer
 from lying import Table, Truth, chain_one, refuses, selector, table
 from proxy import Request
 from scene import Play, Scene
@@ -24,7 +24,6 @@ from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError
 from vgame.system.progress import Reporter
 
-LIE = word_lie(6, SUM, 4, 1)[0]
 GET_JOB = selector("getJob", "bytes32")
 
 
