@@ -11,16 +11,16 @@ MODES = ("fp32", "nearest")
 
 
 class Comparison:
-    """The same two devices without correct rounding: where do they part? Computed beside other scenes; where they have
-    parted nothing more is."""
+    """The first step at which the same two devices differ without correct rounding; found beside other scenes. Nothing
+    is computed after it."""
 
     def __init__(self, stage: Stage, devices: tuple[str, str]) -> None:
         self.stage = stage
         threads = ThreadPoolExecutor(len(MODES))
-        self.found = {mode: threads.submit(self._parted, mode, devices) for mode in MODES}
+        self.found = {mode: threads.submit(self._first_difference, mode, devices) for mode in MODES}
         threads.shutdown(wait=False)
 
-    def _parted(self, mode: str, devices: tuple[str, str]) -> int | None:
+    def _first_difference(self, mode: str, devices: tuple[str, str]) -> int | None:
         """The first step after which the states differ; None if none does."""
         roles, step = [self._run(mode, device) for device in devices], 0
         while step < self.stage.bundle.steps:
@@ -39,7 +39,7 @@ class Comparison:
     def tell(self) -> None:
         self.stage.screen.scene("The same two devices in `nearest` mode and in plain FP32")
         for mode, future in self.found.items():
-            parted = future.result()
-            self.stage.result.honest[f"{mode}_diverged_at"] = parted
-            found = "the same bits to the end" if parted is None else f"the states part at step {parted}"
+            step = future.result()
+            self.stage.result.honest[f"{mode}_diverged_at"] = step
+            found = "the same bits to the end" if step is None else f"the states part at step {step}"
             self.stage.screen.say(f"{mode}: {found}")

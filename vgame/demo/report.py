@@ -82,10 +82,8 @@ def _facts(result: Result) -> list[list[str]]:
         modes = {"nearest_diverged_at": "Mode nearest (binary64, rounded)", "fp32_diverged_at": "Plain binary32"}
         for key, name in modes.items():
             if key in honest:
-                parted = honest[key]
-                facts.append(
-                    [name, f"the two devices part at step {parted}" if parted else "did not part within the run"]
-                )
+                step = honest[key]
+                facts.append([name, f"the two devices part at step {step}" if step else "did not part within the run"])
     if money := result.money:
         paid = (
             f"in {exact_ether(money['in'])} = out {exact_ether(money['out'])} + credits "

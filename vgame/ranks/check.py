@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from vgame.arithmetic.torch.partial import Approximate, parted
+from vgame.arithmetic.torch.partial import Approximate, contradiction
 from vgame.commit.tensor import to_words
 from vgame.execute.executor import StepResult
 from vgame.execute.reference import Position, evaluate
@@ -152,7 +152,7 @@ def _first_sum(group: Group, mine: list[Approximate], again: list[Approximate]) 
         like = (played.sums, *played.sizes, depth)
         came = _from_next(group, given, [2 * x.numel() for x in like])
         sums, *sizes, depth = (c.view(torch.float64).view(x.shape) for c, x in zip(came, like, strict=True))
-        differs = parted(Approximate(sums, tuple(sizes), int(depth)), played)
+        differs = contradiction(Approximate(sums, tuple(sizes), int(depth)), played)
         if differs is not None and found == SAME:
             found, position = n, differs
     return found, position

@@ -81,8 +81,8 @@ def finish(group: Group, sums: Sequence[Sum]) -> None:
         answers = [s.digits(s.places, s.magnitudes, every) for s in alike]
         for one, answer in zip(alike, answers, strict=True):
             one.settle(_swap(group, [answer] * group.world, [answer.numel()] * group.world), every)
-        parted = [s for s in sums if s.shared and asked]
-        asked = bool(parted) and _ask(group, parted, every)
+        shared = [s for s in sums if s.shared and asked]
+        asked = bool(shared) and _ask(group, shared, every)
     assert not any(s.places.numel() for s in sums), "all digits decide every sum"
 
 

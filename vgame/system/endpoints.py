@@ -29,8 +29,8 @@ def hide_secrets(text: str, url: str) -> str:
     except ValueError:
         return "it cannot be read"
     secrets = {url, parts.path, parts.query, parts.fragment, parts.username, parts.password}
-    parted = re.split("[/?&=;#@:]", f"{parts.path}?{parts.query}#{parts.fragment}")
-    secrets |= {s for s in parted if len(s) >= SHORTEST_KEY}
+    pieces = re.split("[/?&=;#@:]", f"{parts.path}?{parts.query}#{parts.fragment}")
+    secrets |= {s for s in pieces if len(s) >= SHORTEST_KEY}
     secrets = {form(s) for s in secrets if s for form in (str, quote, unquote)}
     for secret in sorted((s for s in secrets if len(s) > 1), key=len, reverse=True):
         text = text.replace(secret, "...")

@@ -85,8 +85,8 @@ def _round_narrow(s, shape, left, right, right_stride, out, strides, found, limi
                     bound = scale * bounds[j]
                     upper = np.float32(sums[j] + bound).view(np.int32)
                     lower = np.float32(sums[j] - bound).view(np.int32)
-                    parted = np.int32(_narrow(lower)).view(np.float32) < np.int32(_narrow(upper)).view(np.float32)
-                    if parted or (upper & _LOW) == _HALF or (lower & _LOW) == _HALF:
+                    unequal = np.int32(_narrow(lower)).view(np.float32) < np.int32(_narrow(upper)).view(np.float32)
+                    if unequal or (upper & _LOW) == _HALF or (lower & _LOW) == _HALF:
                         found[number] = u * columns + start + j
                         number += 1
         if number > limit:

@@ -136,7 +136,7 @@ class Nothing:
         return []
 
 
-def parted(first: Approximate, second: Approximate) -> int | None:
+def contradiction(first: Approximate, second: Approximate) -> int | None:
     """The flat position of a sum of which two devices cannot both be right, who had the same terms; None: there is
     none."""
     errors = []
