@@ -1,8 +1,7 @@
 """The elementary functions and the square root as Triton kernels: one pass over the tensor.
 
-In: a binary32 tensor. Out: RN(f(x)) for every element. Twins: elementary.py (torch), numba/elementary.py (numba), the
-same binary64 operations in the same order; nothing may be fused (`enable_fp_fusion=False`;
-tests/gpu/test_machine_code.py looks at the code).
+In: a binary32 tensor. Out: RN(f(x)) for every element, by the formulas of elementary_formulas.py, as its twins; nothing
+may be fused (`enable_fp_fusion=False`; tests/gpu/test_machine_code.py looks at the code).
 """
 
 from __future__ import annotations
@@ -16,17 +15,14 @@ from torch import Tensor
 
 from vgame.arithmetic import elementary_tables as tables
 from vgame.arithmetic.elementary_exceptions import EXCEPTIONS
-from vgame.arithmetic.elementary_reduction import PI_ROWS, REDUCE, SCALER, SHIFTER, SIGMOID_LINEAR, SIGMOID_SLOPE
+from vgame.arithmetic.elementary_formulas import bound
+from vgame.arithmetic.elementary_reduction import PI_ROWS
 from vgame.arithmetic.functions import Function
 
 BLOCK = 1024
 
-_LOG2E, _LN2_HI, _LN2_LO = (tl.constexpr(x) for x in (tables.LOG2E, tables.LN2_HI, tables.LN2_LO))
 _EXP_Q, _LOG_Q = tl.constexpr(tables.EXP_Q), tl.constexpr(tables.LOG_Q)
 _SINPI_Q, _ERF_Q = tl.constexpr(tables.SINPI_Q), tl.constexpr(tables.ERF_Q)
-_SHIFTER, _SCALER, _REDUCE = (tl.constexpr(x) for x in (SHIFTER, SCALER, REDUCE))
-_LINEAR, _SLOPE = tl.constexpr(SIGMOID_LINEAR), tl.constexpr(SIGMOID_SLOPE)
-_INF, _NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
 
 
 @triton.jit
@@ -35,8 +31,23 @@ def _bits(d):
 
 
 @triton.jit
-def _float(b):
+def _real(b):
     return b.to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _wide(j):
+    return j.to(tl.float64)
+
+
+@triton.jit
+def _where(condition, x, y):
+    return tl.where(condition, x, y)
+
+
+@triton.jit
+def _abs(d):
+    return tl.abs(d)
 
 
 @triton.jit
@@ -49,112 +60,28 @@ def _horner(COEFFICIENTS: tl.constexpr, x, LAST: tl.constexpr):
 
 
 @triton.jit
-def _clamp(d, low, high):
-    """NaN stays NaN."""
-    d = tl.where(d < low, low, d)
-    return tl.where(d > high, high, d)
+def _exp_polynomial(x):
+    return _horner(_EXP_Q, x, 9)
 
 
 @triton.jit
-def _split_exp(d):
-    """(e, s): exp(d) = s (1 + e), s = 2^k, e = exp(r) - 1 for |r| <= ln(2) / 2."""
-    n = d * _LOG2E + _SCALER
-    k = n - _SCALER
-    r = (d - k * _LN2_HI) - k * _LN2_LO
-    return (_horner(_EXP_Q, r, 9) * r + 1.0) * r, _float(_bits(n) << 52)
+def _log_polynomial(x):
+    return _horner(_LOG_Q, x, 6)
 
 
 @triton.jit
-def _expm1_of(d):
-    e, s = _split_exp(d)
-    return e * s - (1.0 - s)
+def _erf_polynomial(x):
+    return _horner(_ERF_Q, x, 27)
 
 
 @triton.jit
-def _split_log(b):
-    """(f, j): the number with the bits b is (1 + f) 2^-j."""
-    j = (_REDUCE - b) >> 52
-    return _float(b + (j << 52)) - 1.0, j.to(tl.float64)
+def _sinpi_polynomial(x):
+    return _horner(_SINPI_Q, x, 8)
 
 
 @triton.jit
-def _join_log(f, j):
-    """log((1 + f) 2^-j). Subtracting j * LN2 (not adding) keeps the sign of f = -0 at j = 0."""
-    s = f / (f * 0.5 + 1.0)
-    w = s * s
-    return _horner(_LOG_Q, w, 6) * w * s - j * _LN2_LO + s - j * _LN2_HI
-
-
-@triton.jit
-def _outside_log(y, d, pole):
-    """y where pole < x < inf, else log's value at its pole (-inf), at +inf, and NaN elsewhere."""
-    special = tl.where(d == pole, -_INF, tl.where(d == _INF, _INF, _NAN))
-    return tl.where((d > pole) & (d < _INF), y, special)
-
-
-@triton.jit
-def _exp(d, word, turns):
-    e, s = _split_exp(_clamp(d, -105.0, 90.0))
-    return (e + 1.0) * s
-
-
-@triton.jit
-def _expm1(d, word, turns):
-    return _expm1_of(_clamp(d, -30.0, 90.0))
-
-
-@triton.jit
-def _log(d, word, turns):
-    f, j = _split_log(_bits(d))
-    return _outside_log(_join_log(f, j), d, 0.0)
-
-
-@triton.jit
-def _log1p(d, word, turns):
-    f, j = _split_log(_bits(d + 1.0))
-    return _outside_log(_join_log(tl.where(j == 0.0, d, f), j), d, -1.0)
-
-
-@triton.jit
-def _tanh(d, word, turns):
-    e = _expm1_of(_clamp(d * 2.0, -20.0, 20.0))
-    return e / (e + 2.0)
-
-
-@triton.jit
-def _erf(d, word, turns):
-    d = _clamp(d, -4.0, 4.0)
-    return _horner(_ERF_Q, d * d - 8.0, 27) * d
-
-
-@triton.jit
-def _sigmoid(d, word, turns):
-    e, s = _split_exp(_clamp(-d, -40.0, 105.0))
-    y = 1.0 / ((e + 1.0) * s + 1.0)
-    return tl.where(tl.abs(d) < _LINEAR, d * _SLOPE + 0.5, y)
-
-
-@triton.jit
-def _sine_of_turns(d, word, turns, half):
-    """sin(x + pi half), half = 0 or 1/2: x / pi + half = k + f, sin = (-1)^k sin(pi f). turns: 1/pi in three pieces per
-    exponent."""
-    row = turns + ((word >> 23) & 255)
-    a = d * tl.load(row)
-    b = d * tl.load(row + 256)
-    n = a + b + half + _SHIFTER
-    f = a - (n - _SHIFTER - half) + b + d * tl.load(row + 512)
-    y = _horner(_SINPI_Q, f * f, 8) * f
-    return _float(_bits(y) ^ (_bits(n) << 63))
-
-
-@triton.jit
-def _sin(d, word, turns):
-    return _sine_of_turns(d, word, turns, 0.0)
-
-
-@triton.jit
-def _cos(d, word, turns):
-    return _sine_of_turns(d, word, turns, 0.5)
+def _turn(word, turns, piece: tl.constexpr):
+    return tl.load(turns + ((word >> 23) & 255) + 256 * piece)
 
 
 @triton.jit
@@ -180,18 +107,12 @@ def _apply(
     tl.store(out + i, result, mask=inside)
 
 
-VALUES = {
-    Function.SQRT: _sqrt,
-    Function.EXP: _exp,
-    Function.EXPM1: _expm1,
-    Function.LOG: _log,
-    Function.LOG1P: _log1p,
-    Function.TANH: _tanh,
-    Function.ERF: _erf,
-    Function.SIGMOID: _sigmoid,
-    Function.SIN: _sin,
-    Function.COS: _cos,
-}
+_PRIMITIVES = {
+    "__name__": __name__, "tl": tl, "bits": _bits, "real": _real, "wide": _wide, "where": _where, "abs": _abs,
+    "turn": _turn, "exp_polynomial": _exp_polynomial, "log_polynomial": _log_polynomial,
+    "erf_polynomial": _erf_polynomial, "sinpi_polynomial": _sinpi_polynomial,
+}  # fmt: skip
+VALUES = {Function.SQRT: _sqrt} | bound(_PRIMITIVES, triton.jit, tl.constexpr)
 
 
 @cache
