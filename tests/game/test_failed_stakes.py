@@ -26,7 +26,7 @@ from vgame.system.progress import Reporter
 def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clocks are long enough for one dispute, and not for two at once."""
     too_short = ["auditor_budget is 1500, 2400 is needed"]
-    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *g: too_short if g[3] else [])
+    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
 
 
 def rounds(service: AuditorService, count: int) -> None:

@@ -82,7 +82,7 @@ def test_claims_of_twin_orders_are_disputed_as_far_as_the_clocks_allow(
 ) -> None:
     """A cheat posts the same order many times: played all at once, each dispute would wait for the moves of the
     others."""
-    at_once = lambda _, __, ___, others: [] if others < 2 else ["auditor_budget is 1"]  # noqa: E731
+    at_once = lambda _, __, others: [] if others < 2 else ["auditor_budget is 1"]  # noqa: E731
     monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", at_once)
     plays = [scene.claimed(SETUP, LIE) for _ in range(4)]
     auditor = watch(plays[0], Limits())

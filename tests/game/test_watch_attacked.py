@@ -211,7 +211,7 @@ def test_a_stake_has_the_number_of_its_block(scene: Scene, capsys: pytest.Captur
 def test_disputes_that_have_ended_count_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One was lost by time, so nothing more is staked on that claim; other claims are disputed all the same."""
     monkeypatch.setattr(
-        vgame.agents.auditor_service, "auditor_shortcomings", lambda *given: ["it is 1"] if given[3] else []
+        vgame.agents.auditor_service, "auditor_shortcomings", lambda *given: ["it is 1"] if given[-1] else []
     )
     first = scene.claimed(SETUP, LIE)
     service = watch(first, Limits())
