@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
-from frauds import SETUP
-from refusals import LIE, NODE, Refusal, diverged_play, refuses, struct
+from frauds import LIE, SETUP
+from refusals import NODE, Refusal, diverged_play, refuses, struct
 from scene import NAME, Call, Scene, due
 from toy import Operator, Program, State
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import astuple
 
-from frauds import SETUP
-from refusals import LIE, NODE, Refusal, refuses
+from frauds import LIE, SETUP
+from refusals import NODE, Refusal, refuses
 from scene import NAME, Call, Scene, due, payee_game
 
 from vgame.chain.records import Level, Phase, Status

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from clock_moves import LIE, SPEC, at, branch, refused
-from frauds import SETUP, SUM, Mistaken, state_lie
+from clock_moves import at, branch, refused
+from frauds import LIE, SETUP, SPEC, SUM, Mistaken, state_lie
 from scene import Call, Play, Scene, due
 from toy import Lies
 

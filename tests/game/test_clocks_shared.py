@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clock_moves import LIE, SPEC, at, branch, refused
-from frauds import SETUP, Forcer
+from clock_moves import at, branch, refused
+from frauds import LIE, SETUP, SPEC, Forcer
 from scene import Call, Scene, due
 
 from vgame.chain.records import Level, Phase, Turn

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from frauds import SETUP
-from lying import LIE
+from frauds import LIE, SETUP
 from providers import RANGE, Provider, Truth, pass_blocks, truth
 from proxy import Request
 from scene import Play

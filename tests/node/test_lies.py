@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from frauds import SETUP, Mistaken, state_lie
-from lying import LIE, SPEC, Truth, refuses, selector, table, topic
+from frauds import LIE, SETUP, SPEC, Mistaken, state_lie
+from lying import Truth, refuses, selector, table, topic
 from proxy import Request
 from scene import Scene
 from web3 import Web3

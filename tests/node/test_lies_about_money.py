@@ -7,8 +7,8 @@ from typing import Any
 
 import forked
 import pytest
-from frauds import SETUP
-from lying import LIE, SPEC, Truth, chain_one, table
+from frauds import LIE, SETUP, SPEC
+from lying import Truth, chain_one, table
 from proxy import DeepProxy, Request, served
 from scene import Play, Scene, embedded_chain
 

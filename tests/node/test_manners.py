@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from eth_account.typed_transactions import TypedTransaction
-from frauds import SETUP
+from frauds import SETUP, SPEC
 from hexbytes import HexBytes
-from lying import SPEC, Table, Truth, table
+from lying import Table, Truth, table
 from proxy import Request
 from scene import Scene
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lying import LIE, Truth, table
+from frauds import LIE
+from lying import Truth, table
 from proxy import Request
 from scene import Scene
 
