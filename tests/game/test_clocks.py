@@ -186,13 +186,13 @@ def test_a_budget_is_for_the_whole_dispute(scene: Scene, honest: str, margin: in
     call = play.run_until("reveal" if honest == "trainer" else "select", auditor, play.trainer)
     at(scene, play.client.turn(play.id, 0)[1] - margin)
     call.send(player.game)
+    again = [("Convicted", 1, "element")] if honest == "auditor" and not margin else []
+    auditor = play.auditor() if again else auditor  # another one, whose dispute is kept in time
     play.run(auditor, play.trainer)
     play.advance(1)
     play.run(auditor, play.trainer)
     wins = {"trainer": "Dismissed", "auditor": "Convicted"}
     loses = {"trainer": "Convicted", "auditor": "Dismissed"}
-    # its next dispute is kept in time
-    again = [("Convicted", 1, "element")] if honest == "auditor" and not margin else []
     assert play.verdicts == [((wins if margin else loses)[honest], 0, cause), *again]
 
 
