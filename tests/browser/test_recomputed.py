@@ -72,7 +72,7 @@ def test_numbers_computed_in_the_browser_are_the_contracts(played: dict[str, Any
     print(f"{sum(s == 'equal' for s in states.values())} of {len(states)} numbers that the contract computed", found)
     assert "other" not in states.values()
     equal = {name.rpartition(" ")[0] for name, s in states.items() if s == "equal"}
-    assert equal == {*ATTACKS, "accuse"} - NO_NUMBER - NOT_COMPUTED and len(states) == 13
+    assert equal == {*ATTACKS, "accuse"} - NO_NUMBER - NOT_COMPUTED and len(states) == 11
     assert all("only the contract" in t["text"] or "random" in t["text"] for t in found.values() if t["state"] == "not")
     for name, record in played.items():
         if name.startswith("dispute/") and ("exact" in record or "part" in record):
