@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from frauds import LIE, SPEC, SUM, Bluffer, Mistaken, state_lie, word_lie
+from frauds import LIE, SUM, Bluffer, Mistaken, state_lie, word_lie
 from frauds import SETUP as FREE
 from outcomes import prize
 from scene import ETHER, Play, Scene, Setup, due
@@ -20,6 +20,7 @@ FEE = ETHER // 50 + 1
 FIRST = word_lie(3, SUM, 4, 1)[0]
 #: A guardian that waits keeps its clock longer than a trainer that is silent.
 SETUP = replace(FREE, terms={"fee": FEE, "auditor_budget": 900})
+SPEC = SETUP.spec
 CAUSES = {"element": (LIE, ()), "opening": (state_lie(6, SUM, 0)[0], ()), "timeout": (LIE, ("postTrace",))}
 
 
@@ -111,7 +112,7 @@ def test_a_guardian_has_one_dispute_at_a_time(scene: Scene) -> None:
     play.trainer.step()
     play.wait_for_clocks()
     play.trainer.step()
-    due(guard).send(guard.game)
+    first.send(guard.game)
     assert play.job.guarded and play.job.guardian_dispute == 1
     convict(play, play.auditor())
     assert play.client.verdict(play.id).winner == guard.address

@@ -127,7 +127,7 @@ def test_an_idle_healthy_role_is_alive_and_a_troubled_one_is_not(monkeypatch: py
     for i in range(3):
         now[0] += 600
         with retry:
-            raise ChainError(f"no answer {i}")
+            raise ChainError(f"no answer {'abc'[i]}")
     assert now[0] - value(telemetry, "vgame_last_round_seconds") == 1800
     assert value(telemetry, "vgame_last_event_seconds") == now[0]
     reporter.progress("training", 1, 2)

@@ -67,7 +67,7 @@ def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
     return checksum_address(entry["game"]), chain_id
 
 
-def open_reading(rpc: str, game: str) -> Game:
+def open_reading(rpc: str, game: str, chain_id: int | None = None) -> Game:
     """A game to look at, by its address or a registry file."""
-    address, chain_id = find(game, None)
+    address, chain_id = find(game, chain_id)
     return Game(Chain(rpc, chain_id), address)
