@@ -63,6 +63,13 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
+def _controlled() -> None:
+    """Its keys reach what runs in it, also where the tests run in the background, which ignores them."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for key in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(key, signal.SIG_DFL)
+
+
 class Terminal:
     """An interactive bash; `seen` is all that it has shown, without an echo of what was typed."""
 
@@ -77,7 +84,7 @@ class Terminal:
         environment = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1", "PS1": ""}
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "--noediting", "-i"], cwd=folder, env=environment, start_new_session=True,
-            stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_controlled,
         )  # fmt: skip
         os.close(theirs)
 
