@@ -97,7 +97,10 @@ def test_who_gives_more_than_is_taken_waits():
             first.give({1: torch.tensor([number], dtype=torch.int32)})
 
     def take() -> None:
-        time.sleep(0.3)
+        end = time.monotonic() + 30
+        while first.sent.get(1, 0) <= LETTERS and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.3)  # and no more
         assert first.sent[1] == LETTERS + 1
         got.extend(int(second.expect(0, 1)()) for _ in range(2 * LETTERS))
 
