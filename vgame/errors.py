@@ -143,7 +143,7 @@ class Abstain(VgameError):
 
 
 class Over(Abstain):
-    """Nothing can be done any more, as a final state has it: a role says so and ends."""
+    """Nothing is left to do, and a final state shows that: a role reports it and ends."""
 
 
 class Undelivered(DeliveryError, Over):

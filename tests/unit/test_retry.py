@@ -29,7 +29,7 @@ def test_what_computes_does_not_try_for_ever() -> None:
 
 
 def test_that_all_is_over_ends_a_loop_at_once() -> None:
-    """Who says so has seen it in a final state."""
+    """`Over` is raised only after a final state was read."""
     retry = Retry(Reporter(), 0.0, 0.0)
     with retry:
         raise ChainError("no answer")

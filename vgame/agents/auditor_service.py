@@ -59,7 +59,8 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
     computation.run()
     service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
     service.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
-    _ = stakes.last or service.pace
+    if not stakes.last:
+        _ = service.pace
     return service
 
 

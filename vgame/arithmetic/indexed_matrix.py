@@ -44,8 +44,29 @@ class Patches:
     backwards: bool
 
 
+class _Folded:
+    """What a folded matrix shows of a tensor [B, R, K]."""
+
+    __slots__ = ()
+    memory: Tensor
+    rows: np.ndarray | Tensor
+    columns: np.ndarray | Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.rows.shape, len(self.columns))
+
+    @property
+    def device(self) -> torch.device:
+        return self.memory.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.memory.dtype
+
+
 @dataclass(frozen=True, slots=True)
-class IndexedMatrix:
+class IndexedMatrix(_Folded):
     """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K].
 
     patches: where the whole of it are patches of pictures.
@@ -55,18 +76,6 @@ class IndexedMatrix:
     rows: np.ndarray
     columns: np.ndarray
     patches: Patches | None = None
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return (*self.rows.shape, self.columns.size)
-
-    @property
-    def device(self) -> torch.device:
-        return self.memory.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.memory.dtype
 
     def tile(self, batch: slice, rows: slice) -> IndexedMatrix:
         """Some batches (or the one that serves all) and rows."""
@@ -98,7 +107,7 @@ class Mirrored:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedMatrix:
+class PlacedMatrix(_Folded):
     """A folded matrix for the GPU's kernels, its tables (int64) beside the words: element [b, r, k] = memory[rows[b, r]
     + columns[k]].
 
@@ -109,18 +118,6 @@ class PlacedMatrix:
     rows: Tensor
     columns: Tensor
     mirrored: bool
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return (*self.rows.shape, self.columns.numel())
-
-    @property
-    def device(self) -> torch.device:
-        return self.memory.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.memory.dtype
 
     def tile(self, batch: slice, rows: slice) -> PlacedMatrix:
         """Some batches (or the one that serves all) and rows."""

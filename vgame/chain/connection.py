@@ -33,8 +33,6 @@ from vgame.system.endpoints import hide_secrets, without_secrets
 
 BEAT = 0.05  # seconds between two looks for a new block
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
-T = TypeVar("T")
-
 TOO_MANY = 429  # the status of a reply to requests that come too fast
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
@@ -43,6 +41,7 @@ DEVELOPMENT = (1337, 31337)  # chains whose blocks come with transactions alone:
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
+T = TypeVar("T")
 PARENTS = 3  # blocks before the newest that a node is tried with where it does not know its hash
 ZERO = "0x" + 40 * "0"
 
@@ -221,7 +220,11 @@ class Chain:
                     break
             else:
                 block, self._form = newest, "number"
-        return block, _by_hash(block) if self._form == "hash" else block.number
+        return block, self._named(block)
+
+    def _named(self, block: Block) -> Any:
+        """A block as the node takes it in a request."""
+        return _by_hash(block) if self._form == "hash" else block.number
 
     def _shows(self, named: Any) -> bool:
         try:
@@ -274,9 +277,11 @@ class Chain:
         """The tip that the node proposes, however large, wei per gas."""
         return self.ask(lambda: quantity(self.web3.eth.max_priority_fee))
 
-    def final_time(self, most: int) -> int:
-        """Time up to which no reorganisation undoes anything; a node that does not say, in whatever manner: 15 minutes
-        (or `most`) before its last block."""
+    def final_time(self, most: int = FINALITY) -> int:
+        """Time up to which no reorganisation undoes anything; where the node does not name that block, in whatever
+        manner, 15 minutes (or `most`) before its last one. On a development chain that of the last block."""
+        if self.is_development:
+            return self.now()
         try:
             return self.time_of("finalized")
         except (RefusedError, EndpointError):
@@ -288,13 +293,11 @@ class Chain:
         the node does not name that one, or has no state of it. The second up to which nothing is undone."""
         with self.at("latest"):
             self.pin, self.web3.eth.default_block = self._find_pin()
-            time = self.pin.time
+            time = min(self.final_time(), self.pin.time)
             if not self.is_development:
-                time -= FINALITY
                 with suppress(RefusedError, EndpointError):
                     last = self.block("finalized")
-                    named = _by_hash(last) if self._form == "hash" else last.number
-                    time = min(last.time, self.pin.time)
+                    named = self._named(last)
                     if self._shows(named):
                         self.pin, self.web3.eth.default_block = last, named
             yield time

@@ -142,7 +142,7 @@ class Job:
     spec: JobSpec
 
     def could_be(self, now: int) -> bool:
-        """Do its phase and its times fit by a second, as the contract sets them? With one field altered they do not."""
+        """Do its phase and its times fit by a second, as the contract sets them? One altered field rarely does."""
         begun = self.claimed_at or self.accepted_at or self.created_at
         match self.phase:
             case Phase.NONE | Phase.CREATED | Phase.ACCEPTED:

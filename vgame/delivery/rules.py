@@ -157,8 +157,8 @@ def overdue(s: Snapshot) -> Duty | None:
 
 
 def raising(s: Snapshot) -> list[Duty]:
-    """Requests that the trainer has deferred, before it may drop them, and those that it has left for a key window more
-    than it had: above their price nobody can say so. And their new price."""
+    """Requests that the base fee has outgrown, with their new price: deferred ones before the trainer may drop them,
+    and others when twice the time for an answer has passed, for `refused` is possible up to their price only."""
     window, price = s.job.spec.key_window, STEADY * s.base
     cheap = [r for r in s.open if s.base > r.price]
     return [

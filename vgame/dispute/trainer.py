@@ -84,7 +84,7 @@ class Trainer(Player):
         )
 
     def check_acceptance(self, job: Job) -> None:
-        """NotYet where the job is said to be another trainer's and its acceptance is not shown."""
+        """NotYet where the state names another trainer and the event of its acceptance is not shown."""
         if job.trainer != self.address and job.accepted_at:
             theirs = lambda event: event.args["trainer"] == job.trainer or None  # noqa: E731
             self.game.content("JobAccepted", self.id, job.accepted_at, theirs, key=job.trainer)
