@@ -166,7 +166,9 @@ def test_a_chain_of_a_development_node_is_final_at_once(
     play.pass_window()
     with pytest.raises(EndlessError):
         to_the_end(play, lambda _: None)
+    assert scene.chain.final_time() < scene.chain.now()
     monkeypatch.setattr(scene.chain, "is_development", True)
+    assert scene.chain.final_time() == scene.chain.now()
     assert to_the_end(play, lambda _: None) == "FINAL"
 
 
