@@ -126,6 +126,54 @@ def test_an_end_that_is_shown_for_a_while_does_not_end_a_trainer(
     assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
 
 
+@pytest.mark.parametrize("phase", [Phase.FINAL, Phase.UNDELIVERED, Phase.DECLINED, Phase.CONVICTED])
+def test_a_claim_past_its_window_is_not_over_for_one_altered_field(scene: Scene, node: Node, phase: Phase) -> None:
+    """All times fit then: that it is shown in each look for long enough has to tell."""
+    play, node.behind = scene.claimed(SETUP), 8
+    play.pass_window()
+    undo = shown(play.trainer, lambda job: replace(job, phase=phase))
+
+    def after(look: int) -> None:
+        play.advance(12)
+        if look == 6:
+            undo()
+
+    assert to_the_end(play, after) == "FINAL"
+    assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
+
+
+def test_a_trainer_that_has_accepted_does_not_end_as_if_it_had_not(scene: Scene, node: Node) -> None:
+    play, node.behind = scene.post(SETUP), 2
+    play.trainer = play.new_trainer()
+    play.trainer.accept()
+    play.advance(SPEC.accept_window + 1)
+    undo = shown(play.trainer, lambda job: replace(job, phase=Phase.CREATED))
+
+    def after(look: int) -> None:
+        play.advance(1)
+        if look == LOOKS:
+            undo()
+        if play.phase is Phase.CLAIMED:
+            play.advance(SPEC.challenge_window)
+
+    assert to_the_end(play, after, 120) == "FINAL"
+
+
+def test_a_late_end_on_a_node_without_finality_is_looked_at_for_long_enough(scene: Scene, node: Node) -> None:
+    """A reorganisation may undo it as long as after any other block."""
+    play, node.behind = scene.claimed(SETUP), None
+    play.advance(SPEC.challenge_window + 2 * FINALITY)
+    begun = scene.chain.now()
+    assert to_the_end(play, lambda _: play.advance(60)) == "FINAL"
+    assert scene.chain.now() - begun >= FINALITY
+
+
+def test_a_conviction_in_the_second_of_its_claim_can_be(scene: Scene, node: Node) -> None:
+    play = scene.claimed(SETUP)
+    at_once = replace(play.job, phase=Phase.CONVICTED, disputes=1)
+    assert at_once.could_be(at_once.since + SPEC.challenge_window + 1) and not at_once.could_be(at_once.since + 1)
+
+
 @pytest.mark.parametrize("behind", [2, 40])
 def test_a_trainer_stays_until_the_end_is_final(scene: Scene, node: Node, behind: int) -> None:
     """A reorganisation may undo it: then it is finalized again."""

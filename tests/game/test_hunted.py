@@ -143,6 +143,66 @@ def test_claims_that_cannot_be_compared_leave_their_places(scene: Scene, capsys:
     assert capsys.readouterr().out.count("its log is missing") == 3
 
 
+class Clock:
+    """Seconds of the process, as far as a test lets them pass."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in (vgame.agents.retry, vgame.agents.named_jobs, vgame.agents.auditor_service):
+        monkeypatch.setattr(module, "time", found)
+    return found
+
+
+def test_a_crowd_that_cannot_be_compared_delays_no_claim_for_long(
+    scene: Scene, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of its claims is tried again every five seconds, and each before the false one by its time."""
+    foreign = [scene.claimed(SETUP) for _ in range(48)]
+    false = scene.claimed(SETUP, LIE)
+    service, missing = watch(false, Limits()), {play.id for play in foreign}
+    service.poll = 0.2
+    service.computation.why_foreign = lambda _, job, __: "its log is missing" if job in missing else ""
+    for _ in range(60):
+        service.round()
+        clock.now += 1
+    assert staked(false, service) == 1
+    assert capsys.readouterr().out.count("its log is missing") == len(foreign)
+
+
+def test_claims_that_wait_for_the_own_run_delay_none_that_can_be_compared(scene: Scene, clock: Clock) -> None:
+    waiting = [scene.claimed(SETUP) for _ in range(9)]
+    false = scene.claimed(SETUP, LIE)
+    service, machine = watch(false, Limits()), false.machine(None)
+    late = {play.job.run_root for play in waiting}
+    service.computation.history_of = lambda claim: None if claim.run_root in late else machine
+    service.computation.ahead = lambda engaged, until: True
+    for _ in range(6):
+        service.round()
+        clock.now += 5
+    assert staked(false, service) == 1
+
+
+def test_pages_that_are_not_read_are_read_without_long_pauses(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vgame.agents.named_jobs, "PAGE", 2)
+    plays = [scene.claimed(replace(SETUP, terms={"challenge_window": 5000 + i})) for i in range(6)]
+    service, pauses = watch(plays[0], Limits(hunt=2)), []
+    monkeypatch.setattr(service.game.chain, "pause", lambda seconds, elsewhere: pauses.append(elsewhere))
+    for _ in range(4):
+        service.round()
+        service.pause()
+    assert pauses == [0.0, 0.0, 15.0, 15.0]
+
+
 def test_claims_of_a_branch_that_is_gone_hold_no_place(scene: Scene, rewind: Any) -> None:
     account = scene.game()
     point = scene.chain.node.snapshot()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def real() -> Iterator[Scene]:
 @pytest.fixture
 def slow_finality(real: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of its chain is final OLD seconds later."""
-    monkeypatch.setattr(real.chain, "final", lambda: nullcontext(real.chain.now() - OLD))
+    monkeypatch.setattr(real.chain, "final_time", lambda most=OLD: real.chain.now() - most)
 
 
 def shown_as(service: AuditorService, **changes: Any) -> Callable[[], None]:
@@ -203,14 +203,28 @@ def test_the_stake_is_never_what_fills_its_gap(real: Scene, tmp_path: Path) -> N
     assert staked(play, service) == 1
 
 
+@pytest.mark.parametrize("lie", [9, 100])
+def test_a_count_of_one_round_is_no_number_for_a_stake(real: Scene, tmp_path: Path, lie: int) -> None:
+    """The stake would wait for a number that is never reached."""
+    play = real.claimed(SETUP, LIE)
+    service = begun(play, tmp_path, wallet := real.wallet())
+    eth = service.game.chain.web3.eth
+    usual = eth.get_transaction_count
+    eth.get_transaction_count = lambda *_: lie
+    rounds(service)
+    eth.get_transaction_count = usual
+    rounds(service, count=3)
+    assert staked(play, service) == 1 and eth.get_transaction_count(wallet.address) == 1
+
+
 def test_a_count_that_no_reorganisation_explains_is_not_filled(real: Scene, tmp_path: Path) -> None:
-    """An endpoint that counts too many for a whole round cannot have the account spend its money on nothing."""
+    """An endpoint that counts too many for some rounds cannot have the account spend its money on nothing."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, wallet := real.wallet())
     eth = service.game.chain.web3.eth
     usual, owned = eth.get_transaction_count, real.chain.balance(wallet.address)
     eth.get_transaction_count = lambda *_: 100
-    rounds(service)
+    rounds(service, count=3)
     eth.get_transaction_count = usual
     rounds(service, count=12)
     assert not play.disputes() and real.chain.balance(wallet.address) == owned

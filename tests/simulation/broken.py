@@ -137,8 +137,8 @@ class BelievesTheNewestBlock(Trainer):
 class EndsWithTheNewestBlock(Trainer):
     """A job that has ended there has ended."""
 
-    def has_ended(self) -> bool:
-        return True
+    def has_ended(self, shown: bool) -> bool:
+        return shown
 
 
 class RemembersTheClosed(Trainer):

@@ -15,7 +15,7 @@ from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.named_jobs import CLAIMS, Limits, NamedJobs
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Deferred, Retry
-from vgame.chain.final import final_jobs
+from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
@@ -87,12 +87,14 @@ class AuditorService:
         self.done: set[bytes] = set()  # hunted jobs with a stake whose end is final
         self.problems: dict[bytes, Exception] = {}  # of this round, the first of each job
         self.naming = Deferred(reporter, poll, LONGEST)
-        self.behind = False  # claims wait that were never compared
-        self.over = False  # all jobs have ended, as the last round saw it
+        self.stuck: dict[bytes, bytes] = {}  # by hunted job: run root that could not be compared or disputed
+        self.behind = False  # claims wait that were never compared, or read
+        self.lasting = Lasting(game.chain)
+        self.over = False  # all jobs have ended, as the rounds saw it for long enough
 
     @property
     def finished(self) -> bool:
-        """Have all jobs ended, as a final state has it?"""
+        """Have all jobs ended, as a final state shows?"""
         return self.over and self.final([*self.named.owned, *self.named.hunted])
 
     def round(self) -> bool:
@@ -101,9 +103,12 @@ class AuditorService:
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
+            if not self._engaged():
+                _ = self.pace  # no clock runs
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
-            self.over = not (acted or self.problems) and self.end(views)
+            if not (acted or self.problems):
+                self.over = self.lasting.shown("all", self.end(views))
         self.tell()
         return acted
 
@@ -119,7 +124,9 @@ class AuditorService:
         jobs, views = self.chosen(), dict[bytes, ClaimView]()
         for job, auditor in [*self.auditors.items()]:
             if self.retry[job].due and not (job in jobs or auditor.engaged_in):
-                del self.auditors[job], self.retry[job]
+                del self.auditors[job]
+                if job not in self.stuck:  # what was reported is not reported again
+                    del self.retry[job]
         due = [job for job in dict.fromkeys([*jobs, *self.auditors]) if self.seat(job) and self.retry[job].due]
         states = self.read([*due, *self.named.others(due)])
         self.named.see(states)
@@ -133,8 +140,10 @@ class AuditorService:
         held = [job for job in hunted if job not in self.done and self.stakes.has(job)]
         turn = self.named.waiting(self.reported, self.game.chain.now())
         turn = [job for job in turn if job not in held and (job not in self.retry or self.retry[job].due)]
+        turn.sort(key=lambda job: self.stuck.get(job) == hunted[job].run_root)  # these hold up no other
         later = turn[self.limits.hunts :]
-        self.behind = any(self.reported.get(job, (b"",))[0] != hunted[job].run_root for job in later)
+        self.behind = self.naming.due and not self.named.whole
+        self.behind |= any(self.reported.get(job, (b"",))[0] != hunted[job].run_root for job in later)
         return [*self.named.owned, *held, *turn[: self.limits.hunts]]
 
     def read(self, jobs: Sequence[bytes]) -> dict[bytes, Job]:
@@ -150,7 +159,7 @@ class AuditorService:
             auditor = self.auditors[job] = Auditor(self.game, job, self.computation.history)
             auditor.terms, auditor.stakes = self.named.spec, self.stakes
             auditor.refusal, auditor.kept = partial(self.refusal, job), self.kept
-            self.retry[job] = Deferred(self.reporter, self.poll, LONGEST, auditor.hurry)
+            self.retry.setdefault(job, Deferred(self.reporter, self.poll, LONGEST, auditor.hurry))
         return self.auditors[job]
 
     def attempt(self, job: bytes, duty: Callable[[], Any]) -> bool:
@@ -163,8 +172,10 @@ class AuditorService:
 
     def tell(self) -> None:
         """Report the round's problems; such a job is left out until it is tried again."""
-        for job, retry in self.retry.items():
-            if retry.due:
+        hunted = self.named.hunted
+        self.stuck |= {job: hunted[job].run_root for job in self.problems if job in hunted}
+        for job in self.auditors:
+            if (retry := self.retry[job]).due:
                 with retry:
                     if job in self.problems:
                         raise self.problems[job]
@@ -192,6 +203,7 @@ class AuditorService:
             if foreign := self.computation.why_foreign(self.game, job, state):
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
             if (history := self.computation.history_of(state)) is None:
+                self.stuck[job] = state.run_root
                 return False
             auditor.machine, auditor.compared, view.machine = history, state.run_root, history
         return True
@@ -221,14 +233,16 @@ class AuditorService:
     def end(self, views: dict[bytes, ClaimView]) -> bool:
         """Have all jobs ended, and is each claim compared?"""
         over, hunted = [job for job, view in views.items() if _has_ended(view)], self.named.hunted
-        self.done |= {job for job in over if job in hunted and self.final([job])}
+        self.done |= {
+            job for job in views if self.lasting.shown(job, job in over) and job in hunted and self.final([job])
+        }
         if not self.named.whole or self.named.waiting(self.reported, self.game.chain.now()):
             return False
         ended = all(state.phase in OVER for state in hunted.values()) and len(over) == len(self.auditors)
         return ended and bool(over or hunted)
 
     def final(self, jobs: Sequence[bytes]) -> bool:
-        """Have they ended, as a final state has it? Not as long as it cannot be read."""
+        """Have they ended, as a final state shows? Not as long as it cannot be read."""
         with suppress(Exception):  # what an endpoint shows can raise anything
             found, _ = final_jobs(self.game, jobs)
             return found is not None and all(job.phase in OVER for job in found)

@@ -112,7 +112,7 @@ def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: floa
                 text, root = "posted its claim" if trainer.windows else "sees the claim", computation.run_root.hex()
                 reporter.emit("claimed", f"{text}, run root {root}, run in {computation.store.folder}", run_root=root)
             over = not acted and phase in {Phase.CONVICTED, *ENDED}
-            if over and trainer.has_ended():
+            if trainer.has_ended(over):
                 name, paid = phase.name.lower(), trainer.withdrawn
                 reporter.emit("ended", f"the job ended: {name}{_withdrawn(paid)}", phase=name, withdrawn=paid)
                 return phase

@@ -145,17 +145,23 @@ class Job:
         """Do its phase and its times fit by a second, as the contract sets them? One altered field rarely does."""
         begun = self.claimed_at or self.accepted_at or self.created_at
         match self.phase:
-            case Phase.NONE | Phase.CREATED | Phase.ACCEPTED:
-                fits = not self.claimed_at
-            case Phase.CLAIMED | Phase.CONVICTED:
+            case Phase.NONE | Phase.CREATED:
+                fits = not self.accepted_at and not self.claimed_at
+            case Phase.ACCEPTED:
+                fits = self.accepted_at > 0 and not self.claimed_at
+            case Phase.CLAIMED:
                 fits = self.claimed_at > 0
+            case Phase.CONVICTED:
+                at_once = (
+                    self.disputes > 0 and now > self.since + self.spec.challenge_window
+                )  # in the claim's own second
+                return 0 < self.claimed_at <= self.since <= now and (self.claimed_at < self.since or at_once)
             case Phase.EXPIRED:
                 window = self.spec.claim_window if self.accepted_at else self.spec.accept_window
                 fits = not self.claimed_at and 0 < begun < now - window
             case _:
                 fits = not self.open and 0 < self.claimed_at < now - self.spec.challenge_window
-        steady = self.since == begun  # the others do not change it
-        return fits and self.since <= now and steady != (self.phase is Phase.CONVICTED)
+        return fits and self.since == begun <= now  # the others do not change it
 
     @property
     def name(self) -> str:

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from vgame.chain.final import final_jobs
+from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
 from vgame.chain.records import Event, Job, Phase, Request
@@ -102,6 +102,7 @@ class Buyer:
             record,
         )
         self.progress = progress
+        self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
         self._end = self._limit = inf  # of this look, by the chain and by the monotonic clock
 
@@ -110,6 +111,7 @@ class Buyer:
         Undelivered where the job has ended without its state."""
         s = read(self.game, self.job)
         job = s.job
+        self._lasting.shown("ended", job.phase in {Phase.FINAL, *FAILED})
         match job.phase:
             case Phase.CLAIMED:
                 with self._until(job.since + job.spec.challenge_window, job):
@@ -233,10 +235,13 @@ class Buyer:
         if self.game.wallet is None:
             raise Undelivered(f"{text}: the trainer cheated; say so with a wallet")
         self._attempt(name, self.job, astuple(self.offer()), *args)
-        raise DeliveryError(f"{text}: the trainer cheated, and the complaint has been sent")
+        late = ", though the job is shown as final" if phase is Phase.FINAL else ""
+        raise DeliveryError(f"{text}: the trainer cheated, and the complaint has been sent{late}")
 
     def _is_final(self, phases: Collection[Phase]) -> bool:
-        """Has the job one of these phases in a final state too?"""
+        """Did all looks for long enough show an end, and a final state one of these phases?"""
+        if not self._lasting.shown("ended"):
+            return False
         final, _ = final_jobs(self.game, [self.job])
         return final is not None and final[0].phase in phases
 

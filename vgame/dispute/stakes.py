@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vgame.chain.connection import Block, quantity
+from vgame.chain.connection import quantity
+from vgame.chain.final import Lasting
 from vgame.chain.game import Game
 from vgame.errors import NotYet, StoreError, VgameError
 from vgame.system.files import write_atomic
@@ -35,7 +36,8 @@ class Stakes:
         self.game, self.path, self.wallet, self.address = game, path, game.wallet, game.wallet.address
         self.last: dict[str, int] = {}  # by claim: number of the transaction
         self.sent: dict[int, dict[str, str]] = {}  # by number: hash of a transaction, and the claim that it stakes on
-        self.since: dict[str, Block] = {}  # by claim: the first look that showed its number as spent by another
+        self.replaced = Lasting(game.chain)  # claims whose number was spent by something else
+        self.counted = -1  # transactions of the account, as an earlier look showed them
         self._current: str | None = None  # the claim that is staked on now
         if path and path.exists():
             self._load(path)
@@ -49,6 +51,8 @@ class Stakes:
     def watch(self) -> None:
         """See each transaction of the account from now on."""
         self.wallet.watchers.append(self._signed)
+        with suppress(VgameError):  # the first look counts then
+            self.counted, _ = self._counts()
 
     def number_for(self, claim: str) -> int:
         """The number of the next stake on a claim, as of the block that the round reads: no stake that this block does
@@ -60,6 +64,12 @@ class Stakes:
             raise NotYet(
                 f"transaction {spent} of {self.address} waits at {self.game.chain.url}, or is younger than the block "
                 "that is read: nothing is staked beside it"
+            )
+        if spent > max(self.counted, *(n + 1 for n in self.sent), 0):
+            self.counted = spent
+            raise NotYet(
+                f"{self.game.chain.url} counts {spent} transactions of {self.address}, which is new: nothing is staked "
+                "before a second look shows the same"
             )
         if spent == number or (spent > number and self._replaced(claim, number)):
             return spent
@@ -83,7 +93,7 @@ class Stakes:
     def look(self, claim: str, shown: bool) -> bool:
         """Was a stake on the claim sent of which no dispute is shown?"""
         if shown:
-            self.since.pop(claim, None)
+            self.replaced.shown(claim, False)
         return claim in self.last and not shown
 
     def fill(self, claim: str) -> bool:
@@ -102,14 +112,8 @@ class Stakes:
         """Is something else than a stake on the claim the transaction of that number for good?"""
         chain, known = self.game.chain, self.sent.get(number, {}).items()
         receipts = [(staked, chain.receipt(bytes.fromhex(digest), 0)) for digest, staked in known]
-        if not any(receipt and (staked != claim or receipt["status"] != 1) for staked, receipt in receipts):
-            self.since.pop(claim, None)
-            return False
-        first = self.since.setdefault(claim, chain.block())
-        if chain.block(first.number) != first:
-            del self.since[claim]
-        with chain.final() as time:
-            return claim in self.since and first.time <= time
+        other = any(receipt and (staked != claim or receipt["status"] != 1) for staked, receipt in receipts)
+        return self.replaced.shown(claim, other)
 
     @contextmanager
     def sending(self, claim: str, number: int) -> Iterator[None]:

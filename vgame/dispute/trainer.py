@@ -7,10 +7,10 @@ again. An adversary is this class with one method changed (vgame/attacks/adversa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from vgame.chain.final import final_jobs
+from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.records import ENDED, Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
@@ -71,11 +71,13 @@ class Trainer(Player):
         return (COURSE_GAS + DISPUTES_AT_ONCE * DISPUTE_GAS + first) * (2 * base + tip) + every * tip
 
     def check(self, job: Job) -> None:
-        """Over where nothing is left to do, as a final state has it too; NotYet where the newest block alone does."""
-        if not self.over(job, self.game.chain.now()):
+        """Over where nothing is left to do, as all looks for long enough and a final state show; NotYet where it is
+        shown for less."""
+        lasting = self.lasting.shown("over", bool(why := self.over(job, self.game.chain.now())))
+        if not why:
             return
-        final, time = final_jobs(self.game, [self.id])
-        if final and (why := self.over(self.look(final[0]), time)):
+        final, time = final_jobs(self.game, [self.id]) if lasting else (None, 0)
+        if final and (why := self.over(final[0], time)):
             self.check_acceptance(final[0])
             raise Over(why)
         raise NotYet(
@@ -109,10 +111,17 @@ class Trainer(Player):
             )
         return ""
 
-    def has_ended(self) -> bool:
-        """Nothing but withdrawals follows, as a final state has it."""
+    def has_ended(self, shown: bool) -> bool:
+        """Nothing but withdrawals follows, as all looks for long enough and a final state show. `shown`: by this
+        look."""
+        if not self.lasting.shown("ended", shown):
+            return False
         final, _ = final_jobs(self.game, [self.id])
-        return final is not None and self.look(final[0]).phase in {Phase.CONVICTED, *ENDED}
+        return final is not None and final[0].phase in {Phase.CONVICTED, *ENDED}
+
+    @cached_property
+    def lasting(self) -> Lasting:
+        return Lasting(self.game.chain)
 
     def claim(self) -> None:
         """Post the result: trained, or diverged."""
