@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vgame.system.fields import show_fields
 from vgame.system.version import __version__
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def __getattr__(name: str) -> Any:
 
         raise missing_package(error) from None
     value = globals()[name] = getattr(module, name)
+    show_fields(value)
     return value
 
 

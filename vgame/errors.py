@@ -29,7 +29,7 @@ class VgameError(Exception):
 EXTRAS = {
     **dict.fromkeys(("web3", "eth", "eth_account", "eth_keyfile", "eth_tester", "eth_utils", "hexbytes"), "chain"),
     **dict.fromkeys(("starlette", "uvicorn"), "watch"),
-    **dict.fromkeys(("transformers", "tokenizers"), "hf"),
+    **dict.fromkeys(("transformers", "tokenizers", "accelerate"), "hf"),
     **dict.fromkeys(("timm", "torchvision"), "zoo"),
     "triton": "gpu",
     "pyarrow": "data",

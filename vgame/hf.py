@@ -17,13 +17,18 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
-from transformers import Trainer
 
 from vgame.api_job import Job
-from vgame.errors import JobFileError, VgameError
+from vgame.errors import JobFileError, VgameError, missing_package
 from vgame.job.file import usual_interval
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Batch, Task
+
+try:
+    import accelerate  # noqa: F401  transformers makes no Trainer without it
+    from transformers import Trainer
+except ModuleNotFoundError as error:
+    raise missing_package(error) from None
 
 #: Arguments that are taken over, or that leave training as it is, whatever their value.
 KNOWN = re.compile(

@@ -60,6 +60,15 @@ def test_status_prints_one_object(scene: Scene, capsys: pytest.CaptureFixture[st
     assert lines[0]["account"]["balance"] == scene.chain.balance(auditor.address)
 
 
+def test_the_table_says_how_a_dispute_ended(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    play, auditor = disputed(scene)
+    show_status(play.client, Reporter(), play.id, None, None)
+    assert "0: open" in capsys.readouterr().out
+    play.run(play.trainer, auditor)
+    show_status(play.client, Reporter(), play.id, None, None)
+    assert "0: the auditor was right" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("url", ["localhost:8545", "ws://localhost:8545", "http://localhost:port", "nonsense"])
 def test_what_is_no_url_is_told_as_such(url: str) -> None:
     with pytest.raises(ChainError, match=f"{url!r} is no endpoint"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pydoc
 import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
+import vgame
 from vgame.chain.wallet import deploy_game
 from vgame.cli.commands import app
 from vgame.cli.options import ALONE, LOOK, ON_CHAIN, TOOLS
@@ -36,6 +40,45 @@ def test_options_stay_on_the_page() -> None:
     done = subprocess.run([sys.executable, "scripts/commands.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "* `--quick`: " in PAGE and "* `--json`: " in PAGE
+
+
+CLASSES = [n for n in vgame.__all__ if is_dataclass(getattr(vgame, n)) or hasattr(getattr(vgame, n), "model_fields")]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_help_shows_fields_and_their_meaning(name: str) -> None:
+    found = getattr(vgame, name)
+    text = pydoc.render_doc(found, renderer=pydoc.plaintext)
+    for field in [f.name for f in fields(found)] if is_dataclass(found) else found.model_fields:
+        assert re.search(rf"^ \|      {field}: \S|`{field}`", text, re.MULTILINE), field
+    assert "BeforeValidator" not in text.splitlines()[3]
+
+
+WARNS = """
+import sys, warnings
+sys.path.insert(0, {folder!r})
+from vgame.cli import commands
+commands.app = lambda **_: __import__("warned").loud()
+sys.argv = ["vgame"]
+commands.main()
+"""
+LOUD = r"""
+import warnings
+import torch
+def loud():
+    for _ in range(2):
+        warnings.warn("the loss\nis odd")
+        torch.nn.LSTM(2, 8, dropout=0.1)
+    warnings.warn("old", DeprecationWarning, stacklevel=1)
+"""
+
+
+def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "warned.py").write_text(LOUD)
+    done = forked.run([sys.executable, "-c", WARNS.format(folder=str(tmp_path))], cwd=tmp_path)
+    first, second = done.stderr.splitlines()
+    assert done.returncode == 0 and first == "vgame: warning: warned.py:6: the loss is odd"
+    assert second.startswith("vgame: warning: dropout option adds dropout after all but last recurrent layer")
 
 
 class Deployer:

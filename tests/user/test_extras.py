@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,9 +47,9 @@ except vgame.MissingPackage as error:
 COMMAND = "import sys; from vgame.cli import main; sys.argv = ['vgame', *{!r}]; main()"
 
 
-def child(code: str, folder: Path) -> subprocess.CompletedProcess:
+def child(code: str, folder: Path, missing: Sequence[str] = MISSING) -> subprocess.CompletedProcess:
     """Python with packages that are there and cannot be imported: torch itself looks whether some are there."""
-    for name in MISSING:
+    for name in missing:
         (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name='{name}')")
     environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     return subprocess.run(
@@ -68,6 +70,21 @@ def test_a_command_says_what_to_install(tmp_path: Path) -> None:
         done = child(COMMAND.format(words), tmp_path)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         assert f"pip install -e '.[{extra}]'" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("package", ["accelerate", "transformers"])
+def test_the_adapter_of_transformers_says_what_to_install(tmp_path: Path, package: str) -> None:
+    done = child("import vgame.hf", tmp_path, [package])
+    named = "accelerate" if package == "accelerate" or find_spec("accelerate") is None else "transformers"
+    assert f"the package {named} is not installed" in done.stderr, done.stderr
+    assert "pip install -e '.[hf]'" in done.stderr and "the above exception" not in done.stderr
+
+
+def test_what_the_tests_need_is_installed_with_them() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (own,) = [d for d in extras["dev"] if d.startswith("verified-training[")]
+    assert {"data", "hf", "ray", "remote", "tensorboard"} <= set(own.partition("[")[2].rstrip("]").split(","))
+    assert {name.split(">")[0] for name in extras["hf"]} == {"transformers", "accelerate"}
 
 
 def test_the_version_is_that_of_these_sources(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from vgame.agents.auditor_service import why_not_staked
 from vgame.agents.named_jobs import Limits
+from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
@@ -250,10 +251,10 @@ def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> N
     """Before the window begins no auditor need have the state that an evaluation starts from."""
     bonus, claimed = escrow.bonus(identity), escrow.game.job(evaluation).claimed_at
     if bonus is not None and claimed and (not bonus.since or claimed < bonus.since):
-        began = f"began at {bonus.since}" if bonus.since else "has not begun (`vgame bonus close` begins it)"
+        began = f"began {local_time(bonus.since)}" if bonus.since else "has not begun (`vgame bonus close` begins it)"
         raise Abstain(
-            f"evaluation {evaluation.hex()[:16]} was claimed at {claimed}, the window of the bonus {began}: it is "
-            "worth no bonus, for no auditor could check it; order the evaluation once more"
+            f"evaluation {evaluation.hex()[:16]} was claimed {local_time(claimed)}, the window of the bonus {began}: "
+            "it is worth no bonus, for no auditor could check it; order the evaluation once more"
         )
 
 

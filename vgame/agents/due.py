@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vgame.agents.news import ether
+from vgame.agents.times import duration, local_time
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Job, Level, Phase, Standing, Status, Turn
 from vgame.delivery.rules import Duty, Snapshot, confirming, declining, overdue, raising, selling
@@ -62,7 +64,7 @@ def trainer(r: Record, account: str | None) -> list[Duty]:
     match job.phase:
         case Phase.CREATED:
             end = job.since + spec.accept_window
-            return [Duty("acceptJob", not r.over(spec.accept_window), f"a bond of {spec.trainer_bond} wei", end)]
+            return [Duty("acceptJob", not r.over(spec.accept_window), f"a bond of {ether(spec.trainer_bond)}", end)]
         case Phase.ACCEPTED:
             end, due = job.since + spec.claim_window, not r.over(spec.claim_window)
             return [Duty("postClaim", due, "when the run is computed", end, job.since)]
@@ -89,7 +91,7 @@ def _move(standing: Standing) -> str:
 def _finish(r: Record) -> list[Duty]:
     end = r.job.since + r.job.spec.challenge_window
     idle = [s.number for s in r.standings if s.turn is Turn.AUDITOR_EXPIRED]
-    why = f"{r.job.open} disputes are open" if r.job.open else f"the challenge window ends at {end}"
+    why = f"{r.job.open} disputes are open" if r.job.open else f"the challenge window ends {local_time(end)}"
     found = [Duty("timeoutMany", True, f"the auditors of disputes {idle} are out of time")] if idle else []
     return [*found, Duty("finalize", not r.job.open and r.s.now > end, why)]
 
@@ -123,7 +125,7 @@ def client(r: Record, account: str | None) -> list[Duty]:
     windows = {Phase.CREATED: spec.accept_window, Phase.ACCEPTED: spec.claim_window}
     if job.phase in windows:
         end = job.since + windows[job.phase]
-        return [Duty("expire", r.over(windows[job.phase]), f"nothing has come by {end}")]
+        return [Duty("expire", r.over(windows[job.phase]), f"nothing has come by {local_time(end)}")]
     if job.phase not in IN_DELIVERY:
         return []
     late = overdue(r.s)
@@ -138,7 +140,6 @@ def client(r: Record, account: str | None) -> list[Duty]:
 
 ROLES: dict[str, Callable[[Record, str | None], list[Duty]]] = {
     "trainer": trainer,
-    "seller": lambda r, account: selling(r.s) if account in (None, r.job.trainer) else [],
     "auditor": auditor,
     "client": client,
 }
@@ -148,13 +149,14 @@ def explain(game: Game, job: bytes, roles: list[str], account: str | None, repor
     """Say what the roles of a job would send now, and why."""
     r = read(game, job)
     job_now = {"job": job.hex(), "block": r.s.number, "now": r.s.now, "phase": r.job.phase.name.lower()}
-    text = f"block {r.s.number}, second {r.s.now}: job {job.hex()[:16]} is {job_now['phase']} since {r.job.since}"
+    at, since = local_time(r.s.now), local_time(r.job.since)
+    text = f"block {r.s.number}, {at}: job {job.hex()[:16]} is {job_now['phase']} since {since}"
     reporter.emit("snapshot", text, **job_now)
     for role in roles:
         duties = ROLES[role](r, account)
         for duty in duties:
-            by = "" if duty.by is None else f", {duty.by - r.s.now} s are left"
-            text = f"{role}: {'sends' if duty.due else 'waits with'} {duty.call}{by} ({duty.why})"
+            by = "" if duty.by is None else f" by {local_time(duty.by)}, left: {duration(duty.by - r.s.now)}"
+            text = f"{role}: {'sends' if duty.due else 'does not send yet:'} {duty.call}{by} ({duty.why})"
             told = {"role": role, "call": duty.call, "due": duty.due, "by": duty.by, "why": duty.why}
             reporter.emit("duty", text, **told)
         if not duties:

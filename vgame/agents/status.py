@@ -14,9 +14,11 @@ from typing import Any
 
 from rich.table import Table
 
+from vgame.agents.news import ENDS
 from vgame.agents.retry import Retry
+from vgame.agents.times import duration
 from vgame.chain.game import Game
-from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase, Standing, Turn, delivery_window
+from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase, Standing, Status, Turn, delivery_window
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter
@@ -166,10 +168,10 @@ def _say_money(reporter: Reporter, facts: dict[str, Any]) -> None:
 def _table(jobs: list[JobState]) -> Table:
     table = Table("job", "phase", "left", "dispute", "stands at", "to move", "left")
     for job in jobs:
-        table.add_row(f"{job.job[:16]} {job.name}".rstrip(), _phase(job), _duration(job.seconds_left))
+        table.add_row(f"{job.job[:16]} {job.name}".rstrip(), _phase(job), duration(job.seconds_left))
         for d in job.disputes:
             place = d.level if d.step is None else f"{d.level}, step {d.step}"
-            table.add_row("", "", "", f"{d.number} {d.status}", place, d.turn or "", _duration(d.seconds_left))
+            table.add_row("", "", "", f"{d.number}: {_course(d)}", place, d.turn or "", duration(d.seconds_left))
     return table
 
 
@@ -181,12 +183,9 @@ def _phase(job: JobState) -> str:
     return f"{job.phase}, {job.window.replace('_', ' ')}{asked}"
 
 
-def _duration(seconds: int | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 0:
-        return "over"
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+def _course(d: DisputeState) -> str:
+    """That a dispute is open, or how it ended."""
+    return ENDS.get(Status[d.status.upper()], d.status)
 
 
 # ---- monitor ----
@@ -225,7 +224,7 @@ def alarms(
             and state.trainer == account
             and told.seconds_left < state.spec.claim_window // 10
         ):
-            text = f"job {told.job[:16]}: the claim is due in {_duration(told.seconds_left)}"
+            text = f"job {told.job[:16]}: the claim is due in {duration(told.seconds_left)}"
             yield Alarm("claim", text, told.job)
         mine = (forecast or {}).get(told.job)
         if state.phase is Phase.CLAIMED and mine and mine != told.run_root:
@@ -260,12 +259,11 @@ def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> I
     mine = account == (state.trainer if d.turn == "trainer" else d.auditor)
     budget = state.spec.trainer_budget if d.turn == "trainer" else state.spec.auditor_budget
     if mine and d.seconds_left < budget // 4:
-        text = f"{name}: the own clock runs out in {_duration(d.seconds_left)}"
+        text = f"{name}: the own clock runs out in {duration(d.seconds_left)}"
         yield Alarm("clock", text, job.job, d.number)
     if mine and d.seconds_waiting > max(state.spec.slot, 60):
         text = (
-            f"{name}: no move for {_duration(d.seconds_waiting)} although it is this account's turn: is the agent "
-            "alive?"
+            f"{name}: no move for {duration(d.seconds_waiting)} although it is this account's turn: is the agent alive?"
         )
         yield Alarm("stuck", text, job.job, d.number)
 

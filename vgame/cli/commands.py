@@ -35,6 +35,7 @@ from vgame.cli.options import (
 )
 from vgame.errors import PARENT_VARIABLE, STOPPED, VgameError, missing_package
 from vgame.system.progress import Reporter, drop_unsaid, fail
+from vgame.system.warned import show_as_sentences
 
 app.add_typer(job_app, name="job", rich_help_panel=ON_CHAIN)
 app.add_typer(bonus_app, name="bonus", rich_help_panel=ON_CHAIN)
@@ -131,6 +132,7 @@ def _open_streams() -> None:
 def main() -> None:
     """Entry point: an error of the world is one sentence and exit code 1."""
     _open_streams()
+    show_as_sentences()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that what a command started is stopped with it
     if parent := os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()

@@ -11,6 +11,7 @@ import typer
 from vgame.cli.options import ALONE, LOOK, TOOLS, DeviceName, GameAddress, Json, Rpc, app, check_number, job_id
 from vgame.errors import VgameError
 from vgame.system.progress import NULL_PROGRESS, Reporter
+from vgame.system.warned import warn
 
 Validate = Annotated[
     float | None,
@@ -67,7 +68,7 @@ def prepare(
     )
     reporter.emit("prepared", text, **bundle.rendering(), without_gradient=bundle.without_gradient)
     if why := refused_by_all(bundle):
-        typer.echo(f"vgame: warning: {why}", err=True)
+        warn(why)
 
 
 @app.command(rich_help_panel=ALONE)

@@ -32,8 +32,9 @@ from vgame.cli.options import (
 )
 from vgame.errors import VgameError
 from vgame.system.progress import NULL_PROGRESS, Reporter
+from vgame.system.warned import warn
 
-Role = StrEnum("Role", ["trainer", "seller", "auditor", "client"])
+Role = StrEnum("Role", ["trainer", "auditor", "client"])
 Clients = Annotated[
     list[str] | None,
     typer.Option("--client", help="the orders of this address, by state; may be repeated; default: all orders"),
@@ -107,7 +108,7 @@ def post(
 
     contract, bundle, reporter = open_game(seat), load_bundle(job), Reporter(json)
     if why := refused_by_all(bundle, sum(contract.chain.fees())):
-        typer.echo(f"vgame: warning: {why}", err=True)
+        warn(why)
     identity = post_job(contract, bundle, nonce).hex()
     reporter.emit("posted", f"job {identity}", job=identity)
 

@@ -1,0 +1,19 @@
+"""Times of a chain, for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+def duration(seconds: int | None) -> str:
+    """Hours, minutes, seconds; "over" below zero, nothing for None."""
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return "over"
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def local_time(second: int) -> str:
+    """A second of the epoch as date and time of this machine's zone."""
+    return datetime.fromtimestamp(second).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
