@@ -38,21 +38,23 @@ class Escrow(EscrowContract):
         amount: int,
         window: int | None = None,
         nonce: int = 0,
+        validate: float | None = None,
     ) -> bytes:
         """Pay `amount` for the trainer of a job that is not claimed yet: it gets it if the task's evaluation of the
         trained state counts `least` of `total` or more. `window`: None takes the shortest in which nobody can delay the
-        evaluation at a gain."""
-        return bonus.promise(self, job, training, task, total, least, amount, window, nonce)
+        evaluation at a gain. `validate`: seconds in which its program is compared with the code that measures (None:
+        60, 0: none)."""
+        return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate)
 
     def check(self, identity: bytes, training: Bundle, task: Task) -> None:
         """As a trainer, before the work: Abstain where the bonus is for something else than what the task measures, or
         its window short."""
         bonus.check(self.promised(identity), training, task)
 
-    def evaluation(self, identity: bytes, run: Run | Folder, task: Task) -> Bundle:
+    def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
         """The evaluation of a trained run that the bonus asks for; order it with `game.post`, and play it like every
-        job."""
-        return bonus.evaluation_bundle(self.promised(identity), run, task)
+        job. `validate`: as for `promise`."""
+        return bonus.evaluation_bundle(self.promised(identity), run, task, validate)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
         """Show that the final evaluation `job` reaches the mark; the trainer's credits grow by what is returned.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ from vgame.chain.escrow import Bonus
 from vgame.chain.records import CAUSES, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ContractError, NotYet
+from vgame.errors import ContractError, NotYet, ValidationError
+from vgame.program.lowering.table import HANDLERS
 from vgame.runs.history import History
 from vgame.runs.store import Store
 from vgame.runs.training import train
@@ -223,6 +225,26 @@ def test_a_training_in_mode_logged(system, tmp_path: Path) -> None:
     assert stage.refused("pay", stage.id, astuple(replace(proof, trained_path=[]))) == "PathLength"
     stage.pay(proof)
     assert stage.escrow.credits(trainer.address) == AMOUNT
+
+
+def test_its_evaluation_is_compared_with_the_code_that_measures(stage: Stage) -> None:
+    stage.train()
+    bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task(), validate=60)
+    assert bundle.validation["validated"] and bundle.validation["complete"]
+
+
+def test_an_evaluation_that_measures_something_else_is_neither_promised_nor_ordered(stage: Stage) -> None:
+    equal, unequal = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor
+    wrong = {equal: lambda b, *a: HANDLERS[unequal](b, *a)}
+    with patch.dict(HANDLERS, wrong), pytest.raises(ValidationError, match=r"totals\.correct"):
+        stage.escrow.promise(stage.job, stage.trained.bundle, task(), "correct", least=1, amount=1, validate=60)
+    stage.train()
+    with patch.dict(HANDLERS, wrong):
+        stage.id = stage.escrow.promise(
+            stage.post(stage.trained.bundle), stage.trained.bundle, task(), "correct", least=1, amount=1, validate=0
+        )
+        with pytest.raises(ValidationError, match=r"totals\.correct"):
+            stage.escrow.evaluation(stage.id, stage.trained.run, task(), validate=60)
 
 
 @pytest.mark.parametrize("place", [31, 95, 500, -1], ids=["amount", "window", "order", "layout"])

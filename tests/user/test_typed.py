@@ -1,14 +1,19 @@
-"""The guide's market, typed as it stands: `vgame chain`, a client, a trainer, an auditor, until the reward is paid."""
+"""Pages typed as they stand, on `vgame chain`: the guide's market, until the reward is paid; a bonus, until it is."""
 
 from __future__ import annotations
 
+import re
 import socket
+import threading
 from pathlib import Path
 
 import pytest
-from typed import blocks, files, filled, inline, section, terminal
+from typed import Terminal, blocks, files, filled, inline, section, terminal
 
-GUIDE = "docs/guide.md"
+import vgame
+from vgame.chain.records import Phase
+
+GUIDE, BONUS = "docs/guide.md", "docs/bonus.md"
 
 
 def free_port() -> str:
@@ -37,3 +42,42 @@ def test_the_market_of_the_guide_ends_with_a_reward(tmp_path: Path) -> None:
         assert "the weights after step 60 of 60" in shell.run(export)
         assert "is what the final claim of job" in shell.run(filled(inline(text, "vgame check FILE"), file))
         shell.run(f"{inline(text, 'kill')}; wait")  # until the chain has ended
+
+
+def pass_windows(url: str, game: str, ended: threading.Event) -> None:
+    """Lets the challenge window of every claim pass at once."""
+    chain = vgame.connect(url)
+    contract = vgame.Game(chain, game)
+    while not ended.wait(0.5):
+        for event in contract.events("ClaimPosted"):
+            if (job := contract.job(event.args["job"])).phase is Phase.CLAIMED:
+                chain.advance(max(0, job.since + job.spec.challenge_window + 1 - chain.now()))
+
+
+def bonus_is_paid(shell: Terminal, block: str, url: str) -> None:
+    game = shell.run("echo $GAME").strip()
+    ended = threading.Event()
+    clock = threading.Thread(target=pass_windows, args=(url, game, ended))
+    clock.start()
+    try:
+        told = shell.run(block, 900)
+    finally:
+        ended.set()
+        clock.join()
+    assert re.search(r"validated: \d+ of ", told), told
+    assert "1.000000 ether for the trainer, who takes it with" in told and "the trainer was paid" in told, told
+
+
+@pytest.mark.wide
+@pytest.mark.timeout(1200)
+def test_the_bonus_of_its_page_is_paid(tmp_path: Path) -> None:
+    for text in (section(GUIDE, "1. A task"), section(BONUS, "A bonus by accuracy")):
+        for name, content in files(text):
+            (tmp_path / name).write_text(content)
+    page, port = section(BONUS, "A bonus by accuracy"), free_port()
+    (market,), (bonus,) = blocks(section(GUIDE, "3. On a chain")), blocks(page)
+    before = re.match(r".*^JOB=[^\n]*\n", market, re.MULTILINE | re.DOTALL)[0]
+    with terminal(tmp_path) as shell:
+        shell.run(inline(page, "vgame prepare rings.toml"), 120)
+        shell.run(filled(before, {"8545": port}), 120)
+        bonus_is_paid(shell, bonus, f"http://127.0.0.1:{port}")

@@ -56,8 +56,9 @@ def counting(task: Task, total: str) -> Task:
     return replace(task, evaluate=replace(task.evaluate, measure=lambda m, b: {total: measure(m, b)[total]}))
 
 
-def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int) -> Bundle:
+def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int, validate: float | None = 0) -> Bundle:
     """The evaluation of a training that has not begun: everything but the initial state is that of the real one.
+    `validate`: as for `vgame.prepare`.
 
     Its clocks are the training's, its trainer works for the bonus alone, with twice of it at stake at least.
     """
@@ -67,7 +68,7 @@ def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int) 
     measured = evaluation_task(counting(task, total).evaluate, task.model)
     steps = measured.population // measured.batch
     terms = old.model_copy(update=nothing | {"trainer_bond": bond})
-    return prepare(Job(measured, steps=steps, interval=min(10, steps), seed=0, terms=terms), validate=0)
+    return prepare(Job(measured, steps=steps, interval=min(10, steps), seed=0, terms=terms), validate=validate)
 
 
 def layout_of(training: Bundle, evaluation: Bundle) -> list[bytes]:
@@ -103,14 +104,15 @@ def needed_window(evaluation: Bundle, amount: int) -> int:
 
 def promise(
     escrow: EscrowContract, job: bytes, training: Bundle, task: Task, total: str, least: int, amount: int,
-    window: int | None = None, nonce: int = 0,
+    window: int | None = None, nonce: int = 0, validate: float | None = None,
 ) -> bytes:  # fmt: skip
-    """As a payer: `amount` wei for the trainer of a job if the total comes to `least` at least."""
+    """As a payer: `amount` wei for the trainer of a job if the total comes to `least` at least. ValidationError where
+    the evaluation's program is not what the task measures."""
     if not 0 < amount < 2**128:
         raise VgameError(f"amount = {amount} wei: more than 0 is expected")
     _check_mark(least)
     _warn_of_delivery(training)
-    evaluation = untrained_evaluation(task, total, training, amount)
+    evaluation = untrained_evaluation(task, total, training, amount, validate)
     window = needed_window(evaluation, amount) if window is None else window
     terms = BonusTerms(job, window, *place_of(evaluation), least)
     return escrow.open(terms, _template(evaluation), layout_of(training, evaluation), amount, nonce)
@@ -195,14 +197,14 @@ def _terms(spec: JobSpec) -> Terms:
         raise Abstain(f"the terms of the evaluation are none that the game takes: {error}") from None
 
 
-def evaluation_bundle(promised: Promised, run: Run | Path | str, task: Task) -> Bundle:
-    """As whoever has the trained run: the evaluation that the bonus asks for, to be ordered in the game."""
+def evaluation_bundle(promised: Promised, run: Run | Path | str, task: Task, validate: float | None = None) -> Bundle:
+    """With the trained run at hand: the evaluation that the bonus asks for, to be ordered in the game. ValidationError
+    where its program is not what the task measures."""
     run = run if isinstance(run, Run) else Run.open(run)
     total, _ = _measured(promised, run.bundle, task)
     terms = _terms(promised.evaluation)
-    bundle = prepare(
-        evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms), validate=0
-    )
+    job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
+    bundle = prepare(job, validate=validate)
     if astuple(_template(bundle)) != astuple(promised.evaluation):
         raise Abstain(
             "the evaluation of this run is not the promised one; give the run of the job that the bonus is for"

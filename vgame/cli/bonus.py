@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vgame.cli.options import BundleFolder, ChainId, GameAddress, Json, Rpc, bonus_app, job_id, seat_of, wei_of
+from vgame.cli.options import (
+    BundleFolder,
+    ChainId,
+    GameAddress,
+    Json,
+    Rpc,
+    Validate,
+    bonus_app,
+    job_id,
+    seat_of,
+    wei_of,
+)
 from vgame.errors import VgameError
 from vgame.system.progress import Reporter
 
@@ -74,6 +85,7 @@ def promise(
         typer.Option(min=1, help="seconds for the evaluation; default: the shortest that nobody can outlast"),
     ] = None,
     nonce: Annotated[int, typer.Option(help="another number for the same bonus once more", min=0)] = 0,
+    validate: Validate = None,
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
@@ -82,7 +94,7 @@ def promise(
     identity, contract = job_id(job), _open(rpc, game, escrow, chain_id)
     from vgame.job.bundle import load_bundle
 
-    terms = {"least": least, "amount": wei, "window": window, "nonce": nonce}
+    terms = {"least": least, "amount": wei, "window": window, "nonce": nonce, "validate": validate}
     found = contract.promise(identity, load_bundle(bundle), _task(task), total, **terms).hex()
     text = f"bonus {found}: {amount} for the trainer of job {job[:16]} at {total} >= {least}"
     Reporter(json).emit("promised", text, bonus=found, job=identity.hex(), amount=wei, least=least)
@@ -123,6 +135,7 @@ def prepare(
     run: RunFolder,
     task: JobFile,
     out: Annotated[Path, typer.Option(help="folder of the evaluation's bundle")],
+    validate: Validate = None,
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
@@ -135,10 +148,14 @@ def prepare(
             f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it is "
             "worth nothing: begin it with `vgame bonus close` when the training is final, then prepare the evaluation"
         )
-    bundle = contract.evaluation(identity, run, _task(task))
+    from vgame.validation.record import line
+
+    bundle = contract.evaluation(identity, run, _task(task), validate=validate)
     bundle.save(out)
+    reporter = Reporter(json)
+    reporter.emit("validated", line(bundle.validation), **bundle.validation)
     text = f"{out}: {bundle.steps} batches, initial state {bundle.initial_root.hex()}"
-    Reporter(json).emit("prepared", text, **bundle.rendering())
+    reporter.emit("prepared", text, **bundle.rendering())
 
 
 @bonus_app.command()

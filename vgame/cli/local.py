@@ -8,15 +8,22 @@ from typing import Annotated
 
 import typer
 
-from vgame.cli.options import ALONE, LOOK, TOOLS, DeviceName, GameAddress, Json, Rpc, app, check_number, job_id
+from vgame.cli.options import (
+    ALONE,
+    LOOK,
+    TOOLS,
+    DeviceName,
+    GameAddress,
+    Json,
+    Rpc,
+    Validate,
+    app,
+    check_number,
+    job_id,
+)
 from vgame.errors import VgameError
 from vgame.system.progress import NULL_PROGRESS, Reporter
 from vgame.system.warned import warn
-
-Validate = Annotated[
-    float | None,
-    typer.Option(help="seconds in which the program is compared with your code, 0: not at all", show_default="60"),
-]
 
 
 @app.command(rich_help_panel=ALONE)

@@ -76,6 +76,12 @@ Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of
 Workers = Annotated[int, typer.Option("--workers", min=1, help=WORKERS)]
 
 
+Validate = Annotated[
+    float | None,
+    typer.Option(help="seconds in which the program is compared with your code, 0: not at all", show_default="60"),
+]
+
+
 def seat_of(
     rpc: str, game: str, bundle: Path, store: Path, device: str, chain_id: int | None, log: Path | None = None,
     published: Sequence[str] = (), workers: int = 1,
