@@ -1,34 +1,39 @@
 """Plant one fault at a time in the contracts and see whether the tests notice: which faults are caught, by which test.
 
 In: contracts/. Out: docs/mutants.json: per fault the file, what was changed, the first test that failed (null: it
-survived), the seconds, and the last commit that changed contracts/. Works in a temporary copy of the tracked files.
-`--only N..M` plays a range, `--new` what these contracts have not caught yet: a long run can be cut into pieces.
+survived), the seconds of processor time, and the last commit that changed contracts/. Works in a temporary copy of the
+tracked files. `--only N..M` plays a range (or several, with commas), `--new` what these contracts have not caught yet:
+a long run can be cut into pieces, and two may run beside each other.
+
+A contract is compiled again where the fault changes its intermediate code, with the settings of scripts/compile.py, by
+a compiler that stays. Tests are forks of a process that has loaded what they import. The test that caught a fault last
+time runs first; and each test that catches one has to pass without it.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts"))
+sys.path += [str(ROOT / "tests"), str(ROOT / "scripts")]
 # ruff: noqa: E402
-from compile import reachable
+import forked
 from faults import MUTANTS, Mutant
 
 from vgame.system.files import write_atomic
 
 RECORD = ROOT / "docs" / "mutants.json"
-DEPLOYED = ("VerificationGame", "Settlement", "Delivery", "Referee", "Logged", "Pointwise", "AccuracyEscrow")
 
 
 def copy_repository(to: Path) -> None:
@@ -50,64 +55,172 @@ def revision() -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def first_failure(place: Path, tests: tuple[str, ...]) -> str | None:
-    """The first test of `make test` that fails in the copy; None if all pass."""
-    environment = os.environ | {"PYTHONPATH": str(place)}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not nightly", *tests]
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
-    if done.returncode == 0:
-        return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return found[1] if found else f"pytest ended with {done.returncode}"
+class Unchanged(Exception):
+    """The contract's intermediate code is what it is without a fault."""
 
 
-def play(place: Path, mutant: Mutant) -> str | None:
-    path = place / "contracts" / mutant.file
-    before = path.read_text()
-    if mutant.old not in before:
-        raise SystemExit(f"{mutant.file} no longer contains {mutant.old!r}; bring experiments/mutants.py up to date")
-    artifacts = {p: p.read_bytes() for p in (place / "vgame/chain/artifacts").glob("*.json")}
-    path.write_text(before.replace(mutant.old, mutant.new, 1))
+class Compiler:
+    """One that stays, for scripts/compile.py of a copy, which starts one for each contract."""
+
+    def __init__(self, place: Path) -> None:
+        sys.path.insert(0, str(place / "scripts"))
+        import compile
+
+        self.script, compile.solcx = compile, self
+        command = ["node", str(place / "scripts/solc.mjs"), "--serve"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.sources = {name: next((place / "contracts").rglob(f"{name}.sol")) for name in compile.DEPLOYED}
+        self.reached = {name: compile.reachable(path) for name, path in self.sources.items()}
+        self.intact: dict[str, str] = {}
+        assert not any(self.artifact(name) for name in self.sources)
+
+    def artifact(self, name: str) -> bytes | None:
+        """What belongs in vgame/chain/artifacts; None while its code is the first that was compiled."""
+        try:
+            contract = self.script.compile_sources([self.sources[name]])[name]
+        except Unchanged:
+            return None
+        if (size := len(contract["runtime"]) // 2) > self.script.CODE_SIZE_LIMIT:
+            raise SystemExit(f"a fault makes {name} too large to deploy: {size:,} bytes; plant it in fewer words")
+        del contract["storage"]
+        return (json.dumps(contract, indent=1, sort_keys=True) + "\n").encode()
+
+    def compile_standard(self, given: dict, **_: object) -> dict:
+        """Twin: solcx.compile_standard, of the contract that the source is named after alone."""
+        (source,) = given["sources"]
+        name, code = Path(source).stem, renumbered(self._ask(given, ["ir"])[source])
+        if self.intact.setdefault(name, code) == code:
+            raise Unchanged
+        return {"contracts": self._ask(given, given["settings"]["outputSelection"]["*"]["*"])}
+
+    def seconds(self) -> float:
+        """Of processor time until now."""
+        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _ask(self, given: dict, outputs: list[str]) -> dict:
+        (source,) = given["sources"]
+        selection = {source: {Path(source).stem: outputs}}
+        settings = given["settings"] | {"outputSelection": selection, "debug": {"debugInfo": []}}
+        self.process.stdin.write(json.dumps(given | {"settings": settings}) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        if wrong := [e["formattedMessage"] for e in answer.get("errors", ()) if e["severity"] == "error"]:
+            raise SystemExit(f"a fault does not compile:\n{wrong[0]}")
+        return answer["contracts"]
+
+
+def renumbered(contracts: dict) -> str:
+    """The contract's intermediate code; numbers in names, which go by places in the sources, go by their first use."""
+    (contract,) = contracts.values()
+    numbers: dict[str, str] = {}
+    return re.sub(r"_\d+", lambda found: numbers.setdefault(found[0], f"_{len(numbers)}"), contract["ir"])
+
+
+class Tests:
+    """Those of a copy, as `make test` runs them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.sound: set[str] = set()
+        os.environ |= {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+
+    def first_failure(self, tests: tuple[str, ...]) -> str | None:
+        """None if all pass, or are no more."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not nightly", *tests]
+        pipes = {"stdout": forked.PIPE, "stderr": forked.PIPE, "text": True}
+        with forked.Popen(command, cwd=self.place, **pipes) as process:
+            out, err = process.communicate()
+        if process.returncode in (PASSED, NOT_FOUND, NOTHING_RUN):
+            return None
+        if found := re.search(r"^(?:FAILED|ERROR) (\S+)", out, re.MULTILINE):
+            return found[1]
+        raise SystemExit(f"pytest ended with {process.returncode}:\n{out[-2000:]}\n{err[-2000:]}")
+
+    def require_sound(self, test: str) -> None:
+        if test not in self.sound and self.first_failure((test,)):
+            raise SystemExit(f"{test} fails without a fault too")
+        self.sound.add(test)
+
+
+#: Ends of pytest.
+PASSED, NOT_FOUND, NOTHING_RUN = 0, 4, 5
+
+
+def play(compiler: Compiler, tests: Tests, mutant: Mutant, before: str | None) -> str | None:
+    """The test that fails; of all that should notice, `before` runs first."""
+    path = tests.place / "contracts" / mutant.file
+    intact = path.read_text()
+    if mutant.old not in intact:
+        raise SystemExit(f"{mutant.file} no longer contains {mutant.old!r}; bring experiments/faults.py up to date")
+    artifacts = tests.place / "vgame/chain/artifacts"
+    path.write_text(intact.replace(mutant.old, mutant.new, 1))
+    reached = [name for name, sources in compiler.reached.items() if path in sources]
+    made = {artifacts / f"{n}.json": data for n in reached if (data := compiler.artifact(n))}
+    if not made:
+        raise SystemExit(f"a fault in {mutant.file} changes no contract: {mutant.new!r}")
+    kept = {artifact: artifact.read_bytes() for artifact in made}
     try:
-        names = [n for n in DEPLOYED if path in reachable(next((place / "contracts").rglob(f"{n}.sol")))]
-        command = [sys.executable, "scripts/compile.py", *names]
-        compiled = subprocess.run(command, cwd=place, capture_output=True, text=True)
-        if compiled.returncode:
-            raise SystemExit(f"a fault in {mutant.file} does not compile: {mutant.new!r}\n{compiled.stderr[-500:]}")
-        return first_failure(place, mutant.tests)
-    finally:
-        path.write_text(before)
-        for artifact, data in artifacts.items():
+        for artifact, data in made.items():
             artifact.write_bytes(data)
+        caught = (before and tests.first_failure((before,))) or tests.first_failure(mutant.tests)
+    finally:
+        path.write_text(intact)
+        for artifact, data in kept.items():
+            artifact.write_bytes(data)
+    if caught:
+        tests.require_sound(caught)
+    return caught
+
+
+def seconds(compiler: Compiler) -> float:
+    """Of processor time that this process, the compiler and the tests that have ended took until now."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return compiler.seconds() + sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def key(fault: Mutant | dict) -> tuple[str, str, str]:
+    return tuple((fault if isinstance(fault, dict) else asdict(fault))[name] for name in ("file", "old", "new"))
+
+
+def recorded() -> dict[tuple[str, str, str], dict]:
+    return {key(fault): fault for fault in json.loads(RECORD.read_text())["faults"]} if RECORD.exists() else {}
+
+
+def write(result: dict) -> None:
+    """Add to the record, which another process may change too. What older contracts were played with stays until it is
+    played again; it does not count."""
+    with open(ROOT / "build" / "mutants.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = recorded() | {key(result): result}
+        faults = [known[key(m)] for m in MUTANTS if key(m) in known]
+        played = [f["caught_by"] for f in faults if f["commit"] == result["commit"]]
+        counts = {"planted": len(MUTANTS), "played": len(played), "caught": len(played) - played.count(None)}
+        text = json.dumps({"commit": result["commit"], **counts, "faults": faults}, indent=1) + "\n"
+        write_atomic(RECORD, text.encode())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=f"0..{len(MUTANTS)}", help="a range of faults, N..M (M excluded)")
+    parser.add_argument("--only", default=f"0..{len(MUTANTS)}", help="ranges of faults, N..M,N..M (M excluded)")
     parser.add_argument("--new", action="store_true", help="only faults that were not caught yet")
     wishes = parser.parse_args()
-    first, last = map(int, wishes.only.split(".."))
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {"faults": []}
-    known = {(f["file"], f["old"], f["new"]): f for f in record["faults"]}
-    commit = revision()
+    numbers = [n for part in wishes.only.split(",") for n in range(*map(int, part.split("..")))]
+    commit, known = revision(), recorded()
     with tempfile.TemporaryDirectory(prefix="vgame-mutants-") as folder:
         place = Path(folder).resolve()
         copy_repository(place)
-        for number, mutant in list(enumerate(MUTANTS))[first:last]:
-            key = mutant.file, mutant.old, mutant.new
-            old = known.get(key, {})
-            if not (wishes.new and old.get("caught_by") and old.get("commit") == commit):
-                start = time.monotonic()
-                caught = play(place, mutant)
-                result = {"caught_by": caught, "commit": commit, "seconds": round(time.monotonic() - start)}
-                known[key] = {k: v for k, v in asdict(mutant).items() if k != "tests"} | result
-                print(f"{number}: {mutant.file}: {mutant.old[:60]!r}: {caught or 'SURVIVED'}", flush=True)
-            faults = [known[k] for m in MUTANTS if (k := (m.file, m.old, m.new)) in known]
-            found = sum(f["caught_by"] is not None for f in faults)
-            text = json.dumps({"planted": len(faults), "caught": found, "faults": faults}, indent=1) + "\n"
-            write_atomic(RECORD, text.encode())
-    if first < last:
-        print(f"{found} of {len(faults)} faults caught")
+        tests, compiler = Tests(place), Compiler(place)
+        for number, mutant in ((n, MUTANTS[n]) for n in numbers):
+            old = known.get(key(mutant), {})
+            if wishes.new and old.get("caught_by") and old["commit"] == commit:
+                continue
+            start = seconds(compiler)
+            caught = play(compiler, tests, mutant, old.get("caught_by"))
+            took = round(seconds(compiler) - start)
+            fault = {k: v for k, v in asdict(mutant).items() if k != "tests"}
+            write(fault | {"caught_by": caught, "commit": commit, "seconds": took})
+            print(f"{number}: {mutant.file}: {mutant.old[:60]!r}: {caught or 'SURVIVED'} ({took} s)", flush=True)
     return 0
 
 
