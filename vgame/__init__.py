@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from vgame.job.bundle import Bundle
     from vgame.job.file import LogTerms, Terms
+    from vgame.job.forecast import Forecast
     from vgame.runs.locate import Difference
     from vgame.runs.store import Divergence
     from vgame.schedules import Constant, Cosine, Linear, StepDecay
@@ -62,6 +63,7 @@ _PLACES = {
     "vgame.chain.wallet": ("Wallet",),
     "vgame.job.bundle": ("Bundle",),
     "vgame.job.file": ("LogTerms", "Terms"),
+    "vgame.job.forecast": ("Forecast",),
     "vgame.tasks.mapped": ("mapped",),
     "vgame.tasks.packing": ("packed",),
     "vgame.tasks.task": ("Evaluation", "Task"),
@@ -85,6 +87,7 @@ __all__ = [
     "Escrow",
     "Evaluated",
     "Evaluation",
+    "Forecast",
     "Game",
     "Job",
     "JobFileError",

@@ -24,6 +24,7 @@ from vgame.api_run import Folder, Run
 from vgame.errors import Cancelled, VgameError
 from vgame.execute.devices import find
 from vgame.job.bundle import Bundle
+from vgame.job.forecast import Forecast
 from vgame.job.start import load_named
 from vgame.ranks.group import is_shared, own_rank
 from vgame.runs import prepare as preparing
@@ -101,10 +102,11 @@ def train(
                 )
             teller = _teller(callbacks, model) if own_rank() == 0 else None
             found = train_shared(source, run, device, keep, listener, listener, teller, metrics=metrics)
-            return Run(found or open_run(run))
+            return Run(found or open_run(run), listener.forecast)
         if not _apart(device):
             teller = _teller(callbacks, model)
-            return Run(train_run(source, run, device, keep, listener, listener, False, teller, metrics)[0])
+            store, _ = train_run(source, run, device, keep, listener, listener, False, teller, metrics)
+            return Run(store, listener.forecast)
         if callbacks or metrics:
             raise VgameError(
                 f"device {device} runs in a process of its own, where no function of yours is called; leave it out"
@@ -115,7 +117,7 @@ def train(
         except VgameError as error:
             if isinstance(error, Cancelled) or Run.open(run).divergence is None:
                 raise
-    return Run.open(run)
+    return Run(open_run(run), listener.forecast)
 
 
 def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Committed | None:
@@ -237,6 +239,7 @@ class _Listener(NullProgress):
         self.bar = Reporter() if progress is True else None
         self.tell = progress if callable(progress) else None
         self.cancel = cancel
+        self.forecast: Forecast | None = None
 
     def __enter__(self) -> _Listener:
         return self
@@ -247,6 +250,11 @@ class _Listener(NullProgress):
 
     def stage(self, text: str) -> None:
         log.info(text)
+
+    def emit(self, event: str, text: str = "", **fields: Any) -> None:
+        log.info(text)
+        if event == "forecast":
+            self.forecast = Forecast.of(fields)
 
     def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
         if self.bar:

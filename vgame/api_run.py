@@ -11,6 +11,7 @@ import torch
 
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
+from vgame.job.forecast import Forecast
 from vgame.job.shown import curve, table
 from vgame.job.start import Start, load_weights
 from vgame.job.weights import named, of_average, pack_weights, write_weights
@@ -26,8 +27,10 @@ Folder = Path | str
 class Run:
     """A run on disk: what training left in a folder. `root` is the run root, hex: equal roots are equal runs."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, forecast: Forecast | None = None) -> None:
         self._store = store
+        self.forecast = forecast
+        """What `vgame.train` said that the run would cost here; None of a run that was opened."""
 
     @classmethod
     def open(cls, folder: Folder) -> Run:
@@ -114,7 +117,8 @@ class Run:
         return table(told | self.bundle.facts | {"checked": self.bundle.checked}) + curve(self.losses.tolist())
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]})"
+        cost = f", {self.forecast.cost} were foretold" if self.forecast else ""
+        return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]}{cost})"
 
 
 def save_pretrained(weights: Mapping[str, torch.Tensor], where: str, folder: Folder, model: torch.nn.Module) -> None:

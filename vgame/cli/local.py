@@ -53,7 +53,7 @@ def prepare(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Capture a job's model and write the bundle that everybody needs."""
+    """Capture a job's model, write the bundle that everybody needs, and say what a run of it costs on this machine."""
     if (out / "spec.json").exists() and not force:
         raise VgameError(f"{out} holds a bundle already; choose another folder, or overwrite it with --force")
     from vgame.job.bundle import save_bundle
@@ -68,6 +68,8 @@ def prepare(
     reporter.emit("validated", **bundle.validation)  # people have read it from prepare
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
+    if cost := bundle.forecast:
+        reporter.emit("forecast", f"a run on this machine, all checkpoints kept: {cost}", **cost.fields)
     program = bundle.program
     text = (
         f"{out}: {len(program.operators)} operators, {len(program.sources)} state tensors, program root "
@@ -96,7 +98,8 @@ def train(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train without a chain: checkpoints, roots, resumable. Started by torchrun: all ranks together, the same root."""
+    """Train without a chain: its cost first, then checkpoints, roots; resumable. Started by torchrun: all ranks
+    together, the same root."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)

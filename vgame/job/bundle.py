@@ -25,6 +25,7 @@ from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import BundleError
 from vgame.job.data import load_data, save_data
 from vgame.job.file import MODES, MOST_SPEC, MOST_STEPS, Name, Terms, problems
+from vgame.job.forecast import Forecast
 from vgame.job.shown import table
 from vgame.job.state_keys import Keys, keys_root, load_keys, save_keys
 from vgame.program.file import load_program, save_program
@@ -80,6 +81,8 @@ class Bundle:
     validation: dict[str, Any] | None = None
     """The comparison with the user's code (docs/validation.md); in no root."""
     name: str = ""
+    forecast: Forecast | None = None
+    """Time, memory and disk of a run on the machine that prepared it; in no file."""
 
     def __repr__(self) -> str:
         """One line: without the data."""
@@ -87,11 +90,13 @@ class Bundle:
             f"{len(self.program.operators)} operators, {len(self.state)} state tensors, {len(self.data)} data tensors"
         )
         name = f"{self.name!r}, " if self.name else ""
-        return f"Bundle({name}{self.steps} steps, {sizes}, program {self.program.root.hex()[:16]})"
+        cost = f", {self.forecast.cost}" if self.forecast else ""
+        return f"Bundle({name}{self.steps} steps, {sizes}, program {self.program.root.hex()[:16]}{cost})"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the roots, and the comparison with the client's code."""
-        return table(self.facts | {"checked": self.checked})
+        """In a notebook: the roots, the comparison with the client's code, the forecast."""
+        cost = {"cost here": str(self.forecast)} if self.forecast else {}
+        return table(self.facts | {"checked": self.checked} | cost)
 
     @property
     def facts(self) -> dict[str, str]:

@@ -48,6 +48,11 @@ def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor])
         yield words.numpy().view(np.uint8).data
 
 
+def file_bytes(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes that a file of these tensors has."""
+    return sum(len(piece) for piece in pack_tensors(labels, tensors))
+
+
 def most_bytes(labels: Sequence[TensorLabel]) -> int:
     """Bytes that a file of these tensors has, at most."""
     return 8 + _most_header(labels) + sum(4 * prod(label.shape) for label in labels)

@@ -15,6 +15,7 @@ from vgame.execute.profile import Profile
 from vgame.job.bundle import Bundle, load_bundle, ordered_differences, save_bundle
 from vgame.job.file import JobFile, LogTerms, read_job_file
 from vgame.runs.folder import executor_of, store_of
+from vgame.runs.forecast import announced
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.store import Store
@@ -109,10 +110,12 @@ def train_run(
         progress = _progress(bundle, listener)
         executor = executor_of(bundle, kind)
         profile = Profile(bundle.program) if with_profile else None
-        executor.watch = profile.record if profile else None
         try:
             if isinstance(store, LoggedStore):
                 store.record(executor)
+            if not store.done:
+                progress = announced(store, executor, progress, listener)
+            executor.watch = profile.record if profile else None
             if metrics:
                 with Meter(metrics) as meter:
                     train(store, executor, meter.stepping(progress), committed=meter.committing(committed))

@@ -40,6 +40,8 @@ def run_apart(command: str, *arguments: object, listener: NullProgress) -> dict[
                 event = json.loads(text)
                 if event["event"] == "progress":
                     listener.progress(event["what"], event["done"], event["total"], event["detail"])
+                elif event["event"] == "forecast":
+                    listener.emit(**event)
             code = process.wait()
         finally:
             if process.poll() is None:  # cancelled

@@ -4,6 +4,7 @@ terms ask for."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -11,9 +12,10 @@ from vgame.arithmetic.torch.rounding_test import at_worst
 from vgame.commit.tensor import tensor_root
 from vgame.job.bundle import Bundle
 from vgame.job.terms import Pace
-from vgame.runs.training import Stepper
+from vgame.runs.training import State, Stepper
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
+FEW = 3  # steps that are measured at least
 HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
 MEASURED = 60  # seconds that measuring such a step may take, about; a longer one is measured in part
 
@@ -21,13 +23,10 @@ MEASURED = 60  # seconds that measuring such a step may take, about; a longer on
 def measure(bundle: Bundle, stepper: Stepper, listener: NullProgress = NULL_PROGRESS) -> Pace:
     """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could
     make, and the hashing of its state."""
-    count = min(3, bundle.steps)
-    state, times = stepper.initial(bundle.state), []
-    for step in range(1, count + 1):
-        begin = time.monotonic()
-        state = stepper.step(step, state).state
-        times.append(time.monotonic() - begin)
-        listener.progress("measuring", step, count + 2, f"{times[-1]:.3f} s")
+    count = min(FEW, bundle.steps)
+    state, times = few_steps(
+        bundle, stepper, count, lambda step, seconds: listener.progress("measuring", step, count + 2, seconds)
+    )
 
     def tap(_: int, output: torch.Tensor) -> torch.Tensor:
         tensor_root(output)
@@ -43,6 +42,19 @@ def measure(bundle: Bundle, stepper: Stepper, listener: NullProgress = NULL_PROG
     worst = _slowest(bundle, stepper, usual)
     listener.progress("measuring", count + 2, count + 2, f"{worst:.3f} s at worst")
     return Pace(usual, trace, worst, hashed - begin)
+
+
+def few_steps(
+    bundle: Bundle, stepper: Stepper, count: int, told: Callable[[int, str], None] = lambda step, seconds: None
+) -> tuple[State, list[float]]:
+    """The state after `count` steps from the initial one, and the seconds of each; the first one compiles."""
+    state, times = stepper.initial(bundle.state), []
+    for step in range(1, count + 1):
+        begin = time.monotonic()
+        state = stepper.step(step, state).state
+        times.append(time.monotonic() - begin)
+        told(step, f"{times[-1]:.3f} s")
+    return state, times
 
 
 def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:

@@ -14,6 +14,7 @@ from vgame.job.factory import initial_of, make_task
 from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import module_keys
 from vgame.program.lower import Lowered, lower_task
+from vgame.runs.forecast import of_bundle
 from vgame.runs.start import start_from
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.packing import recipe_of
@@ -33,7 +34,8 @@ def prepare(
     bundle = prepare_without_log(job, listener, validate, against)
     if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
         listener.stage("calibrates thresholds on two devices")
-    return with_log(bundle, job.log)
+    bundle = with_log(bundle, job.log)
+    return replace(bundle, forecast=of_bundle(bundle, measured=validate > 0))
 
 
 def prepare_without_log(

@@ -22,6 +22,7 @@ from vgame.ranks.health import TIMEOUT, RankError
 from vgame.ranks.lead import Leader, follow, rank_executor
 from vgame.runs.audit import ALONE, Audit, Finding, audit_alone, audit_run, audited, chosen_checkpoints
 from vgame.runs.folder import store_of
+from vgame.runs.forecast import announced
 from vgame.runs.local import _progress, bundle_of, prepare_run
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.parallel_audit import Workers
@@ -135,7 +136,10 @@ def _lead(
     prepare_run(bundle, run)
     store = store_of(run, bundle, keep)
     try:
-        train(store, leader, _progress(bundle, listener), committed=committed)
+        progress = _progress(bundle, listener)
+        if not store.done:
+            progress = announced(store, leader, progress, listener, apart=False)
+        train(store, leader, progress, committed=committed)
         return store
     finally:
         store.release()

@@ -32,6 +32,9 @@ def plain(text: str) -> str:
 class NullProgress:
     """Drops reports of progress."""
 
+    def emit(self, event: str, text: str = "", **fields: Any) -> None:
+        """Something happened: `text` for people, the fields for programs."""
+
     def stage(self, text: str) -> None:
         """What begins now, and may take a while."""
 
@@ -73,7 +76,6 @@ class Reporter(NullProgress):
         return _Console(stderr=self.json_lines, highlight=False, width=width, soft_wrap=width is not None)
 
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
-        """Something happened: `text` for people, the fields for programs."""
         self._tell(event, {"text": text, **fields})
         with self._speaking():
             if self.json_lines:

@@ -1,0 +1,159 @@
+"""What a run will cost on this machine, told before it begins (docs/guide.md).
+
+In: a run's store, or a bundle that has none yet, and the executor of its program. Out: a `Forecast` as the event
+`forecast`; StoreError where the disk has not the room. Disk is counted, time and memory are measured on real steps from
+the initial state, whose results are thrown away.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from vgame.commit.merkle import Kind
+from vgame.commit.tensor import tensors_root
+from vgame.errors import StoreError, VgameError
+from vgame.job.bundle import Bundle
+from vgame.job.forecast import Forecast, size
+from vgame.logged.kernels import LoggedExecutor
+from vgame.logged.logfile import FRAME
+from vgame.program.tensor_file import each_tensor, file_bytes, pack_tensors
+from vgame.runs.folder import executor_of
+from vgame.runs.logged_store import LoggedStore
+from vgame.runs.pace import FEW, few_steps
+from vgame.runs.store import ROOT_BYTES, Store
+from vgame.runs.training import Progress, State, Stepper
+from vgame.system.files import HALF, write_atomic
+from vgame.system.progress import NullProgress
+
+LEAST = 100  # steps; of fewer, measuring some beforehand would take more than three in a hundred
+MOST_MEASURED = 10  # steps
+
+
+def announced(
+    store: Store, stepper: Stepper, progress: Progress, listener: NullProgress, apart: bool = True
+) -> Progress:
+    """Tell what is left of a run costs, and refuse what does not fit the disk. The progress to train with: in a short
+    run, or where no step can be made beside it (not `apart`), it tells time and memory once a few steps are made."""
+    store.lock()
+    found = _counted(store)
+    _refuse_full_disk(store, found.disk)
+    start_peak()
+    if apart and found.steps >= LEAST:
+        listener.stage("measures a few steps and a checkpoint")
+        _tell(_measured(store, stepper, found), listener)
+        return progress
+    _tell(found, listener, f"; time and memory once {FEW} are made" if found.steps > FEW else "")
+    return _AfterFew(found, progress, listener)
+
+
+def of_bundle(bundle: Bundle, measured: bool) -> Forecast:
+    """Of a run that keeps every checkpoint. `measured`: with time and memory, where the machine can make a step."""
+    found = Forecast(bundle.steps, bundle.checkpoints, _growth(bundle))
+    if not measured:
+        return found
+    start_peak()
+    with suppress(
+        VgameError, RuntimeError, MemoryError
+    ):  # another machine may have the memory, `train` says what lacks
+        state, times = few_steps(bundle, executor_of(bundle, "cpu"), min(FEW, bundle.steps))
+        begin = time.monotonic()
+        tensors_root(Kind.STATE, state)
+        checkpoint = 2 * (time.monotonic() - begin)
+        return replace(found, step=fmean(times[1:] or times), checkpoint=checkpoint, memory=peak())
+    return found
+
+
+def _tell(found: Forecast, listener: NullProgress, more: str = "") -> None:
+    listener.emit("forecast", f"{found}{more}", **found.fields)
+
+
+class _AfterFew:
+    """A progress that tells the forecast of the steps left when the first few are made."""
+
+    def __init__(self, found: Forecast, progress: Progress, listener: NullProgress) -> None:
+        self.found, self.progress, self.listener, self.times = found, progress, listener, [time.monotonic()]
+
+    def __call__(self, step: int, loss: float) -> None:
+        self.times.append(time.monotonic())
+        if len(self.times) == FEW + 1 < self.found.steps + 1:
+            usual = (self.times[-1] - self.times[1]) / (FEW - 1)  # without the first, which compiles
+            _tell(replace(self.found, steps=self.found.steps - FEW, step=usual, memory=peak()), self.listener)
+        self.progress(step, loss)
+
+
+def _measured(store: Store, stepper: Stepper, found: Forecast) -> Forecast:
+    """The forecast with time and memory; of a log, its likely size."""
+    count = min(max(FEW, found.steps // (LEAST // 2)), MOST_MEASURED)
+    state, times = few_steps(store.bundle, stepper, min(count, store.bundle.steps))
+    checkpoint = _write_once(store.folder / "states" / f".forecast{HALF}", store.bundle, state)
+    disk = found.disk
+    if isinstance(store, LoggedStore) and isinstance(stepper, LoggedExecutor):
+        logged = [FRAME + len(store.log.sections(*made)) for made in stepper.made.items()]
+        disk += found.steps * sum(logged) // len(logged)
+        stepper.made.clear()  # what was measured is no step of the run
+    return replace(found, disk=disk, step=fmean(times[1:]), checkpoint=checkpoint, memory=peak())
+
+
+def _write_once(path: Path, bundle: Bundle, state: State) -> float:
+    """Seconds of what a checkpoint does, in a file that is removed again."""
+    begin, labels = time.monotonic(), bundle.program.labels.state
+    try:
+        tensors_root(Kind.STATE, state)
+        write_atomic(path, pack_tensors(labels, state))
+        tensors_root(Kind.STATE, each_tensor(path, labels))
+        return time.monotonic() - begin
+    finally:
+        path.unlink(missing_ok=True)
+
+
+# ---- disk ----
+
+
+def _counted(store: Store) -> Forecast:
+    bundle, made = store.bundle, len(store.roots)
+    disk = _growth(bundle, store.keep, made, made > 0 and made % store.keep > 0 and store.keeps(made))
+    return Forecast(bundle.steps - store.step, bundle.checkpoints - made, disk)
+
+
+def _growth(bundle: Bundle, keep: int = 1, made: int = 0, forgets: bool = False) -> int:
+    """Bytes that a run with so many checkpoints grows by: states that are kept, roots, checks (and log's roots),
+    losses. `forgets`: the newest state goes when the next one is there."""
+    last = bundle.checkpoints
+    kept = sum(number % keep == 0 or number == last for number in range(made + 1, last + 1)) - forgets
+    roots = (3 if bundle.mode == "logged" else 2) * ROOT_BYTES * (last - made)
+    losses = 4 * (bundle.steps - min(made * bundle.interval, bundle.steps))
+    return kept * file_bytes(bundle.program.labels.state, bundle.state) + roots + losses
+
+
+def _refuse_full_disk(store: Store, grows: int) -> None:
+    """StoreError unless the folder's disk has the room; for a moment it holds a state that will be forgotten."""
+    beside = file_bytes(store.bundle.program.labels.state, store.bundle.state) if store.keep > 1 else 0
+    free = shutil.disk_usage(store.folder).free
+    if grows + beside > free:
+        raise StoreError(
+            f"{store.folder}: this run needs {size(grows + beside)} more of its disk, {size(free)} are free; free "
+            "space, keep fewer checkpoints (--keep), or choose another folder (--out)"
+        )
+
+
+# ---- memory ----
+
+
+def start_peak() -> None:
+    """What the process holds at most is counted from now on, where the system can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> int | None:
+    """Bytes that the process has held at most; None where the system does not say."""
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return 1024 * int(found[1]) if found else None
+    return None
