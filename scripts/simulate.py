@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Play seeds of the simulator (docs/simulation.md): `simulate.py FROM COUNT` plays a range and adds it to
-docs/simulation.json; a seed that fails is printed with the shortest tape that fails too. `--tape HEX` plays a tape
-again, `--seed N` a seed, and prints the story.
+"""Play seeds of the simulator (docs/simulation.md): `simulate.py FROM COUNT` plays those of a range that were not
+played on this commit, and adds them to docs/simulation.json; a seed that fails is printed with the shortest tape that
+fails too. `--tape HEX` plays a tape again, `--seed N` a seed, and prints the story.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
 import subprocess
 import sys
 import time
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("simulation", "game", "twin", ""))]
@@ -20,6 +25,9 @@ from story import Story  # noqa: E402
 from tape import Tape, shorten  # noqa: E402
 
 RESULTS = ROOT / "docs" / "simulation.json"
+PLAYED = ("vgame", "contracts", "tests/simulation", "tests/game", "tests/twin")
+SAME = ("inside", "commit")
+PART = 500  # seeds between two records
 
 
 def play(tape: Tape, inside: bool) -> tuple[list[str], Story]:
@@ -33,30 +41,67 @@ def explain(tape: Tape, inside: bool) -> None:
     print("\n".join([*story.world.story, *(found or ["all is well"])]))
 
 
-def record(first: int, count: int, inside: bool, failed: list[int], seconds: float) -> None:
-    """One line a range; the same range on the same commit counts once."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    line = {"from": first, "count": count, "inside": inside, "commit": commit.strip(), "seconds": round(seconds),
-            "failed": failed}  # fmt: skip
+def commit() -> str:
+    """The last one that changed what is played; with a + where files differ from it."""
+    git = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
+    found = git(["git", "log", "-1", "--format=%H", "--", *PLAYED]).stdout[:12]
+    return found + "+" * bool(git(["git", "status", "--porcelain", "-uno", "--", *PLAYED]).stdout)
+
+
+def record(line: dict[str, Any]) -> None:
+    """One line a range; it goes on with one of the same commit that ends where it begins."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    same = ("from", "count", "inside", "commit")
-    known = [old for old in known if any(old[key] != line[key] for key in same)]
-    RESULTS.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in [*known, line]) + "\n]\n")
+    for old in known:
+        if all(old[key] == line[key] for key in SAME) and old["from"] + old["count"] == line["from"]:
+            old |= {key: old[key] + line[key] for key in ("count", "seconds", "failed")}
+            break
+    else:
+        known.append(line)
+    RESULTS.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in known) + "\n]\n")
 
 
-def run(first: int, count: int, inside: bool) -> int:
-    begin, failed = time.monotonic(), []
-    for seed in range(first, first + count):
-        found, story = play(Tape(seed), inside)
-        if found:
-            failed.append(seed)
-            short = shorten(story.world.tape.used, lambda data: bool(play(Tape(data=data), inside)[0]))
-            print(
-                f"seed {seed}: {'; '.join(found)}\n  simulate.py {'' if inside else '--outside '}--tape {short.hex()}"
-            )
-    record(first, count, inside, failed, time.monotonic() - begin)
-    print(f"{count} seeds from {first}, {len(failed)} failed, {60 * count / (time.monotonic() - begin):.0f} a minute")
-    return 1 if failed else 0
+def is_known(seed: int, same: dict[str, Any]) -> bool:
+    """Was it played on this commit?"""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    ranges = [range(old["from"], old["from"] + old["count"]) for old in known if same.items() <= old.items()]
+    return any(seed in played for played in ranges)
+
+
+def judge(inside: bool, seed: int) -> str:
+    """What went wrong with a seed, and the shortest tape with which it does too; empty if nothing did."""
+    found, story = play(Tape(seed), inside)
+    if not found:
+        return ""
+    short = shorten(story.world.tape.used, lambda data: bool(play(Tape(data=data), inside)[0]))
+    return f"seed {seed}: {'; '.join(found)}\n  simulate.py {'' if inside else '--outside '}--tape {short.hex()}"
+
+
+def quieten() -> None:
+    """Of a worker: what lives as long as it does is not looked through again for garbage."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def run(seeds: range, inside: bool, workers: int) -> int:
+    """Part by part, so that it can be ended at any time and begun again."""
+    begin, failures, played = time.monotonic(), 0, 0
+    same = {"inside": inside, "commit": commit()}
+    with get_context("fork").Pool(workers, quieten) as pool:
+        for first in range(seeds.start, seeds.stop, PART):
+            part = [seed for seed in range(first, min(first + PART, seeds.stop)) if not is_known(seed, same)]
+            if not part:
+                continue
+            start, failed = time.monotonic(), []
+            for seed, problem in zip(part, pool.imap(partial(judge, inside), part, chunksize=4), strict=True):
+                if problem:
+                    failed.append(seed)
+                    print(problem, flush=True)
+            seconds = round(time.monotonic() - start)
+            record({"from": part[0], "count": len(part), **same, "seconds": seconds, "failed": failed})
+            failures, played = failures + len(failed), played + len(part)
+    pace = 60 * played / (time.monotonic() - begin)
+    print(f"{played} seeds of {seeds.start} to {seeds.stop - 1}, {failures} failed, {pace:.0f} a minute")
+    return 1 if failures else 0
 
 
 def main() -> int:
@@ -66,12 +111,13 @@ def main() -> int:
     parser.add_argument("--tape", help="bytes in hex")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--outside", action="store_true", help="more goes wrong than the clocks cover")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     args = parser.parse_args()
     if args.tape is not None or args.seed is not None:
         tape = Tape(args.seed) if args.tape is None else Tape(data=bytes.fromhex(args.tape))
         explain(tape, not args.outside)
         return 0
-    return run(args.first, args.count, not args.outside)
+    return run(range(args.first, args.first + args.count), not args.outside, args.workers)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,15 @@ DATA = {name: [abi_type(i) for i in ENTRIES[name]["inputs"] if not i["indexed"]]
 
 
 def calldata(name: str, arguments: Any) -> str:
+    """A call as hex; kept where its arguments can be a key."""
+    try:
+        return _calldata(name, tuple(arguments))
+    except TypeError:  # lists among them
+        return _calldata.__wrapped__(name, arguments)
+
+
+@lru_cache(10_000)
+def _calldata(name: str, arguments: Any) -> str:
     return "0x" + (SELECTORS[name] + encode(INPUTS[name], arguments)).hex()
 
 
@@ -54,7 +63,7 @@ def decode_output(name: str, raw: str) -> tuple[Any, ...]:
             place += _size(kind)
             continue
         record, size = kind[:-2], _size(kind[:-2])
-        offset, count = decode(["uint256"], data[place:])[0], decode(["uint256"], data[end:])[0]
+        offset, count = (int.from_bytes(data[at : at + WORD], "big") for at in (place, end))
         assert offset == end, "a list begins where the values before it end"
         place, first, end = place + WORD, end + WORD, end + WORD + count * size
         values.append(tuple(_read(record, data[at : at + size]) for at in range(first, end, size)))
@@ -99,12 +108,20 @@ def decode_log(log: dict[str, Any]) -> Event:
         name, inputs = TOPICS[log["topics"][0]], ENTRIES[TOPICS[log["topics"][0]]]["inputs"]
         indexed = [i for i in inputs if i["indexed"]]
         words = (bytes.fromhex(topic[2:]) for topic in log["topics"][1:])
-        args = {i["name"]: decode([abi_type(i)], word)[0] for i, word in zip(indexed, words, strict=True)}
+        args = {i["name"]: _read(abi_type(i), word) for i, word in zip(indexed, words, strict=True)}
         plain = [i["name"] for i in inputs if not i["indexed"]]
-        args |= dict(zip(plain, decode(DATA[name], bytes.fromhex(log["data"][2:])), strict=True))
-        args = {key: checksummed(value) for key, value in args.items()}
+        args |= dict(zip(plain, _values(name, bytes.fromhex(log["data"][2:])), strict=True))
         log["event"] = Event(name, args, int(log["blockNumber"], 16), log["transactionHash"])
     return log["event"]
+
+
+@lru_cache(10_000)
+def _values(name: str, data: bytes) -> tuple[Any, ...]:
+    """What is not indexed in an event. Values are words, unless a list or bytes are among them."""
+    kinds = DATA[name]
+    if any(kind.endswith(("]", ")")) or kind in ("bytes", "string") for kind in kinds):
+        return tuple(map(checksummed, decode(kinds, data)))
+    return tuple(_read(kind, data[WORD * n : WORD * (n + 1)]) for n, kind in enumerate(kinds))
 
 
 @cache

@@ -37,10 +37,10 @@ class Tx:
     data: bytes
     tip: int
     most: int
+    digest: bytes = field(init=False, repr=False, compare=False)
 
-    @property
-    def digest(self) -> bytes:
-        return hashlib.sha256(repr(self).encode()).digest()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", hashlib.sha256(repr(self).encode()).digest())
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +59,7 @@ class Block:
     nonces: dict[str, int] = field(default_factory=dict)
     made: Block | None = None
     receipts: list[dict[str, Any]] | None = None
+    line: list[Block] = field(default_factory=list)  # all up to this one, by number; shared with what follows it
 
     def __post_init__(self) -> None:
         before = self.parent.digest if self.parent else b""
@@ -71,12 +72,12 @@ class Block:
         )
         for tx in self.txs:
             self.nonces[tx.sender] = tx.nonce + 1
+        line = self.parent.line if self.parent else []
+        self.line = line if len(line) == self.number else line[: self.number]
+        self.line.append(self)
 
     def ancestor(self, number: int) -> Block:
-        block = self
-        while block.number > max(number, 0):
-            block = block.parent
-        return block
+        return self.line[min(max(number, 0), self.number)]
 
     def has(self, other: Block) -> bool:
         """Does the branch that ends here contain the other one?"""
@@ -95,13 +96,23 @@ def contracts() -> tuple[str, dict[str, bytes]]:
     return address, {part: bytes.fromhex(chain.node.code(part)[2:]) for part in made}
 
 
+@cache
+def accounts() -> dict[str, pyrevm.AccountInfo]:
+    """The same as an EVM keeps them: code that is deployed is analysed once, other code at every call."""
+    evm, copy = new_evm(), "61{:04x}80600c6000396000f3"  # returns what stands behind these twelve bytes
+    made = {part: evm.deploy(RICH[0], bytes.fromhex(copy.format(len(code))) + code)
+            for part, code in contracts()[1].items()}  # fmt: skip
+    evm.commit()
+    return {part: evm.basic(at) for part, at in made.items()}
+
+
 class Replica:
     """An EVM that stands after one block, and goes to any other."""
 
     def __init__(self) -> None:
         self.evm = new_evm()
-        for address, code in contracts()[1].items():
-            self.evm.insert_account_info(address, pyrevm.AccountInfo(nonce=1, code=code))
+        for address, account in accounts().items():
+            self.evm.insert_account_info(address, account)
         self.path: list[tuple[Block, Any]] = []
 
     def _back(self, length: int) -> None:

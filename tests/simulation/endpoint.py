@@ -5,7 +5,9 @@ In: a world. Out: the requests that vgame makes, answered as of the block that t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +29,15 @@ from vgame.chain.game import Game
 TIMELESS = {
     "getJob", "getDispute", "credits", "isDelegate", "getPosts", "opened", "ordersOf", "claimsOf", "getVerdict",
 }  # fmt: skip
+#: Views in which a time is compared with deadlines, which they return.
+CLOCKED: dict[str, Callable[[Any], list[int]]] = {
+    "getDisputes": lambda standings: [deadline for _, _, deadline, _ in standings if deadline],
+    "turn": lambda found: [found[1]],
+}
+FOREVER = 2**64
+Output = tuple[bytes, int]  # of a call, and its gas
 NONE = bytes(32)
+CODEC = Web3().codec
 
 
 @dataclass(slots=True)
@@ -86,10 +96,9 @@ class Eth:
     def block_of(self, which: Any) -> Block:
         """The block that is named, of the branch that is held here."""
         tip = self.asked()
-        named = block_id(
-            hex(which) if isinstance(which, int) else Web3.to_hex(which) if isinstance(which, bytes) else which
-        )
-        match named.which:
+        if isinstance(which, dict):
+            which = which["blockHash"]
+        match _named(which):
             case "latest" | "pending" | "safe":
                 return tip
             case "finalized":
@@ -121,16 +130,11 @@ class Eth:
 
     def get_block(self, which: Any, full_transactions: bool = False) -> dict[str, Any]:
         block = self.block_of(which)
-        parent = block.parent.digest if block.parent else NONE
-        txs = [{"from": t.sender, "to": t.to, "nonce": t.nonce} if full_transactions else t.digest for t in block.txs]
-        return {
-            "number": block.number, "hash": block.digest, "parentHash": parent, "timestamp": block.time,
-            "baseFeePerGas": block.base_fee, "transactions": txs, "gasLimit": 10**9,
-        }  # fmt: skip
+        return self.cached((block, full_transactions), lambda: header(block, full_transactions))
 
     def get_balance(self, account: str, block: Any = None) -> int:
         made = self.state_of(self.default_block if block is None else block).made
-        return self.cached((made, account.lower()), lambda: self.replica.at(made).get_balance(account))
+        return self.cached((made, account.lower()), lambda: self.replica_at(made).at(made).get_balance(account))
 
     def get_transaction_count(self, account: str, block: Any = None) -> int:
         which = self.default_block if block is None else block
@@ -189,22 +193,69 @@ class Eth:
             views[key] = find()
         return views[key]
 
+    def clocked(self, block: Block, name: str, data: str, find: Callable[[], Output | Reverted]) -> Output | Reverted:
+        """The same for a view of clocks: until the next of its deadlines it is what it was."""
+        spans = self.cached((block.made, data), list)
+        for begin, end, found in spans:
+            if begin < block.time <= end:
+                return found
+        found = find()
+        ends = [] if isinstance(found, Reverted) else CLOCKED[name](_values(name, found[0]))
+        begin = max((end for end in ends if end < block.time), default=0)
+        spans.append((begin, min((end for end in ends if end >= block.time), default=FOREVER), found))
+        return found
+
+    def replica_at(self, block: Block) -> Replica:
+        """That of the newest block, where the state is the same; a block is executed again for a late node only."""
+        newest = self.world.tree.replica
+        return newest if newest.path[-1][0].made is block.made else self.replica
+
     def view(self, name: str, data: str, which: Any, sender: str = RICH[0], value: int = 0) -> Any:
         """Output of a call, and its gas; each is made once for one state."""
         block = self.state_of(which)
-        key = (block.made if name in TIMELESS else block, data, sender if name not in TIMELESS else "", value)
 
-        def call() -> tuple[bytes, int] | Reverted:
+        def call() -> Output | Reverted:
             try:
-                return self.replica.call(block, sender, contracts()[0], bytes.fromhex(data[2:]), value)
+                replica = self.replica_at(block)
+                return replica.call(block, sender, contracts()[0], bytes.fromhex(data[2:]), value)
             except Reverted as reverted:
                 return reverted
 
-        found = self.cached(key, call)
+        if name in CLOCKED:
+            found = self.clocked(block, name, data, call)
+        elif name in TIMELESS:
+            found = self.cached((block.made, data), call)
+        else:
+            found = self.cached((block, data, sender, value), call)
         if isinstance(found, Reverted):
             text = found.args[0]
             raise ContractCustomError(text, data=text) if len(text) > 9 else ContractLogicError("reverted", data=text)
         return found
+
+
+@lru_cache(10_000)
+def _named(which: Any) -> int | str:
+    """What a request names: a tag, a number or a hash."""
+    if isinstance(which, int):
+        return which
+    return block_id("0x" + which.hex() if isinstance(which, bytes) else which).which
+
+
+def header(block: Block, full: bool) -> dict[str, Any]:
+    """A block as nodes show it; `full`: with its transactions."""
+    parent = block.parent.digest if block.parent else NONE
+    txs = [{"from": t.sender, "to": t.to, "nonce": t.nonce} if full else t.digest for t in block.txs]
+    return {
+        "number": block.number, "hash": block.digest, "parentHash": parent, "timestamp": block.time,
+        "baseFeePerGas": block.base_fee, "transactions": txs, "gasLimit": 10**9,
+    }  # fmt: skip
+
+
+@lru_cache(10_000)
+def _values(name: str, output: bytes) -> Any:
+    """What a view returned."""
+    values = decode_output(name, "0x" + output.hex())
+    return values[0] if len(values) == 1 else values
 
 
 class Function:
@@ -217,10 +268,10 @@ class Function:
         which = self.eth.default_block if block_identifier is None else block_identifier
         tx = tx or {}
         output, _ = self.eth.view(self.name, self.data, which, tx.get("from", RICH[0]), tx.get("value", 0))
-        values = decode_output(self.name, "0x" + output.hex())
+        values = _values(self.name, output)
         if self.name == "getJob" and self.eth.faults.lie > self.eth.world.now:
-            values = (altered(values[0], self.eth.faults.field),)
-        return values[0] if len(values) == 1 else values
+            return altered(values, self.eth.faults.field)
+        return values
 
     def estimate_gas(self, tx: dict[str, Any]) -> int:
         return self.eth.view(f"estimate {self.name}", self.data, "latest", tx["from"], tx.get("value", 0))[1]
@@ -251,8 +302,7 @@ class SimChain(Chain):
     def __init__(self, world: Any, eth: Eth) -> None:
         self.world, self.poll, self.checks = world, 1.0, []
         self.url = self._secret = "a node"
-        codec = Web3().codec
-        self.web3 = SimpleNamespace(eth=eth, codec=codec)
+        self.web3 = SimpleNamespace(eth=eth, codec=CODEC)
         self.chain_id = CHAIN_ID
 
     def pause(self, seconds: float, *_: float) -> None:

@@ -134,7 +134,7 @@ class Story:
             if state.phase in window:
                 ends.append(state.since + getattr(state.spec, window[state.phase]))
             if state.phase is Phase.CLAIMED and state.open:
-                ends += [s.deadline for s in self.view.disputes(job) if s.turn is not None]
+                ends += [s.deadline for s in self.strangers.disputes(job) if s.turn is not None]
         later = [end for end in ends if end + SEEN >= now]
         return min(later) if later else None
 

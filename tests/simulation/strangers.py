@@ -18,12 +18,13 @@ from toy import NAN, Lies, Stop
 from world import Account, World
 
 from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
-from vgame.chain.records import Job, Phase, Turn
+from vgame.chain.records import Job, Phase, Standing, Turn
 from vgame.commit.merkle import Kind
 from vgame.commit.trees import run_tree
 from vgame.errors import VgameError
 
 GAS = 6_000_000
+OVER = (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)
 CROWD = 20  # accounts of strangers that accuse, at most
 #: Wrong at each level: words, long sums and their blocks, states, the first state, traces that are shown, an end.
 LIES = [
@@ -63,6 +64,15 @@ class Puppet:
             pass
         return None
 
+    def waits(self) -> bool:
+        """An accuser of a claim that has nothing to move or to end: a look would only find that."""
+        player = self.player
+        if not getattr(player, "accused", False) or self.strangers.job(player.id).phase is not Phase.CLAIMED:
+            return False
+        standings = self.strangers.disputes(player.id)
+        mine = any(s.turn is Turn.AUDITOR and s.dispute.auditor == player.address for s in standings)
+        return player.idle or not (mine or any(s.turn in OVER for s in standings))
+
     def act(self) -> None:
         world = self.strangers.world
         made = world.tree.head.made
@@ -70,7 +80,7 @@ class Puppet:
             return
         if not world.tape.chance(self.pace) and self.pace < 100:
             return
-        call = self.due()
+        call = None if self.waits() else self.due()
         if call is None:
             self.still = made
             return
@@ -100,6 +110,7 @@ class Strangers:
         self.waiting: set[str] = set()
         self.accused = 0
         self.states: dict[bytes, tuple[Block, Job]] = {}
+        self.standings: dict[bytes, tuple[Block, list[Standing]]] = {}
 
     def begin(self) -> None:
         self.eth = Eth(self.world, direct=True)
@@ -114,6 +125,13 @@ class Strangers:
         if self.states.get(job, (None,))[0] is not made:
             self.states[job] = made, self.view.job(job)
         return self.states[job][1]
+
+    def disputes(self, job: bytes) -> list[Standing]:
+        """The same of its disputes."""
+        head = self.world.tree.head
+        if self.standings.get(job, (None,))[0] is not head:
+            self.standings[job] = head, self.view.disputes(job)
+        return self.standings[job][1]
 
     # ---- sending ----
 
@@ -194,8 +212,8 @@ class Strangers:
     def end_disputes(self, job: bytes) -> None:
         """Of those that are over."""
         state = self.job(job)
-        standings = self.view.disputes(job) if state.open else []
-        over = [s.number for s in standings if s.turn in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)]
+        standings = self.disputes(job) if state.open else []
+        over = [s.number for s in standings if s.turn in OVER]
         if over:
             self.world.log(f"a stranger ends dispute {over[0]}")
             self.send(self.hands[0], Call("timeout", (job, over[0])))

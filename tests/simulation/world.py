@@ -12,13 +12,15 @@ import time
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from branches import BLOCK, GWEI, START, Block, Tree, Tx
 from endpoint import Eth
 from tape import Tape
-from web3 import Web3
+
+from vgame.chain.records import checksummed
 
 FEATURES = (
     "lag", "balancer", "away", "state", "logs", "branch", "lie", "slow", "reorganise", "censor", "drop", "order",
@@ -39,6 +41,13 @@ class Killed(BaseException):
 
 class Stopped(BaseException):
     """The world ends."""
+
+
+@lru_cache(1)
+def _timed(_: int) -> list[Any]:
+    """The modules of vgame that know the time, among so many."""
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("vgame.")]
+    return [module for module in ours if vars(module).get("time") is time]
 
 
 class Clock:
@@ -66,8 +75,7 @@ class Clock:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Of all modules of vgame."""
-        ours = [module for name, module in list(sys.modules.items()) if name.startswith("vgame.")]
-        changed = [module for module in ours if vars(module).get("time") is time]
+        changed = _timed(len(sys.modules))
         for module in changed:
             module.time = self
         try:
@@ -128,7 +136,7 @@ class Account:
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.key = world, number.to_bytes(32, "big")
-        self.address = str(Web3.to_checksum_address(f"0x{0xC0DE0000 + number:040x}"))
+        self.address = str(checksummed(f"0x{0xC0DE0000 + number:040x}"))
 
     def sign_transaction(self, tx: dict[str, Any]) -> SimpleNamespace:
         fees = tx["maxPriorityFeePerGas"], tx["maxFeePerGas"]

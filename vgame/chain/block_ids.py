@@ -6,12 +6,14 @@ In: the parameter, and the blocks of a chain. Out: a block's number, or the erro
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 FAILED, INVALID = -32000, -32602  # codes of JSON-RPC errors
 NEWEST = ("latest", "safe", "finalized")  # nothing is undone here unless somebody asks for it
 HASH = 66  # characters
+HEX = re.compile("0x[0-9a-fA-F]+")
 
 
 class RpcError(Exception):
@@ -83,7 +85,7 @@ def _number(value: Any) -> int | str:
 
 
 def _is_hex(text: str) -> bool:
-    return text.startswith("0x") and bool(text[2:]) and all(digit in "0123456789abcdefABCDEF" for digit in text[2:])
+    return HEX.fullmatch(text) is not None
 
 
 def find(blocks: Blocks, value: Any) -> int | None:

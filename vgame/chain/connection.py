@@ -28,6 +28,7 @@ from web3.exceptions import (
 )
 
 from vgame.chain.http import LOOPBACK, provider
+from vgame.chain.records import checksummed
 from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
@@ -265,7 +266,7 @@ class Chain:
             time.sleep(min(seconds, BEAT))
 
     def balance(self, address: str) -> int:
-        return self.ask(lambda: quantity(self.web3.eth.get_balance(Web3.to_checksum_address(address))))
+        return self.ask(lambda: quantity(self.web3.eth.get_balance(checksummed(address))))
 
     def fees(self) -> tuple[int, int]:
         """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base
@@ -366,7 +367,7 @@ def connect(rpc: str, chain_id: int | None = None) -> Chain:
 
 
 def _by_hash(block: Block) -> dict[str, Any]:
-    return {"blockHash": Web3.to_hex(block.digest), "requireCanonical": True}
+    return {"blockHash": "0x" + block.digest.hex(), "requireCanonical": True}
 
 
 def _named(receipt: Any) -> tuple[Any, bytes]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from eth_utils.address import to_checksum_address
+
+#: An account's address as the chain's tools write it; computed once for each of the last thousands.
+checksummed = lru_cache(4096)(to_checksum_address)
 
 
 class Phase(IntEnum):
@@ -106,7 +110,7 @@ class JobSpec:
     guardian: str = "0x" + 40 * "0"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "guardian", to_checksum_address(self.guardian))
+        object.__setattr__(self, "guardian", checksummed(self.guardian))
 
     @property
     def stake(self) -> int:
@@ -319,17 +323,16 @@ class Event:
     transaction: str
 
 
-DISPUTE = [f.name for f in fields(Dispute)]
-
-
-def _job(answer: Any) -> Job:
+@lru_cache(1024)
+def _job(answer: tuple[Any, ...]) -> Job:
     return Job(Phase(answer[0]), *answer[1:-1], JobSpec(*answer[-1]))
 
 
-def _dispute(answer: Any) -> Dispute:
-    values = dict(zip(DISPUTE, answer, strict=True))
-    enums = {"level": Level(values["level"]), "entry": Level(values["entry"]), "status": Status(values["status"])}
-    return Dispute(**(values | enums))
+@lru_cache(4096)
+def _dispute(answer: tuple[Any, ...]) -> Dispute:
+    """Most answers are those of the last look."""
+    node, level, *clocks, status, entry, elements, word = answer
+    return Dispute(node, Level(level), *clocks, Status(status), Level(entry), elements, word)
 
 
 def standing(number: int, answer: Any) -> Standing:
