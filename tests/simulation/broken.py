@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -9,14 +10,15 @@ from story import Cast
 
 from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Turn
 from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import Entry
 from vgame.dispute.player import one_of
 from vgame.dispute.stakes import Stakes
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Over
 
 
-def is_broken(cls: type) -> bool:
-    return issubclass(cls, Trainer) and cls is not Trainer
+def is_broken(cls: type, side: type) -> bool:
+    return isinstance(cls, type) and issubclass(cls, side) and cls is not side
 
 
 class FirstDisputeFirst(Trainer):
@@ -178,6 +180,45 @@ class OneAnswerAJob(Trainer):
         return super().defend(job)
 
 
+class AccusesAll(Auditor):
+    """Whatever the claim is, it finds its run root false."""
+
+    def difference(self, view: Any) -> Entry | None:
+        return Entry(Level.RUN)
+
+
+class StakesAgain(Auditor):
+    """It stakes without its memory."""
+
+    def remembered(self, view: Any) -> Any:
+        return nullcontext()
+
+
+class MovesOnce(Auditor):
+    """What was sent needs not be sent again."""
+
+    def name(self, move: str, number: int, d: Dispute, *args: object) -> bool:
+        sent = self.__dict__.setdefault("sent", set())
+        if (number, d.position) in sent:
+            return False
+        sent.add((number, d.position))
+        return super().name(move, number, d, *args)
+
+
+class NamesTheNext(Auditor):
+    """The child beside the first that is not its own."""
+
+    def select(self, number: int, d: Dispute, node: Any, index: int) -> bool:
+        return super().select(number, d, node, (index + 1) % len(node.children))
+
+
+class LeavesTheFirst(Auditor):
+    """It never moves in a dispute while another one is open."""
+
+    def moves(self, view: Any) -> Any:
+        return [] if view.job.open > 1 else super().moves(view)
+
+
 def silent(*moves: str) -> type[Auditor]:
     """An auditor that never makes some moves."""
 
@@ -194,9 +235,29 @@ class Forgetful(Stakes):
         return int(self.game.chain.web3.eth.get_transaction_count(self.address, "latest"))
 
 
-CASTS = {cls.__name__: Cast(trainer=cls) for cls in list(vars().values()) if isinstance(cls, type) and is_broken(cls)}
-CASTS |= {
-    f"never {'/'.join(moves)}": Cast(auditor=silent(*moves))
-    for moves in [("challenge",), ("refund",), ("timeout",), ("select",), ("selectState",), ("selectElement",),
-                  ("selectPartial",), ("prove", "timeout")]
-} | {"forgetful": Cast(stakes=Forgetful)}  # fmt: skip
+class LostWithTheProcess(Stakes):
+    """Nothing is written down."""
+
+    def __init__(self, game: Any, path: Any = None) -> None:
+        super().__init__(game)
+
+
+class BesideWhatWaits(Stakes):
+    """It takes the number behind all that waits."""
+
+    def number_for(self, claim: str) -> int:
+        return self._counts()[1]
+
+
+SILENT = (
+    ("challenge",), ("refund",), ("timeout",), ("select",), ("selectState",), ("selectElement",), ("selectPartial",),
+    ("withdraw",), ("prove", "timeout"),
+)  # fmt: skip
+KINDS = {"trainer": Trainer, "auditor": Auditor, "stakes": Stakes}
+CASTS = {
+    name: Cast(**{role: cls})
+    for name, cls in list(vars().items())
+    for role, side in KINDS.items()
+    if is_broken(cls, side)
+}
+CASTS |= {f"never {'/'.join(moves)}": Cast(auditor=silent(*moves)) for moves in SILENT}

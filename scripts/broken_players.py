@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Measure how many seeds the simulator needs to find players with one rule broken (docs/simulation.md), from the first
+seed of five disjoint ranges: `broken_players.py LIMIT` plays on, in each range up to LIMIT seeds, and keeps what it
+finds in docs/broken_players.json. It may be ended at any time and begun again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from multiprocessing import get_context
+from statistics import median
+from typing import Any
+
+from simulate import ROOT, commit, quieten
+
+from broken import CASTS  # isort: skip
+from story import Story  # isort: skip
+from tape import Tape  # isort: skip
+
+RESULTS = ROOT / "docs" / "broken_players.json"
+RANGES = tuple(range(0, 500_000, 100_000))  # their first seeds
+TURN = 20  # seeds of one player and range, until others have theirs
+
+
+def play(entry: dict[str, Any]) -> dict[str, Any]:
+    """The same entry, some seeds further, or up to the first that finds the player."""
+    begin, cast = time.monotonic(), CASTS[entry["player"]]
+    for _ in range(TURN):
+        found = Story(Tape(entry["from"] + entry["played"]), cast=cast).play()
+        entry["played"] += 1
+        if found:
+            entry["found"] = found[0]
+            break
+    return entry | {"seconds": round(entry["seconds"] + time.monotonic() - begin, 1)}
+
+
+def load(now: str) -> list[dict[str, Any]]:
+    """What is known of this commit; of each player and range one entry."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    kept = {(e["player"], e["from"]): e for e in known if e["player"] in CASTS and (e["commit"] == now or e["found"])}
+    new = {"played": 0, "found": "", "commit": now, "seconds": 0}
+    return [kept.get((name, first), {"player": name, "from": first} | new) for name in CASTS for first in RANGES]
+
+
+def save(entries: list[dict[str, Any]]) -> None:
+    RESULTS.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in entries if entry["played"]) + "\n]\n")
+
+
+def measure(limit: int, workers: int) -> list[dict[str, Any]]:
+    entries = load(commit())
+    places = {(entry["player"], entry["from"]): n for n, entry in enumerate(entries)}
+    with get_context("fork").Pool(workers, quieten) as pool:
+        while due := [entry for entry in entries if not entry["found"] and entry["played"] < limit]:
+            due.sort(key=lambda entry: entry["played"])
+            least = [entry for entry in due if entry["played"] < due[0]["played"] + TURN]
+            for entry in pool.imap_unordered(play, least):
+                entries[places[entry["player"], entry["from"]]] = entry
+                save(entries)
+    return entries
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("limit", type=int, nargs="?", default=2_000, help="seeds of a range, at most")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    args = parser.parse_args()
+    entries = measure(args.limit, args.workers)
+    for name in CASTS:
+        mine = [entry for entry in entries if entry["player"] == name]
+        seeds = [entry["played"] if entry["found"] else float("inf") for entry in mine]
+        print(f"{name:28} median {median(seeds):6} of {seeds}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
