@@ -10,7 +10,7 @@ FORGE := node_modules/@foundry-rs/forge-linux-amd64/bin/forge
 SLITHER := build/slither-venv/bin/slither
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test wide simulate nightly docs lint fmt contracts check-contracts foundry analyse gas bench gpu clean
+.PHONY: help setup demo test wide simulate broken nightly docs lint fmt contracts check-contracts foundry analyse gas bench gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -45,6 +45,9 @@ COUNT ?= 1000
 
 simulate: $(READY) ## COUNT games from seed FROM on, with every fault of chain, nodes and strangers: docs/simulation.json
 	@OMP_NUM_THREADS=1 $(BIN)/python scripts/simulate.py $(FROM) $(COUNT)
+
+broken: $(READY) ## seeds, LIMIT a range at most, until players with one rule broken are found: docs/broken_players.json
+	@OMP_NUM_THREADS=1 $(BIN)/python scripts/broken_players.py $(LIMIT)
 
 nightly: $(READY) $(NODE_READY) ## the long tests too
 	@$(BIN)/python -m pytest -m "not gpu and not browser" --timeout=7200
