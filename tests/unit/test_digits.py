@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log
 from typing import Any
 
 import pytest
@@ -56,6 +57,7 @@ def length(x: torch.Tensor) -> torch.Tensor:
 
 
 INF = float("inf")
+ENDS = torch.tensor([0.0, 1e-30, 1e30, -1e30, INF, -INF])
 CASES: dict[str, tuple[Any, torch.Tensor]] = {
     "erfc": (torch.erfc, torch.cat([torch.linspace(-6, 9.1, 303), torch.tensor([4.0, 0.5, 11, 1e9, INF, -INF])])),
     "atanh": (torch.atanh, torch.cat([1 - SMALL, SMALL - 1, SMALL, -SMALL, torch.tensor([1.0, -0.999999, 2, 0.0])])),
@@ -65,6 +67,14 @@ CASES: dict[str, tuple[Any, torch.Tensor]] = {
     "floor of log2": (lambda x: torch.log2(x).floor(), 2.0**WHOLE),
     "exp2": (torch.exp2, torch.cat([WHOLE, WHOLE + 0.3, torch.tensor([-200.0, 200, INF, -INF])])),
     "2 ** x": (lambda x: 2.0**x, WHOLE),
+    **{
+        f"{base} ** x": (
+            lambda x, base=base: base**x,
+            torch.cat([torch.linspace(-44, 38, 821) * 2.302585 / abs(log(base)), ENDS]),
+        )
+        for base in (10.0, 0.3, 1.5, 1.0001, 3, 1e30)
+    },
+    "1.0 ** x": (lambda x: 1.0**x, torch.cat([SMALL, ENDS])),
     "logcumsumexp": (running, torch.tensor([-INF, -110.0, 0, -300, 50, 1, 200, 200, 90, -INF, 210])),
     "logcumsumexp of -inf": (running, torch.tensor([-INF, -INF, 3, INF, 1])),
     "hypot": (length, torch.tensor([1e-30, 1e30, 1.0, 1e20, 1e-22, -7e37, 0, 1e-44, INF, -2e12])),
@@ -84,7 +94,16 @@ def test_a_function_keeps_its_digits(name: str) -> None:
         assert torch.equal(found, true)
 
 
-@pytest.mark.parametrize("name", ["erfc", "atanh", "acosh", "asinh", "log2", "exp2", "logcumsumexp", "hypot"])
+@pytest.mark.parametrize("base", [10.0, 0.3, 3])
+def test_a_power_of_a_number_errs_by_less_than_an_ulp(base: float) -> None:
+    x = torch.linspace(-36, 37, 5003) * 2.302585 / log(base)
+    true, found = base ** x.double(), values(lambda x: base**x, x).double()
+    assert float(((found - true) / true).abs().max()) < 2.0**-23
+
+
+@pytest.mark.parametrize(
+    "name", ["erfc", "atanh", "acosh", "asinh", "log2", "exp2", "10.0 ** x", "0.3 ** x", "logcumsumexp", "hypot"]
+)
 def test_validation_finds_the_function_the_same(name: str) -> None:
     function, _ = CASES[name]
     one = task(function, torch.linspace(0.05, 0.95, 40) + (name in ("acosh", "erfc")))

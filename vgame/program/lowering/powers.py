@@ -48,16 +48,42 @@ def power(b: Builder, x: Value, exponent: Number) -> Value:
 
 @lowers("pow.Scalar")
 def power_of_scalar(b: Builder, base: Number, x: Value) -> Value:
-    """base ** x = exp(x * log(base)), composed; 2 ** x = 2 ** n exp(f log 2), n the nearest integer, f the rest."""
+    """base ** x = 2 ** n exp(r) with the integer n nearest to x log2(base) and r = x log(base) - n log 2, in two parts
+    unless the base is 2."""
     if base <= 0:
         raise ProgramError(f"the power of the number {base} is not supported; positive bases are")
+    if base == 1:
+        return b.full(x.shape, 1, False)
     if base == 2:
         x = b.map(Function.MAX, b.map(Function.MIN, b.to_float(x), 129.0), -151.0)
         whole = b.map(Function.ROUND, x)
         rest = b.map(Function.EXP, b.map(Function.MUL, b.map(Function.SUB, x, whole), math.log(2)))
         first, second = powers_of_two(b, whole)
         return b.map(Function.MUL, b.map(Function.MUL, rest, first), second)
-    return b.map(Function.EXP, b.map(Function.MUL, b.to_float(x), math.log(base)))
+    low, high = sorted(exponent / math.log2(base) for exponent in (129.0, -151.0))
+    x = b.map(Function.MAX, b.map(Function.MIN, b.to_float(x), high), low)
+    whole = b.map(Function.ROUND, b.map(Function.MUL, x, math.log2(base)))
+    first, second = powers_of_two(b, whole)
+    rest = b.map(Function.EXP, _rest_of_exponent(b, x, math.log(base), whole))
+    return b.map(Function.MUL, b.map(Function.MUL, rest, first), second)
+
+
+def _rest_of_exponent(b: Builder, x: Value, factor: float, whole: Value) -> Value:
+    """x factor - whole log 2. ROUNDING: the products of leading parts are exact, the others 2^-11 as large."""
+    upper, lower = leading_of_number(factor, 12)
+    over, under = leading_of_number(math.log(2), 15)
+    head = leading(b, x, 12)
+    tail = b.map(Function.MUL, b.map(Function.SUB, x, head), factor)
+    large = b.map(Function.SUB, b.map(Function.MUL, head, upper), b.map(Function.MUL, whole, over))
+    small = b.map(Function.SUB, b.map(Function.MUL, head, lower), b.map(Function.MUL, whole, under))
+    return b.map(Function.ADD, large, b.map(Function.ADD, small, tail))
+
+
+def leading_of_number(number: float, bits: int) -> tuple[float, float]:
+    """A number rounded to so many bits, and the rest."""
+    part, exponent = math.frexp(number)
+    upper = math.ldexp(round(math.ldexp(part, bits)), exponent - bits)
+    return upper, number - upper
 
 
 @lowers("log2.default")
