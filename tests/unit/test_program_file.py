@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pytest
 import torch
 from test_validate import PROGRAM
 
+from vgame.arithmetic.functions import Function
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.errors import ProgramError
 from vgame.program import encoding
 from vgame.program.file import MAGIC, decode_program, encode_program, load_program, save_program
-from vgame.program.operators import Copy
+from vgame.program.operators import Access, Copy, Dim, Map, Ref, RefClass
 from vgame.program.program import Labels, Program, TensorLabel
 
 LABELS = Labels(PROGRAM.labels.operators, (TensorLabel("w", (2, 3)),), (TensorLabel("x", (10, 3)),), ("lr",))
@@ -35,6 +37,24 @@ def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
     loaded = load_program(tmp_path / "p.vgp")
     assert same(loaded, PROGRAM_WITH_ALL)
     assert [t.dtype for t in loaded.constants] == [torch.float32, torch.int32]
+
+
+def test_a_file_takes_less_than_ten_times_its_size_in_memory(tmp_path: Path) -> None:
+    """Parts that operators have in common are one object."""
+    last = Ref(RefClass.OPERATOR, len(PROGRAM.operators) - 1)
+    seen = Access(last, (Dim(8), Dim(4)), ((0, 1), (1, 1)))
+    more = tuple(Map(Function.ADD, (8, 4), (replace(seen, fill=i), seen), False) for i in range(4000))
+    labels = replace(LABELS, operators=tuple(f"layer {i // 16} weight" for i in range(len(PROGRAM.operators) + 4000)))
+    program = replace(PROGRAM_WITH_ALL, operators=PROGRAM.operators + more, labels=labels)
+    save_program(program, path := tmp_path / "p.vgp")
+    tracemalloc.start()
+    try:
+        loaded = load_program(path)
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert loaded.root == program.root and taken < 10 * path.stat().st_size
+    assert len({id(access.dims) for operator in loaded.operators[-4000:] for access in operator.accesses}) == 1
 
 
 def test_labels_are_not_part_of_the_root() -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 from vgame.arithmetic.functions import Function, arity
 from vgame.errors import ProgramError
@@ -119,11 +121,15 @@ def program_root(header_bytes: bytes) -> bytes:
     return hashlib.sha256(b"\x03" + header_bytes).digest()
 
 
+Pool = dict[tuple[str, bytes], Any]  # how bytes are read, and they -> what they describe
+
+
 class Reader:
     """Reads big-endian fields off a record; any surplus or shortage is an error that names the record."""
 
-    def __init__(self, data: bytes | memoryview, what: str) -> None:
+    def __init__(self, data: bytes | memoryview, what: str, pool: Pool | None = None) -> None:
         self.data, self.offset, self.what = data, 0, what
+        self.pool = {} if pool is None else pool
 
     def take(self, layout: str) -> tuple:
         return struct.unpack(">" + layout, self.part(struct.calcsize(">" + layout)))
@@ -135,7 +141,18 @@ class Reader:
         self.offset += size
         return self.data[self.offset - size : self.offset]
 
+    def shared(self, size: int, read: Callable[[], Any]) -> Any:
+        """What `read` makes of the next bytes: one object for equal bytes, however often they come."""
+        key = read.__name__, bytes(self.part(size))
+        if key not in self.pool:
+            self.offset -= size
+            self.pool[key] = read()
+        return self.pool[key]
+
     def ref(self) -> Ref:
+        return self.shared(4, self._ref)
+
+    def _ref(self) -> Ref:
         (word,) = self.take("I")
         if word >> 24 not in RefClass._value2member_map_:
             raise ProgramError(f"{self.what} refers to class {word >> 24}, which does not exist")
@@ -143,22 +160,32 @@ class Reader:
 
     def space(self) -> tuple[int, ...]:
         (rank,) = self.take("B")
-        return self.take(f"{rank}I")
+
+        def sizes() -> tuple[int, ...]:
+            return self.take(f"{rank}I")
+
+        return self.shared(4 * rank, sizes)
 
     def access(self, rank: int) -> Access:
         ref = self.ref()
         fill, count = self.take("IB")
-        dims = tuple(Dim(*self.take("IiI")) for _ in range(count))
-        return Access(ref, dims, tuple(self.take("Bi") for _ in range(rank)), fill)
+
+        def dims() -> tuple[Dim, ...]:
+            return tuple(Dim(*self.take("IiI")) for _ in range(count))
+
+        def targets() -> tuple[tuple[int, int], ...]:
+            return tuple(self.take("Bi") for _ in range(rank))
+
+        return Access(ref, self.shared(12 * count, dims), self.shared(5 * rank, targets), fill)
 
     def done(self) -> None:
         if self.offset != len(self.data):
             raise ProgramError(f"{self.what} has {len(self.data) - self.offset} bytes too many")
 
 
-def read_operator(record: bytes, what: str) -> Operator:
-    """The operator that a record describes."""
-    reader = Reader(record, what)
+def read_operator(record: bytes | memoryview, what: str, pool: Pool | None = None) -> Operator:
+    """The operator that a record describes. `pool`: parts of other records, which it shares where they are equal."""
+    reader = Reader(record, what, pool)
     code, function, flags, elements = reader.take("3BI")
     try:
         operator = _read_body(reader, Code(code), function, flags, elements)

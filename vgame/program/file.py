@@ -20,6 +20,7 @@ import torch
 from vgame.commit.tensor import from_words, tensor_bytes
 from vgame.errors import ProgramError
 from vgame.program import encoding
+from vgame.program.operators import Operator
 from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.system.files import parse_json, read_file, write_atomic
 
@@ -94,13 +95,17 @@ def _parse(reader: encoding.Reader) -> tuple[Program, bytes]:
             f"{reader.what} has version {version}; this vgame reads version {encoding.VERSION}: prepare the job again"
         )
     sources = tuple(_source(reader) for _ in range(states))
-    records = [reader.take(f"{reader.take('I')[0]}s")[0] for _ in range(operators)]
-    parsed = tuple(encoding.read_operator(r, f"operator {i} of {reader.what}") for i, r in enumerate(records))
+    parsed = tuple(_operator(reader, i) for i in range(operators))
     tensors = tuple(_constant(reader) for _ in range(constants))
     (size,) = reader.take("I")
     labels = _labels(parse_json(reader.take(f"{size}s")[0]))
     reader.done()
     return Program(parsed, sources, tensors, data, scalars, loss, labels), header
+
+
+def _operator(reader: encoding.Reader, index: int) -> Operator:
+    record = reader.part(reader.take("I")[0])
+    return encoding.read_operator(record, f"operator {index} of {reader.what}", reader.pool)
 
 
 def _source(reader: encoding.Reader) -> Source:
@@ -117,8 +122,9 @@ def _labels(fields: dict) -> Labels:
     def tensor(item: dict) -> TensorLabel:
         return TensorLabel(str(item["name"]), tuple(int(n) for n in item["shape"]), bool(item["integer"]))
 
+    shared: dict[str, str] = {}  # most operators of a module have its name
     labels = Labels(
-        tuple(map(str, fields["operators"])),
+        tuple(shared.setdefault(name, name) for name in map(str, fields["operators"])),
         tuple(map(tensor, fields["state"])),
         tuple(map(tensor, fields["data"])),
         tuple(map(str, fields["scalars"])),
