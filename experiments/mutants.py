@@ -55,6 +55,10 @@ def revision() -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
+#: Ends of pytest.
+PASSED, NOT_FOUND, NOTHING_RUN = 0, 4, 5
+
+
 class Unchanged(Exception):
     """The contract's intermediate code is what it is without a fault."""
 
@@ -125,16 +129,16 @@ class Tests:
         self.sound: set[str] = set()
         os.environ |= {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
 
-    def first_failure(self, tests: tuple[str, ...]) -> str | None:
-        """None if all pass, or are no more."""
+    def first_failure(self, tests: tuple[str, ...], fine: tuple[int, ...] = (PASSED,)) -> str | None:
+        """None if pytest ends as it may."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not nightly", *tests]
         pipes = {"stdout": forked.PIPE, "stderr": forked.PIPE, "text": True}
         with forked.Popen(command, cwd=self.place, **pipes) as process:
             out, err = process.communicate()
-        if process.returncode in (PASSED, NOT_FOUND, NOTHING_RUN):
+        if process.returncode in fine:
             return None
-        if found := re.search(r"^(?:FAILED|ERROR) (\S+)", out, re.MULTILINE):
-            return found[1]
+        if found := failure(out):
+            return found
         raise SystemExit(f"pytest ended with {process.returncode}:\n{out[-2000:]}\n{err[-2000:]}")
 
     def require_sound(self, test: str) -> None:
@@ -143,8 +147,10 @@ class Tests:
         self.sound.add(test)
 
 
-#: Ends of pytest.
-PASSED, NOT_FOUND, NOTHING_RUN = 0, 4, 5
+def failure(printed: str) -> str | None:
+    """The first test that pytest's summary names; a case may have a name of several words."""
+    found = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?$", printed, re.MULTILINE)
+    return found[1] if found else None
 
 
 def play(compiler: Compiler, tests: Tests, mutant: Mutant, before: str | None) -> str | None:
@@ -163,7 +169,8 @@ def play(compiler: Compiler, tests: Tests, mutant: Mutant, before: str | None) -
     try:
         for artifact, data in made.items():
             artifact.write_bytes(data)
-        caught = (before and tests.first_failure((before,))) or tests.first_failure(mutant.tests)
+        again = before and tests.first_failure((before,), (PASSED, NOT_FOUND, NOTHING_RUN))
+        caught = again or tests.first_failure(mutant.tests)
     finally:
         path.write_text(intact)
         for artifact, data in kept.items():

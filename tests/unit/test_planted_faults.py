@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "experiments"))
 
 from faults import MUTANTS, Mutant  # noqa: E402
-from mutants import key, renumbered  # noqa: E402
+from mutants import failure, key, renumbered  # noqa: E402
 
 
 @pytest.mark.parametrize("fault", MUTANTS, ids=range(len(MUTANTS)))
@@ -36,6 +36,17 @@ def test_code_that_other_numbers_name_is_the_same() -> None:
     assert code(first) != code(first.replace("g_7(a_3)", "g_7(b_40)"))
     assert code(first) != code(first.replace("g_7", "g_3"))
     assert code(first) != code(first.replace("g_7(a_3)", "add(g_7(a_3), 1)"))
+
+
+@pytest.mark.parametrize(
+    "test", ["tests/a.py", "tests/a.py::test_b", "tests/a.py::test_b[1-2]", "tests/a.py::test_b[never - twice]"]
+)
+@pytest.mark.parametrize("reason", ["", " - AssertionError: a - b"])
+def test_the_first_failure_is_named_in_full(test: str, reason: str) -> None:
+    printed = f"F\n1 failed\nFAILED {test}{reason}\nFAILED tests/a.py::test_c\n"
+    assert failure(printed) == test
+    assert failure(printed.replace("FAILED", "ERROR")) == test
+    assert failure(".. [100%]\n") is None
 
 
 @pytest.mark.node
