@@ -257,3 +257,28 @@ def test_mode_logged_refuses_it() -> None:
     found = lowered(task_of(Net()))
     with pytest.raises(ProgramError, match="which mode `logged` does not have"):
         validate(found.program, [(t.numel(), not t.is_floating_point()) for t in found.data], 4, "logged")
+
+
+@pytest.mark.parametrize("kind", ["normal", "few bits", "cancelling", "not finite", "subnormal", "beside midpoints"])
+def test_words_that_the_rounding_test_left_open_are_rounded_once(kind: str) -> None:
+    """As the passes round them, which leave every word to the end."""
+    chance = torch.Generator().manual_seed(5)
+    for m, k, n in ((37, 300, 60), (1, 3, 59), (12, 17, 16), (5, 257, 33)):
+        a, b = (torch.randn(1, rows, k, generator=chance).bfloat16().float() for rows in (m, n))
+        if kind == "few bits":
+            a, b = a.mul(3).round(), b.mul(3).round()
+        elif kind == "cancelling":
+            half = k // 2
+            a[..., k - half :], b[..., k - half :] = -a[..., :half], b[..., :half] * (1 + 2.0**-20)
+        elif kind == "not finite":
+            a[0, 0, 0], b[0, -1, -1] = torch.inf, torch.nan
+        elif kind == "subnormal":
+            a, b = a * 2.0**-120, b * 2.0**-20
+        elif kind == "beside midpoints":
+            a.zero_(), b.zero_()
+            a[..., 0], a[..., 2] = 1, 2.0**-60
+            b[..., 0] = 1 + (2 * torch.randint(0, 64, (n,), generator=chance) + 1) * 2.0**-8
+            b[..., 2] = torch.randint(-1, 2, (n,), generator=chance).float()
+        ours = certified.dot(a, b, bfloat16=True)
+        with compiled(False):
+            assert torch.equal(certified.dot(a, b, bfloat16=True).view(torch.int32), ours.view(torch.int32))

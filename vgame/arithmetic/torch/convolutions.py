@@ -106,6 +106,7 @@ class FilteredTile(Tile):
             rest = round_pass(self.sums, left, right, self.out, found, sum(self.out.shape[1:]), self.early)
         if rest is None or hard_part(1, self.out.device).numel():
             return super().run()
+        self.unrounded = rest if self.early else None
         if rest.numel():
             self.sum_exactly(rest)
         tally(self.out.numel(), 0, rest.numel())

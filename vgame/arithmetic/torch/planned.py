@@ -119,16 +119,19 @@ class PlannedTile(Tile):
             if found:
                 self.exact(self.exact.in_order(self.positions[:found]), 0, found)
             tally(self.out.numel(), 0, found)
+            if self.early:
+                self.unrounded = torch.from_numpy(self.positions[:found])
+                self.narrow()
         else:
             self._go_on()
-        if self.early:
-            self.narrow()
 
     def _go_on(self) -> None:
         """As every other tile does, with these sums."""
         tile = Tile(self.a, self.b, self.out, self.early)
         tile.sums, tile.norm_a, tile.norm_b = self.sums, self.norm_a, self.norm_b
         tile.conclude()
+        if self.early:
+            tile.narrow()
 
 
 def plan_sum(a: Tensor | IndexedMatrix, out: Tensor) -> Call:

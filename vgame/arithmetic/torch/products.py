@@ -146,6 +146,7 @@ class Tile:
 
     def __init__(self, a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, out: Tensor, bfloat16: bool = False):
         self.early = bfloat16  # whether the rounding test may round to 8 bits already
+        self.unrounded: Tensor | None = None  # the flat positions where it has not; None: all
         self.compiled = compiled.in_use(out.device)
         self.fused = self.compiled and vendor().norm is NATIVE.norm
         self.multiply = own_multiply(out.device)
@@ -244,11 +245,13 @@ class Tile:
         if self.facts is None:
             rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, few, self.early)
             if rest is not None:
+                self.unrounded = rest if self.early else None
                 return rest, 0
         if self._all_exact():
             compiled_rounding.round_pass(self.sums, left * 0.0, right, self.out, found, 0)
             return found[:0], self.out.numel()
         rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, self.out.numel(), self.early)
+        self.unrounded = rest if self.early else None
         norms, weights = (self.norm_a, self.norm_b), (self.terms, weigh(2) / 2, SLACK)
         facts = [(norm, *fact) for norm, fact in zip(norms, self._facts(), strict=True)]
         return compiled_rounding.look_again(rest, self.sums, facts, weights, self.out)
@@ -342,7 +345,14 @@ class Tile:
 
     def narrow(self) -> None:
         """The finished tile, rounded to bfloat16 as the exact sums are; words that are so already stay."""
-        narrow_sums(self.out, self._rest)
+        if self.unrounded is None:
+            narrow_sums(self.out, self._rest)
+        elif self.unrounded.numel():
+            flat = self.unrounded.long()
+            at = self.unravel(flat)
+            words = self.out[at]
+            narrow_sums(words, lambda places, exact: self._rest(flat[places], exact))
+            self.out[at] = words
 
     def _rest(self, flat: Tensor, words: Tensor) -> Tensor:
         """Of the signs of the exact sums at a few positions less these words."""
