@@ -23,7 +23,7 @@ from tape import Tape  # isort: skip
 
 RESULTS = ROOT / "docs" / "broken_players.json"
 RANGES = tuple(range(0, 500_000, 100_000))  # their first seeds
-TURN = 20  # seeds of one player and range, until others have theirs
+TURN = 5  # seeds of one player and range, until others have theirs
 
 
 def play(entry: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def measure(limit: int, workers: int) -> list[dict[str, Any]]:
     places = {(entry["player"], entry["from"]): n for n, entry in enumerate(entries)}
     with get_context("fork").Pool(workers, quieten) as pool:
         while due := [entry for entry in entries if not entry["found"] and entry["played"] < limit]:
-            due.sort(key=lambda entry: entry["played"])
+            due.sort(key=lambda entry: (entry["played"], entry["from"]))
             least = [entry for entry in due if entry["played"] < due[0]["played"] + TURN]
             for entry in pool.imap_unordered(play, least):
                 entries[places[entry["player"], entry["from"]]] = entry

@@ -9,12 +9,17 @@ from tape import Tape, shorten
 from wide import of_many
 
 DAILY = range(12)
-RANGE = range(60)  # in which each of these is found
-BROKEN = ["NeverWithdraws", "FinalizesLate", "PostsAnotherSegment", "PostsAnotherTrace", "NeverSweeps",
-          "never challenge", "never refund"]  # fmt: skip
+#: In one of these seeds each of these is found; the others need more (docs/broken_players.json).
+SEEDS = [first + n for first in (0, 200_000, 300_000) for n in range(5)]
+BROKEN = [
+    "NeverWithdraws", "FinalizesLate", "AcceptsWithoutMoney", "KeepsNoReserve", "PostsAnotherSegment",
+    "PostsAnotherTrace", "NeverSweeps", "NeverProves", "BelievesAnAbsence", "EndsWithTheNewestBlock",
+    "RemembersTheClosed", "AnswersOnce", "SkipsPartials", "OneAnswerAJob", "AccusesAll", "NamesTheNext",
+    "LeavesTheFirst", "never challenge", "never refund", "never select", "never selectElement",
+]  # fmt: skip
 
 
-def first_found(cast: Cast, seeds: range) -> int | None:
+def first_found(cast: Cast, seeds: list[int]) -> int | None:
     return next((seed for seed in seeds if Story(Tape(seed), cast=cast).play()), None)
 
 
@@ -31,7 +36,7 @@ def test_outside_the_envelope_there_is_one_stake_on_a_claim() -> None:
 
 @pytest.mark.parametrize("name", of_many(BROKEN, "NeverWithdraws", "PostsAnotherSegment", "never challenge"))
 def test_a_broken_player_is_found(name: str) -> None:
-    assert first_found(CASTS[name], RANGE) is not None
+    assert first_found(CASTS[name], SEEDS) is not None
 
 
 def test_one_tape_is_one_story() -> None:
