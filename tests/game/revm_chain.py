@@ -12,7 +12,7 @@ from web3 import Web3
 from web3.providers import JSONBaseProvider
 
 from vgame.chain.block_ids import RpcError
-from vgame.chain.connection import Block, Chain, RefusedError
+from vgame.chain.connection import DEVELOPMENT, Block, Chain, RefusedError
 from vgame.chain.contents import Contents, Topics
 from vgame.chain.game import Game
 from vgame.chain.records import Event
@@ -39,7 +39,7 @@ class RevmChain(Chain):
         self.url = self._secret = "in process"
         self.poll, self.node = 0.0, node
         self.web3 = Web3(InProcess(node))
-        self.chain_id = CHAIN_ID
+        self.chain_id, self.is_development = CHAIN_ID, CHAIN_ID in DEVELOPMENT
 
     def pause(self, seconds: float, *_: float) -> None:
         """Nobody else mines."""

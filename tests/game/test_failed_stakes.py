@@ -18,7 +18,10 @@ from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.chain.connection import RefusedError
 from vgame.chain.records import Phase, Status, Turn
+from vgame.dispute.stakes import Stakes
 from vgame.errors import ContractError
+from vgame.job.terms import Pace
+from vgame.runs.pace import remember, remembered
 from vgame.system.progress import Reporter
 
 
@@ -198,3 +201,31 @@ def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monk
     again = begin()
     rounds(again, 1)
     assert play.dispute().position != before and run.disputes == [0]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_is_measured_while_a_clock_of_a_dispute_runs(scene: Scene, tmp_path: Path, known: bool) -> None:
+    """A second false claim comes after a restart: what an earlier process measured serves, or nothing is staked."""
+    play = scene.claimed(SETUP, LIE)
+    path, limits = tmp_path / "memory", Limits(any_clocks=True)
+    before = watch(play, limits)
+    auditor = AuditorService(before.game, before.computation, Reporter(), 0.0, limits, Stakes(before.game, path))
+    rounds(auditor, 1)
+    second, run = scene.claimed(SETUP, LIE), Measured(before.computation, play)
+    run.known_pace = before.computation.pace if known else None
+    again = AuditorService(before.game, run, Reporter(), 0.0, limits, Stakes(before.game, path))
+    rounds(again, 5)
+    assert (staked(play, again), staked(second, again), run.disputes) == (1, int(known), [])
+    assert play.run_to_end(play.trainer, SimpleNamespace(step=lambda: rounds(again, 1))) is Phase.CONVICTED
+    rounds(again, 5)
+    assert staked(second, again) == 1 and len(run.disputes) == 1 - known
+
+
+def test_what_was_measured_is_remembered_for_this_device(tmp_path: Path) -> None:
+    path, pace = tmp_path / "pace.json", Pace(0.5, 0.75, 2.0, 0.25)
+    assert remembered(path, "cpu") is None
+    remember(path, pace, "cpu")
+    assert remembered(path, "cpu") == pace and remembered(path, "cuda") is None
+    for damage in (b"", b"[]", b'{"on": 1}', path.read_bytes().replace(b"step", b"stop")):
+        path.write_bytes(damage)
+        assert remembered(path, "cpu") is None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from test_watch import LIE, staked
 
 import vgame.agents.auditor_service
 from vgame.agents.auditor_service import AuditorService
+from vgame.chain import final
+from vgame.chain.final import MOMENT
 from vgame.chain.records import Status, Turn
 
 OLD = 900  # seconds until a block is final here
@@ -38,6 +41,14 @@ def real() -> Iterator[Scene]:
 def slow_finality(real: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of its chain is final OLD seconds later."""
     monkeypatch.setattr(real.chain, "final_time", lambda most=OLD: real.chain.now() - most)
+    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=real.chain.now))
+    monkeypatch.setattr(real.chain, "is_development", False)
+
+
+def looked(service: AuditorService) -> None:
+    """A round that stakes nothing yet: what it has seen has to be shown for a moment."""
+    rounds(service)
+    service.game.chain.advance(int(MOMENT) + 1)
 
 
 def shown_as(service: AuditorService, **changes: Any) -> Callable[[], None]:
@@ -108,6 +119,7 @@ def test_a_receipt_that_is_altered_for_a_moment_is_no_reason_to_stake(
     """Once, and again when what was shown then would be final."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, real.wallet())
+    looked(service)
     rounds(service)
     for _ in range(2):
         end = hidden_and_denied(service, play)
@@ -127,6 +139,7 @@ def test_a_stake_that_reverted_is_sent_again_when_that_is_final(
     """Until then another branch may have it without an error."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     service, usual = begun(play, tmp_path, wallet), wallet.send
+    looked(service)
     wallet.send = lambda to, data, value=0, gas=None: usual(to, data, value, 30_000)  # too little gas
     with suppress(Exception):
         rounds(service)
@@ -143,6 +156,7 @@ def test_what_a_replaced_block_has_shown_does_not_count(real: Scene, slow_finali
     """The time of finality begins again."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     service, usual, chain = begun(play, tmp_path, wallet), wallet.send, real.chain
+    looked(service)
     wallet.send = lambda to, data, value=0, gas=None: usual(to, data, value, 30_000)  # too little gas
     with suppress(Exception):
         rounds(service)
@@ -204,17 +218,59 @@ def test_the_stake_is_never_what_fills_its_gap(real: Scene, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("lie", [9, 100])
-def test_a_count_of_one_round_is_no_number_for_a_stake(real: Scene, tmp_path: Path, lie: int) -> None:
-    """The stake would wait for a number that is never reached."""
+def test_a_count_of_a_moment_is_no_number_for_a_stake(
+    real: Scene, slow_finality: None, tmp_path: Path, lie: int
+) -> None:
+    """The stake would wait for a number that is never reached. The moment comes twice."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, wallet := real.wallet())
     eth = service.game.chain.web3.eth
     usual = eth.get_transaction_count
-    eth.get_transaction_count = lambda *_: lie
-    rounds(service)
-    eth.get_transaction_count = usual
+    for _ in range(2):
+        eth.get_transaction_count = lambda *_: lie
+        rounds(service, count=2)
+        eth.get_transaction_count = usual
+        rounds(service)
+        real.chain.advance(int(MOMENT) // 2 + 1)
+    real.chain.advance(int(MOMENT) + 1)
     rounds(service, count=3)
     assert staked(play, service) == 1 and eth.get_transaction_count(wallet.address) == 1
+
+
+@pytest.mark.parametrize("low", [1, 2, 3])
+def test_a_count_that_is_too_low_for_a_moment_is_no_number_for_a_stake(
+    real: Scene, slow_finality: None, tmp_path: Path, low: int
+) -> None:
+    """As of a node that lags by some transactions of the account: it has spent that number."""
+    play = real.claimed(SETUP, LIE)
+    service = begun(play, tmp_path, wallet := real.wallet())
+    for _ in range(3):
+        wallet.send(wallet.address, b"", 1)
+    looked(service)
+    eth = service.game.chain.web3.eth
+    usual = eth.get_transaction_count
+    eth.get_transaction_count = lambda *_: 3 - low
+    rounds(service)
+    eth.get_transaction_count = usual
+    assert not play.disputes()
+    looked(service)
+    rounds(service)
+    assert staked(play, service) == 1
+
+
+def test_a_moment_in_which_all_is_final_gives_no_second_stake(
+    real: Scene, slow_finality: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The own dispute is hidden, its receipt denied, and the newest block called final."""
+    play = real.claimed(SETUP, LIE)
+    service = begun(play, tmp_path, real.wallet())
+    looked(service)
+    rounds(service)
+    end = hidden_and_denied(service, play)
+    monkeypatch.setattr(real.chain, "final_time", lambda most=OLD: real.chain.now())
+    rounds(service, count=3)
+    end()
+    assert staked(play, service) == 1
 
 
 def test_a_count_that_no_reorganisation_explains_is_not_filled(real: Scene, tmp_path: Path) -> None:

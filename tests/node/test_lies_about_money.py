@@ -18,7 +18,7 @@ from vgame.chain.records import Phase, Status
 from vgame.chain.wallet import FEE_MULTIPLE
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ChainError, EndpointError, VgameError
+from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,26 @@ def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
         with pytest.raises(ChainError, match="the most is 32 times the base fee"):
             wallet.send(wallet.address, b"", value=1, gas=21_000)
         assert len(offers) > 5 and offers == sorted(set(offers)) and offers[-1] == FEE_MULTIPLE * USUAL_TIP
+
+
+def test_nothing_waits_for_a_number_that_cannot_be_reached(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint counts too many for a moment, and keeps what is sent with that number."""
+    with table(node) as t:
+        monkeypatch.setattr(wallet_module, "RECEIPT_TIMEOUT", 0)
+        wallet, sent = t.seat(Trainer).game.wallet, list[str]()
+
+        def keep(asked: Request, truth: Truth) -> Request:
+            if asked["method"] == "eth_sendRawTransaction":
+                sent.append(asked["params"][0])
+                return {"result": "0x" + "11" * 32}
+            if asked["method"] == "eth_getTransactionCount" and not sent:
+                return {"result": hex(int(truth()["result"], 16) + 2)}
+            return truth()
+
+        t.proxy.lie = staticmethod(keep)
+        with pytest.raises(NotYet, match="cannot be included before transaction 0"):
+            wallet.send(wallet.address, b"", value=1, gas=21_000)
+        assert len(sent) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from vgame.agents.config import AgentConfig, open_game
@@ -15,14 +15,14 @@ from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.named_jobs import CLAIMS, Limits, NamedJobs
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Deferred, Retry
-from vgame.chain.final import Lasting, final_jobs
+from vgame.chain.final import MOMENT, Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.player import DISPUTE_GAS, gas_money
 from vgame.dispute.stakes import Stakes
-from vgame.errors import Abstain
+from vgame.errors import Abstain, NotYet
 from vgame.execute.devices import use_device
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.job.terms import Pace, auditor_shortcomings, count_moves
@@ -60,7 +60,7 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
     service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
     service.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
     if not stakes.last:
-        _ = service.pace
+        service.pace(False)
     return service
 
 
@@ -90,6 +90,7 @@ class AuditorService:
         self.stuck: dict[bytes, bytes] = {}  # by hunted job: run root that could not be compared or disputed
         self.behind = False  # claims wait that were never compared, or read
         self.lasting = Lasting(game.chain)
+        self._pace: Pace | None = None
         self.over = False  # all jobs have ended, as the rounds saw it for long enough
 
     @property
@@ -103,8 +104,8 @@ class AuditorService:
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
-            if not self._engaged():
-                _ = self.pace  # no clock runs
+            if not self._engaged() and all(job in views or job in self.done for job in self.stakes.jobs):
+                self.pace(False)  # no clock runs
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
             if not (acted or self.problems):
@@ -132,19 +133,24 @@ class AuditorService:
         self.named.see(states)
         for job in due:
             self.attempt(job, lambda job=job: views.update({job: self.auditors[job].view(states.get(job))}))
+        if going := [job for job, view in views.items() if not _has_ended(view)]:
+            self.over = False
+            for what in (*going, "all"):
+                self.lasting.shown(what, False)
         return views
 
     def chosen(self) -> list[bytes]:
-        """The jobs that are named; hunted ones with a stake, until their end is final; and those whose turn it is."""
-        hunted = self.named.hunted
-        held = [job for job in hunted if job not in self.done and self.stakes.has(job)]
+        """The jobs that are named; those with a stake, until their end is final; and hunted ones whose turn it is."""
+        hunted, owned = self.named.hunted, self.named.owned
+        held = [job for job in self.stakes.jobs if job not in self.done and job not in owned]
         turn = self.named.waiting(self.reported, self.game.chain.now())
         turn = [job for job in turn if job not in held and (job not in self.retry or self.retry[job].due)]
         turn.sort(key=lambda job: self.stuck.get(job) == hunted[job].run_root)  # these hold up no other
         later = turn[self.limits.hunts :]
         self.behind = self.naming.due and not self.named.whole
-        self.behind |= any(self.reported.get(job, (b"",))[0] != hunted[job].run_root for job in later)
-        return [*self.named.owned, *held, *turn[: self.limits.hunts]]
+        known = lambda job: {self.reported.get(job, (b"",))[0], self.stuck.get(job)}  # noqa: E731
+        self.behind |= any(hunted[job].run_root not in known(job) for job in later)
+        return [*owned, *held, *turn[: self.limits.hunts]]
 
     def read(self, jobs: Sequence[bytes]) -> dict[bytes, Job]:
         """Jobs in as few requests as there can be; nothing where that fails: each is asked for by itself then."""
@@ -158,7 +164,7 @@ class AuditorService:
         if job not in self.auditors:
             auditor = self.auditors[job] = Auditor(self.game, job, self.computation.history)
             auditor.terms, auditor.stakes = self.named.spec, self.stakes
-            auditor.refusal, auditor.kept = partial(self.refusal, job), self.kept
+            auditor.refusal, auditor.steady, auditor.kept = partial(self.refusal, job), self.steady, self.kept
             self.retry.setdefault(job, Deferred(self.reporter, self.poll, LONGEST, auditor.hurry))
         return self.auditors[job]
 
@@ -232,9 +238,13 @@ class AuditorService:
 
     def end(self, views: dict[bytes, ClaimView]) -> bool:
         """Have all jobs ended, and is each claim compared?"""
-        over, hunted = [job for job, view in views.items() if _has_ended(view)], self.named.hunted
+        over, owned, hunted = (
+            [job for job, view in views.items() if _has_ended(view)],
+            self.named.owned,
+            self.named.hunted,
+        )
         self.done |= {
-            job for job in views if self.lasting.shown(job, job in over) and job in hunted and self.final([job])
+            job for job in views if self.lasting.shown(job, job in over) and job not in owned and self.final([job])
         }
         if not self.named.whole or self.named.waiting(self.reported, self.game.chain.now()):
             return False
@@ -255,16 +265,33 @@ class AuditorService:
         """Wei for the gas of so many open disputes, those that are open and one at the least."""
         return gas_money(self.game.chain, max(1, disputes, len(self._engaged())) * self.dispute_gas)
 
-    @cached_property
-    def pace(self) -> Pace:
-        """How fast this device is; a dispute's work was rehearsed. INVARIANT: known before a stake."""
-        self.computation.rehearse()
-        return self.computation.pace
+    def pace(self, clock: bool) -> Pace:
+        """How fast this device is; a dispute's work was rehearsed. INVARIANT: known before a stake. While a clock of
+        another dispute runs nothing is measured: an earlier process did."""
+        if self._pace is not None:
+            return self._pace
+        if not clock:
+            self.computation.rehearse()
+            self._pace = self.computation.pace
+        elif (known := self.computation.known_pace) is not None:
+            self._pace = known
+        else:
+            raise NotYet("this device was not measured before its dispute was opened: nothing more is staked beside it")
+        return self._pace
+
+    def steady(self, claim: str) -> bool:
+        """Fees, balances and the own disputes are an endpoint's word: a stake is made on what it keeps to."""
+        return self.lasting.held(("stake", claim)) >= MOMENT
 
     def refusal(self, job: bytes, state: Job) -> str:
         """Why nothing is staked on a job now: the order, the own limits, or the money; empty if it is."""
+        if why := self._refusal(job, state):
+            self.lasting.held(("stake", f"{job.hex()} {state.run_root.hex()}"), False)
+        return why
+
+    def _refusal(self, job: bytes, state: Job) -> str:
         others = sum(auditor.id != job for auditor in self._engaged())
-        if why := why_not_staked(self.computation.bundle, state.spec, self.pace, self.limits, others):
+        if why := why_not_staked(self.computation.bundle, state.spec, self.pace(others > 0), self.limits, others):
             return why
         kept, account = self.kept(others + 1), self.game.wallet.address
         if (owned := self.game.chain.balance(account)) >= state.spec.stake + kept:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgame.agents.order import find_order
-from vgame.agents.retry import Retry
+from vgame.agents.retry import QUIET, QUIET_ROUND, Retry
 from vgame.chain.game import Game
+from vgame.chain.records import JobSpec
 from vgame.errors import DeliveryError
 from vgame.system.progress import Reporter
 
@@ -89,7 +89,8 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
 
     elements = [source.elements for source in bundle.program.sources]
     record = partial(source_record, bundle)
-    buyer = Buyer(game, job, elements, Source(url).get, out.with_name(f"{out.name}.sealed"), record, progress)
+    sealed, terms = out.with_name(f"{out.name}.sealed"), JobSpec(**bundle.order)
+    buyer = Buyer(game, job, elements, Source(url).get, sealed, record, progress, terms)
     retry, waits = Retry(reporter, poll), False
     while True:
         with retry:
@@ -99,7 +100,7 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
             if not waits:  # said once, however long it takes
                 reporter.stage("waits for the key")
             waits = True
-            time.sleep(poll)
+            game.chain.pause(QUIET * poll, QUIET_ROUND)
     reporter.emit("received", f"{out}: the state of job {job.hex()[:16]}, every leaf verified", job=job.hex())
 
 
@@ -114,5 +115,9 @@ def write_state(bundle: Bundle, buyer: Buyer, out: Path) -> None:
     from vgame.delivery.received import StateFile
 
     roots = [buyer.sealed.tree.tensor_root(t) for t in range(len(bundle.program.sources))]
-    with StateFile(out, bundle, roots) as file:
-        buyer.receive(file.write)
+    try:
+        with StateFile(out, bundle, roots) as file:
+            buyer.receive(file.write)
+    except OSError:  # a full disk keeps no complaint
+        buyer.receive(lambda piece, leaves: None)
+        raise

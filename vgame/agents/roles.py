@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 
 from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.delivery import delivered_folder, seller_of
@@ -50,18 +51,23 @@ def follow_trainer(seat: AgentConfig) -> None:
 def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = False) -> Trainer:
     """The trainer of a job that it has accepted and computed."""
     find_order(game, computation.bundle, job)
-    if not any_terms and game.job(job).phase is Phase.CREATED:
-        computation.refuse_bad_terms(sum(game.chain.fees()))
-    if game.job(job).phase is Phase.CREATED:
-        computation.rehearse()
     trainer = Trainer(game, job, computation.history)
+    rehearse = cache(computation.rehearse)
+
+    def check_terms() -> None:
+        if not any_terms:
+            computation.refuse_bad_terms(sum(game.chain.fees()))
+        rehearse()
+
+    trainer.check_terms = check_terms
     trainer.terms = JobSpec(**computation.bundle.order)
     if trainer.terms.confirm_window:
         trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
     computation.lock()
     if (order := trainer.look()).phase is Phase.CREATED:  # who has too little ends before it stakes anything
+        check_terms()
         trainer.check_funds(order)
-    computation.retry.insist(trainer.accept)
+    Retry(computation.reporter, computation.retry.poll).insist(trainer.accept)  # it bears whatever an endpoint shows
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
     computation.run(trainer.hurry)
     return trainer

@@ -38,7 +38,8 @@ TOO_MANY = 429  # the status of a reply to requests that come too fast
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
 FINALITY = 900  # seconds, where a node does not say which block is final
-DEVELOPMENT = (1337, 31337)  # chains whose blocks come with transactions alone: none would ever be final
+#: Chains whose blocks come with transactions alone, none of which would ever be final; the last is the embedded one.
+DEVELOPMENT = (1337, 31337, 131277322940537)
 USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"

@@ -25,7 +25,7 @@ from vgame.chain.connection import (
     fee_ceiling,
     quantity,
 )
-from vgame.errors import ChainError, TooDear
+from vgame.errors import ChainError, NotYet, TooDear
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
@@ -89,13 +89,13 @@ class Wallet:
 
     def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by
-        one that pays more; one that the node finds too dear by one that offers less."""
-        web3 = self.chain.web3
+        one that pays more; one that the node finds too dear by one that offers less. NotYet where the account has fewer
+        transactions than its number: it cannot be included, and other moves do not wait for it."""
         sent: list[bytes] = []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
         tip, cap, refusal = min(max(tip, 1), most), most + 2**256, None
-        tx["nonce"] = self.chain.ask(lambda: quantity(web3.eth.get_transaction_count(self.address, "latest")))
+        tx["nonce"] = self._count()
         for _ in range(RAISES):
             self._check_owned(tx["value"] + tx["gas"] * most)
             refusal = self._offer(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most}, sent)
@@ -107,6 +107,11 @@ class Wallet:
                 raise refusal
             if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
                 return receipt
+            if sent and (count := self._count()) < tx["nonce"]:
+                raise NotYet(
+                    f"transaction {tx['nonce']} of {self.address} cannot be included before transaction {count}, which "
+                    f"{self.chain.url} does not have"
+                )
             base, offered = self.chain.fees()[0], most
             self.chain.tell(
                 f"transaction {tx['nonce']} waits: {offered} wei per gas are offered, the base fee is {base}"
@@ -125,6 +130,11 @@ class Wallet:
             f"the most is {FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), or what "
             f"the node asks, and what {FEE_VARIABLE} allows" + (f"; {refusal}" if refusal else "")
         )
+
+    def _count(self) -> int:
+        """Transactions of the account in the newest state."""
+        count = self.chain.web3.eth.get_transaction_count
+        return self.chain.ask(lambda: quantity(count(self.address, "latest")))
 
     def _check_owned(self, needed: int) -> None:
         if (owned := self.chain.balance(self.address)) < needed:

@@ -22,7 +22,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ import numpy as np
 from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
-from vgame.chain.records import Event, Job, Phase, Request
+from vgame.chain.records import Event, Job, JobSpec, Phase, Request
 from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
@@ -53,7 +53,7 @@ from vgame.delivery.rules import (
     unrequested,
 )
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
-from vgame.errors import ChainError, ContractError, DeliveryError, NotYet, Undelivered, VgameError
+from vgame.errors import ChainError, ContractError, DeliveryError, EndpointError, NotYet, Undelivered, VgameError
 
 HARMLESS = frozenset(
     {
@@ -87,11 +87,11 @@ def _call(job: bytes, duty: Duty | None) -> tuple[Any, ...] | None:
 
 class Buyer:
     """Receives one job's state into `folder`. `record`: the source record of a tensor with its path, as the contract
-    takes it."""
+    takes it. `terms`: those of the bundle, whose hash the job is."""
 
     def __init__(
         self, game: Game, job: bytes, elements: list[int], get: Get, folder: Path, record: Callable[[int], Any],
-        progress: Progress = lambda done, total: None,
+        progress: Progress = lambda done, total: None, terms: JobSpec | None = None,
     ) -> None:  # fmt: skip
         self.game, self.job, self.shape, self.get, self.folder, self.record = (
             game,
@@ -101,7 +101,7 @@ class Buyer:
             folder,
             record,
         )
-        self.progress = progress
+        self.progress, self.terms = progress, terms
         self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
         self._end = self._limit = inf  # of this look, by the chain and by the monotonic clock
@@ -109,7 +109,7 @@ class Buyer:
     def ready(self) -> bool:
         """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
         Undelivered where the job has ended without its state."""
-        s = read(self.game, self.job)
+        s = self._read()
         job = s.job
         self._lasting.shown("ended", job.phase in {Phase.FINAL, *FAILED})
         match job.phase:
@@ -133,6 +133,16 @@ class Buyer:
                     raise Undelivered(text)
                 raise NotYet(f"{text}, if this is final")
         return False
+
+    def _read(self) -> Snapshot:
+        """The delivery as the chain shows it, with the terms of the order."""
+        s = read(self.game, self.job)
+        if self.terms is not None and s.job.phase is not Phase.NONE and s.job.spec != self.terms:
+            raise EndpointError(
+                f"{self.game.chain.url} shows other terms for job {self.job.hex()[:16]} than the bundle that hashes to "
+                "it: nothing is done on its word; use another endpoint"
+            )
+        return replace(s, held=self._lasting.held("late", undecided(s) and s.left <= s.margin))
 
     def receive(self, write: Write) -> None:
         """What `ready` has announced: every leaf, verified, goes to `write`; or a complaint to the contract."""
@@ -256,12 +266,12 @@ class Buyer:
         try:
             with self._until(look_end(s), s.job):
                 self._complaining(self.fetch)
-        except Missing as missing:
+        except (Missing, OSError) as problem:
             if own:
-                self._press(read(self.game, self.job), missing)
+                self._press(self._read(), problem if isinstance(problem, Missing) else Missing("", [], all_known=False))
             raise
         offer = self.game.offer_hash(astuple(self._fetched[0])) if self._fetched else None
-        if own and confirming(s := read(self.game, self.job), offer).due:
+        if own and confirming(s := self._read(), offer).due:
             self._attempt("confirm", self.job, s.exchange.offer)
 
     def _press(self, s: Snapshot, missing: Missing) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
+from vgame.chain.connection import FINALITY
+from vgame.chain.final import MOMENT
 from vgame.chain.game import Game
 from vgame.chain.records import Exchange, Job, Phase, Request
 
@@ -21,7 +24,8 @@ Place = tuple[int, int]  # tensor, chunk
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """How a job in delivery stands after one block. `base`: wei per gas; `final`: the second up to which nothing can be
-    undone, 0 where that decides nothing."""
+    undone, 0 where that decides nothing; `held`: seconds for which each look has shown what cannot be taken back as
+    due: the client's word to the seller, the time to decline to the client."""
 
     number: int
     now: int
@@ -30,6 +34,7 @@ class Snapshot:
     exchange: Exchange
     requests: tuple[Request, ...]
     final: int = 0
+    held: float = inf
 
     @property
     def open(self) -> list[Request]:
@@ -135,8 +140,8 @@ def _revealing(s: Snapshot) -> Duty:
     if not s.decided(s.now):
         return duty(False, "the client may decline still")
     if s.late:
-        return duty(True, "it is due, final or not")
-    final = s.decided(s.final)
+        return duty(s.held >= min(MOMENT, s.job.spec.key_window // 20), "it is due, final or not")
+    final = s.decided(s.final) and s.held >= min(FINALITY, s.job.spec.key_window // 2)
     return duty(final, f"the confirmation is {'final' if final else 'not final yet'}")
 
 
@@ -202,7 +207,7 @@ def probing(s: Snapshot) -> bool:
 def declining(s: Snapshot, lacking: bool) -> Duty:
     """`lacking`: more is missing than is requested, or can be paid."""
     begun = s.exchange.until - s.margin
-    due = undecided(s) and s.left <= s.margin and lacking
+    due = undecided(s) and s.left <= s.margin and lacking and s.held >= min(MOMENT, s.margin // 8)
     return Duty("decline", due, "more is missing than is requested", s.exchange.until, begun)
 
 

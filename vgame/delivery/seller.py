@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vgame.chain.final import Lasting
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
@@ -33,6 +34,7 @@ class Seller:
 
     def __init__(self, folder: Path, job: bytes, elements: Sequence[int], words: Callable[[], Iterable[Any]]) -> None:
         self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
+        self.lasting: Lasting | None = None  # the client's word, as each look has shown it
 
     @property
     def public(self) -> Path:
@@ -89,7 +91,9 @@ class Seller:
     def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
         """The moves that are due, decided on one block and on what was ordered. One that fails stops no other."""
         s = read(game, self.job)
-        s = replace(s, job=replace(s.job, spec=job.spec))
+        decided = s.job.phase is Phase.DELIVERING and s.decided(s.now)
+        self.lasting = self.lasting or Lasting(game.chain)
+        s = replace(s, job=replace(s.job, spec=job.spec), held=self.lasting.held("decided", decided))
         offer = self.committed(game, s) if s.job.phase is Phase.DELIVERING else None
         return [partial(self._do, duty, offer, attempt) for duty in selling(s) if duty.due]
 

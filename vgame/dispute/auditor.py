@@ -24,6 +24,7 @@ TIMEOUT_GAS = 50_000  # of one that has run out of time, and of a conviction by 
 
 class Auditor(Viewer):
     """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may.
+    `steady`: has it been empty in each look for long enough?
     `stakes`: what was staked before. `kept`: wei that all open disputes of this account may need for gas.
 
     INVARIANT: a round decides on one block's state; what is sent names what it relies on, or for a stake the number of
@@ -33,6 +34,7 @@ class Auditor(Viewer):
     side = Turn.AUDITOR
     windows = {Phase.CLAIMED: [("challenge_window", "the time to challenge")]}  # noqa: RUF012
     refusal: Callable[[Job], str] | None = None
+    steady: Callable[[str], bool] | None = None
     stakes: Stakes | None = None
     kept: Callable[[], int] | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
@@ -98,6 +100,8 @@ class Auditor(Viewer):
         memory = self.remembered(view)
         if self.refusal and (why := self.refusal(job)):
             raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
+        if self.steady and not self.steady(view.claim):
+            return False
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.engaged_in = True  # as long as it is not known
         with memory:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vgame.chain.connection import quantity
-from vgame.chain.final import Lasting
+from vgame.chain.final import MOMENT, Lasting
 from vgame.chain.game import Game
 from vgame.errors import NotYet, StoreError, VgameError
 from vgame.system.files import write_atomic
@@ -36,8 +36,8 @@ class Stakes:
         self.game, self.path, self.wallet, self.address = game, path, game.wallet, game.wallet.address
         self.last: dict[str, int] = {}  # by claim: number of the transaction
         self.sent: dict[int, dict[str, str]] = {}  # by number: hash of a transaction, and the claim that it stakes on
-        self.replaced = Lasting(game.chain)  # claims whose number was spent by something else
-        self.counted = -1  # transactions of the account, as an earlier look showed them
+        self.lasting = Lasting(game.chain)  # claims whose number was spent by something else; fewer transactions
+        self.shown = self.counted = -1  # transactions of the account in the last look, and as they were believed
         self._current: str | None = None  # the claim that is staked on now
         if path and path.exists():
             self._load(path)
@@ -51,26 +51,34 @@ class Stakes:
     def watch(self) -> None:
         """See each transaction of the account from now on."""
         self.wallet.watchers.append(self._signed)
-        with suppress(VgameError):  # the first look counts then
-            self.counted, _ = self._counts()
 
     def number_for(self, claim: str) -> int:
         """The number of the next stake on a claim, as of the block that the round reads: no stake that this block does
         not show can be included beside it. NotYet where one may be under way, or hidden, and where another transaction
         of the account waits."""
         spent, waiting = self._counts()
+        known = max(self.counted, *(n + 1 for n in self.sent), 0)
+        if spent != self.shown:
+            self.shown = spent
+            self.lasting.held("count", False)
+        held, fewer = self.lasting.held("count"), self.lasting.shown("fewer", spent < known)
+        if spent < known and not fewer and claim not in self.last:
+            raise NotYet(
+                f"{self.game.chain.url} counts {spent} transactions of {self.address}, which has sent {known}: it "
+                "lags, or a reorganisation has lost some: nothing is staked before it shows them"
+            )
         number = self.last.get(claim, spent)
         if waiting > spent and (claim not in self.last or number != spent):
             raise NotYet(
                 f"transaction {spent} of {self.address} waits at {self.game.chain.url}, or is younger than the block "
                 "that is read: nothing is staked beside it"
             )
-        if spent > max(self.counted, *(n + 1 for n in self.sent), 0):
-            self.counted = spent
+        if spent > known and held < MOMENT:
             raise NotYet(
                 f"{self.game.chain.url} counts {spent} transactions of {self.address}, which is new: nothing is staked "
-                "before a second look shows the same"
+                f"before it has shown so for {MOMENT:.0f} s"
             )
+        self.counted = max(self.counted, spent)
         if spent == number or (spent > number and self._replaced(claim, number)):
             return spent
         raise NotYet(
@@ -86,14 +94,15 @@ class Stakes:
         spent = chain.ask(lambda: quantity(count(self.address)))
         return spent, chain.ask(lambda: quantity(count(self.address, "pending")))
 
-    def has(self, job: bytes) -> bool:
-        """Was a stake on a claim of the job sent?"""
-        return any(claim.startswith(job.hex()) for claim in self.last)
+    @property
+    def jobs(self) -> dict[bytes, None]:
+        """Those on whose claims a stake was sent."""
+        return dict.fromkeys(bytes.fromhex(claim[:64]) for claim in self.last)
 
     def look(self, claim: str, shown: bool) -> bool:
         """Was a stake on the claim sent of which no dispute is shown?"""
         if shown:
-            self.replaced.shown(claim, False)
+            self.lasting.shown(claim, False)
         return claim in self.last and not shown
 
     def fill(self, claim: str) -> bool:
@@ -113,7 +122,7 @@ class Stakes:
         chain, known = self.game.chain, self.sent.get(number, {}).items()
         receipts = [(staked, chain.receipt(bytes.fromhex(digest), 0)) for digest, staked in known]
         other = any(receipt and (staked != claim or receipt["status"] != 1) for staked, receipt in receipts)
-        return self.replaced.shown(claim, other)
+        return self.lasting.shown(claim, other)
 
     @contextmanager
     def sending(self, claim: str, number: int) -> Iterator[None]:
@@ -134,7 +143,7 @@ class Stakes:
         if self._current is not None and number != (due := self.last[self._current]):
             raise NotYet(f"transaction {due} of {self.address} was spent before it was sent: look again")
         held = {*self.last.values()}
-        self.sent = {n: known for n, known in self.sent.items() if n >= number or n in held}
+        self.sent = {n: known for n, known in self.sent.items() if n >= number - GAP or n in held}
         self.sent.setdefault(number, {})[digest.hex()] = self._current or ""
         with suppress(VgameError):
             self._save()

@@ -32,6 +32,7 @@ class Trainer(Player):
 
     side = Turn.TRAINER
     seller: Seller | None = None  # of a job with delivery
+    check_terms: Callable[[], None] | None = None  # raises where no bond is put down on the order from here
     ahead: Callable[[Sequence[int]], None] | None = None  # is told whose segments will be asked for
     windows = {  # noqa: RUF012
         Phase.CREATED: [("accept_window", "the time to accept")],
@@ -40,11 +41,20 @@ class Trainer(Player):
 
     # ---- life of the job ----
 
+    def look(self, job: Job | None = None) -> Job:
+        """One that shows no end is a look too, whatever becomes of its round."""
+        job = super().look(job)
+        if job.phase not in {Phase.CONVICTED, *ENDED}:
+            self.lasting.shown("ended", False)
+        return job
+
     def accept(self) -> None:
         """Put down the bond."""
         job = self.look()
         self.check(job)
         if job.phase is Phase.CREATED:
+            if self.check_terms:
+                self.check_terms()
             self.check_funds(job)
             self.attempt("acceptJob", self.id, value=job.spec.trainer_bond)
             self.check(job := self.look())

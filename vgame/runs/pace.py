@@ -3,8 +3,13 @@ terms ask for."""
 
 from __future__ import annotations
 
+import json
+import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -13,7 +18,9 @@ from vgame.commit.tensor import tensor_root
 from vgame.job.bundle import Bundle
 from vgame.job.terms import Pace
 from vgame.runs.training import State, Stepper
+from vgame.system.files import write_atomic
 from vgame.system.progress import NULL_PROGRESS, NullProgress
+from vgame.system.version import __version__
 
 FEW = 3  # steps that are measured at least
 HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
@@ -55,6 +62,25 @@ def few_steps(
         times.append(time.monotonic() - begin)
         told(step, f"{times[-1]:.3f} s")
     return state, times
+
+
+def remember(path: Path, pace: Pace, kind: str) -> None:
+    """For a process that begins while a clock runs; without it that process measures later."""
+    with suppress(OSError):
+        write_atomic(path, json.dumps(asdict(pace) | {"on": _machine(kind)}).encode())
+
+
+def remembered(path: Path, kind: str) -> Pace | None:
+    """What was measured before, on this machine and with this vgame."""
+    try:
+        found = json.loads(path.read_bytes())
+        return Pace(**found) if found.pop("on") == _machine(kind) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _machine(kind: str) -> list[str]:
+    return [platform.node(), kind, str(torch.get_num_threads()), __version__]
 
 
 def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:
