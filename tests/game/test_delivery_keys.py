@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from exchange import DELIVERY, KEY_WINDOW
 from scene import Scene
 from test_delivery_agents import Sides
 
+from vgame.chain import final
 from vgame.chain.records import Phase
 from vgame.delivery.rules import WORST_INCLUSION
 from vgame.errors import ChainError
@@ -30,6 +32,8 @@ def sides(scene: Scene, tmp_path: Path) -> Sides:
 @pytest.fixture
 def finalized(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
     """Sets what the node answers when it is asked for the finalized block."""
+    monkeypatch.setattr(scene.chain, "is_development", False)
+    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
 
     def says(answer: Callable[[], Any]) -> None:
         usual = scene.chain.node.methods["eth_getBlockByNumber"]

@@ -1,0 +1,335 @@
+"""What cannot be taken back does not follow from one reply, one moment or a full disk."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from exchange import DELIVERY
+from frauds import LIE, SETUP
+from scene import Play, Scene, deployed, embedded_chain
+from test_delivery_agents import SIZES, Sides
+from test_failed_stakes import rounds
+from test_watch import staked, watch
+
+import vgame.agents.auditor_service as service_module
+import vgame.delivery.received
+from vgame.agents import roles
+from vgame.agents.auditor_service import AuditorService
+from vgame.agents.delivery import write_state
+from vgame.agents.named_jobs import Limits
+from vgame.agents.retry import Retry
+from vgame.chain import final
+from vgame.chain.connection import RefusedError
+from vgame.chain.final import MOMENT
+from vgame.chain.records import Job, Phase
+from vgame.delivery import rules
+from vgame.delivery.rules import Snapshot
+from vgame.dispute.stakes import Stakes
+from vgame.errors import Abstain, DeliveryError, EndpointError, VgameError
+from vgame.system.progress import Reporter
+
+SPEC = DELIVERY.spec
+
+
+class StoppedError(BaseException):
+    """Enough was tried."""
+
+
+@pytest.fixture
+def elsewhere(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain that is nobody's own; its clock is the process's."""
+    monkeypatch.setattr(scene.chain, "is_development", False)
+    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Scene]:
+    with embedded_chain() as chain:
+        yield deployed(chain)
+
+
+# ---- the trainer's bond ----
+
+
+def computation(play: Play, refuses: bool) -> Any:
+    """A run that refuses the terms, or not; what goes wrong is tried three times."""
+    reporter, tries = Reporter(), [3]
+
+    def refuse_bad_terms(_: int) -> None:
+        if refuses:
+            raise Abstain("trainer_budget is 1, 600 is needed")
+
+    def wait(_: Retry) -> None:
+        tries[0] -= 1
+        if not tries[0]:
+            raise StoppedError
+
+    return SimpleNamespace(
+        bundle=SimpleNamespace(order=asdict(play.setup.spec)), history=play.setup.machine(), reporter=reporter,
+        retry=Retry(reporter, 0.0, bears=VgameError), refuse_bad_terms=refuse_bad_terms, rehearse=lambda: None,
+        run=lambda hurry: None, lock=lambda: None, wait=wait,
+    )  # fmt: skip
+
+
+def accepts(play: Play, game: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roles, "find_order", lambda *_: None)
+    monkeypatch.setattr(Retry, "wait", run.wait)
+    roles.trainer_of(game, play.id, run)
+
+
+@pytest.mark.parametrize("lies", [1, 2, 3])
+def test_no_bond_on_terms_that_are_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch, lies: int) -> None:
+    """The first replies show the order as accepted."""
+    play, game = scene.post(SETUP), scene.game()
+    usual, left = game.job, [lies]
+
+    def job(identity: bytes) -> Job:
+        left[0] -= 1
+        return replace(usual(identity), phase=Phase.ACCEPTED) if left[0] >= 0 else usual(identity)
+
+    game.job = job
+    with pytest.raises((Abstain, StoppedError)):
+        accepts(play, game, computation(play, refuses=True), monkeypatch)
+    assert play.phase is Phase.CREATED
+
+
+@pytest.mark.parametrize("field", ["blockNumber", "status", "transactionHash"])
+def test_a_receipt_without_a_field_ends_no_trainer(real: Scene, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    play, game, provider = real.post(SETUP), real.game(), real.chain.web3.provider
+    usual, left = provider.make_request, [1]
+
+    def make_request(method: str, params: Any) -> Any:
+        reply = usual(method, params)
+        if method == "eth_getTransactionReceipt" and reply.get("result") and left:
+            left.pop()
+            return {**reply, "result": {k: v for k, v in reply["result"].items() if k != field}}
+        return reply
+
+    monkeypatch.setattr(provider, "make_request", make_request)
+    monkeypatch.setattr(provider, "_request_func_cache", (None, None))
+    accepts(play, game, computation(play, refuses=False), monkeypatch)
+    assert play.phase is Phase.ACCEPTED and play.job.trainer == game.wallet.address and not left
+    provider._request_func_cache = (None, None)
+
+
+# ---- the auditor's stake ----
+
+
+def altered(service: AuditorService, change: Callable[[Job], Job]) -> Callable[[], None]:
+    """The endpoint alters every job; calling what is returned ends that."""
+    game, jobs = service.game, service.game.jobs
+    game.jobs = lambda ids: [change(job) for job in jobs(ids)]
+
+    def end() -> None:
+        del game.jobs
+
+    return end
+
+
+@pytest.fixture
+def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    too_short = ["auditor_budget is 1500, 2400 is needed"]
+    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
+
+
+@pytest.mark.parametrize("change", [{"phase": Phase.FINAL}, {"disputes": 0, "open": 0}], ids=["phase", "disputes"])
+def test_a_dispute_that_is_not_shown_for_a_moment_makes_no_room(
+    scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    plays = [scene.claimed(SETUP, LIE)]
+    service = watch(plays[0], Limits(hunt=8))
+    service.stakes = Stakes(service.game, tmp_path / "memory")
+    service.stakes.watch()
+    rounds(service, 1)
+    plays[0].advance(int(MOMENT) + 1)
+    rounds(service, 1)
+    plays.append(scene.claimed(SETUP, LIE))
+    for _ in range(3):
+        rounds(service, 1)
+        plays[0].advance(10)
+    end = altered(service, lambda job: replace(job, **change) if job.since == plays[0].job.since else job)
+    rounds(service, 2)
+    end()
+    plays[0].advance(10)
+    rounds(service, 2)
+    assert [staked(play, service) for play in plays] == [1, 0]
+
+
+def test_a_low_fee_of_a_moment_is_no_reason_to_stake(
+    scene: Scene, elsewhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *_: [])
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits(jobs=frozenset({play.id})))
+    service.dispute_gas = 10**15
+    for dear in (True, False, True, False, True):
+        monkeypatch.setattr(scene.chain, "fees", lambda dear=dear: (10**12 * dear, 0))
+        rounds(service, 1)
+        play.advance(20)
+    assert staked(play, service) == 0
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["hunted", "named"])
+def test_a_restart_measures_only_when_it_has_seen_its_disputes(
+    scene: Scene, room_for_one: None, tmp_path: Path, known: bool
+) -> None:
+    """A failed reply, or a list that is not read so far, does not show that no clock runs."""
+    play, measured = scene.claimed(SETUP, LIE), list[int]()
+    limits = Limits(jobs=frozenset({play.id}), any_clocks=True) if known else Limits(any_clocks=True)
+    first = watch(play, limits)
+    first.stakes = Stakes(first.game, tmp_path / "memory")
+    first.stakes.watch()
+    rounds(first, 1)
+    play.trainer.step()
+    assert staked(play, first) == 1
+    run = first.computation
+    run.rehearse = lambda: measured.append(1)
+    again = AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
+    game = again.game
+
+    def refused(*_: Any) -> Any:
+        raise RefusedError("429")
+
+    game.job = game.jobs = game.claims_of = refused
+    rounds(again, 1)
+    del game.job, game.jobs
+    before = play.dispute().position
+    rounds(again, 1)
+    assert play.dispute().position != before and not measured
+
+
+# ---- the client's money ----
+
+
+def snapshot(sides: Sides) -> Snapshot:
+    return rules.read(sides.play.client, sides.play.id)
+
+
+@pytest.mark.parametrize("ahead", [True, False], ids=["in a moment", "to the end"])
+def test_a_delivery_is_declined_when_the_window_ends_and_not_before(
+    scene: Scene, elsewhere: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    """A header that is ahead of its time for a moment shows the end of the window."""
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    monkeypatch.setattr(rules, "MOST_REQUESTS", 0)
+    sides.buyer.get = lambda *_: (_ for _ in ()).throw(DeliveryError("the server is away"))
+    exchange = sides.play.client.exchange
+
+    def early(job: bytes) -> Any:
+        return replace(exchange(job), until=scene.chain.now() + 30)
+
+    if ahead:
+        sides.play.client.exchange = early
+        with suppress(VgameError):
+            sides.buyer.ready()
+        del sides.play.client.exchange
+    for _ in range(8 if ahead else 400):
+        with suppress(VgameError):
+            sides.buyer.ready()
+        if sides.play.phase is Phase.DECLINED:
+            break
+        sides.play.advance(10)
+    assert sides.play.phase is (Phase.DELIVERING if ahead else Phase.DECLINED)
+
+
+def test_the_terms_of_a_delivery_are_those_of_the_order(scene: Scene, tmp_path: Path) -> None:
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    sides.buyer.terms = SPEC
+    usual = sides.play.client.job
+    for change in ({"confirm_window": 10 * SPEC.confirm_window}, {"reward": 10 * SPEC.reward}):
+        sides.play.client.job = lambda job, change=change: replace(
+            found := usual(job), spec=replace(found.spec, **change)
+        )
+        with pytest.raises(EndpointError, match="other terms"):
+            sides.buyer.ready()
+    del sides.play.client.job
+    sides.buyer.ready()
+    assert snapshot(sides).exchange.confirmed_at
+
+
+def wrong(piece: Any, true: np.ndarray, cipher: np.ndarray) -> None:
+    if piece.tensor == len(SIZES) - 1:
+        cipher[0, 0] ^= 1
+
+
+@pytest.mark.parametrize("where", ["__enter__", "write"])
+def test_a_full_disk_keeps_no_complaint(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    sides = Sides(scene, tmp_path)
+    sides.claim(wrong)
+    assert sides.receive() is None
+    sides.until(Phase.REVEALED)
+
+    class Full:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def __enter__(self) -> Full:
+            return self.full() if where == "__enter__" else self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def full(self, *_: Any) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        write = full
+
+    monkeypatch.setattr(vgame.delivery.received, "StateFile", Full)
+    assert sides.buyer.ready()
+    bundle: Any = SimpleNamespace(program=SimpleNamespace(sources=SIZES))
+    with pytest.raises(VgameError, match="the complaint has been sent"):
+        write_state(bundle, sides.buyer, tmp_path / "out")
+    assert sides.play.phase is Phase.UNDELIVERED
+
+
+def test_a_full_disk_in_the_confirm_window_is_declined(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sides.buyer, "fetch", full)
+    for _ in range(400):
+        with suppress(VgameError, OSError):
+            sides.buyer.ready()
+        if sides.play.phase is not Phase.DELIVERING:
+            break
+        sides.play.advance(10)
+    assert sides.play.phase is Phase.DECLINED
+
+
+# ---- the key ----
+
+
+@pytest.mark.parametrize("lie", ["confirmed_at", "until"])
+def test_the_key_goes_out_for_no_moments_word_of_the_client(
+    scene: Scene, elsewhere: None, tmp_path: Path, lie: str
+) -> None:
+    """The call carries it, so its estimate would give it away."""
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    usual, asked = sides.game.exchange, list[str]()
+    send = sides.game.send
+    sides.game.send = lambda name, *args, **how: (asked.append(name), send(name, *args, **how))[1]
+    old = scene.chain.now() - 10 * SPEC.confirm_window
+    sides.game.exchange = lambda job: replace(usual(job), **{lie: max(old, 1)})
+    for _ in range(2):
+        with suppress(VgameError):
+            sides.trainer.step()
+    del sides.game.exchange
+    assert "revealKey" not in asked
