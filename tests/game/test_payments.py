@@ -80,6 +80,17 @@ def test_a_guardian_is_paid_whoever_convicts(scene: Scene, cause: str, guardian:
     assert play.client.burnt() == SPEC.trainer_bond - prize(SPEC, cause) + burnt
 
 
+def test_a_guardian_that_has_not_challenged_is_not_paid(scene: Scene) -> None:
+    """Though another auditor's dispute, number 0, is open."""
+    play, guard = guarded(scene, LIE)
+    first, second = play.auditor(), play.auditor()
+    due(first).send(first.game)
+    convict(play, second)
+    assert play.verdicts[-1] == ("Convicted", 1, "element") and play.disputes()[0].status is Status.OPEN
+    assert play.client.verdict(play.id).winner == second.address
+    assert gained(play, second) == prize(SPEC, "element") and gained(play, guard) == 0
+
+
 def test_a_timeout_pays_no_more_than_an_auditors_clock(scene: Scene) -> None:
     """An honest trainer that is kept off the chain loses its bond, and nobody has more of it than an idle auditor
     loses to it: the rest is burnt."""
