@@ -29,9 +29,10 @@ from vgame.agents.retry import Retry
 from vgame.chain import final
 from vgame.chain.connection import RefusedError
 from vgame.chain.final import MOMENT
-from vgame.chain.records import Job, Phase
-from vgame.delivery import rules
+from vgame.chain.records import Job, Phase, Request
+from vgame.delivery import bulk, rules
 from vgame.delivery.rules import Snapshot
+from vgame.delivery.sealed import LEAF_BYTES
 from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain, DeliveryError, EndpointError, VgameError
 from vgame.system.progress import Reporter
@@ -311,6 +312,24 @@ def test_a_full_disk_in_the_confirm_window_is_declined(
             break
         sides.play.advance(10)
     assert sides.play.phase is Phase.DECLINED
+
+
+def test_an_invented_answer_takes_the_place_of_nothing_that_is_here(scene: Scene, tmp_path: Path) -> None:
+    """All is fetched and verified; after a restart nothing is served any more."""
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    assert sides.receive() is None
+    sides.until(Phase.REVEALED)
+    sides.fresh()
+    sides.buyer.get = lambda *_: (_ for _ in ()).throw(DeliveryError("the server is away"))
+    game, piece = sides.buyer.game, sides.buyer.shape.chunk(1, 0)
+    content, zeros = game.content, (bytes(piece.count * LEAF_BYTES), bytes(piece.count * bulk.HASH))
+    game.requests = lambda job: [Request(0, 1, 0, 1, 1, 1, scene.chain.now(), 0, False)]
+    game.content = lambda name, *args, **how: zeros if name == "Answered" else content(name, *args, **how)
+    with suppress(VgameError):
+        sides.receive()
+    del game.requests, game.content
+    assert sides.receive() is not None
 
 
 # ---- the key ----

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -173,12 +174,24 @@ class Buyer:
         """The ciphertext of the offer that stands, every byte verified; what was answered on chain counts too."""
         offer = self.offer()
         if self._fetched is None or self._fetched[0] != offer:
-            for request in self.game.requests(self.job):
-                if not request.open and not request.dropped:
-                    with suppress(NotYet):  # the endpoint does not show it
-                        self._keep_answer(request)
-            self._fetched = offer, fetch(self._get, self.shape, offer, self.folder, self.progress)
+            again = partial(fetch, self._get, self.shape, offer, self.folder, self.progress)
+            try:
+                self._fetched = offer, again()
+            except Missing as missing:
+                if not self._keep_answers(missing):
+                    raise
+                self._fetched = offer, again()
         return self._fetched[1]
+
+    def _keep_answers(self, missing: Missing) -> bool:
+        """INVARIANT: what an endpoint shows takes the place of missing chunks only."""
+        kept = False
+        for request in self.game.requests(self.job):
+            if not (request.open or request.dropped) and (request.tensor, request.chunk) in missing.chunks:
+                with suppress(NotYet):  # the endpoint does not show it
+                    self._keep_answer(request)
+                    kept = True
+        return kept
 
     def _keep_answer(self, request: Request) -> None:
         """What an endpoint shows is verified with what is fetched."""
