@@ -88,7 +88,7 @@ def test_a_trainer_says_which_segments_it_will_be_asked_for(scene: Scene) -> Non
     """All but the first that waits: `vgame trainer --workers` has them executed meanwhile."""
     play, told = scene.claimed(SETUP), []
     accusers = [play.auditor(None, Forcer, step=step) for step in (1, 5, 7)]
-    play.trainer.ahead = told.append
+    play.trainer.prefetch_segments = told.append
     for _ in range(8):
         for accuser in accusers:
             accuser.step()

@@ -159,11 +159,11 @@ def test_a_dispute_does_not_wait_for_what_a_claim_may_need(
         Scene(system, bundle)
     auditor, engaged = watch(scene, run), []
 
-    def ahead(clock: bool, until: float, real: Callable[[bool, float], bool] = run.ahead) -> bool:
+    def ahead(clock: bool, until: float, real: Callable[[bool, float], bool] = run.compute_ahead) -> bool:
         engaged.append(clock and scene.view.job(scene.id).phase is Phase.CLAIMED)
         return real(clock, 0.0)
 
-    monkeypatch.setattr(run, "ahead", ahead)
+    monkeypatch.setattr(run, "compute_ahead", ahead)
     assert auditor.step() and engaged == [False] and len(run._whole.store.roots) == 1
     trainer = scene.trainer(cheat.history, CheatingTrainer, silent=frozenset())
     assert scene.play(auditor, trainer) is Phase.CONVICTED and not any(engaged)
@@ -285,7 +285,7 @@ def test_fewer_roots_than_the_own_run_has(honest: LocalRun, cheat: LocalRun, sea
     again = follow(seat, copy)
     assert again.has_mismatch and again.theirs == [bytes(32)]
     publish(copy, cheat.store.roots)
-    assert again.ahead(False, 0.0) and again.theirs == [bytes(32)]
+    assert again.compute_ahead(False, 0.0) and again.theirs == [bytes(32)]
     again.store.release(), again._whole.store.release()
     assert follow(seat, copy).has_mismatch
 
@@ -303,7 +303,7 @@ def test_what_was_found_wrong_stays_whatever_is_published_then(
     for roots in ([*cheat.store.roots[:4], bytes(32)], cheat.store.roots[:4], [bytes(32)] * 6, cheat.store.roots):
         publish(copy, roots)
         run._next = 0.0
-        assert run.theirs == list(cheat.store.roots[:5]) and run.ahead(False, 0.0)
+        assert run.theirs == list(cheat.store.roots[:5]) and run.compute_ahead(False, 0.0)
     assert run.theirs == list(cheat.store.roots) and run.history_of(claim) is run.history
     assert run.history_of(SimpleNamespace(diverged_at=0, run_root=cheat.run_root)) is run.history
     assert run.history_of(SimpleNamespace(diverged_at=7, run_root=run_tree(cheat.store.roots[:3], 3).root)) is None

@@ -185,7 +185,7 @@ def test_claims_that_wait_for_the_own_run_delay_none_that_can_be_compared(scene:
     service, machine = watch(false, Limits()), false.machine(None)
     late = {play.job.run_root for play in waiting}
     service.computation.history_of = lambda claim: None if claim.run_root in late else machine
-    service.computation.ahead = lambda engaged, until: True
+    service.computation.compute_ahead = lambda engaged, until: True
     for _ in range(6):
         service.round()
         clock.now += 5

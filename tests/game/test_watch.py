@@ -36,7 +36,7 @@ def watch(
         run_root=bytes(32),
         pace=Pace(0.01, 0.01),
         why_foreign=lambda *_: foreign(),
-        ahead=lambda *_: False,
+        compute_ahead=lambda *_: False,
         rehearse=lambda: None,
     )
     return AuditorService(game or play.scene.game(), computation, Reporter(), 0.0, limits)

@@ -196,7 +196,7 @@ def auditor_life(jobs: list[bytes], folder: Path, stakes_of: type[Stakes] = Stak
             run_root=table().checkpoints[-1],
             pace=Pace(0.01, 0.01),
             why_foreign=lambda *_: "",
-            ahead=lambda *_: False,
+            compute_ahead=lambda *_: False,
             rehearse=lambda: None,
         )
         stakes = stakes_of(game, folder / "stakes.json")

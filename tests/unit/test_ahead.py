@@ -36,7 +36,7 @@ def test_segments_of_others_are_the_own(run: Path, monkeypatch: pytest.MonkeyPat
     own, helped = history(run), history(run)
     ahead = Ahead(helped, "default", 1)
     try:
-        helped.ahead = ahead.segment
+        helped.prefetched = ahead.segment
         ahead.want([2, 5, 7])  # there is no 7
         assert ahead.segment(2) == own.segment(2) and ahead.segment(5) == own.segment(5)
         assert ahead.segment(7) is None and ahead.segment(3) is None and len(ahead.workers) == 1
@@ -60,7 +60,7 @@ def test_a_worker_that_dies_or_errs_is_done_without(run: Path, monkeypatch: pyte
     own, helped = history(run), history(run)
     ahead = Ahead(helped, "default", 1)
     try:
-        helped.ahead = ahead.segment
+        helped.prefetched = ahead.segment
         ahead.want([1, 2, 3, 4])
         assert all(helped.segment(c) == own.segment(c) for c in (1, 2, 3, 4)) and errs == [2, 3, 4]
         assert all(ahead.segment(c) is None for c in (1, 2, 3, 4))
@@ -71,7 +71,7 @@ def test_a_worker_that_dies_or_errs_is_done_without(run: Path, monkeypatch: pyte
 def test_a_moment_without_descriptors_is_done_without(run: Path) -> None:
     own, helped = history(run), history(run)
     ahead, (soft, hard) = Ahead(helped, "default", 1), resource.getrlimit(resource.RLIMIT_NOFILE)
-    helped.ahead = ahead.segment
+    helped.prefetched = ahead.segment
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
         ahead.want([2])

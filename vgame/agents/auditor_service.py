@@ -206,8 +206,8 @@ class AuditorService:
         if state.phase not in CLAIMS:
             return False
         if auditor.compared != state.run_root:
-            if foreign := self.computation.why_foreign(self.game, job, state):
-                raise Abstain(f"job {job.hex()[:16]} is not audited: {foreign}")
+            if problem := self.computation.why_foreign(self.game, job, state):
+                raise Abstain(f"job {job.hex()[:16]} is not audited: {problem}")
             if (history := self.computation.history_of(state)) is None:
                 self.stuck[job] = state.run_root
                 return False
@@ -232,9 +232,9 @@ class AuditorService:
         """A part of what a claim has to be compared with; of what one may need, only while no own dispute is open."""
         engaged = bool(self._engaged())
         waits = any(view.job.phase in CLAIMS and job not in ready for job, view in views.items())
-        ahead = not engaged and any(view.job.phase in UNCLAIMED for view in views.values())
+        unclaimed = not engaged and any(view.job.phase in UNCLAIMED for view in views.values())
         until = time.monotonic() + (0 if engaged else self.poll)
-        return (waits or ahead) and self.computation.ahead(engaged, until)
+        return (waits or unclaimed) and self.computation.compute_ahead(engaged, until)
 
     def end(self, views: dict[bytes, ClaimView]) -> bool:
         """Have all jobs ended, and is each claim compared?"""

@@ -210,7 +210,7 @@ class FollowedRun(LocalRun):
 
     def history_of(self, claim: Job) -> History | None:
         """What to compare a claim with: this run, where it is whole or the claim is the published run's; else a whole
-        one of its own, and None until it is there (`ahead`)."""
+        one of its own, and None until it is there (`compute_ahead`)."""
         stop, count = claim.diverged_at, self.bundle.checkpoints
         count = (stop - 1) // self.bundle.interval if stop else count
         if not self.has_mismatch or self._claims(count) == claim.run_root:
@@ -227,7 +227,7 @@ class FollowedRun(LocalRun):
             self._told = (count, theirs[-1]), run_tree(theirs, count).root
         return self._told[1]
 
-    def ahead(self, engaged: bool, until: float) -> bool:
+    def compute_ahead(self, engaged: bool, until: float) -> bool:
         """Intervals of the whole run, one at least, until a time (of time.monotonic): the claim may be another one than
         what was published, and its window may be short. Before that a short look, once in a while, unless a clock may
         run: more may have been published of the run of which a checkpoint is known to be wrong, and the claim be that

@@ -137,7 +137,7 @@ class LocalRun:
         """What to compare a claim with; None where it is still computed."""
         return self.history
 
-    def ahead(self, engaged: bool, until: float) -> bool:
+    def compute_ahead(self, engaged: bool, until: float) -> bool:
         """Compute a part of what a claim may ask for, until a time (of time.monotonic) or a little longer; False if
         nothing is left. `engaged`: a clock of the auditor's may run."""
         return False

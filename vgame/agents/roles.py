@@ -98,7 +98,7 @@ def executed_ahead(trainer: Trainer, computation: LocalRun, seat: AgentConfig) -
         yield
         return
     others = Ahead(computation.history, seat.device, seat.workers - 1)
-    trainer.ahead, computation.history.ahead = others.want, others.segment
+    trainer.prefetch_segments, computation.history.prefetched = others.want, others.segment
     try:
         yield
     finally:

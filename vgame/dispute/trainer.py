@@ -33,7 +33,7 @@ class Trainer(Player):
     side = Turn.TRAINER
     seller: Seller | None = None  # of a job with delivery
     check_terms: Callable[[], None] | None = None  # raises where no bond is put down on the order from here
-    ahead: Callable[[Sequence[int]], None] | None = None  # is told whose segments will be asked for
+    prefetch_segments: Callable[[Sequence[int]], None] | None = None  # of checkpoints that will be asked for
     windows = {  # noqa: RUF012
         Phase.CREATED: [("accept_window", "the time to accept")],
         Phase.ACCEPTED: [("claim_window", "the time to claim")],
@@ -191,9 +191,9 @@ class Trainer(Player):
         standings = self.standings(job)
         waiting = [s for s in standings if s.turn is Turn.TRAINER]
         waiting.sort(key=lambda s: (s.dispute.turn_at + s.dispute.others * job.slot, s.number))
-        if self.ahead:
+        if self.prefetch_segments:
             later = (s.dispute for s in waiting[1:])
-            self.ahead([d.index + 1 for d in later if d.level is Level.RUN and d.height == 0])
+            self.prefetch_segments([d.index + 1 for d in later if d.level is Level.RUN and d.height == 0])
         answers = [partial(self.serve, job, s.number, s.dispute) for s in waiting]
         return one_of([*answers, partial(self.sweep, job, standings)])
 

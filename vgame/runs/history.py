@@ -63,7 +63,7 @@ class History:
         self.program = store.bundle.program
         self.steps, self.interval = store.bundle.steps, store.bundle.interval
         self.operators = len(self.program.operators)
-        self.ahead: Callable[[int], list[bytes] | None] | None = None  # a segment that others have executed
+        self.prefetched: Callable[[int], list[bytes] | None] | None = None  # a segment that others have executed
         self._states: OrderedDict[int, State] = OrderedDict()
         self._roots, self._traces, self._segments = Hashes(), Hashes(), Hashes()
         self._outputs: OrderedDict[tuple[int, int], torch.Tensor] = OrderedDict()
@@ -108,7 +108,7 @@ class History:
         return self._segments.of(checkpoint, lambda: self._segment(checkpoint))
 
     def _segment(self, checkpoint: int) -> list[bytes]:
-        if self.ahead and (found := self.ahead(checkpoint)):
+        if self.prefetched and (found := self.prefetched(checkpoint)):
             return found
         start = (checkpoint - 1) * self.interval
         end = min(start + self.interval, self.stop.step - 1 if self.stop else self.steps)
