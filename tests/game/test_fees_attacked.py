@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from frauds import SETUP, SUM, Curious
+from frauds import SETUP, SUM, Curious, word_lie
 from scene import ETHER, Play, Scene
 from test_divergence import BAD
 from toy import INFINITY, Lies
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase, Status
+from vgame.chain.records import Dispute, Level, Phase, Status
+from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView, Entry
 
 FEE = ETHER // 100
@@ -123,6 +124,29 @@ def test_who_moved_to_the_last_of_three_checkpoints_pays(scene: Scene) -> None:
     assert (play.verdicts[0][0], play.client.verdict(play.id).step) == ("Convicted", 7)
     scene.game().send("refund", play.id, 0)
     assert [a["fee"] for _, a in play.events("Refunded")] == [0]
+
+
+class Waiting(Auditor):
+    """It waits at a node above an operator's record."""
+
+    def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
+        return (d.level, d.height) != (Level.TRACE, 1) and super().move(view, number, d)
+
+
+def test_who_waits_in_a_trace_above_the_conviction_has_its_fee_back(scene: Scene) -> None:
+    """A trace has more operators than its segment has steps."""
+    setup = replace(SETUP, steps=8, interval=1, depth=1, terms={"fee": FEE})
+    play = scene.claimed(setup, word_lie(6, SUM, 4, 1)[0])
+    waits, honest = play.auditor(cls=Waiting), play.auditor()
+    for _ in range(40):
+        if (d := play.disputes()) and (d[0].level, d[0].height) == (Level.TRACE, 1):
+            break
+        waits.step()
+        play.trainer.step()
+    play.run(play.trainer, honest)
+    assert (play.verdicts[0][0], play.client.verdict(play.id).operator) == ("Convicted", SUM)
+    scene.game().send("refund", play.id, 0)
+    assert [a["fee"] for _, a in play.events("Refunded")] == [FEE]
 
 
 def test_who_stood_beside_and_below_the_conviction_has_its_bond_back(scene: Scene) -> None:
