@@ -35,6 +35,7 @@ def watch(
         history_of=lambda _: machine,
         run_root=bytes(32),
         pace=Pace(0.01, 0.01),
+        known_pace=Pace(0.01, 0.01),
         why_foreign=lambda *_: foreign(),
         compute_ahead=lambda *_: False,
         rehearse=lambda: None,
