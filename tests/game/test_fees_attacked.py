@@ -134,8 +134,8 @@ class Waiting(Auditor):
 
 
 def test_who_waits_in_a_trace_above_the_conviction_has_its_fee_back(scene: Scene) -> None:
-    """A trace has more operators than its segment has steps."""
-    setup = replace(SETUP, steps=8, interval=1, depth=1, terms={"fee": FEE})
+    """A trace has more operators than its segment has states."""
+    setup = replace(SETUP, steps=8, interval=2, depth=1, terms={"fee": FEE})
     play = scene.claimed(setup, word_lie(6, SUM, 4, 1)[0])
     waits, honest = play.auditor(cls=Waiting), play.auditor()
     for _ in range(40):
