@@ -22,7 +22,7 @@ from vgame.job.bundle import load_bundle
 from vgame.job.terms import Pace, trainer_shortcomings
 from vgame.runs.local import copy_bundle
 from vgame.runs.logged_store import LoggedStore
-from vgame.runs.pace import measure, remember, remembered
+from vgame.runs.pace import PACE, measure, remember, remembered
 from vgame.runs.published_log import PublishedLog
 from vgame.runs.store import Store
 from vgame.system.progress import Reporter
@@ -55,7 +55,7 @@ class LocalRun:
         self.bundle = load_bundle(seat.bundle)
         if why := off_chain(self.bundle):
             raise Abstain(why)
-        self.kind, self._paced = kind, seat.store / f"{self.bundle.identity.hex()[:16]}-pace.json"
+        self.kind = kind
         if self.bundle.mode == "logged":
             self._start_logged(seat, kind, cheat)
         else:
@@ -149,13 +149,13 @@ class LocalRun:
         pace = measure(self.bundle, self.stepper, self.reporter)
         if isinstance(self.store, LoggedStore):
             self.stepper.made.clear()  # what was measured is no step of the run
-        remember(self._paced, pace, self.kind)
+        remember(self.store.folder / PACE, pace, self.kind)
         return pace
 
     @property
     def known_pace(self) -> Pace | None:
         """The same, as an earlier process measured it."""
-        return remembered(self._paced, self.kind)
+        return remembered(self.store.folder / PACE, self.kind)
 
     def rehearse(self) -> None:
         """Do a dispute's work once: who has too little memory for it ends before it stakes anything."""

@@ -22,6 +22,7 @@ from vgame.system.files import write_atomic
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.system.version import __version__
 
+PACE = "pace.json"  # in a run's folder: what was measured, and on which machine
 FEW = 3  # steps that are measured at least
 HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
 MEASURED = 60  # seconds that measuring such a step may take, about; a longer one is measured in part
