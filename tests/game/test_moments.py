@@ -46,7 +46,7 @@ class StoppedError(BaseException):
 
 @pytest.fixture
 def elsewhere(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain that is nobody's own; its clock is the process's."""
+    """Not a development chain; the process has its clock."""
     monkeypatch.setattr(scene.chain, "is_development", False)
     monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
 

@@ -1,4 +1,4 @@
-"""What a run costs is told before it begins: disk to the byte, time and memory about."""
+"""The forecast of a run: exact for the disk, within a factor for time and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vgame.system.progress import Reporter
 from vgame.tasks import digits, shipped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-#: Between what is told and what it takes, beside other work on the machine.
+#: Between forecast and measurement, on a machine that does other work.
 FACTOR = 3
 
 

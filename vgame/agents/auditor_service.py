@@ -238,11 +238,8 @@ class AuditorService:
 
     def end(self, views: dict[bytes, ClaimView]) -> bool:
         """Have all jobs ended, and is each claim compared?"""
-        over, owned, hunted = (
-            [job for job, view in views.items() if _has_ended(view)],
-            self.named.owned,
-            self.named.hunted,
-        )
+        over = [job for job, view in views.items() if _has_ended(view)]
+        owned, hunted = self.named.owned, self.named.hunted
         self.done |= {
             job for job in views if self.lasting.shown(job, job in over) and job not in owned and self.final([job])
         }
