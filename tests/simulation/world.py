@@ -28,7 +28,7 @@ FEATURES = (
     "variants", "refuse",
 )  # fmt: skip
 #: The greatest of each, where its turn comes.
-DEEPEST = 4  # blocks of a reorganisation
+DEEPEST = 4  # blocks of a reorganisation, quiet ones that are left out among them
 LAG = 2  # blocks that a node is behind
 ALLOWANCES = (400, 200, 100, 0)  # seconds that may go wrong in all
 LONGEST = 120  # seconds of a fault
@@ -219,10 +219,12 @@ class World:
     def _block(self) -> None:
         self.strangers()
         self._faults()
-        if self.on("reorganise", 3) and self.allows(BLOCK * (depth := 1 + self.tape.below(DEEPEST))):
-            self.reorganise(depth)
+        head = self.tree.head
+        seconds = BLOCK * (1 + self.tape.below(DEEPEST)) if self.on("reorganise", 3) else 0
+        root = self._before(seconds)
+        if root is not head and self.allows(seconds):
+            self.reorganise(root)
         else:
-            head = self.tree.head
             self.tree.stand(self.built(head, int(self.now), self._base_fee(head), self._order(head)))
         head = self.tree.head
         idle = not (head.txs or self.tree.pool or self.moved)
@@ -264,10 +266,16 @@ class World:
             found.sort(key=lambda tx: ((tx.sender in self.honest) == first, -tx.tip, tx.nonce))
         return found
 
-    def reorganise(self, depth: int) -> None:
+    def _before(self, seconds: int) -> Block:
+        """The newest block older than that: the quiet blocks that are left out count too."""
+        block = self.tree.head
+        while block.number > 1 and block.time >= self.now - seconds:
+            block = block.ancestor(block.number - 1)
+        return block
+
+    def reorganise(self, root: Block) -> None:
         """Another branch, one block longer: what was included comes in another order, some of it later."""
         old = self.tree.head
-        root = old.ancestor(max(old.number - depth, 1))
         self.branch += 1
         waiting = [tx for n in range(root.number + 1, old.number + 1) for tx in old.ancestor(n).txs]
         self.log(f"blocks {root.number + 1} to {old.number} are replaced")
