@@ -245,7 +245,7 @@ decidable by the referee.
 Written by `{command}`; the file builds the models (torchvision, timm, transformers, classics) in
 small forms. Devices: A is `default`, B is `compatible`, each a process of its own
 (vgame/execute/devices.py). Nodes: of the captured ATen graph. Root: the first 8 digits of the state
-root after the step, on A and on B. Seconds: the step alone, on whatever else the machine did.
+root after the step, on A and on B. Seconds: the step alone, on a shared machine.
 Against torch: norm of (update - torch's own {own}) over the norm of the gradient; empty where
 dropout makes them incomparable. Undecidable: operators that the referee cannot decide.
 
