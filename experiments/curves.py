@@ -140,10 +140,10 @@ Written by `python experiments/curves.py{" --autocast" * options.autocast}` ({op
 text: {options.text.name}).
 Roots: the training is killed in the middle and resumed, then audited on {", ".join(DEVICES)}.
 Loss: mean of the first 20 and of the last 20 steps. Other seeds: the last 20 steps of PyTorch with {OTHER_SEEDS} other
-initial weights and orders of batches, least to most. Parted: first step whose losses differ by more than 0.01;
-PyTorch draws other dropout masks (small_gpt) and rounds otherwise.
+initial weights and orders of batches, least to most. Differs at: first step whose losses differ by more than 0.01;
+PyTorch draws other dropout masks (small_gpt) and rounds differently.
 
-| job | run root | roots | loss, vgame | loss, PyTorch | other seeds | parted at step |
+| job | run root | roots | loss, vgame | loss, PyTorch | other seeds | differs at step |
 |---|---|---|---|---|---|---|
 """
     page.with_suffix(".md").write_text(head + "\n".join(rows) + f"\n\n![both curves]({page.name}.svg)\n")

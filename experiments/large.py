@@ -102,7 +102,7 @@ def table(record: dict[str, Any]) -> str:
         "",
         "Written by `python experiments/large.py` (all roots: large.json). Equal roots are equal bits of every "
         "parameter, slot and buffer.",
-        "Memory is the peak of the process. Seconds per step are of a machine that did other work too.",
+        "Memory is the peak of the process. Seconds per step were measured on a shared machine.",
         "",
         "| workload | operators | device | steps | root after each step | seconds a step | peak memory |",
         "|---|---|---|---|---|---|---|",
