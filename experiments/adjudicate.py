@@ -169,15 +169,14 @@ INTRODUCTION = """# Adjudication: elements of real steps, decided by the contrac
 Written by `experiments/adjudicate.py` (with `--full`: ResNet-50 and GPT-2 too). From step 2 of each
 job, 5 elements of every kind of operator and every function of its program are drawn, and one more
 of the operator with the longest rows. Each is proven as in a dispute and decided by the checked-in
-contracts. The contract's word is the executor's and the reference's, bit for bit; it stays so under
-the trace of a trainer who claims the word with one bit flipped; and a proof with one bit flipped
-reverts and names what is wrong.
+contracts. The contract's word equals that of the executor and of the reference, bit for bit. It is
+the same for a trace in which one bit of the claimed word is flipped. A proof with one flipped bit
+reverts with an error that names the fault.
 
-Gas is that of one call to the referee as a transaction, calldata included (the moves around it are
-in gas.json). A sum of more than 1,024 terms is decided in blocks, one call each and one that
-combines them: 64 blocks at most, so a call costs less than a million gas up to 65,536 terms, and
-more where a sum is "long". The seconds are those of two CPU cores for everything: three steps,
-all proofs, all calls.
+Gas is for one call to the referee as a transaction, calldata included (the other moves are in
+gas.json). A sum of more than 1,024 terms is decided in blocks, one call each and one that combines
+them: 64 blocks at most, so a call costs less than a million gas up to 65,536 terms, and more where
+a sum is "long". The seconds are for three steps, all proofs and all calls on two CPU cores.
 """
 
 
