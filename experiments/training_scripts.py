@@ -25,13 +25,13 @@ from training_scripts import Auditor, Outcome, Script, load, outcome  # noqa: E4
 PACKAGES = ("torch", "transformers", "timm", "lightning", "peft", "torchrl")
 HEAD = """# Training scripts of the documentation
 
-{count} short scripts, written anew after the pages that teach torch, transformers, timm, Lightning, peft
-and torchrl: {trained} are captured as they are written, trained for 2 steps and audited by other kernels
-with an equal root; {refused} are refused by one sentence.
+{count} short scripts, rewritten from the tutorials of torch, transformers, timm, Lightning, peft and
+torchrl: {trained} are captured unchanged, trained for 2 steps and audited by other kernels with an
+equal root; {refused} are refused with one error.
 
 Written by `python experiments/training_scripts.py` with {versions}. The scripts
-are in `tests/user/scripts`, one function each; models are small, data is generated. What plays in an
-environment trains on recorded episodes.{missing}
+are in `tests/user/scripts`, one function each; models are small, data is generated. Scripts that play in an
+environment train on recorded episodes.{missing}
 
 | library | script | lines | operators | result |
 |---|---|---|---|---|
