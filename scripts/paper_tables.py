@@ -48,7 +48,7 @@ def divergence_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
         yield {
             "job": title(job),
             "mode": "fp32, another order of the data" if mode == "order" else mode,
-            "states part": f"at step {run['parted']}" if run["parted"] else f"never in {run['steps']:,} steps",
+            "states differ": f"at step {run['parted']}" if run["parted"] else f"never in {run['steps']:,} steps",
             "L2 distance at the end": run["distance"][last] if last else 0.0,
             "loss, last 50 steps": " / ".join(f"{x:.4f}" for x in run["loss"]),
             "test accuracy": " / ".join(f"{100 * a:.1f} %" for a in run.get("accuracy", ())),
@@ -104,7 +104,7 @@ def corrections_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
             "corrections seen, forward + backward": f"{one['forward']:,} + {one['backward']:,}",
             "to be expected per step, forward + backward": " + ".join(map(number, one["expected"])),
             "share of a step's outputs": f"{100 * sum(one['expected']) / one['outputs']:.1e} %",
-            "states part": one["parted"] or "never",
+            "states differ": one["parted"] or "never",
         }
 
 
