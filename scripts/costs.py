@@ -29,9 +29,9 @@ its bytes on the network below (here {BYTE} gas a byte, as calldata without comp
 three prices). A rollup that posts blobs, or that compresses, is cheaper.
 """
 TAIL = """
-Deeper trees, so a larger model or a longer training, add rounds ([protocol](protocol.md)). The
-winner is paid from the loser's bond ([economics](economics.md)).
-[Operations](operations.md) says how to deploy, and how to try all this first.
+A larger model or a longer training has deeper trees, and so more moves ([protocol](protocol.md)).
+The winner is paid from the loser's bond ([economics](economics.md)). [Operations](operations.md)
+describes how to deploy, and how to test this first.
 """
 
 
