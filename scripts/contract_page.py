@@ -19,7 +19,7 @@ HEAD = """# The contracts' interface
 
 Written by `scripts/contract_page.py` from the comments in `contracts/`. The game is one address:
 `VerificationGame` implements `IMoves`, and runs the code of `Settlement` and `Delivery` for the
-other calls. Who calls what and when: [protocol](protocol.md), [delivery](delivery.md),
+other calls. The order of calls: [protocol](protocol.md), [delivery](delivery.md),
 [bonus](bonus.md). Other words: [glossary](glossary.md).
 """
 PART = re.compile(r"(function|event|error|struct|enum) (\w+)")
