@@ -78,7 +78,7 @@ def promise(
     bundle: BundleFolder,
     task: JobFile,
     total: Annotated[str, typer.Option(help="which of the evaluation's integer totals")],
-    least: Annotated[int, typer.Option(help="the mark: what the total has to come to at least")],
+    least: Annotated[int, typer.Option(help="the mark: the smallest total that is paid")],
     amount: Annotated[str, typer.Option(help='what the trainer is paid, "0.5 ether"')],
     window: Annotated[
         int | None,
@@ -170,7 +170,7 @@ def pay(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """Show that a final evaluation reaches the mark. Anybody may; the trainer is paid."""
+    """Show that a final evaluation reaches the mark. Anyone may do so; the trainer is paid."""
     identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
     amount = contract.pay(identity, job_id(job), run, evaluation)
     text = (

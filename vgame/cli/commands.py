@@ -62,7 +62,7 @@ def every_command(
 
 @app.command(rich_help_panel=TOOLS)
 def doctor(device: DeviceName = "default", json: Json = False) -> None:
-    """What this device can do, and what would break bits."""
+    """Test this device: its functions, and faults that would change bits."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)

@@ -53,7 +53,7 @@ def prepare(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Capture a job's model, write the bundle that everybody needs, and say what a run of it costs on this machine."""
+    """Capture a job's model, write the bundle that all roles need, and print the cost of a run on this machine."""
     if (out / "spec.json").exists() and not force:
         raise VgameError(f"{out} holds a bundle already; choose another folder, or overwrite it with --force")
     from vgame.job.bundle import save_bundle
@@ -87,9 +87,7 @@ def train(
     device: DeviceName = "default",
     keep: Annotated[int, typer.Option(min=1, help="keep every n-th checkpoint (and the newest)")] = 1,
     profile: Annotated[bool, typer.Option("--profile", help="say where the time goes, by operator and module")] = False,
-    timeout: Annotated[
-        float, typer.Option(help="seconds without a sign of life after which a rank is given up")
-    ] = 120.0,
+    timeout: Annotated[float, typer.Option(help="seconds without a report after which a rank is given up")] = 120.0,
     check: Annotated[
         float, typer.Option(min=0, max=1, help="share of the steps that ranks compute twice, each another's part")
     ] = 0.0,
@@ -128,7 +126,7 @@ def audit(
         str | None, typer.Option(help="address of a Ray cluster that executes the parts; `local` starts one here")
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="file of what was found equal; with it a stopped audit goes on")
+        Path | None, typer.Option(help="file that records equal parts; a stopped audit continues from it")
     ] = None,
     timeout: Annotated[
         float, typer.Option(help="seconds without a new step after which a worker hangs and is replaced")
@@ -160,7 +158,7 @@ def evaluate(
     validate: Validate = None,
     json: Json = False,
 ) -> None:
-    """Measure a trained state on held-out data: a run of its own, which anybody can audit or dispute."""
+    """Measure a trained state on held-out data: a separate run, which anyone can audit or dispute."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -180,9 +178,9 @@ def export(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
     out: Annotated[Path, typer.Option(help="the new file, model.safetensors")],
     step: Annotated[int | None, typer.Option(help="after this step; default: the last")] = None,
-    slots: Annotated[bool, typer.Option("--slots", help="also what the optimizer keeps")] = False,
+    slots: Annotated[bool, typer.Option("--slots", help="also the optimizer's slots")] = False,
     average: Annotated[
-        bool, typer.Option("--average", help="the averaged weights (EMA, SWA) in the places of the trained ones")
+        bool, typer.Option("--average", help="the averaged weights (EMA, SWA) in place of the trained ones")
     ] = False,
     card: Annotated[
         Path | None, typer.Option(help="also write a model card: roots, order, how to audit it (README.md)")
@@ -211,7 +209,7 @@ def pretrained(
     out: Annotated[Path, typer.Option(help="the new folder")],
     json: Json = False,
 ) -> None:
-    """Save weights as their model saves itself, with its configuration: for models of transformers and peft."""
+    """Save weights in their model's own format, with its configuration: for models of transformers and peft."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise VgameError(f"{out} is there already; choose another folder")
     from vgame.api_run import save_pretrained
@@ -236,7 +234,7 @@ def check(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Is a file what a final claim certifies, word for word?"""
+    """Check that a file holds the weights that a final claim certifies, word for word."""
     identity = job_id(job)
     from vgame.agents.certified import check_claim
 
@@ -256,7 +254,7 @@ def locate(
     device: DeviceName = "default",
     json: Json = False,
 ) -> None:
-    """Where two runs part: step, operator, element, both values (exit code 2 if they do)."""
+    """The first difference of two runs: step, operator, element, both values (exit code 2 if there is one)."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)

@@ -39,7 +39,9 @@ Clients = Annotated[
     list[str] | None,
     typer.Option("--client", help="the orders of this address, by state; may be repeated; default: all orders"),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be sent now, and why: no key, nothing is sent")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="print the next transaction and the reason; needs no key, sends nothing")
+]
 
 
 @app.command(rich_help_panel=ON_CHAIN)
@@ -138,11 +140,11 @@ def delegate(
     account: Annotated[str, typer.Argument(help="address of the delegate")],
     rpc: Rpc,
     game: GameAddress,
-    remove: Annotated[bool, typer.Option("--remove", help="it may answer no longer")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="remove this delegate")] = False,
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); what it posts binds
+    """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); its posts bind
     the trainer."""
     seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
     from vgame.agents.config import open_game
@@ -164,7 +166,7 @@ def trainer(
     device: DeviceName = "default",
     any_terms: Annotated[bool, typer.Option("--any-terms", help="accept clocks that may be too short")] = False,
     delegate: Annotated[
-        bool, typer.Option("--delegate", help="only answer for the job's trainer, which named this account")
+        bool, typer.Option("--delegate", help="only answer disputes for the job's trainer, which named this account")
     ] = False,
     workers: Workers = 1,
     dry_run: DryRun = False,
@@ -336,10 +338,10 @@ def monitor(
     game: GameAddress,
     account: Annotated[str, typer.Option(help="address of the player to watch over")],
     client: Clients = None,
-    bundle: Annotated[Path | None, typer.Option(help="bundle, with --store: compare claims with the own run")] = None,
-    store: Annotated[Path | None, typer.Option(help="folder of the own run's checkpoints")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="bundle, with --store: compare claims with your run")] = None,
+    store: Annotated[Path | None, typer.Option(help="folder of your run's checkpoints")] = None,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 10.0,
-    once: Annotated[bool, typer.Option("--once", help="look once; exit code 1 if something is alarming")] = False,
+    once: Annotated[bool, typer.Option("--once", help="check once; exit code 1 on an alarm")] = False,
     notify: Notify = None,
     json: Json = False,
 ) -> None:
@@ -374,17 +376,13 @@ def watch(
         list[Path] | None,
         typer.Option("--bundle", help="an ordered bundle: names of operators, formulas; may be repeated"),
     ] = None,
-    run: Annotated[
-        list[Path] | None, typer.Option("--run", help="an own run of `vgame train`; may be repeated")
-    ] = None,
-    store: Annotated[Path | None, typer.Option(help="an own agent's store of checkpoints, with --bundle")] = None,
-    account: Annotated[list[str] | None, typer.Option(help="an own address: alarms, balance; may be repeated")] = None,
+    run: Annotated[list[Path] | None, typer.Option("--run", help="your run of `vgame train`; may be repeated")] = None,
+    store: Annotated[Path | None, typer.Option(help="your agent's store of checkpoints, with --bundle")] = None,
+    account: Annotated[list[str] | None, typer.Option(help="your address: alarms, balance; may be repeated")] = None,
     known: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS=NAME", help="a name for an address; may be repeated")
     ] = None,
-    role: Annotated[
-        list[str] | None, typer.Option(help="an own role's health endpoint, a URL; may be repeated")
-    ] = None,
+    role: Annotated[list[str] | None, typer.Option(help="your role's health endpoint, a URL; may be repeated")] = None,
     port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 1.0,
     json: Json = False,

@@ -46,7 +46,7 @@ StoreFolder = Annotated[Path, typer.Option("--store", help="folder for checkpoin
 
 ChainId = Annotated[
     int | None,
-    typer.Option("--chain-id", min=1, help="the chain to sign for; without it only a node on loopback is believed"),
+    typer.Option("--chain-id", min=1, help="the chain to sign for; without it only a node on loopback is trusted"),
 ]
 
 
