@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from exchange import DELIVERY
-from frauds import LIE, SETUP
+from frauds import LIE, SETUP, state_lie, word_lie
 from scene import Play, Scene, due
 from test_delivery_agents import Sides
 
@@ -33,11 +33,19 @@ def checked(play: Play, role: str, player: Player) -> None:
     """`why` names the calls that the player sends next."""
     if (call := due(player)) is None or call.name == "withdraw":
         return
-    name = {"tieUnchanged": "tie", "timeoutMany": "timeout"}.get(call.name, call.name)
-    assert (name if not name.startswith("select") else "select") in owed(play, role, player.address)
+    families = {"tieUnchanged": "tie", "timeoutMany": "timeout", "selectState": "select", "selectOperator": "select"}
+    assert families.get(call.name, call.name) in owed(play, role, player.address)
 
 
-@pytest.mark.parametrize("lie", [LIE, None], ids=["false claim", "true claim"])
+LIES = {
+    "a term of a long sum": LIE,
+    "a word": word_lie(6, 1, 100)[0],
+    "a state": state_lie(6, 2, 7)[0],
+    "a true claim": None,
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_every_move_of_a_game_is_said_before_it_is_made(scene: Scene, lie: object) -> None:
     play = scene.post(SETUP)
     trainer = play.new_trainer(lie)
@@ -48,9 +56,11 @@ def test_every_move_of_a_game_is_said_before_it_is_made(scene: Scene, lie: objec
     auditor = play.auditor()
     assert owed(play, "auditor") == {"challenge"}
     for _ in range(60):
-        checked(play, "trainer", trainer)
-        checked(play, "auditor", auditor)
-        if not (trainer.step() | auditor.step()):
+        moved = False
+        for role, player in (("trainer", trainer), ("auditor", auditor)):
+            checked(play, role, player)
+            moved |= player.step()
+        if not moved:
             break
     if lie is None:
         play.pass_window()
@@ -58,6 +68,19 @@ def test_every_move_of_a_game_is_said_before_it_is_made(scene: Scene, lie: objec
         trainer.step()
     assert play.phase is (Phase.CONVICTED if lie else Phase.FINAL)
     assert not owed(play, "trainer", trainer.address)
+
+
+def test_an_auditor_with_a_dispute_opens_no_other(scene: Scene) -> None:
+    """Neither while it is open, nor after it was lost."""
+    play = scene.claimed(SETUP, LIE)
+    auditor, other = play.auditor(), play.auditor()
+    auditor.step()
+    assert "challenge" not in owed(play, "auditor", auditor.address)
+    assert "challenge" in owed(play, "auditor", other.address) & owed(play, "auditor")
+    play.trainer.step()
+    play.advance(SETUP.spec.auditor_budget + 1)
+    play.trainer.step()
+    assert not owed(play, "auditor", auditor.address) and "challenge" in owed(play, "auditor", other.address)
 
 
 def test_orders_that_nobody_serves_expire(scene: Scene) -> None:

@@ -19,8 +19,8 @@ from vgame.errors import ChainError
 from vgame.job.terms import INCLUSION
 from vgame.system.progress import Reporter
 
-#: The move that a trainer owes at the node of a level, and where nothing is below it.
-MOVES = {
+#: The call that a trainer owes at the node of a level, and where nothing is below it.
+TRAINERS = {
     (Level.RUN, False): "reveal",
     (Level.RUN, True): "postSegment",
     (Level.SEGMENT, True): "postTrace",
@@ -29,6 +29,8 @@ MOVES = {
     (Level.ELEMENT, True): "prove",
     (Level.PARTIAL, True): "prove",
 }
+#: The same for an auditor; elsewhere `select`, which stands for `selectState` and `selectOperator` too.
+AUDITORS = {(Level.TENSOR, True): "selectElement", (Level.ELEMENT, True): "selectPartial"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,14 @@ def _answer(standing: Standing) -> Duty:
 
 
 def _move(standing: Standing) -> str:
-    """What the trainer owes."""
+    """The call of the side whose turn it is."""
     d = standing.dispute
+    place = (d.level, d.height == 0)
+    if standing.turn is Turn.AUDITOR:
+        return AUDITORS.get(place, "select")
     if d.level is Level.ELEMENT and d.blocks > 1:
         return "postPartials"
-    return MOVES.get((d.level, d.height == 0), "reveal")
+    return TRAINERS.get(place, "reveal")
 
 
 def _finish(r: Record) -> list[Duty]:
@@ -103,11 +108,12 @@ def auditor(r: Record, account: str | None) -> list[Duty]:
     found: list[Duty] = []
     if job.phase is Phase.CLAIMED:
         why = f"only if the own run has another root than {job.run_root.hex()[:16]}"
-        found.append(Duty("challenge", not r.over(window), why, job.since + window, job.since))
+        if account is None or not own:  # an auditor disputes a claim once
+            found.append(Duty("challenge", not r.over(window), why, job.since + window, job.since))
         for s in own:
             at = f"dispute {s.number}, level {s.dispute.level.name.lower()}"
             if s.turn is Turn.AUDITOR:
-                found.append(Duty("select", True, at, s.deadline, s.opened_at))
+                found.append(Duty(_move(s), True, at, s.deadline, s.opened_at))
             if s.turn is Turn.TRAINER and _move(s) == "prove":
                 found.append(Duty("prove", True, f"{at}: whoever shows the operands has it computed", s.deadline))
             if s.turn is Turn.TRAINER_EXPIRED:
