@@ -7,8 +7,9 @@ import json
 import re
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from enum import IntEnum
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,22 @@ def mapped(function: Function, columns: list[tuple[int, ...]], bfloat16: bool = 
     accesses = tuple(Access(Ref(RefClass.DATA, i), (Dim(count),), line) for i in range(len(data)))
     (result,) = executed([Map(function, (count,), accesses, yields_integer(function), bfloat16)], World(data=data))
     return result
+
+
+class Longer:
+    """The functions, and a new one behind them."""
+
+    def __iter__(self) -> Iterator[IntEnum]:
+        return iter([*Function, IntEnum("Later", {"LATER": 18}).LATER])
+
+    def __getattr__(self, name: str) -> Function:
+        return Function[name]
+
+
+def test_a_new_function_leaves_the_golden_program_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = VECTORS["golden_program"]().root
+    monkeypatch.setitem(VECTORS["golden_program"].__globals__, "Function", Longer())
+    assert VECTORS["golden_program"]().root == root
 
 
 def test_two_steps_of_the_golden_bundle() -> None:
