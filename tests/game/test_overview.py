@@ -106,6 +106,16 @@ def test_disputes_that_nobody_plays_any_more_are_ended(scene: Scene, moves: int,
     assert close_job(play.client, play.id) == (phase, SPEC.reward if phase is Phase.CONVICTED else 0)
 
 
+def test_any_account_ends_a_dispute_that_is_over(scene: Scene) -> None:
+    """It is owed nothing, and what it ended is no error."""
+    play, _ = disputed(scene)
+    play.advance(SPEC.trainer_budget + 1)
+    stranger = scene.game()
+    assert close_job(stranger, play.id) == (Phase.CONVICTED, 0)
+    with pytest.raises(ChainError, match="is convicted, and the contract owes"):
+        close_job(stranger, play.id)
+
+
 def test_a_claim_in_dispute_is_not_closed(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     scene.chain.advance(SPEC.challenge_window - 10)
@@ -127,6 +137,8 @@ def test_clock_and_stuck_sound_for_the_side_that_is_to_move(scene: Scene) -> Non
     assert "clock" in kinds(play, trainer)
     play.advance(200)
     assert "timeout" in kinds(play, trainer) and "timeout" in kinds(play, auditor.address)
+    (alarm,) = [alarm for alarm in alarms(play.client, trainer) if alarm.kind == "timeout"]
+    assert alarm.text.endswith("the trainer is out of time; any account may end the dispute: `vgame job close`")
     auditor.step()
     assert play.phase is Phase.CONVICTED
     assert not kinds(play, trainer) & {"clock", "stuck", "timeout"}

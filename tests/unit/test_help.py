@@ -36,6 +36,20 @@ def test_a_command_is_documented_unless_it_is_hidden(command: Any) -> None:
     assert all(line.endswith((".", "?")) and "..." not in line for line in listed)
 
 
+#: What a command does, as its summary begins.
+VERBS = re.compile(
+    r"accept|begin|capture|check|deploy|end|fetch|find|let|list|measure|order|pay|play|post|promise|propose|re-execute|"
+    r"save|say|serve|show|sound|test|train|write"
+)
+
+
+def test_a_summary_is_a_sentence() -> None:
+    """It begins with its verb; before it stand only a role and a time."""
+    summaries = re.findall(r"^\* `[a-z]+`: (.*)$", PAGE, re.MULTILINE)
+    verbs = [re.match(r"(?:As [^,]+, (?:before [^,]+, )?)?([\w-]+)", line)[1].lower() for line in summaries]
+    assert len(verbs) > 30 and not [verb for verb in verbs if not VERBS.fullmatch(verb)]
+
+
 def test_options_stay_on_the_page() -> None:
     done = subprocess.run([sys.executable, "scripts/commands.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

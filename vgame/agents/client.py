@@ -73,11 +73,10 @@ def _check_funds(game: Game, spec: JobSpec) -> None:
 
 
 def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
-    """End disputes that nobody plays any more, and the job if its time is over; withdraw what this account is owed: the
-    job's phase, and wei. ChainError if there is neither."""
+    """End disputes in which a side is out of time, and the job if its time is over; withdraw what this account is owed:
+    the job's phase, and wei. ChainError if there is none of these."""
     assert game.wallet is not None
-    _end_expired(game, job)
-    _end_delivery(game, job)
+    ended = _end_expired(game, job) | _end_delivery(game, job)
     state = read_game(game, job)[0]
     clocks = [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
     done = state.phase in ("created", "accepted", "claimed") and max(clocks, default=0) < 0
@@ -86,7 +85,7 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     amount = game.credits(game.wallet.address)
     if amount:
         game.send("withdraw", game.wallet.address)
-    elif not done:
+    elif not (done or ended):
         left = f" and cannot be ended yet ({max(clocks)} s are left at least)" if clocks else ""
         raise ChainError(
             f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; "
@@ -95,21 +94,28 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     return game.job(job).phase, amount
 
 
-def _end_expired(game: Game, job: bytes) -> None:
-    """End every dispute in which a side is out of time; one of the trainer's ends all."""
+def _end_expired(game: Game, job: bytes) -> bool:
+    """End every dispute in which a side is out of time; one of the trainer's ends all. Was there one?"""
+    ended = False
     for first in range(0, game.job(job).disputes, PAGE):
         found = game.disputes(job, first)
         over = [s.number for s in found if s.turn in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)]
         if over and game.job(job).phase is Phase.CLAIMED:
             game.send("timeoutMany", job, over)
+            ended = True
+    return ended
 
 
-def _end_delivery(game: Game, job: bytes) -> None:
-    """What time has decided about a delivery: no key, so the reward comes back; or no complaint, so it is paid."""
+def _end_delivery(game: Game, job: bytes) -> bool:
+    """What time has decided about a delivery: no key, so the reward comes back; or no complaint, so it is paid. Was
+    there anything?"""
     if overdue := late_trainer(game, job):
         game.send(*overdue)
     elif game.job(job).phase is Phase.REVEALED and read_game(game, job)[0].seconds_left < 0:
         game.send("closeDelivery", job, int(Phase.REVEALED))
+    else:
+        return False
+    return True
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[], dict[str, str]]:

@@ -254,7 +254,8 @@ def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> I
         return
     name = f"job {job.job[:16]}, dispute {d.number}"
     if d.turn.endswith("expired"):
-        yield Alarm("timeout", f"{name}: the clock of the {d.turn}; anybody may send timeout", job.job, d.number)
+        text = f"{name}: the {d.turn.split()[0]} is out of time; any account may end the dispute: `vgame job close`"
+        yield Alarm("timeout", text, job.job, d.number)
         return
     mine = account == (state.trainer if d.turn == "trainer" else d.auditor)
     budget = state.spec.trainer_budget if d.turn == "trainer" else state.spec.auditor_budget

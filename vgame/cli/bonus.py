@@ -111,7 +111,7 @@ def check(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As a trainer, before accepting: is the bonus for what the task measures, and is its window long enough?"""
+    """As a trainer, before accepting, check that a bonus is for what the task measures, and its window long enough."""
     identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
     from vgame.job.bundle import load_bundle
 

@@ -96,8 +96,8 @@ def train(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train without a chain: its cost first, then checkpoints, roots; resumable. Started by torchrun: all ranks
-    together, the same root."""
+    """Train without a chain: say the cost first, then write checkpoints and roots. Start it again: it goes on. Started
+    by torchrun, all ranks train together, to the same root."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -254,7 +254,7 @@ def locate(
     device: DeviceName = "default",
     json: Json = False,
 ) -> None:
-    """The first difference of two runs: step, operator, element, both values (exit code 2 if there is one)."""
+    """Find the first difference of two runs: step, operator, element, both values (exit code 2 if there is one)."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -272,7 +272,7 @@ def trace(
     device: DeviceName = "default",
     json: Json = False,
 ) -> None:
-    """Every operator's output root in a step of a run, and any word: to find where one's own execution differs."""
+    """Show every operator's output root in a step of a run, or any word: to find where one's own execution differs."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -285,7 +285,7 @@ def trace(
 def inspect(
     program: Annotated[Path, typer.Argument(help="bundle folder, run folder or program file")], json: Json = False
 ) -> None:
-    """Operators of a program, their sizes, and the dearest leaf to decide on chain."""
+    """List the operators of a program, their sizes, and the dearest leaf to decide on chain."""
     from vgame.cli.inspect import show
 
     show(program, Reporter(json))
@@ -304,7 +304,7 @@ def terms(
     censorship: Annotated[int, typer.Option(help="seconds that a player can be kept off the chain, at most")] = 86_400,
     json: Json = False,
 ) -> None:
-    """The smallest safe bonds, clocks and windows of a job, as the table `terms` of its job file."""
+    """Propose the smallest safe bonds, clocks and windows of a job, as the table `terms` of its job file."""
     check_number("--gas-gwei", gas_gwei, 0, 1e9)
     check_number("--compute-ether", compute_ether, 0, 1e9)
     from vgame.execute.devices import prepare_environment

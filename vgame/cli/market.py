@@ -99,7 +99,7 @@ def post(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """Order a job: pays its reward."""
+    """Order a job, and pay its reward."""
     if job.is_file():
         raise VgameError(f"{job} is a file; run `vgame prepare {job} --out BUNDLE` and post the bundle")
     seat = seat_of(rpc, game, job, job, "default", chain_id)
@@ -288,7 +288,7 @@ def status(
     follow: Annotated[bool, typer.Option("--follow", help="print again whenever something changed")] = False,
     json: Json = False,
 ) -> None:
-    """Jobs, claims, disputes, clocks and money of a game."""
+    """Show jobs, claims, disputes, clocks and money of a game."""
     from vgame.agents.status import show_status
     from vgame.chain.connection import checksum_address
     from vgame.chain.deployment import open_reading
@@ -310,7 +310,8 @@ def why(
     ] = None,
     json: Json = False,
 ) -> None:
-    """What the roles of a job would send now, until when, and why: from the contract's state alone, without a key."""
+    """Say what the roles of a job would send now, until when, and why: from the contract's state alone, without a
+    key."""
     from vgame.agents.due import ROLES, explain
     from vgame.chain.connection import checksum_address
     from vgame.chain.deployment import open_reading
@@ -345,7 +346,7 @@ def monitor(
     notify: Notify = None,
     json: Json = False,
 ) -> None:
-    """Alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little
+    """Sound alarms: a clock that runs out, an agent that is stuck, a claim that differs, bonds too small, too little
     ether."""
     from vgame.agents.status import watch
     from vgame.agents.telemetry import observe

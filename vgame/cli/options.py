@@ -23,10 +23,12 @@ app = typer.Typer(
 ALONE, ON_CHAIN, LOOK, TOOLS = "Alone", "On a chain", "Look", "Tools"
 
 
-job_app = typer.Typer(no_args_is_help=True, help="Orders: what a client pays for.")
+job_app = typer.Typer(no_args_is_help=True, help="Post, close and delegate orders.")
 
 
-bonus_app = typer.Typer(no_args_is_help=True, help="A bonus by accuracy on a committed test set.")
+bonus_app = typer.Typer(
+    no_args_is_help=True, help="Promise, check and pay a bonus by accuracy on a committed test set."
+)
 
 
 WORKERS = "processes that execute parts of the run at the same time"

@@ -39,7 +39,7 @@ function openView(index, job, d) {
     h("div", { class: "sides" },
       h("section", { class: "card" }, h("h3", {}, "The trainer says"), h("p", {}, "here stands ", term("node", "the node", "now"), " ", h("span", { class: "mono" }, d.word === null ? d.node : `${hex(d.word)} = ${decimal(d.word)}`)), h("p", { class: "soft" }, `Its clock: ${duration(d.trainer_left)} when the auditor last moved.`), bar(d.trainer_left, job.spec.trainer_budget, "trainer's clock")),
       h("section", { class: "card" }, h("h3", {}, "The auditor says"), h("p", {}, "here stands something else. What, it need not say."), h("p", { class: "soft" }, `Its clock: ${duration(d.auditor_left)}.`), bar(d.auditor_left, job.spec.auditor_budget, "auditor's clock"))),
-    d.turn && h("p", {}, h("b", {}, `It is the ${of}'s turn`), d.turn.endsWith("expired") ? ", and its clock has run out: anybody may end the dispute." : [", ", clock(index, d.deadline), left > 0 ? " left." : "."]),
+    d.turn && h("p", {}, h("b", {}, `It is the ${of}'s turn`), d.turn.endsWith("expired") ? ", and its clock has run out: any account may end the dispute (vgame job close)." : [", ", clock(index, d.deadline), left > 0 ? " left." : "."]),
   ];
 }
 
