@@ -117,7 +117,7 @@ class Run:
         return table(told | self.bundle.facts | {"checked": self.bundle.checked}) + curve(self.losses.tolist())
 
     def __repr__(self) -> str:
-        cost = f", {self.forecast.cost} were foretold" if self.forecast else ""
+        cost = f"; forecast: {self.forecast.cost}" if self.forecast else ""
         return f"Run({str(self.folder)!r}, step {self.step} of {self.bundle.steps}, root {self.root[:16]}{cost})"
 
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import termios
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -44,8 +45,9 @@ def files(text: str) -> Iterator[tuple[str, str]]:
 
 
 def blocks(text: str) -> list[str]:
-    """Every block that a shell is given."""
-    return re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    """Every block that a shell is given, within a list too."""
+    found = re.finditer(r"^( *)```sh\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block[2]) for block in found]
 
 
 def inline(text: str, start: str) -> str:
