@@ -6,12 +6,13 @@ The operators are those that the capture lowers (vgame/program/lowering), each i
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_validation_faults import checked, moved, sgd
+from test_validation_faults import ALL, checked, moved, sgd
 from torch import nn
 from wide import of_many
 
@@ -119,3 +120,11 @@ def test_a_fault_of_a_rule_is_found(name: str) -> None:
     assert checked(lambda: task(name)).complete
     with moved(operator(name), 0 if name in MANY else None), pytest.raises(ValidationError, match="differs in the sta"):
         checked(lambda: task(name))
+
+
+def test_the_page_counts_the_faults() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/validation.md").read_text()
+    ours, others = len(FUNCTIONS), len(ALL)
+    text = " ".join(page.split())
+    assert f"All of {ours + others} planted faults: {ours} operators" in text
+    assert f"(`tests/unit/test_validation_rules.py`), {others} in other rules" in text
