@@ -4,6 +4,7 @@ files."""
 from __future__ import annotations
 
 import ast
+import fnmatch
 import itertools
 import os
 import re
@@ -147,6 +148,14 @@ def test_every_document_that_is_linked_exists() -> None:
     for page in tracked("*.md"):
         for target in re.findall(r"\]\(([^)#:]+?\.(?:md|json|png|html))\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_file_that_contributing_names_exists() -> None:
+    """By its path, or by the end of one."""
+    names = re.findall(r"`([\w/*.-]+\.(?:py|sol|json|toml|md))`", (ROOT / "CONTRIBUTING.md").read_text())
+    files = [p.relative_to(ROOT).as_posix() for p in tracked()]
+    assert len(names) > 30
+    assert [name for name in names if not fnmatch.filter(files, name) + fnmatch.filter(files, f"*/{name}")] == []
 
 
 MOST_LINES = 400

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,8 @@ def test_the_table_is_complete() -> None:
     core = core_aten_decompositions()
     assert {str(op).removeprefix("aten.") for op in HANDLERS if op in core} == set(OVERRIDES)
     assert all(0 < len(reason) < 100 for reason in OVERRIDES.values())
+    page = (Path(__file__).resolve().parents[2] / "docs/capture.md").read_text()
+    assert f"the reason why {len(OVERRIDES)} rules replace" in " ".join(page.split())
 
 
 def root() -> bytes:

@@ -54,8 +54,8 @@ def subtree_path(kind: Kind, children: Sequence[bytes], index: int, base: int) -
 class ClaimedTree:
     """The trainer's tree under `root`, seen from `own`."""
 
-    def __init__(self, kind: Kind, root: bytes, own: Tree, depth: int, revealed: Revealed) -> None:
-        self.kind, self.root, self.own, self.depth, self.revealed = kind, root, own, depth, revealed
+    def __init__(self, kind: Kind, root: bytes, own: Tree, revealed: Revealed) -> None:
+        self.kind, self.root, self.own, self.revealed = kind, root, own, revealed
 
     def path(self, height: int, index: int) -> list[bytes]:
         """Siblings from the node at (height, index) up to the root."""

@@ -285,7 +285,7 @@ class ClaimView:
         return self.job.diverged_at, segment, log
 
     def claimed(self, kind: Kind, root: bytes, own: Tree) -> ClaimedTree:
-        return ClaimedTree(kind, root, own, self.job.spec.depth, self.revealed)
+        return ClaimedTree(kind, root, own, self.revealed)
 
     def check_place(self, d: Dispute) -> None:
         """The contested node stands where the endpoint says, in a tree that hangs from a root of the claim: or I would
