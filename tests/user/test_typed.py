@@ -5,26 +5,19 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typed import Terminal, blocks, files, filled, inline, section, terminal
+from typed import Terminal, blocks, files, filled, free_port, inline, section, terminal
 
 import vgame
 from vgame.chain.records import Phase
 
 GUIDE, BONUS, DELIVERY, OPERATIONS = "docs/guide.md", "docs/bonus.md", "docs/delivery.md", "docs/operations.md"
 ANVIL = Path(__file__).resolve().parents[2] / "node_modules" / ".bin" / "anvil"
-
-
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 @pytest.mark.wide

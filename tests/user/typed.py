@@ -10,6 +10,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -72,6 +73,18 @@ def _controlled() -> None:
         signal.signal(key, signal.SIG_DFL)
 
 
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """A reader's, with `vgame` on the path; the folder is the home."""
+    path = f"{Path(sys.executable).absolute().parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1", "PS1": ""}
+
+
 class Terminal:
     """An interactive bash; `seen` is all that it has shown, without an echo of what was typed."""
 
@@ -82,11 +95,9 @@ class Terminal:
         modes[3] &= ~termios.ECHO
         termios.tcsetattr(theirs, termios.TCSANOW, modes)
         termios.tcsetwinsize(theirs, (50, 200))
-        path = f"{Path(sys.executable).absolute().parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1", "PS1": ""}
         self._shell = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "--noediting", "-i"], cwd=folder, env=environment, start_new_session=True,
-            stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_controlled,
+            ["bash", "--norc", "--noprofile", "--noediting", "-i"], cwd=folder, env=environment(folder),
+            start_new_session=True, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_controlled,
         )  # fmt: skip
         os.close(theirs)
 
