@@ -128,6 +128,9 @@ def test_an_own_run_has_one_heading(stage: Stage, page: Any) -> None:
     for view, heading in (("#/roles", "Run own"), (f"#/job/{play.id.hex()}", "Own run")):
         show(stage, page, view)
         assert [h for h in page.locator("main h2").all_inner_texts() if "un" in h and "own" in h.lower()] == [heading]
+        text = page.inner_text("main")
+        assert "8 steps of 8 are computed, 3 checkpoints committed." in text
+        assert page.locator("main svg polyline").count() == 1  # its losses
 
 
 def test_cheats_that_train_are_shown_before_they_order(stage: Stage, page: Any) -> None:

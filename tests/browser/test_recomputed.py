@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def test_numbers_computed_in_the_browser_are_the_contracts(played: dict[str, Any
             page.get_by_role("heading", name="Computed once more").wait_for()
             assert page.locator("[data-again]").inner_text().startswith(("The same: ", "Not computed here: "))
             break
+
+
+def test_a_job_names_its_model_and_its_data(played: dict[str, Any], page: Any, tmp_path: Path) -> None:
+    shown(page, played, tmp_path)
+    job = next(r for k, r in played.items() if k.startswith("job/"))
+    page.goto(f"{page.url.partition('#')[0]}#/job/{job['id']}")
+    page.get_by_role("heading", name="Checkpoints").wait_for()
+    text, program = page.inner_text("main"), job["program"]
+    for name, tensors in (("Model", program["state"]), ("Data set", program["data"])):
+        assert re.search(rf"{name}\s+{re.escape(tensors[0])}, ", text), text[:2000]
+    assert f"{program['numbers']:,} numbers in all" in text
 
 
 def damaged(record: dict[str, Any]) -> dict[str, Any]:

@@ -147,5 +147,6 @@ def test_the_delivery_of_its_page_arrives(tmp_path: Path) -> None:
         with windows_passed(shell, f"http://127.0.0.1:{chain}"):
             told = shell.run(filled(delivery, {"8600": server}), 600)
         assert re.search(r"model\.safetensors: the state of job \w+, every leaf verified", told), told
+        assert told.count("waits for the key") == 1, told  # however many looks that takes
         assert (tmp_path / "model.safetensors").stat().st_size > 10**5
         shell.run("kill %1; wait %1")
