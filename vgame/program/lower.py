@@ -294,7 +294,7 @@ class _Lowering:
         self.b.label = f"optimizer {name}"
         p = self.inputs[self._index(name)]
         shape = self.state[self._index(name)][0].shape
-        slots = {slot: self._state(f"{slot}.{name}", torch.zeros(shape)) for slot in rule.slots}
+        slots = {s.name: self._state(f"{s.name}.{name}", torch.zeros(shape)) for s in rule.slots}
         self._updated(name, *rule.update(self.b, p, gradient, slots, scalars))
 
     def _updated(self, name: str, new: Value, new_slots: Mapping[str, Value]) -> None:

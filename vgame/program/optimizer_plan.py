@@ -1,4 +1,4 @@
-"""How an optimizer's step becomes operators: by a rule of ours (SGD, Adam, AdamW), or as the optimizer is written.
+"""How an optimizer's step becomes operators: by a rule of ours (optimizers.py), or as the optimizer is written.
 
 In: a task, the schedule of its job. Out: the learning rates of the groups for a rule, or the played steps.
 """

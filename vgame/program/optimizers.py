@@ -1,7 +1,7 @@
 """Optimizer steps as operators, read off a torch optimizer object; one rounding per operation, in the order written
 here.
 
-A rule owns its slots (state tensors beside each parameter, initially zero) and its scalars (tables over the steps).
+A rule owns its slots (state tensors beside each parameter) and its scalars (tables over the steps).
 """
 
 from __future__ import annotations
@@ -23,16 +23,26 @@ from vgame.program.schedule import Ends, Rate, Real, ends, power
 Scalar = Callable[[Rate, int], Rate]  # (learning rate, step) -> value at that step
 
 
-class Rule(Protocol):
-    """What one parameter group does at a step."""
+@dataclass(frozen=True)
+class Slot:
+    """A state tensor beside each parameter, initially zero."""
 
-    slots: tuple[str, ...]
+    name: str
+    torchs: str  # key of `state[parameter]` under which the optimizer's class keeps it
+    square: bool = False  # of the scale of the gradient's square, and never negative: validation fills it so
+
+
+class Rule(Protocol):
+    """What one parameter group does at a step, and what the optimizer's class keeps beside each parameter."""
+
+    slots: tuple[Slot, ...]
+    counters: tuple[str, ...]  # keys of `state[parameter]` under which the class counts its steps
     scalars: Mapping[str, Scalar]
 
     def update(
         self, b: Builder, p: Value, g: Value, slots: Mapping[str, Value], scalars: Mapping[str, Value]
     ) -> tuple[Value, dict[str, Value]]:
-        """(new parameter, new slots)."""
+        """(new parameter, new slots): functions of a MAP, or handlers of vgame/program/lowering/ such as `sign`."""
         ...
 
 
@@ -54,10 +64,11 @@ class SGD:
     dampening: float
     decay: float
     nesterov: bool
+    counters = ()
 
     @property
-    def slots(self) -> tuple[str, ...]:
-        return ("momentum",) if self.momentum else ()
+    def slots(self) -> tuple[Slot, ...]:
+        return (Slot("momentum", "momentum_buffer"),) if self.momentum else ()
 
     @property
     def scalars(self) -> Mapping[str, Scalar]:
@@ -90,7 +101,8 @@ class Adam:
     eps: float
     decay: float
     decoupled: bool
-    slots = ("exp_avg", "exp_avg_sq")
+    slots = (Slot("exp_avg", "exp_avg"), Slot("exp_avg_sq", "exp_avg_sq", square=True))
+    counters = ("step",)
 
     @property
     def scalars(self) -> Mapping[str, Scalar]:
@@ -183,9 +195,31 @@ def check_groups(optimizer: torch.optim.Optimizer) -> None:
 HARMLESS = {"__init__", "__repr__", "zero_grad", "state_dict", "load_state_dict", "add_param_group"}
 
 
+def _sgd(group: Mapping[str, Any]) -> Rule:
+    decay = float(group.get("weight_decay", 0.0))
+    return SGD(float(group["momentum"]), float(group["dampening"]), decay, bool(group["nesterov"]))
+
+
+def _adam(group: Mapping[str, Any], decoupled: bool) -> Rule:
+    betas = (float(group["betas"][0]), float(group["betas"][1]))
+    return Adam(betas, float(group["eps"]), float(group.get("weight_decay", 0.0)), decoupled)
+
+
+#: The rule of a parameter group, by the optimizer's class; a subclass stands before its base.
+RULES: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any]], Rule]] = {
+    torch.optim.AdamW: lambda group: _adam(group, True),
+    torch.optim.Adam: lambda group: _adam(group, bool(group.get("decoupled_weight_decay"))),
+    torch.optim.SGD: _sgd,
+}
+
+
+def _base(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer] | None:
+    return next((base for base in RULES if isinstance(optimizer, base)), None)
+
+
 def has_rule(optimizer: torch.optim.Optimizer) -> bool:
-    """A plain SGD, Adam or AdamW. Every other optimizer is played as it is written."""
-    base = next((c for c in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD) if isinstance(optimizer, c)), None)
+    """A plain one of `RULES`. Every other optimizer is played as it is written."""
+    base = _base(optimizer)
     if base is None:
         return False
     kinds = type(optimizer).__mro__
@@ -199,9 +233,6 @@ def has_rule(optimizer: torch.optim.Optimizer) -> bool:
 
 def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule:
     """The rule of one parameter group of an optimizer that has one."""
-    decay = float(group.get("weight_decay", 0.0))
-    if isinstance(optimizer, torch.optim.SGD):
-        return SGD(float(group["momentum"]), float(group["dampening"]), decay, bool(group["nesterov"]))
-    decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
-    betas = (float(group["betas"][0]), float(group["betas"][1]))
-    return Adam(betas, float(group["eps"]), decay, decoupled)
+    base = _base(optimizer)
+    assert base is not None
+    return RULES[base](group)

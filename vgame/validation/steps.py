@@ -289,7 +289,7 @@ class _Validation:
     ) -> None:
         """The optimizer's step of these parameters, at this scale of their slots."""
         for signed in (True, False):
-            slots = {name: self._slots(name, gradients[name], state, not at.begun(name), signed) for name in names}
+            slots = {name: self._slots(at, name, gradients[name], state, signed) for name in names}
             filled = list(state)
             for name in names:
                 for slot, value in slots[name].items():
@@ -312,9 +312,10 @@ class _Validation:
         found = self._evaluation(step, state).wanted(sources.values(), given)
         return {name: found[ref].reshape(self.shapes[name]) for name, ref in sources.items()}
 
-    def _slots(self, name: str, gradient: T, state: Sequence[T], fresh: bool, signed: bool) -> dict[str, T]:
-        """The slots of a parameter: as training begins, or at the scale of its gradient, away from 0."""
-        found = {}
+    def _slots(self, at: user.AtStep, name: str, gradient: T, state: Sequence[T], signed: bool) -> dict[str, T]:
+        """The slots of a parameter: as training begins, or at the scale of its gradient or of its square, away from
+        0."""
+        found, fresh = {}, not at.begun(name)
         for full, place in self.places.items():
             slot, _, owner = full.partition(".")
             if owner != name or slot == "average" or full in self.own:
@@ -325,7 +326,7 @@ class _Validation:
                 found[slot] = value if fill is None else torch.full(value.shape, fill, dtype=torch.float64)
                 continue
             size = float(gradient.square().mean().sqrt()) or 1e-3
-            squares = any(part in slot for part in ("sq", "var", "sum"))
+            squares = at.is_square(slot)
             value = (size * size if squares else size) * (0.5 + self._uniform(self.shapes[full]))
             sign = 1 - 2 * (self._uniform(self.shapes[full]) < 0.5).float() if signed and not squares else 1
             found[slot] = value * sign

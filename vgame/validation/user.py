@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgame.program.autocast import as_on_cuda
 from vgame.program.capture import _restored, _train, _without_mkldnn, _without_validation
-from vgame.program.optimizers import has_rule
+from vgame.program.optimizers import has_rule, rule_of
 from vgame.program.play import _copied, _follow
 from vgame.program.recorder import Recorder
 from vgame.program.torchs_steps import without_values
@@ -33,8 +33,7 @@ from vgame.validation.shadow import Shadows
 
 T = torch.Tensor
 Tensors = Mapping[str, T]
-#: What torch calls a slot of a rule of ours.
-TORCHS = {"momentum": "momentum_buffer"}
+SQUARES = ("sq", "var", "sum")  # parts of the names of slots that hold squares, in classes without a rule
 
 
 @dataclass
@@ -161,7 +160,9 @@ class AtStep:
         pairs = zip(_parameters(optimizer), _parameters(self.copied), strict=True)
         self.names = {id(c): trained[id(p)] for p, c in pairs if id(p) in trained}
         self.asleep = asleep
-        self.quick = has_rule(optimizer) and not any(name in asleep for name in self.names.values())
+        self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups] if has_rule(optimizer) else []
+        self.slots = {slot.name: slot for rule in self.rules for slot in rule.slots}
+        self.quick = bool(self.rules) and not any(name in asleep for name in self.names.values())
         for played in range(1, step):
             if time.monotonic() > deadline:
                 raise OutOfTime
@@ -182,6 +183,15 @@ class AtStep:
         kept = any(isinstance(t, T) and t.is_meta for state in states for t in state.values())
         return self.step > 1 and (self.quick or kept)
 
+    def is_square(self, slot: str) -> bool:
+        """Has it the scale of the gradient's square? A rule says so; where none has the slot, its name does."""
+        known = {name: own.square for own in self.slots.values() for name in (own.name, own.torchs)}
+        return known.get(slot, any(part in slot for part in SQUARES))
+
+    def _torchs(self, slot: str) -> str:
+        """The key under which the optimizer's class keeps it."""
+        return self.slots[slot].torchs if slot in self.slots else slot
+
     def _play(self, step: int) -> None:
         if self.rates is not None:
             self._set_rates(step)
@@ -197,10 +207,11 @@ class AtStep:
             group["lr"] = rate
 
     def _count(self) -> None:
-        """What steps of SGD, Adam and AdamW leave beside their slots."""
-        for p in _parameters(self.copied):
-            if id(p) in self.names and not isinstance(self.optimizer, torch.optim.SGD):
-                self.copied.state[p]["step"] = torch.tensor(float(self.step - 1))
+        """The counters that the steps before have left."""
+        for group, rule in zip(self.copied.param_groups, self.rules, strict=True):
+            for p in group["params"] if rule.counters else ():
+                if id(p) in self.names:
+                    self.copied.state[p] |= {key: torch.tensor(float(self.step - 1)) for key in rule.counters}
 
     def stepped(self, values: Tensors, gradients: Tensors, slots: Mapping[str, Tensors], deadline: float) -> Side:
         """`NAME` and `SLOT.NAME` after the step of the parameters in `values`. `slots`: by parameter; empty where the
@@ -209,7 +220,7 @@ class AtStep:
         optimizer, mine = self._real(shadows, values, gradients, slots)
         with shadows, torch.no_grad():
             type(self.optimizer).step(optimizer)
-        own = {theirs: ours for ours, theirs in TORCHS.items()}
+        own = {slot.torchs: name for name, slot in self.slots.items()}
         found: dict[str, T] = {}
         for name, p in mine.items():
             found[name] = p.detach()
@@ -247,14 +258,13 @@ class AtStep:
                 shadows.count(tensor)
         for name, p in mine.items() if self.quick and self.step > 1 else ():
             for slot, value in slots.get(name, {}).items():
-                if TORCHS.get(slot, slot) not in optimizer.state[p]:
-                    optimizer.state[p][TORCHS.get(slot, slot)] = self._slot(shadows, slots[name], slot, value)
+                if (key := self._torchs(slot)) not in optimizer.state[p]:
+                    optimizer.state[p][key] = self._slot(shadows, slots[name], slot, value)
         return optimizer, mine
 
-    @staticmethod
-    def _slot(shadows: Shadows, slots: Tensors, slot: str, like: T) -> T:
+    def _slot(self, shadows: Shadows, slots: Tensors, slot: str, like: T) -> T:
         real = torch.zeros(like.shape)
-        value = next((v for k, v in slots.items() if TORCHS.get(k, k) == slot or k == slot), None)
+        value = next((v for k, v in slots.items() if slot in (k, self._torchs(k))), None)
         if value is not None:
             shadows.put(real, value)
         return real
