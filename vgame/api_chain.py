@@ -63,8 +63,8 @@ class Game(contract.Game):
 
     def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
         super().__init__(chain, address, wallet)
-        self.check_machine()
-        chain.checks.append(self.check_machine)
+        self.check_parts()
+        chain.checks.append(self.check_parts)
 
     @classmethod
     def deploy(cls, wallet: Wallet) -> Game:

@@ -22,12 +22,12 @@ from vgame.errors import ChainError, ContractError
 
 
 def test_the_real_parts_are_recognised(scene: Scene) -> None:
-    Game(scene.chain, deploy_game(scene.wallet())).check_machine()
+    Game(scene.chain, deploy_game(scene.wallet())).check_parts()
 
 
 def test_another_machine_under_the_real_game_is_refused(scene: Scene) -> None:
     with pytest.raises(ChainError, match="not the Referee"):
-        Game(scene.chain, scene.address).check_machine()  # the toy machine
+        Game(scene.chain, scene.address).check_parts()  # the toy machine
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,13 +86,13 @@ def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part:
     """The same code, made by another creation code, with other addresses in it."""
     wallet, good, other = parts(scene)
     game = wallet.deploy("VerificationGame", *good)
-    Game(scene.chain, game).check_machine()
+    Game(scene.chain, game).check_parts()
     code = scene.chain.node.code(game)[2:]
     for address, words in ((other[part], refusal), (good[0], f"not the {PARTS[part - 1]}")):
         forged = code.replace(good[part][2:].lower(), address[2:].lower())
         created = deploy_code(scene.chain, f"61{len(forged) // 2:04x}80600c6000396000f3{forged}")
         with pytest.raises(ChainError, match=words):
-            Game(scene.chain, created).check_machine()
+            Game(scene.chain, created).check_parts()
 
 
 def test_a_settlement_alone_takes_no_order(scene: Scene) -> None:

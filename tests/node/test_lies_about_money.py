@@ -203,7 +203,7 @@ def test_a_revert_that_is_nonsense(cheat: Play, data: Any) -> None:
         with pytest.raises(VgameError):
             game.job(t.play.id)
         with pytest.raises(VgameError):
-            game.check_machine()
+            game.check_parts()
 
 
 def test_a_phase_that_there_is_not(cheat: Play) -> None:

@@ -32,7 +32,7 @@ def final_state(game: Game, job: bytes) -> bytes:
 def check_claim(weights: Path, rpc: str, address: str, job: bytes, folder: Path | None) -> tuple[int, bytes]:
     """VgameError says what is not so."""
     game = open_reading(rpc, address)
-    game.check_machine()
+    game.check_parts()
     bundle = None if folder is None else load_bundle(folder)
     if bundle is not None:
         find_order(game, bundle, job)

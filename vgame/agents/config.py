@@ -76,8 +76,8 @@ def open_game(seat: AgentConfig, reporter: Reporter | None = None) -> Game:
     if reporter:
         chain.tell = lambda text: reporter.emit("waiting", text, message=text)
     game = Game(chain, seat.game, wallet_from_environment(chain))
-    game.check_machine()
-    chain.checks.append(game.check_machine)
+    game.check_parts()
+    chain.checks.append(game.check_parts)
     if reporter:
         News(game, reporter)
     return game

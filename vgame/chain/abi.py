@@ -11,15 +11,15 @@ from web3 import Web3
 
 from vgame.chain.connection import artifact
 
-#: Contracts behind the game's interface to what it decides about.
-MACHINES = ("Referee", "Logged", "Pointwise")
+#: Contracts behind IReferee, that decide elements.
+REFEREES = ("Referee", "Logged", "Pointwise")
 #: Of these only the errors belong here.
-ERRORS_ONLY = (*MACHINES, "AccuracyEscrow")
+ERRORS_ONLY = (*REFEREES, "AccuracyEscrow")
 
 
 @cache
 def full_abi() -> list[dict[str, Any]]:
-    """One interface for both pieces of the game, and the errors of the machine, its libraries and the escrow."""
+    """One interface for both pieces of the game, and the errors of referees and escrow."""
     entries: dict[str, dict[str, Any]] = {}
     for name in ("VerificationGame", "Settlement", "Delivery", *ERRORS_ONLY):
         for entry in artifact(name)["abi"]:

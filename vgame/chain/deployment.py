@@ -25,7 +25,7 @@ MOST = 2**20  # bytes of a registry
 def record(path: Path, game: Game) -> None:
     """Add the game to the file, in the place of an older one of its chain."""
     known = read(path) if path.exists() else {}
-    parts = {name: _part(game, address) for name, address in game.check_machine().items()}
+    parts = {name: _part(game, address) for name, address in game.check_parts().items()}
     known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
     write_atomic(path, (json.dumps(known, indent=1) + "\n").encode())
 

@@ -83,10 +83,10 @@ class Game:
                 f"vgame; check the address, or use the version of vgame that deployed it"
             )
 
-    def check_machine(self) -> dict[str, str]:
+    def check_parts(self) -> dict[str, str]:
         """Whoever deployed the game chose its other parts too: are they this version's? Their addresses by name."""
         referee, settlement = str(self._call("referee")), str(self._call("settlement"))
-        machine = self.chain.web3.eth.contract(
+        contract = self.chain.web3.eth.contract(
             address=Web3.to_checksum_address(referee), abi=artifact("Referee")["abi"]
         )
         self._check_code("Settlement", settlement)
@@ -99,18 +99,20 @@ class Game:
                     f"the game at {self.address} decides by {referee}, its {name} by {other}: do not play there"
                 )
         self._check_code("Referee", referee)
-        pointwise = str(self._decoded(lambda: machine.functions.pointwise().call()))
+        pointwise = str(self._decoded(lambda: contract.functions.pointwise().call()))
         self._check_code("Pointwise", pointwise)
         logged = self._check_logged([referee, pointwise])
         addresses = (self.address, settlement, delivery, referee, pointwise, logged)
         return dict(zip(PARTS, addresses, strict=True))
 
     def _check_logged(self, expected: list[str]) -> str:
-        """The machine of mode `logged` stands on the same referee and functions. Its address."""
+        """The contract of mode `logged` stands on the same referee and functions. Its address."""
         address = str(self._call("logged"))
         self._check_code("Logged", address)
-        machine = self.chain.web3.eth.contract(address=Web3.to_checksum_address(address), abi=artifact("Logged")["abi"])
-        parts = [str(self._decoded(f().call)) for f in (machine.functions.referee, machine.functions.pointwise)]
+        contract = self.chain.web3.eth.contract(
+            address=Web3.to_checksum_address(address), abi=artifact("Logged")["abi"]
+        )
+        parts = [str(self._decoded(f().call)) for f in (contract.functions.referee, contract.functions.pointwise)]
         if parts != expected:
             raise ChainError(
                 f"the game at {self.address} decides by {expected[0]}, in mode logged by {parts[0]}: do not play there"

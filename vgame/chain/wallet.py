@@ -193,7 +193,7 @@ def _error_name(abi: list[dict[str, Any]], refusal: ContractLogicError) -> str:
 
 
 def deploy_game(wallet: Wallet, referee: str | None = None, listener: NullProgress = NULL_PROGRESS) -> str:
-    """Deploy the whole system, or the game over another machine, which then decides in every mode; the game's
+    """Deploy the whole system, or the game over another referee, which then decides in every mode; the game's
     address."""
     done, total = 0, 3 if referee else 6
 

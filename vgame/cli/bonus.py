@@ -39,7 +39,7 @@ def _look_at(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
     from vgame.chain.deployment import open_reading
 
     found = open_reading(seat.rpc, seat.game, seat.chain_id)
-    found.check_machine()
+    found.check_parts()
     return Escrow(found, escrow)
 
 

@@ -82,7 +82,7 @@ def deploy(
     listener = NULL_PROGRESS if json else reporter
     address = deploy_game(wallet_from_environment(connection), listener=listener)
     game = Game(connection, address)
-    game.check_machine()  # what stands there is this version's code, all six parts
+    game.check_parts()  # what stands there is this version's code, all six parts
     if registry:
         record(registry, game)
     reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
@@ -328,7 +328,7 @@ def _explain_order(rpc: str, game: str, job: str, bundle: Path, role: str, json:
     from vgame.job.bundle import load_bundle
 
     contract, identity = open_reading(rpc, game), job_id(job)
-    contract.check_machine()
+    contract.check_parts()
     find_order(contract, load_bundle(bundle), identity)
     explain(contract, identity, [role], None, Reporter(json))
 

@@ -20,9 +20,9 @@ from vgame.chain.records import IN_DELIVERY, Event, Job, Phase, delivery_window
 from vgame.errors import ChainError, EndpointError, VgameError
 from vgame.watch.differences import State
 from vgame.watch.money import flows, owed
-from vgame.watch.moves import Transaction
 from vgame.watch.programs import Programs
 from vgame.watch.state import JobFacts, job_records
+from vgame.watch.transactions import Transaction
 
 LOOKS = 3  # at a newest block that is undone, or not known, while it is read
 LIVE = 180  # seconds that a chain's clock may be behind the wall's where time passes by itself

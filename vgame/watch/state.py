@@ -18,9 +18,9 @@ from vgame.execute.reference import Position
 from vgame.watch.descent import Tree, descent, place
 from vgame.watch.differences import State
 from vgame.watch.money import Flow, balances, flows
-from vgame.watch.moves import Move, Transaction, moves
 from vgame.watch.programs import Programs
 from vgame.watch.recipes import LOGGED
+from vgame.watch.transactions import Move, Transaction, moves
 
 WINDOWS = {
     Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window",
