@@ -202,7 +202,7 @@ def test_what_is_not_published_yet_is_computed(honest: LocalRun, seat: AgentConf
 def test_a_run_without_its_states_is_not_executed_again_at_every_look(
     honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed_run, "LOOK", 0.0)
+    monkeypatch.setattr(followed_run, "VISIT", 0.0)
     copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
     shutil.rmtree(copy / "states")
     assert follow(seat, copy).run_root == honest.run_root and steps == list(range(1, 13))
@@ -223,7 +223,7 @@ def test_after_a_look_that_gave_nothing_as_much_is_computed(
     folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last state but one is bad: all before it was executed for nothing, at every look (42 steps)."""
-    for pause in ("LOOK", "AWAY"):
+    for pause in ("VISIT", "AWAY"):
         monkeypatch.setattr(followed_run, pause, 0.0)
     published = computed(folder, tmp_path / "trainer").store.folder
     damage("states/0000000010.safetensors")(published)
@@ -245,7 +245,7 @@ def test_roots_are_taken_over_with_a_state_to_go_on_from(
 ) -> None:
     """A loss near the end is wrong, and only the last state is there: who took over what lies before it would execute
     it all again, and take the time for what an interval needs."""
-    monkeypatch.setattr(followed_run, "LOOK", 0.0)
+    monkeypatch.setattr(followed_run, "VISIT", 0.0)
     published = computed(folder, tmp_path / "trainer", keep=6).store.folder
     damage("losses.bin", 40)(published)
     steps.clear()
@@ -266,7 +266,7 @@ def test_a_look_ends_in_time(
     """A server may send its states as slowly as it likes."""
     published = computed(folder, tmp_path / "trainer").store.folder
     capsys.readouterr()
-    for pause in ("LOOK", "AWAY"):
+    for pause in ("VISIT", "AWAY"):
         monkeypatch.setattr(followed_run, pause, 0.0)
     slow = lambda *given: steps.extend([0] * 100) or audit_parts(*given)  # noqa: E731
     monkeypatch.setattr(followed_run, "audit_parts", slow)
@@ -336,7 +336,7 @@ def test_what_nobody_foresaw_ends_no_auditor(
     honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(followed_run, "audit_parts", lambda *_: [].pop())
-    monkeypatch.setattr(followed_run, "LOOK", 0.0)
+    monkeypatch.setattr(followed_run, "VISIT", 0.0)
     assert follow(seat, honest.store.folder).run_root == honest.run_root
     assert "unforeseen IndexError at vgame/agents/followed_run.py" in capsys.readouterr().out
 

@@ -36,14 +36,14 @@ from vgame.runs.worker import MOST_TIMEOUT
 from vgame.system.files import write_atomic
 from vgame.system.progress import NullProgress, Reporter
 
-LOOK = 5.0  # seconds between two looks at what is published
+VISIT = 5.0  # seconds between two visits to what is published
 AWAY = 60.0  # after one that failed, and where a whole run is made
-LEAST = 30.0  # seconds that a look may take in any case
+LEAST = 30.0  # seconds that a visit may take in any case
 THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong; it only grows
 
 
 class Late(Cancelled):
-    """A look has taken as long as it may."""
+    """A visit has taken as long as it may."""
 
 
 class Until(NullProgress):
@@ -61,8 +61,8 @@ class Until(NullProgress):
 class FollowedRun(LocalRun):
     """A run in mode `correct` that takes over what the trainer has published.
 
-    INVARIANT: `_spent` is what looks took, less what computing the checkpoints that they gave would have taken; a look
-    begins only while `_spent` is at most `_computed`, the time of own computing, and ends soon after it is more
+    INVARIANT: `_spent` is what visits took, less what computing the checkpoints that they gave would have taken. A
+    visit begins only while `_spent` is at most `_computed`, the time of own computing, and ends soon after it is more
     (docs/promises.md, section 2).
 
     INVARIANT: what a claim was compared with stays, for `theirs` only grows: a dispute may be open for longer than a
@@ -136,7 +136,7 @@ class FollowedRun(LocalRun):
     def _follow(self) -> bool:
         """Take over what is published beyond the own run; False if that is nothing, or cannot be used, for whatever
         reason: a stranger wrote it."""
-        pace, begin, known, pause = self._interval, time.monotonic(), len(self.store.roots), LOOK
+        pace, begin, known, pause = self._interval, time.monotonic(), len(self.store.roots), VISIT
         may = max(LEAST, self._computed - self._spent)
         most = int(self.seat.workers * may / (2 * pace))  # checkpoints; half of the time is for fetching them
         if begin < self._next or self._spent > self._computed or not most:
@@ -229,7 +229,7 @@ class FollowedRun(LocalRun):
 
     def compute_ahead(self, engaged: bool, until: float) -> bool:
         """Intervals of the whole run, one at least, until a time (of time.monotonic): the claim may be another one than
-        what was published, and its window may be short. Before that a short look, once in a while, unless a clock may
+        what was published, and its window may be short. Before that a short visit, once in a while, unless a clock may
         run: more may have been published of the run of which a checkpoint is known to be wrong, and the claim be that
         one."""
         if not self.has_mismatch or self._whole.store.done:
@@ -237,7 +237,7 @@ class FollowedRun(LocalRun):
         begin = time.monotonic()
         if not engaged and begin >= self._next and self._spent <= self._computed:
             with suppress(Exception):
-                self._record_mismatch(self._open(begin + LOOK).roots)
+                self._record_mismatch(self._open(begin + VISIT).roots)
             end = time.monotonic()
             self._spent, self._next = self._spent + end - begin, end + AWAY
         self._advance()
