@@ -1,4 +1,4 @@
-"""An entry of `RULES` is all that a new rule needs: a class with slots that are named unlike torch's, and no counter."""
+"""An entry of `RULES` is all that a new rule needs: slots with names of its own, no counter."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def order() -> Order:
     torch.manual_seed(2)
     data = {"x": torch.randn(40, 6), "y": torch.randn(40, 3)}
     model = nn.Linear(6, 3)
-    task = Task(model, lambda m, batch: F.mse_loss(m(batch["x"]), batch["y"]), Scaled(model.parameters()), data, batch=8)
+    task = Task(
+        model, lambda m, batch: F.mse_loss(m(batch["x"]), batch["y"]), Scaled(model.parameters()), data, batch=8
+    )
     program = lower_task(task, None, 8)
     return Order(task, program, program.state, None, 11, 8)
 
