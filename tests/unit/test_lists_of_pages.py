@@ -1,4 +1,4 @@
-"""The table of moves in docs/protocol.md has every call of the game, and names functions that exist."""
+"""The lists of pages are whole: each move of the game in docs/protocol.md, each alarm in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -36,3 +36,9 @@ def test_its_checks_exist() -> None:
     assert len(named) > 10
     for contract, function in named:
         assert f"function {function}(" in (ROOT / f"contracts/{contract}.sol").read_text(), (contract, function)
+
+
+def test_each_alarm_has_one_row() -> None:
+    kinds = re.findall(r'Alarm\("(\w+)"', (ROOT / "vgame/agents/status.py").read_text())
+    section = (ROOT / "docs/operations.md").read_text().partition("| kind |")[2].partition("\n\n")[0]
+    assert len(kinds) > 5 and sorted(kinds) == sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
