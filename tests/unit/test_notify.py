@@ -93,6 +93,24 @@ def test_a_command_that_fails_is_told_once(
     assert told.count(why) == 1 and "the monitor goes on" in told
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["sh -c 'exit 3' https://hook.example/sesame", "no-such-program https://hook.example/sesame", "sh 'sesame",
+     "https://user:sesame@hook.example/sesame?key=sesame"],
+)  # fmt: skip
+def test_no_message_has_the_arguments(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """They may hold the key of a hook, and a service's messages are kept."""
+    told, end = "", time.monotonic() + 20
+    try:
+        notify(command, "monitor")("alarm", {})
+        while "exit code 3" not in told and time.monotonic() < end:
+            time.sleep(0.05)
+            told += capsys.readouterr().err
+    except VgameError as error:
+        told = str(error)
+    assert "--notify" in told and "sesame" not in told, told
+
+
 @pytest.mark.parametrize("command", ["", "no-such-program-at-all --x", "sh 'half"])
 def test_what_is_no_command_is_refused_at_once(command: str) -> None:
     with pytest.raises(VgameError, match=r"--notify .*: "):

@@ -23,6 +23,7 @@ from typing import Any
 
 from vgame.agents.config import KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIABLE
 from vgame.errors import VgameError
+from vgame.system.endpoints import without_secrets
 from vgame.system.progress import fail
 
 NOTIFIED = frozenset({"dispute", "verdict", "phase", "alarm", "over"})
@@ -42,7 +43,7 @@ def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict
             line = events.get()
             if (why := _run(words, line, limit)) and why not in problems:
                 problems.add(why)  # once
-                fail(f"--notify {command}: {why}; the {role} goes on")
+                fail(f"{_named(command)}: {why}; the {role} goes on")
             events.task_done()
 
     def hear(event: str, fields: dict[str, Any]) -> None:
@@ -56,13 +57,19 @@ def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict
     return hear
 
 
+def _named(command: str) -> str:
+    """The option and its program: arguments may hold the key of a hook."""
+    program = next(iter(command.split()), "''")
+    return f"--notify {without_secrets(program) if '://' in program else program}"
+
+
 def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise VgameError(f"--notify {command!r}: {error}; a command is expected, as in a shell") from None
+        raise VgameError(f"{_named(command)}: {error}; a command is expected, as in a shell") from None
     if not words or shutil.which(words[0]) is None:
-        raise VgameError(f"--notify {command!r}: there is no such program; give its path, or sh -c '...'")
+        raise VgameError(f"{_named(command)}: there is no such program; give its path, or sh -c '...'")
     return words
 
 
