@@ -180,6 +180,13 @@ def test_a_role_that_is_away_is_an_alarm() -> None:
     assert own(roles=["http://127.0.0.1:9/health"]).records({})["alarm/0"]["kind"] == "silent"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "node.example:sesame"])
+def test_a_role_is_named_without_its_secrets(host: str) -> None:
+    records = own(roles=[f"http://user:sesame@{host}/health?key=sesame#sesame"]).records({})
+    assert records["role/0"]["doing"] == "does not answer" and "sesame" not in json.dumps(records).replace(host, "")
+    assert "/health does not answer as a role: " in records["alarm/0"]["text"]
+
+
 def test_a_full_disk_is_an_alarm(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[..., Any] = shutil.disk_usage
     monkeypatch.setattr("vgame.watch.own.shutil.disk_usage", lambda p: real(p)._replace(free=10**9))

@@ -24,6 +24,7 @@ from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.runs.folder import open_run, store_of
+from vgame.system.endpoints import hide_secrets, without_login
 from vgame.system.files import parse_json
 from vgame.watch.differences import State, shown
 
@@ -162,8 +163,10 @@ class Own:
             who, doing = shown(told["role"]), shown(told["doing"])
             done, total = (_count(told.get(k)) for k in ("done", "total"))
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
-            troubles.append({"kind": "silent", "text": shown(f"{url} does not answer as a role: {error}")})
-            return {"name": shown(url), "doing": "does not answer"}
+            name = without_login(url)
+            why = f"{name} does not answer as a role: {hide_secrets(str(error), url)}"
+            troubles.append({"kind": "silent", "text": shown(why)})
+            return {"name": shown(name), "doing": "does not answer"}
         return {"name": who, "doing": doing, "done": done, "total": total}
 
     def _disks(self) -> Iterator[dict[str, Any]]:
