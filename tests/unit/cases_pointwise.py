@@ -131,6 +131,7 @@ def _arithmetic(x: torch.Tensor) -> torch.Tensor:
             torch.remainder(x, y - 4.1),
             torch.div(x, 0.3, rounding_mode="floor") * x,
             torch.div(x, y, rounding_mode="trunc") * x,
+            aten.div.Scalar_mode(x, 0.3, rounding_mode="trunc") * x,
             torch.floor_divide(x.detach(), 0.3) * x,
             aten.div(x.detach(), 0.3, rounding_mode="floor") * x,
             aten.clamp_min(x, 0.1),

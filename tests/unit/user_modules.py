@@ -58,6 +58,7 @@ class Bags(nn.Module):
             bag(i, self.rows, mode="mean", padding_idx=2),
         ]
         results += [bag(i.flatten(), self.rows, offsets, mode="sum", include_last_offset=True)]
+        results += [bag(i, self.rows.detach(), mode="sum")]
         return torch.cat(results)
 
 
