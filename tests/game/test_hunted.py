@@ -136,7 +136,7 @@ def test_claims_that_cannot_be_compared_leave_their_places(scene: Scene, capsys:
     false = scene.claimed(SETUP, LIE)
     service = watch(false, Limits(hunt=2))
     service.poll, missing = 60.0, {play.id for play in foreign}
-    service.computation.why_foreign = lambda _, job, __: "its log is missing" if job in missing else ""
+    service.computation.log_mismatch = lambda _, job, __: "its log is missing" if job in missing else ""
     for _ in range(4):
         service.round()
     assert staked(false, service) == 1
@@ -171,7 +171,7 @@ def test_a_crowd_that_cannot_be_compared_delays_no_claim_for_long(
     false = scene.claimed(SETUP, LIE)
     service, missing = watch(false, Limits()), {play.id for play in foreign}
     service.poll = 0.2
-    service.computation.why_foreign = lambda _, job, __: "its log is missing" if job in missing else ""
+    service.computation.log_mismatch = lambda _, job, __: "its log is missing" if job in missing else ""
     for _ in range(60):
         service.round()
         clock.now += 1

@@ -91,7 +91,7 @@ def test_an_honest_run_is_final_whatever_the_devices(system, bundle: Bundle, tmp
         scene = Scene(system, bundle)
         trainer = scene.trainer(run)
         job = scene.view.job(scene.id)
-        assert job.spec.mode == 32 and log.why_foreign(job.run_root, None) == ""
+        assert job.spec.mode == 32 and log.log_mismatch(job.run_root, None) == ""
         auditor = Auditor(scene.game(), scene.id, mine)
         assert auditor.agrees() and sum(map(len, log.store.log.read(1).values())) > 0
         accusers = [at_log(scene, mine, log, step) for step in (1, 3)]
@@ -128,7 +128,7 @@ def test_a_run_that_diverges_is_paid_as_agreed(system, bundle: Bundle, tmp_path:
     trainer = scene.trainer(run)
     claimed = scene.view.job(scene.id)
     assert claimed.diverged_at == run.stop.step == mine.stop.step == step
-    assert log.partial_root == run.logs[0] and log.why_foreign(claimed.run_root, log.partial_root) == ""
+    assert log.partial_root == run.logs[0] and log.log_mismatch(claimed.run_root, log.partial_root) == ""
     auditor = Auditor(scene.game(), scene.id, mine)
     assert auditor.agrees() and scene.play(trainer, auditor) is Phase.FINAL and not scene.causes
 
@@ -171,7 +171,7 @@ def test_a_divergence_that_was_steered_convicts(system, bundle: Bundle, tmp_path
     scene = Scene(system, bundle)
     trainer = scene.trainer(run, Convinced, silent=frozenset({"prove"}))
     assert scene.view.job(scene.id).diverged_at == step
-    assert log.why_foreign(scene.view.job(scene.id).run_root, log.partial_root) == ""
+    assert log.log_mismatch(scene.view.job(scene.id).run_root, log.partial_root) == ""
     assert scene.play(trainer, Auditor(scene.game(), scene.id, mine)) is Phase.CONVICTED
     assert scene.causes == [("Convicted", "element")]
 
@@ -187,7 +187,7 @@ def test_a_steered_value_convicts(system, bundle: Bundle, tmp_path: Path, logged
     mine, log = audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
     scene = Scene(system, bundle)
     trainer = scene.trainer(Forging(run.store, run.stepper, run.store), Convinced, silent=frozenset({"prove"}))
-    assert log.why_foreign(scene.view.job(scene.id).run_root, None) == ""
+    assert log.log_mismatch(scene.view.job(scene.id).run_root, None) == ""
     auditor = Auditor(scene.game(), scene.id, mine)
     assert not auditor.agrees()
     assert scene.play(trainer, auditor) is Phase.CONVICTED and scene.causes == [("Convicted", "element")]
@@ -226,7 +226,7 @@ def test_a_log_that_was_not_committed_is_refused(bundle: Bundle, tmp_path: Path)
     train_run(bundle, tmp_path / "other", lambda k: k.strike(1, operator, lambda *_: [3], True))
     root = PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle).run_root
     other = PublishedLog(tmp_path / "other", tmp_path / "second", bundle)
-    assert "is not the one that the claim commits" in other.why_foreign(root, None)
+    assert "is not the one that the claim commits" in other.log_mismatch(root, None)
     for name in FILES:
         assert (tmp_path / "trainer" / name).exists()
     mixed = shutil.copytree(tmp_path / "trainer", tmp_path / "mixed")
@@ -359,7 +359,7 @@ def test_a_log_without_its_last_root_is_foreign(bundle: Bundle, tmp_path: Path) 
     run.store._write_header()
     (tmp_path / "trainer" / "logs.bin").write_bytes(run.logs[0])
     log = PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
-    assert log.partial_root is None and log.why_foreign(log.run_root, run.logs[1])
+    assert log.partial_root is None and log.log_mismatch(log.run_root, run.logs[1])
 
 
 def test_what_is_not_claimable_says_why(bundle: Bundle) -> None:

@@ -80,7 +80,7 @@ def test_an_open_dispute_that_is_shown_as_ended_is_no_reason_to_stake(
     end()
     assert [d.status for d in play.disputes()] == [Status.OPEN]
     rounds(service)
-    assert service.auditors[play.id].engaged_in
+    assert service.auditors[play.id].at_risk
 
 
 def test_a_dispute_lost_by_time_is_the_last_one(

@@ -81,7 +81,7 @@ def test_a_dispute_that_is_not_shown_is_not_staked_on_again(
     again = begun(play, tmp_path, service.game.wallet)
     show = hidden(again, play)
     rounds(again, count=3)
-    assert staked(play, service) == 1 and again.auditors[play.id].engaged_in
+    assert staked(play, service) == 1 and again.auditors[play.id].at_risk
     show()
     for _ in range(60):
         rounds(again)
@@ -166,7 +166,7 @@ def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
     rounds(again, count=3)
     again.game.job = real_job
     rounds(again)
-    assert staked(play, again) == 1 and again.auditors[play.id].engaged_in
+    assert staked(play, again) == 1 and again.auditors[play.id].at_risk
 
 
 def test_another_transaction_has_the_number_of_the_stake(real: Scene, tmp_path: Path) -> None:

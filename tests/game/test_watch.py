@@ -36,7 +36,7 @@ def watch(
         run_root=bytes(32),
         pace=Pace(0.01, 0.01),
         known_pace=Pace(0.01, 0.01),
-        why_foreign=lambda *_: foreign(),
+        log_mismatch=lambda *_: foreign(),
         compute_ahead=lambda *_: False,
         rehearse=lambda: None,
     )

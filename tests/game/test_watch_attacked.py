@@ -231,7 +231,7 @@ def test_a_run_of_another_log_keeps_no_claim_waiting(scene: Scene) -> None:
     before = watch(old, named(old))
     before.round()
     after = again(before, other, named(old, other))
-    after.computation.why_foreign = lambda _, job, __: "another log" if job == old.id else ""
+    after.computation.log_mismatch = lambda _, job, __: "another log" if job == old.id else ""
     for _ in range(60):
         after.round()
         other.trainer.step()

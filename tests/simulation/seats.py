@@ -196,7 +196,7 @@ def auditor_life(jobs: list[bytes], folder: Path, stakes_of: type[Stakes] = Stak
             run_root=table().checkpoints[-1],
             pace=Pace(0.01, 0.01),
             known_pace=Pace(0.01, 0.01),
-            why_foreign=lambda *_: "",
+            log_mismatch=lambda *_: "",
             compute_ahead=lambda *_: False,
             rehearse=lambda: None,
         )

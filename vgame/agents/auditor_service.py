@@ -104,7 +104,7 @@ class AuditorService:
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
-            if not self._engaged() and all(job in views or job in self.done for job in self.stakes.jobs):
+            if not self._at_risk() and all(job in views or job in self.done for job in self.stakes.jobs):
                 self.pace(False)  # no clock runs
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
@@ -115,7 +115,7 @@ class AuditorService:
 
     def pause(self) -> None:
         """Until the next round."""
-        self.game.chain.pause(QUIET * self.poll, 0.0 if self._engaged() or self.behind else QUIET_ROUND)
+        self.game.chain.pause(QUIET * self.poll, 0.0 if self._at_risk() or self.behind else QUIET_ROUND)
 
     def look(self) -> dict[bytes, ClaimView]:
         """Every job as the block of this round has it."""
@@ -124,7 +124,7 @@ class AuditorService:
                 self.named.read()
         jobs, views = self.chosen(), dict[bytes, ClaimView]()
         for job, auditor in [*self.auditors.items()]:
-            if self.retry[job].due and not (job in jobs or auditor.engaged_in):
+            if self.retry[job].due and not (job in jobs or auditor.at_risk):
                 del self.auditors[job]
                 if job not in self.stuck:  # what was reported is not reported again
                     del self.retry[job]
@@ -206,7 +206,7 @@ class AuditorService:
         if state.phase not in CLAIMS:
             return False
         if auditor.compared != state.run_root:
-            if problem := self.computation.why_foreign(self.game, job, state):
+            if problem := self.computation.log_mismatch(self.game, job, state):
                 raise Abstain(f"job {job.hex()[:16]} is not audited: {problem}")
             if (history := self.computation.history_of(state)) is None:
                 self.stuck[job] = state.run_root
@@ -230,7 +230,7 @@ class AuditorService:
 
     def prepare(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
         """A part of what a claim has to be compared with; of what one may need, only while no own dispute is open."""
-        engaged = bool(self._engaged())
+        engaged = bool(self._at_risk())
         waits = any(view.job.phase in CLAIMS and job not in ready for job, view in views.items())
         unclaimed = not engaged and any(view.job.phase in UNCLAIMED for view in views.values())
         until = time.monotonic() + (0 if engaged else self.poll)
@@ -255,12 +255,12 @@ class AuditorService:
             return found is not None and all(job.phase in OVER for job in found)
         return False
 
-    def _engaged(self) -> list[Auditor]:
-        return [auditor for auditor in self.auditors.values() if auditor.engaged_in]
+    def _at_risk(self) -> list[Auditor]:
+        return [auditor for auditor in self.auditors.values() if auditor.at_risk]
 
     def kept(self, disputes: int = 0) -> int:
         """Wei for the gas of so many open disputes, those that are open and one at the least."""
-        return gas_money(self.game.chain, max(1, disputes, len(self._engaged())) * self.dispute_gas)
+        return gas_money(self.game.chain, max(1, disputes, len(self._at_risk())) * self.dispute_gas)
 
     def pace(self, clock: bool) -> Pace:
         """How fast this device is; a dispute's work was rehearsed. INVARIANT: known before a stake. While a clock of
@@ -287,7 +287,7 @@ class AuditorService:
         return why
 
     def _refusal(self, job: bytes, state: Job) -> str:
-        others = sum(auditor.id != job for auditor in self._engaged())
+        others = sum(auditor.id != job for auditor in self._at_risk())
         if why := why_not_staked(self.computation.bundle, state.spec, self.pace(others > 0), self.limits, others):
             return why
         kept, account = self.kept(others + 1), self.game.wallet.address

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vgame.agents.news import ether
-from vgame.agents.times import duration, local_time
+from vgame.agents.times import countdown, local_time
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Job, Level, Phase, Standing, Status, Turn
 from vgame.delivery.rules import Duty, Snapshot, confirming, declining, overdue, raising, selling
@@ -161,7 +161,7 @@ def explain(game: Game, job: bytes, roles: list[str], account: str | None, repor
     for role in roles:
         duties = ROLES[role](r, account)
         for duty in duties:
-            by = "" if duty.by is None else f" by {local_time(duty.by)}, left: {duration(duty.by - r.s.now)}"
+            by = "" if duty.by is None else f" by {local_time(duty.by)}, left: {countdown(duty.by - r.s.now)}"
             text = f"{role}: {'sends' if duty.due else 'does not send yet:'} {duty.call}{by} ({duty.why})"
             told = {"role": role, "call": duty.call, "due": duty.due, "by": duty.by, "why": duty.why}
             reporter.emit("duty", text, **told)

@@ -179,13 +179,13 @@ class LocalRun:
 
         return run_tree(self.store.roots, len(self.store.roots), self.history.logs).root
 
-    def why_foreign(self, game: Game, job: bytes, claim: Job) -> str:
+    def log_mismatch(self, game: Game, job: bytes, claim: Job) -> str:
         """Why the log that this run follows is not the claim's; empty if it is, or if there is none."""
         if self.published is None:
             return ""
         stopped = claim.diverged_at
         partial = game.log_root(job, (stopped - 1) // self.bundle.interval + 1) if stopped else None
-        return self.published.why_foreign(claim.run_root, partial)
+        return self.published.log_mismatch(claim.run_root, partial)
 
 
 def hello(reporter: Reporter, role: str, device: str) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from vgame.agents.news import ENDS
 from vgame.agents.retry import Retry
-from vgame.agents.times import duration
+from vgame.agents.times import countdown
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase, Standing, Status, Turn, delivery_window
 from vgame.dispute.player import DISPUTE_GAS
@@ -168,10 +168,10 @@ def _say_money(reporter: Reporter, facts: dict[str, Any]) -> None:
 def _table(jobs: list[JobState]) -> Table:
     table = Table("job", "phase", "left", "dispute", "stands at", "to move", "left")
     for job in jobs:
-        table.add_row(f"{job.job[:16]} {job.name}".rstrip(), _phase(job), duration(job.seconds_left))
+        table.add_row(f"{job.job[:16]} {job.name}".rstrip(), _phase(job), countdown(job.seconds_left))
         for d in job.disputes:
             place = d.level if d.step is None else f"{d.level}, step {d.step}"
-            table.add_row("", "", "", f"{d.number}: {_course(d)}", place, d.turn or "", duration(d.seconds_left))
+            table.add_row("", "", "", f"{d.number}: {_course(d)}", place, d.turn or "", countdown(d.seconds_left))
     return table
 
 
@@ -224,7 +224,7 @@ def alarms(
             and state.trainer == account
             and told.seconds_left < state.spec.claim_window // 10
         ):
-            text = f"job {told.job[:16]}: the claim is due in {duration(told.seconds_left)}"
+            text = f"job {told.job[:16]}: the claim is due in {countdown(told.seconds_left)}"
             yield Alarm("claim", text, told.job)
         mine = (forecast or {}).get(told.job)
         if state.phase is Phase.CLAIMED and mine and mine != told.run_root:
@@ -260,11 +260,12 @@ def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> I
     mine = account == (state.trainer if d.turn == "trainer" else d.auditor)
     budget = state.spec.trainer_budget if d.turn == "trainer" else state.spec.auditor_budget
     if mine and d.seconds_left < budget // 4:
-        text = f"{name}: the own clock runs out in {duration(d.seconds_left)}"
+        text = f"{name}: the own clock runs out in {countdown(d.seconds_left)}"
         yield Alarm("clock", text, job.job, d.number)
     if mine and d.seconds_waiting > max(state.spec.slot, 60):
         text = (
-            f"{name}: no move for {duration(d.seconds_waiting)} although it is this account's turn: is the agent alive?"
+            f"{name}: no move for {countdown(d.seconds_waiting)} although it is this account's turn: "
+            "is the agent alive?"
         )
         yield Alarm("stuck", text, job.job, d.number)
 

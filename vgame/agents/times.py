@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 
-def duration(seconds: int | None) -> str:
+def countdown(seconds: int | None) -> str:
     """Hours, minutes, seconds; "over" below zero, nothing for None."""
     if seconds is None:
         return ""

@@ -38,7 +38,7 @@ class Auditor(Viewer):
     stakes: Stakes | None = None
     kept: Callable[[], int] | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
-    engaged_in = False  # has an open dispute, as far as the last round saw
+    at_risk = False  # has an open dispute, as far as the last round saw
     _found: tuple[tuple[object, ...], Entry | None] | None = None  # a claim, and where it differs
 
     # ---- rounds ----
@@ -54,7 +54,7 @@ class Auditor(Viewer):
     def view(self, job: Job | None = None) -> ClaimView:
         """The claim as the chain shows it; `job`: as it was read."""
         view = ClaimView(self, self.look(job))
-        self.engaged_in = view.job.phase is Phase.CLAIMED and bool(self.unshown(view) or view.open_mine)
+        self.at_risk = view.job.phase is Phase.CLAIMED and bool(self.unshown(view) or view.open_mine)
         return view
 
     def unshown(self, view: ClaimView) -> bool:
@@ -103,10 +103,10 @@ class Auditor(Viewer):
         if self.steady and not self.steady(view.claim):
             return False
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
-        self.engaged_in = True  # as long as it is not known
+        self.at_risk = True  # as long as it is not known
         with memory:
-            self.engaged_in = self.attempt("challenge", self.id, *place, value=job.spec.stake)
-        return self.engaged_in
+            self.at_risk = self.attempt("challenge", self.id, *place, value=job.spec.stake)
+        return self.at_risk
 
     def remembered(self, view: ClaimView) -> AbstractContextManager[None]:
         """Remembers the stake that is sent inside of it. NotYet where an earlier one on this claim is not shown: that

@@ -129,7 +129,7 @@ class PublishedLog:
         executor.kernels.strict = False
         executor.read = read
 
-    def why_foreign(self, run_root: bytes, partial_root: bytes | None) -> str:
+    def log_mismatch(self, run_root: bytes, partial_root: bytes | None) -> str:
         """Why this is not the log that a claim committed; empty if it is."""
         mine = (self.run_root, self.partial_root)
         if mine == (run_root, partial_root):
