@@ -14,6 +14,7 @@ from scene import Play, Scene
 from test_watch import LIE, staked, watch
 
 import vgame.agents.auditor_service as service_module
+import vgame.agents.staking as staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.chain.connection import RefusedError
@@ -29,7 +30,7 @@ from vgame.system.progress import Reporter
 def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clocks are long enough for one dispute, and not for two at once."""
     too_short = ["auditor_budget is 1500, 2400 is needed"]
-    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
+    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
 
 
 def rounds(service: AuditorService, count: int) -> None:

@@ -14,7 +14,7 @@ from frauds import SETUP, SUM, word_lie
 from scene import Play, Scene
 from test_watch import watch
 
-import vgame.agents.auditor_service
+import vgame.agents.staking
 from vgame.agents.named_jobs import Limits
 from vgame.agents.roles import play as play_trainer
 from vgame.chain import final
@@ -65,7 +65,7 @@ class Node:
 
 @pytest.fixture
 def node(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Node:
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
     monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
     monkeypatch.setattr(scene.chain, "is_development", False)
     return Node(scene, monkeypatch)

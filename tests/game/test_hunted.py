@@ -12,6 +12,7 @@ from scene import Play, Scene
 from test_watch import LIE, staked, watch
 
 import vgame.agents.auditor_service
+import vgame.agents.staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits, List
 from vgame.chain.records import Phase
@@ -20,7 +21,7 @@ from vgame.chain.records import Phase
 @pytest.fixture(autouse=True)
 def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Are long enough."""
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
 
 
 @pytest.fixture

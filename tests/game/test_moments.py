@@ -19,7 +19,7 @@ from test_delivery_agents import SIZES, Sides
 from test_failed_stakes import rounds
 from test_watch import staked, watch
 
-import vgame.agents.auditor_service as service_module
+import vgame.agents.staking as staking
 import vgame.delivery.received
 from vgame.agents import roles
 from vgame.agents.auditor_service import AuditorService
@@ -138,7 +138,7 @@ def altered(service: AuditorService, change: Callable[[Job], Job]) -> Callable[[
 @pytest.fixture
 def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     too_short = ["auditor_budget is 1500, 2400 is needed"]
-    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
+    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
 
 
 @pytest.mark.parametrize("change", [{"phase": Phase.FINAL}, {"disputes": 0, "open": 0}], ids=["phase", "disputes"])
@@ -167,10 +167,10 @@ def test_a_dispute_that_is_not_shown_for_a_moment_makes_no_room(
 def test_a_low_fee_of_a_moment_is_no_reason_to_stake(
     scene: Scene, elsewhere: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits(jobs=frozenset({play.id})))
-    service.dispute_gas = 10**15
+    service.staking.dispute_gas = 10**15
     for dear in (True, False, True, False, True):
         monkeypatch.setattr(scene.chain, "fees", lambda dear=dear: (10**12 * dear, 0))
         rounds(service, 1)

@@ -15,7 +15,7 @@ from scene import Play, Scene, deployed, embedded_chain
 from test_stakes import begun, rounds
 from test_watch import LIE, staked
 
-import vgame.agents.auditor_service
+import vgame.agents.staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.chain import final
 from vgame.chain.final import MOMENT
@@ -27,7 +27,7 @@ OLD = 900  # seconds until a block is final here
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks are long enough, and nothing depends on the time of a round."""
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
 
 
 @pytest.fixture(scope="module")

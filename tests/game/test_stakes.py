@@ -16,7 +16,7 @@ from scene import Play, Scene, deployed, embedded_chain
 from test_sybils import crowd
 from test_watch import LIE, staked, watch
 
-import vgame.agents.auditor_service
+import vgame.agents.staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.chain.records import Phase, Status, Turn
@@ -31,7 +31,7 @@ GWEI = 10**9
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks are long enough, and nothing depends on the time of a round."""
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
 
 
 def rounds(*services: AuditorService, count: int = 1) -> None:

@@ -11,7 +11,7 @@ from frauds import LIE, SETUP
 from scene import Play, Scene, Setup
 from toy import Lies
 
-import vgame.agents.auditor_service
+import vgame.agents.staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.chain.game import Game
@@ -53,7 +53,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
     def set_(too_short: bool) -> None:
         monkeypatch.setattr(
-            vgame.agents.auditor_service,
+            vgame.agents.staking,
             "auditor_shortcomings",
             lambda *_: ["auditor_budget is 1"] if too_short else [],
         )
@@ -84,7 +84,7 @@ def test_claims_of_twin_orders_are_disputed_as_far_as_the_clocks_allow(
     """A cheat posts the same order many times: played all at once, each dispute would wait for the moves of the
     others."""
     at_once = lambda _, __, others: [] if others < 2 else ["auditor_budget is 1"]  # noqa: E731
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", at_once)
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", at_once)
     plays = [scene.claimed(SETUP, LIE) for _ in range(4)]
     auditor = watch(plays[0], Limits())
     for _ in range(3):

@@ -12,7 +12,7 @@ from frauds import SETUP, Forcer
 from scene import Play, Scene
 from test_watch import LIE, staked, watch
 
-import vgame.agents.auditor_service
+import vgame.agents.staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.chain.records import Phase, Status, Turn
@@ -21,7 +21,7 @@ from vgame.chain.records import Phase, Status, Turn
 @pytest.fixture(autouse=True)
 def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Are long enough."""
-    monkeypatch.setattr(vgame.agents.auditor_service, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
 
 
 def named(*plays: Play) -> Limits:
@@ -210,9 +210,7 @@ def test_a_stake_has_the_number_of_its_block(scene: Scene, capsys: pytest.Captur
 
 def test_disputes_that_have_ended_count_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One was lost by time, so nothing more is staked on that claim; other claims are disputed all the same."""
-    monkeypatch.setattr(
-        vgame.agents.auditor_service, "auditor_shortcomings", lambda *given: ["it is 1"] if given[-1] else []
-    )
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *given: ["it is 1"] if given[-1] else [])
     first = scene.claimed(SETUP, LIE)
     service = watch(first, Limits())
     service.round()

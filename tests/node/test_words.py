@@ -30,7 +30,7 @@ GET_JOB = selector("getJob", "bytes32")
 def watcher(t: Table) -> AuditorService:
     """An auditor as `vgame auditor` runs it, behind the proxy."""
     auditor = watch(t.play, Limits(any_clocks=True, jobs=frozenset({t.play.id})))
-    auditor.game, auditor.refusal = t.seat(Trainer).game, lambda *_: ""
+    auditor.game, auditor.staking.allows = t.seat(Trainer).game, lambda _: True
     return auditor
 
 

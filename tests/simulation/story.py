@@ -21,6 +21,7 @@ from world import LAG, Account, World
 
 import vgame.agents.auditor_service
 import vgame.agents.roles as roles
+import vgame.agents.staking
 from vgame.chain.records import JobSpec, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.stakes import Stakes
@@ -87,17 +88,17 @@ class Story:
 
     def play(self) -> list[str]:
         """To its end; what went wrong."""
-        world, service = self.world, vgame.agents.auditor_service
-        usual = roles.Trainer, service.Auditor, service.auditor_shortcomings
+        world, service, staking = self.world, vgame.agents.auditor_service, vgame.agents.staking
+        usual = roles.Trainer, service.Auditor, staking.auditor_shortcomings
         roles.Trainer, service.Auditor = self.cast.trainer, self.cast.auditor
-        service.auditor_shortcomings = lambda *_: []  # clocks are long enough
+        staking.auditor_shortcomings = lambda *_: []  # clocks are long enough
         try:
             with world.clock.installed(), TemporaryDirectory() as folder:
                 self._begin(Path(folder))
                 world.run(world.now + END, self._over)
                 return self.judge.found()
         finally:
-            roles.Trainer, service.Auditor, service.auditor_shortcomings = usual
+            roles.Trainer, service.Auditor, staking.auditor_shortcomings = usual
             world.end()
 
     def _begin(self, folder: Path) -> None:

@@ -15,17 +15,18 @@ from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.named_jobs import CLAIMS, Limits, NamedJobs
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Deferred, Retry
-from vgame.chain.final import MOMENT, Lasting, final_jobs
+from vgame.agents.staking import Staking
+from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
-from vgame.dispute.player import DISPUTE_GAS, gas_money
+from vgame.dispute.player import DISPUTE_GAS
 from vgame.dispute.stakes import Stakes
-from vgame.errors import Abstain, NotYet
+from vgame.errors import Abstain
 from vgame.execute.devices import use_device
-from vgame.job.bundle import Bundle, load_bundle
-from vgame.job.terms import Pace, auditor_shortcomings, count_moves
+from vgame.job.bundle import load_bundle
+from vgame.job.terms import count_moves
 from vgame.system.progress import Reporter
 
 UNCLAIMED = frozenset({Phase.CREATED, Phase.ACCEPTED})
@@ -58,9 +59,9 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
     stakes = Stakes.beside(seat.store / computation.bundle.identity.hex()[:16], game)
     computation.run()
     service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
-    service.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
+    service.staking.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
     if not stakes.last:
-        service.pace(False)
+        service.staking.pace(False)
     return service
 
 
@@ -71,8 +72,6 @@ class AuditorService:
     compared, and each duty is chosen among all that this block shows.
     """
 
-    dispute_gas = DISPUTE_GAS  # that a dispute may need
-
     def __init__(
         self, game: Game, computation: LocalRun, reporter: Reporter, poll: float, limits: Limits,
         stakes: Stakes | None = None,
@@ -82,6 +81,7 @@ class AuditorService:
         self.stakes.watch()
         self.named = NamedJobs(game, JobSpec(**computation.bundle.order), limits)
         self.auditors: dict[bytes, Auditor] = {}
+        self.staking = Staking(game, computation, limits, self.auditors)
         self.retry: dict[bytes, Deferred] = {}
         self.reported: dict[bytes, tuple[bytes, bool]] = {}  # by job: run root that was compared; is it right?
         self.done: set[bytes] = set()  # hunted jobs with a stake whose end is final
@@ -90,7 +90,6 @@ class AuditorService:
         self.stuck: dict[bytes, bytes] = {}  # by hunted job: run root that could not be compared or disputed
         self.behind = False  # claims wait that were never compared, or read
         self.lasting = Lasting(game.chain)
-        self._pace: Pace | None = None
         self.over = False  # all jobs have ended, as the rounds saw it for long enough
 
     @property
@@ -104,8 +103,8 @@ class AuditorService:
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
-            if not self._at_risk() and all(job in views or job in self.done for job in self.stakes.jobs):
-                self.pace(False)  # no clock runs
+            if not self.staking.at_risk and all(job in views or job in self.done for job in self.stakes.jobs):
+                self.staking.pace(False)  # no clock runs
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
             if not (acted or self.problems):
@@ -115,7 +114,7 @@ class AuditorService:
 
     def pause(self) -> None:
         """Until the next round."""
-        self.game.chain.pause(QUIET * self.poll, 0.0 if self._at_risk() or self.behind else QUIET_ROUND)
+        self.game.chain.pause(QUIET * self.poll, 0.0 if self.staking.at_risk or self.behind else QUIET_ROUND)
 
     def look(self) -> dict[bytes, ClaimView]:
         """Every job as the block of this round has it."""
@@ -163,8 +162,7 @@ class AuditorService:
         """The auditor of a job."""
         if job not in self.auditors:
             auditor = self.auditors[job] = Auditor(self.game, job, self.computation.history)
-            auditor.terms, auditor.stakes = self.named.spec, self.stakes
-            auditor.refusal, auditor.steady, auditor.kept = partial(self.refusal, job), self.steady, self.kept
+            auditor.terms, auditor.stakes, auditor.staking = self.named.spec, self.stakes, self.staking
             self.retry.setdefault(job, Deferred(self.reporter, self.poll, LONGEST, auditor.hurry))
         return self.auditors[job]
 
@@ -230,7 +228,7 @@ class AuditorService:
 
     def prepare(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
         """A part of what a claim has to be compared with; of what one may need, only while no own dispute is open."""
-        engaged = bool(self._at_risk())
+        engaged = bool(self.staking.at_risk)
         waits = any(view.job.phase in CLAIMS and job not in ready for job, view in views.items())
         unclaimed = not engaged and any(view.job.phase in UNCLAIMED for view in views.values())
         until = time.monotonic() + (0 if engaged else self.poll)
@@ -255,62 +253,6 @@ class AuditorService:
             return found is not None and all(job.phase in OVER for job in found)
         return False
 
-    def _at_risk(self) -> list[Auditor]:
-        return [auditor for auditor in self.auditors.values() if auditor.at_risk]
-
-    def kept(self, disputes: int = 0) -> int:
-        """Wei for the gas of so many open disputes, those that are open and one at the least."""
-        return gas_money(self.game.chain, max(1, disputes, len(self._at_risk())) * self.dispute_gas)
-
-    def pace(self, clock: bool) -> Pace:
-        """How fast this device is; a dispute's work was rehearsed. INVARIANT: known before a stake. While a clock of
-        another dispute runs nothing is measured: an earlier process did."""
-        if self._pace is not None:
-            return self._pace
-        if not clock:
-            self.computation.rehearse()
-            self._pace = self.computation.pace
-        elif (known := self.computation.known_pace) is not None:
-            self._pace = known
-        else:
-            raise NotYet("this device was not measured before its dispute was opened: nothing more is staked beside it")
-        return self._pace
-
-    def steady(self, claim: str) -> bool:
-        """Fees, balances and the own disputes are an endpoint's word: a stake is made on what it keeps to."""
-        return self.lasting.held(("stake", claim)) >= MOMENT
-
-    def refusal(self, job: bytes, state: Job) -> str:
-        """Why nothing is staked on a job now: the order, the own limits, or the money; empty if it is."""
-        if why := self._refusal(job, state):
-            self.lasting.held(("stake", f"{job.hex()} {state.run_root.hex()}"), False)
-        return why
-
-    def _refusal(self, job: bytes, state: Job) -> str:
-        others = sum(auditor.id != job for auditor in self._at_risk())
-        if why := why_not_staked(self.computation.bundle, state.spec, self.pace(others > 0), self.limits, others):
-            return why
-        kept, account = self.kept(others + 1), self.game.wallet.address
-        if (owned := self.game.chain.balance(account)) >= state.spec.stake + kept:
-            return ""
-        return (
-            f"{account} has {owned} wei, and needs {state.spec.stake} for bond and fee and {kept} for the gas of "
-            f"{others + 1} open disputes; send it some ether"
-        )
-
 
 def _has_ended(view: ClaimView) -> bool:
     return view.job.phase in OVER and not (view.job.phase is Phase.CONVICTED and view.open_mine)
-
-
-def why_not_staked(bundle: Bundle, spec: JobSpec, pace: Pace, limits: Limits, others: int = 0) -> str:
-    """Why an auditor of that pace disputes no claim of an order, for even the right side would lose its bond, or it
-    stakes more than it may; empty if it does. `others`: disputes of other claims that it plays already."""
-    most = spec.trainer_bond if limits.bond is None else limits.bond
-    if spec.stake > most:
-        return f"the auditor's bond and the fee are {spec.stake} wei, more than {most} (--max-bond allows more)"
-    short = auditor_shortcomings(bundle, pace, others)
-    if limits.any_clocks or not short:
-        return ""
-    beside = f"beside {others} disputes of other claims that wait for the same moves: " if others else ""
-    return f"{beside}{'; '.join(short)} (--any-terms disputes all the same)"

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from vgame.agents.auditor_service import why_not_staked
 from vgame.agents.named_jobs import Limits
+from vgame.agents.staking import why_not_staked
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Protocol
 
 from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
@@ -22,10 +23,16 @@ DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
 TIMEOUT_GAS = 50_000  # of one that has run out of time, and of a conviction by it
 
 
+class Staking(Protocol):
+    """What has to hold before a stake (vgame/agents/staking.py)."""
+
+    def allows(self, view: ClaimView) -> bool: ...
+
+    def kept(self) -> int: ...
+
+
 class Auditor(Viewer):
-    """The side that checks. `refusal`: why nothing may be staked on a job, asked before every stake; empty if it may.
-    `steady`: has it been empty in each look for long enough?
-    `stakes`: what was staked before. `kept`: wei that all open disputes of this account may need for gas.
+    """The side that checks. `stakes`: what was staked before. `staking`: what has to hold before a stake.
 
     INVARIANT: a round decides on one block's state; what is sent names what it relies on, or for a stake the number of
     the account's next transaction as of that block.
@@ -33,12 +40,10 @@ class Auditor(Viewer):
 
     side = Turn.AUDITOR
     windows = {Phase.CLAIMED: [("challenge_window", "the time to challenge")]}  # noqa: RUF012
-    refusal: Callable[[Job], str] | None = None
-    steady: Callable[[str], bool] | None = None
     stakes: Stakes | None = None
-    kept: Callable[[], int] | None = None
+    staking: Staking | None = None
     compared: bytes | None = None  # run root of the claim that the machine is for
-    at_risk = False  # has an open dispute, as far as the last round saw
+    at_risk = False  # has an own dispute that is open, or may be, as far as the last round saw
     _found: tuple[tuple[object, ...], Entry | None] | None = None  # a claim, and where it differs
 
     # ---- rounds ----
@@ -97,10 +102,9 @@ class Auditor(Viewer):
         # what ends it without a stake comes first
         if self.refill() or self.convict(view, self.can_spare) or (self.stakes and self.stakes.fill(view.claim)):
             return True
-        memory = self.remembered(view)
-        if self.refusal and (why := self.refusal(job)):
-            raise Abstain(f"job {self.id.hex()[:16]} is not disputed: {why}")
-        if self.steady and not self.steady(view.claim):
+        allowed = self.staking is None or self.staking.allows(view)
+        memory = self.remembered(view)  # asked for in each look too
+        if not allowed:
             return False
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.at_risk = True  # as long as it is not known
@@ -220,7 +224,7 @@ class Auditor(Viewer):
     # ---- money ----
 
     def reserve(self) -> int:
-        return self.kept() if self.kept else super().reserve()
+        return self.staking.kept() if self.staking else super().reserve()
 
     def can_spare(self, gas: int) -> bool:
         """Is there money for so much gas that no open dispute may need?"""

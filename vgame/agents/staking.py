@@ -1,0 +1,86 @@
+"""What has to hold before an auditor stakes: docs/players.md, "Before a stake"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vgame.agents.local_run import LocalRun
+from vgame.agents.named_jobs import Limits
+from vgame.chain.final import MOMENT, Lasting
+from vgame.chain.game import Game
+from vgame.chain.records import JobSpec
+from vgame.dispute.auditor import Auditor
+from vgame.dispute.claim_view import ClaimView
+from vgame.dispute.player import DISPUTE_GAS, gas_money
+from vgame.errors import Abstain, NotYet
+from vgame.job.bundle import Bundle
+from vgame.job.terms import Pace, auditor_shortcomings
+
+
+class Staking:
+    """Terms, limits, clocks and money of an account that may dispute several claims. `auditors`: those that play."""
+
+    dispute_gas = DISPUTE_GAS  # that a dispute may need
+
+    def __init__(self, game: Game, computation: LocalRun, limits: Limits, auditors: Mapping[bytes, Auditor]) -> None:
+        self.game, self.computation, self.limits, self.auditors = game, computation, limits, auditors
+        self.lasting = Lasting(game.chain)
+        self._pace: Pace | None = None
+
+    def allows(self, view: ClaimView) -> bool:
+        """May a claim be disputed now? Abstain says why not. INVARIANT: fees, balances and the own disputes are an
+        endpoint's word; a stake is made on what each look has shown for MOMENT."""
+        why = self._why_not(view)
+        held = self.lasting.held(view.claim, not why)
+        if why:
+            raise Abstain(f"job {view.id.hex()[:16]} is not disputed: {why}")
+        return held >= MOMENT
+
+    @property
+    def at_risk(self) -> list[bytes]:
+        """Jobs with an own dispute that is open, or may be."""
+        return [job for job, auditor in self.auditors.items() if auditor.at_risk]
+
+    def kept(self, disputes: int = 0) -> int:
+        """Wei for the gas of so many open disputes, those that are open and one at the least."""
+        return gas_money(self.game.chain, max(1, disputes, len(self.at_risk)) * self.dispute_gas)
+
+    def pace(self, clock: bool) -> Pace:
+        """How fast this device is; a dispute's work was rehearsed. INVARIANT: known before a stake. While a clock of
+        another dispute runs nothing is measured: an earlier process did."""
+        if self._pace is not None:
+            return self._pace
+        if not clock:
+            self.computation.rehearse()
+            self._pace = self.computation.pace
+        elif (known := self.computation.known_pace) is not None:
+            self._pace = known
+        else:
+            raise NotYet("this device was not measured before its dispute was opened: nothing more is staked beside it")
+        return self._pace
+
+    def _why_not(self, view: ClaimView) -> str:
+        """The order, the own limits, or the money; empty if it is allowed."""
+        spec, others = view.job.spec, sum(job != view.id for job in self.at_risk)
+        if why := why_not_staked(self.computation.bundle, spec, self.pace(others > 0), self.limits, others):
+            return why
+        kept, account = self.kept(others + 1), view.auditor.address
+        if (owned := self.game.chain.balance(account)) >= spec.stake + kept:
+            return ""
+        return (
+            f"{account} has {owned} wei, and needs {spec.stake} for bond and fee and {kept} for the gas of "
+            f"{others + 1} open disputes; send it some ether"
+        )
+
+
+def why_not_staked(bundle: Bundle, spec: JobSpec, pace: Pace, limits: Limits, others: int = 0) -> str:
+    """Why an auditor of that pace disputes no claim of an order, for even the right side would lose its bond, or it
+    stakes more than it may; empty if it does. `others`: disputes of other claims that it plays already."""
+    most = spec.trainer_bond if limits.bond is None else limits.bond
+    if spec.stake > most:
+        return f"the auditor's bond and the fee are {spec.stake} wei, more than {most} (--max-bond allows more)"
+    short = auditor_shortcomings(bundle, pace, others)
+    if limits.any_clocks or not short:
+        return ""
+    beside = f"beside {others} disputes of other claims that wait for the same moves: " if others else ""
+    return f"{beside}{'; '.join(short)} (--any-terms disputes all the same)"
