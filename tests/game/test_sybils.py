@@ -132,6 +132,19 @@ def test_a_sweep_leaves_the_reserve_of_the_own_clock_alone(scene: Scene) -> None
     assert [d.status for d in play.disputes()] == [Status.OPEN] * 3
 
 
+def test_the_reserve_counts_the_own_turn_that_runs(scene: Scene) -> None:
+    play = scene.claimed(SETUP, LIE)
+    crowd(play, 2)
+    play.trainer.step()
+    play.advance(10)
+    auditor = play.auditor()
+    auditor.step()
+    play.advance(SETUP.spec.auditor_budget - 8)
+    assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR_EXPIRED and play.client.turn(play.id, 2)[0] is Turn.AUDITOR
+    job = auditor.look()
+    assert not auditor.sweep(job, auditor.standings(job))
+
+
 def test_credits_are_withdrawn_before_the_money_for_gas_runs_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hole 5: the trainer is paid for each dispute that it wins, while others are open."""
     play = scene.claimed(SETUP)

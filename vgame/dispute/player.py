@@ -122,10 +122,14 @@ class Player:
 
     def spare(self, job: Job, standings: Iterable[Standing]) -> bool:
         """May time be spent on what is no own duty? Only while each own clock has more left than its reserve."""
-        trainer = self.side is Turn.TRAINER
+        trainer, now = self.side is Turn.TRAINER, self.game.chain.now()
         budget = job.spec.trainer_budget if trainer else job.spec.auditor_budget
-        own = (s.dispute for s in standings if s.turn in (Turn.TRAINER, Turn.AUDITOR) and self.plays(job, s.dispute))
-        return all(RESERVE * (d.trainer_left if trainer else d.auditor_left) > budget for d in own)
+        own = (s for s in standings if s.turn in (Turn.TRAINER, Turn.AUDITOR) and self.plays(job, s.dispute))
+        left = (
+            s.deadline - now if s.turn is self.side else s.dispute.trainer_left if trainer else s.dispute.auditor_left
+            for s in own
+        )
+        return all(RESERVE * seconds > budget for seconds in left)
 
     def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
         """End disputes of others whose time is over."""
