@@ -113,7 +113,8 @@ def validated(make: Make, seconds: float) -> dict[str, Any]:
     from vgame.errors import ValidationError, VgameError
     from vgame.program.lower import lower_task
     from vgame.validation.record import record
-    from vgame.validation.steps import Order, validate
+    from vgame.validation.report import Order
+    from vgame.validation.steps import validate
 
     torch.manual_seed(0)
     begin = time.monotonic()

@@ -13,7 +13,8 @@ from torch import nn
 from vgame.execute.executor import Executor
 from vgame.program.lower import lower_task
 from vgame.tasks.task import Task
-from vgame.validation.steps import Order, validate
+from vgame.validation.report import Order
+from vgame.validation.steps import validate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Function = Callable[[torch.Tensor], torch.Tensor]

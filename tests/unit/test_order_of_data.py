@@ -12,7 +12,7 @@ from vgame.program.lower import Lowered, lower_task
 from vgame.program.schedule import Schedule
 from vgame.program.validate import validate
 from vgame.tasks.task import Task
-from vgame.validation.steps import Order
+from vgame.validation.report import Order
 from vgame.validation.steps import validate as compared
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,7 +19,8 @@ from vgame.errors import BundleError, ValidationError, VgameError
 from vgame.program.lower import lower_task
 from vgame.program.lowering import HANDLERS
 from vgame.tasks.task import Task
-from vgame.validation.steps import Order, Report, validate
+from vgame.validation.report import Order, Report
+from vgame.validation.steps import validate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 aten = torch.ops.aten

@@ -19,15 +19,17 @@ from torch import nn
 from wide import of_many
 
 import vgame.program.batches as batches
+import vgame.program.frozen as frozen
 import vgame.program.lower as lower
 import vgame.program.optimizer_step as optimizer_step
 import vgame.program.optimizers as optimizers
 from vgame.arithmetic.functions import Function
 from vgame.errors import ValidationError
-from vgame.program.lowering import HANDLERS
+from vgame.program.lowering import HANDLERS, conform, precision
 from vgame.program.lowering.builder import Builder, Value
 from vgame.tasks.task import Task
-from vgame.validation.steps import Order, Report, validate
+from vgame.validation.report import Order, Report
+from vgame.validation.steps import validate
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 aten, MUL, ADD = torch.ops.aten, Function.MUL, Function.ADD
@@ -108,7 +110,7 @@ def line(optimizer: Any = sgd, **options: Any) -> Callable[[], Task]:
 IMAGES, WORDS = made(Images, images), made(Words, words)
 
 
-def checked(make: Callable[[], Task], steps: int = 8) -> Report:
+def checked(make: Callable[[], Task], steps: int = 16) -> Report:
     task = make()
     lowered = lower.lower_task(task, None, steps)
     return validate(Order(task, lowered, lowered.state, None, 11, steps), 200.0)
@@ -148,7 +150,7 @@ def _rolled(b: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
     return RULES[aten.roll.default](b, x, [-s for s in shifts], dims)
 
 
-RULES = dict(HANDLERS)
+RULES, NARROWED = dict(HANDLERS), precision.narrowed
 
 #: By name: the task, and the fault.
 FAULTS: Mapping[str, tuple[Callable[[], Task], Any]] = {
@@ -188,6 +190,44 @@ FAULTS: Mapping[str, tuple[Callable[[], Task], Any]] = {
 }
 
 
+# ---- which results are bfloat16 ----
+
+
+def short(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"].bfloat16()).float(), batch["y"])
+
+
+def region(model: nn.Module, batch: Any) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+
+
+SHORT, REGION = made(lambda: layers().bfloat16(), short, accumulate=2), made(layers, region, accumulate=2)
+
+
+CASTS: Mapping[str, tuple[Callable[[], Task], Any]] = {
+    f"{what}, {name}": (task, fault)
+    for name, task in {"parameters": SHORT, "autocast": REGION}.items()
+    for what, fault in {
+        "no result is rounded": patch.object(conform, "narrowed", lambda b, value: value),
+        "GELU is not rounded": patch.object(
+            conform, "narrowed", lambda b, value: value if value.shape == (4, 8) else NARROWED(b, value)
+        ),
+    }.items()
+}
+CASTS |= {
+    "new weights are not rounded": (SHORT, patch.object(lower, "narrowed", lambda b, value: value)),
+    "a loss is rounded": (
+        SHORT,
+        instead(aten._log_softmax.default, lambda b, *a: NARROWED(b, RULES[aten._log_softmax.default](b, *a))),
+    ),
+}
+
+
 # ---- optimizers, clipping, averages ----
 
 
@@ -218,12 +258,30 @@ def _later(rate: Any, beta: Any, step: int) -> Any:
 
 
 CORRECTED, RATE, SAMPLES = optimizers._corrected, lower.plan_of, batches.rows_of
+WORDS_OF, INITIAL, SCALAR = lower.as_words, optimizer_step.OptimizerStep.initial, lower._Lowering._scalar
 AVERAGE, LOAD = lower._Lowering._average, lower._Lowering._load_batches
 
 
 def _rows(b: Builder, task: Task, state: Any) -> Any:
     rows, position = SAMPLES(b, task, state)
     return b.map(Function.IMOD, b.map(Function.IADD, rows, 1), task.population), position
+
+
+def _without_the_first(b: Builder, task: Task, state: Any) -> Any:
+    """Sample 0, which step 3 is the first to read, is never read."""
+    rows, position = SAMPLES(b, task, state)
+    return b.map(Function.IMAX, rows, 1), position
+
+
+def _read_on(b: Builder, task: Task, state: Any) -> Any:
+    """The position one sample too late."""
+    rows, position = SAMPLES(b, task, state)
+    return rows, b.map(Function.IADD, position, 1)
+
+
+def _words(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """What training starts from is another tensor."""
+    return patch.object(lower, "as_words", lambda n, t: change(WORDS_OF(n, t)) if n == name else WORDS_OF(n, t))
 
 
 def _one_sided(b: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
@@ -242,7 +300,51 @@ def _decaying() -> Task:
     return replace(task, schedulers=[torch.optim.lr_scheduler.ExponentialLR(task.optimizer, 0.9)])
 
 
+def _stairs() -> Task:
+    task = line()()
+    return replace(task, schedulers=[torch.optim.lr_scheduler.MultiStepLR(task.optimizer, [5, 15], 0.1)])
+
+
+def _later_by_one(first: int) -> Any:
+    """The rates of the steps from `first` on are those of the step before."""
+    rates = lambda plan: [lambda t, r=r: r(t - 1 if t >= first else t) for r in plan.rates]  # noqa: E731
+    return patch.object(lower, "plan_of", lambda *a: replace(plan := RATE(*a), rates=rates(plan)))
+
+
+def _averaged(self: Any, name: str, column: Any, exact: Any = None) -> Value:
+    """The share of the last step is another one."""
+    if name == "average":
+        column[-1], exact = 0.5, None
+    return SCALAR(self, name, column, exact)
+
+
 STEPS: Mapping[str, tuple[Callable[[], Task], Any]] = {
+    "the weights in another order": (line(), _words("weight", lambda t: t.flip(0))),
+    "a buffer of other numbers": (IMAGES, _words("batch.running_var", lambda t: t * SLIGHTLY)),
+    "a count that begins elsewhere": (IMAGES, _words("batch.num_batches_tracked", lambda t: t + 1)),
+    "the first sample is not the first": (line(order="sequential"), _words("data.position", lambda t: t + 1)),
+    "slots that begin elsewhere": (
+        line(lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1)),
+        patch.object(
+            optimizer_step.OptimizerStep, "initial", lambda self, s: {k: t * 1.5 for k, t in INITIAL(self, s).items()}
+        ),
+    ),
+    "no momentum is kept": (
+        line(momentum),
+        patch.multiple(
+            optimizers.SGD, slots=(), update=lambda self, b, p, g, slots, s: (b.map(ADD, p, b.map(MUL, g, -0.1)), {})
+        ),
+    ),
+    "samples in order, read on one further": (line(order="sequential"), patch.object(lower, "rows_of", _read_on)),
+    "streams, read on one further": (line(order="streams"), patch.object(lower, "rows_of", _read_on)),
+    "a list, read on one further": (line(order=[3, 1, 2, 8, 5]), patch.object(lower, "rows_of", _read_on)),
+    "the milestones a step late": (_stairs, _later_by_one(6)),
+    "the last milestone a step late": (_stairs, _later_by_one(16)),
+    "the last share of an average": (line(average="equal"), patch.object(lower._Lowering, "_scalar", _averaged)),
+    "clipping what sleeps later": (
+        line(clip=0.1, frozen={"bias": (5, 6)}),
+        patch.object(lower._Lowering, "_awake", lambda self, name, norm: norm),
+    ),
     "adam, epsilon": (line(adam), _updated(optimizers.Adam, lambda s, f, *a: f(replace(s, eps=s.eps * 1.001), *a))),
     "adam, betas": (line(adam), _updated(optimizers.Adam, lambda s, f, *a: f(replace(s, betas=s.betas[::-1]), *a))),
     "adam, decay": (line(adam), _updated(optimizers.Adam, lambda s, f, *a: f(s, *a[:-1], _less(a[-1], "keep")))),
@@ -275,8 +377,13 @@ STEPS: Mapping[str, tuple[Callable[[], Task], Any]] = {
     ),
     "frozen a step longer": (
         line(adam, frozen={"bias": 3}),
-        patch.object(lower, "asleep_of", lambda task, names: {"bias": (range(1, 5),)}),
+        patch.object(frozen, "_steps", lambda pattern, steps: range(1, 5)),
     ),
+    "frozen a step late": (
+        line(adam, frozen={"bias": (3, 4)}),
+        patch.object(frozen, "_steps", lambda pattern, steps: range(4, 5)),
+    ),
+    "a sample that is never read": (line(), patch.object(lower, "rows_of", _without_the_first)),
     "average": (
         line(average=0.9),
         patch.object(lower._Lowering, "_average", lambda self, a, t: AVERAGE(self, 0.9001, t)),
@@ -300,16 +407,35 @@ def _before(plan: Any) -> Any:
     return replace(plan, rates=[lambda t, rate=rate: rate(max(t - 1, 1)) for rate in plan.rates])
 
 
-ALL = {**FAULTS, **STEPS}
+ALL = {**FAULTS, **CASTS, **STEPS}
 
 
-@pytest.mark.parametrize("make", [IMAGES, WORDS, line(adam), line(momentum)], ids=["images", "words", "adam", "sgd"])
+RIGHT = {
+    "images": IMAGES,
+    "words": WORDS,
+    "adam": line(adam),
+    "sgd": line(momentum),
+    "bfloat16": SHORT,
+    "autocast": REGION,
+}
+
+
+@pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT)
 def test_without_a_fault_nothing_is_found(make: Callable[[], Task]) -> None:
     assert checked(make).complete
 
 
 @pytest.mark.parametrize(
-    "name", of_many(ALL, "roll the other way", "adam, epsilon", "samples, one further", "aten.convolution.default")
+    "name",
+    of_many(
+        ALL,
+        "roll the other way",
+        "adam, epsilon",
+        "samples, one further",
+        "aten.convolution.default",
+        "GELU is not rounded, autocast",
+        "no momentum is kept",
+    ),
 )
 def test_a_fault_is_found(name: str) -> None:
     make, fault = ALL[name]

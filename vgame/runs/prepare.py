@@ -20,7 +20,7 @@ from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.packing import recipe_of
 from vgame.validation.against import compare_losses
 from vgame.validation.record import SECONDS, line, record
-from vgame.validation.steps import Order
+from vgame.validation.report import Order
 from vgame.validation.steps import validate as validation_of
 
 Losses = Sequence[tuple[float, float]]  # of the user's own loop: vgame/validation/against.py

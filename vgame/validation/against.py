@@ -19,7 +19,7 @@ from vgame.errors import ValidationError, VgameError
 from vgame.program.operators import Ref, RefClass, Shuffle
 from vgame.system.files import read_file
 from vgame.validation.evaluate import Evaluation, OutOfTime
-from vgame.validation.steps import Order
+from vgame.validation.report import Order
 
 T = torch.Tensor
 Loss = tuple[float, float]  # as the loop printed it, half a unit of its last digit

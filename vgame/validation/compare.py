@@ -146,4 +146,5 @@ def compare_updates(
             told = f"by up to {far:.3g}, where it changes by up to {change:.3g}"
             return Differs(stage, name, step, far, change, told)
         tally.add(stage, 1)
-    return None
+    lost = (name for name, other in theirs.items() if name not in ours and other is not None and other.dim())
+    return next((Differs(stage, name, step, 0.0, 0.0, "the program keeps no such tensor") for name in lost), None)

@@ -54,7 +54,7 @@ class OutOfTime(Exception):
 class Evaluation:
     """One step of a program. `dtype`: float64, or float32 to see how far rounding carries; `moved`: every result is
     moved by a random part of up to `part`, from this seed (of up to 2^16 times that where it is one of bfloat16 and
-    `part` is a rounding to binary32); `seen` is called with each operator's output."""
+    `part` is a rounding to binary32); `seen` is called with each operator's number and output."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Evaluation:
         deadline: float,
         dtype: torch.dtype = torch.float64,
         moved: int | None = None,
-        seen: Callable[[T], None] | None = None,
+        seen: Callable[[int, T], None] | None = None,
         part: float = STEP,
     ) -> None:
         self.program, self.marks, self.data, self.state = program, marks, data, state
@@ -89,7 +89,7 @@ class Evaluation:
                 operator = self.program.operators[index]
                 self.outputs[index] = self._moved(operator, self._compute(index, operator)).contiguous()
                 if self.seen is not None:
-                    self.seen(self.outputs[index])
+                    self.seen(index, self.outputs[index])
                 for ref, _, _ in operand_refs(operator):
                     self._used(ref, uses)
             return {ref: self.flat(ref) for ref in refs}

@@ -1,12 +1,13 @@
 """The samples of a step by the formulas of docs/formats.md section 5 and docs/capture.md, apart from the operators that
-a program has for them.
+a program has for them; and which parameters have no gradient.
 
 In: a task, the seed, a step. Out: the indices of its samples, batch after batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 
@@ -39,9 +40,18 @@ def rows_of_step(task: Task, seed: int, step: int, position: int, draws: Sequenc
     return torch.tensor([shuffle_index(seed, step, e, count, population) for e in range(count)])
 
 
-def samples_of(task: Task) -> int:
-    """By how much a position moves in a step."""
-    return task.accumulate if task.order == "streams" else task.batch * task.accumulate
+def frozen_of(task: Task, names: Iterable[str]) -> dict[str, list[range]]:
+    """By name of a parameter the steps in which it has no gradient: (first, last), or the first so many."""
+    stretches = {p: s if isinstance(s, tuple) else (1, s) for p, s in task.frozen.items()}
+    found = {n: [range(a, z + 1) for p, (a, z) in stretches.items() if fnmatchcase(n, p)] for n in names}
+    return {name: ranges for name, ranges in found.items() if ranges}
+
+
+def position_after(task: Task, start: int, steps: int) -> int:
+    """How many samples (of each stream) were read after so many steps from a position on, modulo their number."""
+    length = task.population if task.order is None or isinstance(task.order, str) else len(task.order)
+    streams = task.batch if task.order == "streams" else 1
+    return (start + steps * task.batch * task.accumulate // streams) % (length // streams)
 
 
 def _weighted(task: Task, words: Sequence[T]) -> T:

@@ -54,6 +54,16 @@ class Result:
     elements: int
     parents: tuple[int, ...]
     numbers: bool  # not masks or indices
+    type: torch.dtype | None  # None: not compared, as statistics of norms and numbers that every type has
+
+
+#: Operators that give statistics after their result.
+NORMS = ("native_layer_norm", "native_group_norm", "native_batch_norm")
+
+
+def is_short(tensor: T) -> bool:
+    """Whether every number is one of bfloat16."""
+    return tensor.is_floating_point() and bool((tensor.to(torch.bfloat16).to(tensor.dtype) == tensor).all())
 
 
 def sums_of(tensor: T) -> Sums:
@@ -61,7 +71,7 @@ def sums_of(tensor: T) -> Sums:
     return float(x.sum()), float(x.abs().sum()), float(x.square().sum())
 
 
-def _same(a: Sums, b: Sums) -> bool:
+def same_sums(a: Sums, b: Sums) -> bool:
     sizes = (max(a[1], b[1]), max(a[1], b[1]), max(a[2], b[2]))
     return all(abs(x - y) <= SAME * size for x, y, size in zip(a, b, sizes, strict=True))
 
@@ -84,15 +94,22 @@ class Noted(Shadows):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         parents = tuple({self._made[m]: None for m in read if m in self._made})
         site = self._site()
-        for tensor in tree_leaves(result):
+        for place, tensor in enumerate(tree_leaves(result)):
             if isinstance(tensor, T):
                 shadow = self.of(tensor)
-                numbers = shadow.is_floating_point()
+                numbers, kind = shadow.is_floating_point(), self._type_of(name, place, tensor)
                 self.results.append(
-                    Result(name.removesuffix("_"), site, sums_of(shadow), shadow.numel(), parents, numbers)
+                    Result(name.removesuffix("_"), site, sums_of(shadow), shadow.numel(), parents, numbers, kind)
                 )
                 self._made[_memory(tensor)] = len(self.results) - 1
         return result
+
+    def _type_of(self, name: str, place: int, tensor: T) -> torch.dtype | None:
+        """Of sums over batches none: a program adds them in binary32 (docs/capture.md)."""
+        node = torch._C._current_autograd_node()
+        added = node is not None and node.name() == "torch::autograd::AccumulateGrad"
+        private = added or (name in NORMS and place)
+        return None if private or not tensor.is_floating_point() or is_short(self.of(tensor)) else tensor.dtype
 
     def _site(self) -> Site | None:
         node = torch._C._current_autograd_node()
@@ -135,7 +152,7 @@ class Noted(Shadows):
         known: dict[int, list[Sums]] = defaultdict(list)
         for elements, sums in program:
             known[elements].append(sums)
-        has = [any(_same(r.sums, sums) for sums in known[r.elements]) for r in self.results]
+        has = [any(same_sums(r.sums, sums) for sums in known[r.elements]) for r in self.results]
         way = self._way(differs)
         proven = [False] * len(self.results)  # a later result is the program's too
         for place in sorted(way, reverse=True):
@@ -148,7 +165,9 @@ class Noted(Shadows):
     def _way(self, differs: T | None) -> set[int]:
         """The operators that a tensor comes from; all, of one that no operator made."""
         sums = None if differs is None else sums_of(differs)
-        ends = [p for p, r in enumerate(self.results) if sums and r.elements == differs.numel() and _same(r.sums, sums)]
+        ends = [
+            p for p, r in enumerate(self.results) if sums and r.elements == differs.numel() and same_sums(r.sums, sums)
+        ]
         todo, seen = ends[-1:], set()
         while todo:
             place = todo.pop()
@@ -180,7 +199,7 @@ def _line() -> str:
 
 def place_of(
     name: str, theirs: Mapping[str, T | None], ours: Mapping[str, T | None], model: nn.Module,
-    play: Callable[[Noted], Any], again: Callable[[Callable[[T], None]], Any],
+    play: Callable[[Noted], Any], again: Callable[[Callable[[int, T], None]], Any],
 ) -> str:  # fmt: skip
     """The module and line where a result first differs; of a tensor that one side alone has, those of its module.
     `play`, `again`: one side each once more."""
@@ -191,7 +210,7 @@ def place_of(
         with noted.watching(model):
             play(noted)
         if theirs[name] is not None and ours[name] is not None:
-            again(lambda t: program.append((t.numel(), sums_of(t))))
+            again(lambda _, t: program.append((t.numel(), sums_of(t))))
             result = noted.first(program, theirs[name])
     except (CannotCheck, OutOfTime):
         pass  # the difference is told without its place

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from vgame.errors import VgameError
 from vgame.system.version import sources
-from vgame.validation.steps import Report
+from vgame.validation.report import Report
 
 VARIABLE, SECONDS = "VGAME_VALIDATE", 60.0
 

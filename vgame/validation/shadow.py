@@ -40,6 +40,7 @@ class Shadows(TorchDispatchMode):
         super().__init__()
         self.deadline, self.dtype, self.steps = deadline, dtype, steps
         self.draws: Drawn | None = None
+        self.narrow = False  # whether a result was one of bfloat16
         self.counters: dict[int, T] = {}
         self._shadows: dict[int, tuple[StorageWeakRef, torch.dtype, T]] = {}
         #: Of integers that an operator keeps for its gradient, in another form in binary64 (bags of embeddings).
@@ -102,6 +103,7 @@ class Shadows(TorchDispatchMode):
         shadows = [self._argument(leaf) for leaf in leaves]
         result = func(*args, **(kwargs or {}))
         outputs = [t for t in tree_flatten(result)[0] if isinstance(t, T)]
+        self.narrow = self.narrow or any(t.dtype == torch.bfloat16 for t in outputs)
         if func is aten._local_scalar_dense.default and self.steps:
             return shadows[0].item()
         if not outputs and not func._schema.is_mutable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -16,57 +16,27 @@ from typing import Any
 import torch
 
 from vgame.errors import ValidationError
-from vgame.program.frozen import Asleep, asleep_of
-from vgame.program.hidden_state import line_of
-from vgame.program.lower import Lowered
+from vgame.program.batches import POSITION
 from vgame.program.lowering.builder import Value
 from vgame.program.lowering.marks import Turn
 from vgame.program.operators import Ref, RefClass
-from vgame.program.schedule import Schedule, double
-from vgame.tasks.task import Task
+from vgame.program.schedule import double
 from vgame.validation import user
-from vgame.validation.compare import Differs, Rungs, Tally, Tensors, compare, compare_updates
+from vgame.validation.bends import LATEST, steps_of_rates
+from vgame.validation.casts import Types
+from vgame.validation.compare import Differs, Rungs, Tensors, compare, compare_updates
 from vgame.validation.draws import Drawn
 from vgame.validation.evaluate import Evaluation, OutOfTime
 from vgame.validation.held import Held
-from vgame.validation.order import check_weights, rows_of_step, samples_of
-from vgame.validation.places import LONGEST, place_of, step_of
+from vgame.validation.order import check_weights, frozen_of, position_after, rows_of_step
+from vgame.validation.places import LONGEST, Noted, place_of, step_of
+from vgame.validation.report import Order, Report
 from vgame.validation.samples import check_samples
 from vgame.validation.shadow import CannotCheck, Shadows
+from vgame.validation.start import check_start
 
 T = torch.Tensor
-POSITION = "data.position"
-CHUNK = 2**24  # elements of parameters whose optimizer step is compared at once
-LATEST = 1_000  # the last step of an optimizer that is compared, but for those of its forms
-
-
-@dataclass
-class Report:
-    """What was compared, for people and for validation.json. `unchecked`: why a stage was left out."""
-
-    steps: list[int] = field(default_factory=list)
-    batches: int = 0
-    samples: int = 0  # that were read again from the data set
-    tally: Tally = field(default_factory=Tally)
-    unchecked: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def complete(self) -> bool:
-        return not self.unchecked
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a validation is about. `state`: flat, as training begins; `before`: steps that it has behind it."""
-
-    task: Task
-    lowered: Lowered
-    state: Sequence[T]
-    schedule: Any
-    seed: int
-    steps: int
-    before: int = 0
+ROWS = 16  # steps whose samples are compared, beside those about the end of an epoch
 
 
 def validate(order: Order, seconds: float) -> Report:
@@ -92,13 +62,17 @@ class _Validation:
         self.rows: list[int] = []  # samples that were read
         self.chance = torch.Generator().manual_seed(1)
         self.narrow = any(getattr(operator, "bfloat16", False) for operator in self.program.operators)
+        self.casts: list[Callable[[], None]] = []  # comparisons of types that are due
         names = [name for turn in self.marks.turns for name in turn.gradients]
-        self.asleep: Asleep = asleep_of(self.task, names) if self.task.frozen else {}
+        self.asleep = frozen_of(self.task, names)
 
     def run(self) -> None:
         first = self.order.before + 1
-        self._raise(check_weights(self.task))
+        named = dict(zip(self.places, self.order.state, strict=True))
+        self._raise(check_weights(self.task) or check_start(self.task, named, first))
         before = self._held()
+        for step in self._steps_of_rows(first):
+            self._rows(step)
         self._all_steps(first)
         self.report.samples = check_samples(self.task, self.rows, self.deadline)
         if changed := self._held().changed(before):
@@ -117,6 +91,8 @@ class _Validation:
 
     def _all_steps(self, first: int) -> None:
         self._steps(first, list(self.order.state))
+        for compare_types in self.casts:
+            compare_types()
         if self.order.steps > first:
             self._steps(min(first + 1, self.order.steps), self._moved_state(), later=True)
 
@@ -127,11 +103,23 @@ class _Validation:
         for number, turn in enumerate(self.marks.turns):
             flats = self._gradients(number, turn, step, state)
             self._clipping(turn, step, state, flats)
-            for each in self._optimizer_steps() if later else [step]:
+            for each in self._optimizer_steps(number) if later else [step]:
+                if each != step and self.asleep:
+                    self._clipping(turn, each, state, flats)
                 self._optimizer(number, turn, each, state, flats)
         if self.task.average is not None:
-            self._average(step, state)
+            self._average(step, state, later)
+        self._raise(self._read_on(step, state))
         self.report.steps.append(step)
+
+    def _read_on(self, step: int, state: Sequence[T]) -> Differs | None:
+        """A step leaves the position of the next one."""
+        if POSITION not in self.places:
+            return None
+        ref, due = self.program.sources[self.places[POSITION]].ref, self._position(step + 1)
+        ours = int(self._evaluation(step, state).wanted([ref])[ref][0])
+        told = f"the program reads on behind sample {ours}, behind sample {due} is due"
+        return Differs("batches", POSITION, step, 0.0, 0.0, told) if ours != due else None
 
     def _raise(self, found: Differs | None) -> None:
         if found is not None:
@@ -141,10 +129,7 @@ class _Validation:
 
     def _position(self, step: int) -> int:
         start = int(self.order.state[self.places[POSITION]][0])
-        order = self.task.order
-        length = self.task.population if order is None or isinstance(order, str) else len(order)
-        length = self.task.population // self.task.batch if self.task.order == "streams" else length
-        return (start + (step - self.order.before - 1) * samples_of(self.task)) % length
+        return position_after(self.task, start, step - self.order.before - 1)
 
     def _moved_state(self) -> list[T]:
         """Trained weights and averages moved by about a hundredth of their size."""
@@ -171,10 +156,10 @@ class _Validation:
         values = {"loss": turn.loss, **{f"gradient.{n}": v for n, v in turn.gradients.items() if v is not None}}
         values |= {f"buffer.{n}": v for n, v in turn.after.items() if v is not None}
         clipped = [v for v in turn.clipped.values() if v is not None]
-        wanted = [*values.values(), *turn.before.values(), *clipped, *filter(None, [self.marks.rows])]
+        wanted = [*values.values(), *turn.before.values(), *clipped]
         evaluation = self._evaluation(step, state)
         flats = evaluation.wanted(_refs(wanted))
-        rows = self._rows(step, state, evaluation, flats)
+        rows = self._rows(step)
         ours = {name: evaluation.value(value, flats) for name, value in values.items()}
         before = {name: evaluation.value(value, flats) for name, value in turn.before.items()}
         self.rows += rows.tolist()
@@ -183,7 +168,7 @@ class _Validation:
         def play(dtype: torch.dtype = torch.float64, shadows: Shadows | None = None) -> user.Side:
             draws = [Drawn(batch, self.order.seed, step) for batch in turn.draws]
             loss = self.task.losses[number]
-            return _told(
+            return user.told(
                 partial(user.gradients, self.task, loss, before, batches, draws, self.deadline, dtype, shadows)
             )
 
@@ -202,15 +187,38 @@ class _Validation:
             once_more = partial(place_of, found.name, theirs.exact, ours, self.task.model)
             where = once_more(lambda noted: play(shadows=noted), lambda seen: again(seen=seen))
             self._raise(replace(found, where=where))
+        if (self.narrow or theirs.narrow) and not self.report.steps:
+            self.casts.append(partial(self._types, step, list(state), play, again))
         self.report.batches += len(batches)
         return {ref: flats[ref] for ref in _refs([*turn.gradients.values(), *clipped])}
 
-    def _rows(self, step: int, state: Sequence[T], evaluation: Evaluation, flats: Mapping[Ref, T]) -> T:
-        """The samples of the step, which the program must read."""
-        position = int(state[self.places[POSITION]][0]) if POSITION in self.places else 0
+    def _types(self, step: int, state: Sequence[T], play: Any, again: Any) -> None:
+        """Which results of the first loss are bfloat16."""
+        types, model = Types(self.program, state, self.order.lowered.data), self.task.model
+        self._raise(types.compare_state(step, {**dict(model.named_parameters()), **dict(model.named_buffers())}))
+        again(seen=types.add)
+        noted = Noted(self.deadline)
+        with noted.watching(model):
+            play(shadows=noted)
+        self._raise(types.compare(noted.results, step, self.report.tally))
+
+    def _steps_of_rows(self, first: int) -> list[int]:
+        """The first ones, those about the end of an epoch, and the last one."""
+        epoch = first + int(self.task.population // (self.task.batch * self.task.accumulate))
+        steps = {*range(first, first + ROWS), *range(epoch - 1, epoch + 3), self.order.steps}
+        return sorted(step for step in steps if first <= step <= self.order.steps)
+
+    def _rows(self, step: int) -> T:
+        """The samples of a step, which the program must read."""
+        state = list(self.order.state)
+        position = 0
+        if POSITION in self.places:
+            position = self._position(step)
+            state[self.places[POSITION]] = torch.tensor([position], dtype=torch.int32)
         rows = rows_of_step(self.task, self.order.seed, step, position, self.marks.row_draws)
         if self.marks.rows is not None:
-            ours = evaluation.value(self.marks.rows, flats)
+            evaluation = self._evaluation(step, state)
+            ours = evaluation.value(self.marks.rows, evaluation.wanted(_refs([self.marks.rows])))
             if not torch.equal(ours, rows):
                 wrong = int((ours != rows).int().argmax())
                 told = f"the program reads sample {int(ours[wrong])}, sample {int(rows[wrong])} is due"
@@ -257,12 +265,14 @@ class _Validation:
 
     # ---- optimizers ----
 
-    def _optimizer_steps(self) -> list[int]:
-        """One of each form, of each edge of a frozen stretch, and some between."""
+    def _optimizer_steps(self, number: int) -> list[int]:
+        """One of each form, of each edge of a frozen stretch, where the rates bend, and some between."""
         first, last = self.order.before + 1, self.order.steps
         stretches = [stretch for ranges in self.asleep.values() for stretch in ranges]
         edges = [e for r in stretches for e in (r.start - 1, r.start, r.stop - 1, r.stop)]
         chosen = {first + 1, first + 2, min(first + 9, last), min(last // 2, LATEST), *edges, *self.marks.forms}
+        for optimizer in self._optimizers(number):
+            chosen |= steps_of_rates(self.task, optimizer, self._rates(optimizer), last)
         return sorted(step for step in chosen if first < step <= last)
 
     def _optimizer(self, number: int, turn: Turn, step: int, state: list[T], flats: Mapping[Ref, T]) -> None:
@@ -272,10 +282,10 @@ class _Validation:
         for optimizer in self._optimizers(number):
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             mine = {i: name for i, name in names.items() if i in held}
-            at = _told(partial(
+            at = user.told(partial(
                 user.AtStep, self.task, optimizer, mine, self.asleep, self._rates(optimizer), step, self.deadline
             ))  # fmt: skip
-            for chunk in _chunks(mine.values(), self.shapes):
+            for chunk in user.chunks(mine.values(), self.shapes):
                 self._update(at, chunk, gradients, step, state, flats)
 
     def _update(
@@ -301,7 +311,7 @@ class _Validation:
         old = {n: filled[p].reshape(self.shapes[n]).to(torch.float64) for n, p in places.items()}
         values = {name: old[name] for name in names}
         given = {name: {s: v.to(torch.float64) for s, v in slots[name].items()} for name in names}
-        theirs = _told(partial(at.stepped, values, gradients, given, self.deadline)).exact
+        theirs = user.told(partial(at.stepped, values, gradients, given, self.deadline)).exact
         found = compare_updates("optimizer", step, ours, theirs, old, self.report.tally)
         self._raise(found and replace(found, where=step_of(at.optimizer)))
 
@@ -342,17 +352,21 @@ class _Validation:
 
     # ---- average ----
 
-    def _average(self, step: int, state: Sequence[T]) -> None:
+    def _average(self, step: int, state: Sequence[T], later: bool) -> None:
+        """At a step, and of its new weights at later ones."""
         names = [name for turn in self.marks.turns for name in turn.gradients]
         sources = {n: self.program.sources[self.places[n]].ref for n in (*names, *(f"average.{n}" for n in names))}
-        found = self._evaluation(step, state).wanted(sources.values())
-        tensors = {n: found[ref].reshape(self.shapes[n]) for n, ref in sources.items()}
+        new = self._evaluation(step, state).wanted([sources[n] for n in names])
+        given = {ref.index: flat for ref, flat in new.items() if ref.cls is RefClass.OPERATOR}
         old = {n: state[self.places[n]].reshape(self.shapes[n]).to(torch.float64) for n in sources}
-        ours = {f"average.{n}": tensors[f"average.{n}"] for n in names}
-        theirs = user.averaged(
-            self.task.average, {n: old[f"average.{n}"] for n in names}, {n: tensors[n] for n in names}, step
-        ).exact
-        self._raise(compare_updates("average", step, ours, theirs, old, self.report.tally))
+        last = self.order.steps
+        for each in sorted({step, min(step + 1, last), max(last // 2, step), last}) if later else [step]:
+            found = self._evaluation(each, state).wanted(sources.values(), given)
+            tensors = {n: found[ref].reshape(self.shapes[n]) for n, ref in sources.items()}
+            ours = {f"average.{n}": tensors[f"average.{n}"] for n in names}
+            before, after = {n: old[f"average.{n}"] for n in names}, {n: tensors[n] for n in names}
+            theirs = user.averaged(self.task.average, before, after, each).exact
+            self._raise(compare_updates("average", each, ours, theirs, old, self.report.tally))
 
 
 def _and_more(changed: Sequence[str]) -> str:
@@ -363,36 +377,4 @@ def _refs(values: Iterable[Value | None]) -> list[Ref]:
     return list({v.ref: None for v in values if v is not None and not v.is_immediate})
 
 
-def _chunks(names: Iterable[str], shapes: Mapping[str, Sequence[int]]) -> Iterator[list[str]]:
-    """Names of about CHUNK elements together."""
-    chunk, size = [], 0
-    for name in names:
-        chunk.append(name)
-        size += torch.Size(shapes[name]).numel()
-        if size >= CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _told(run: Callable[[], Any]) -> Any:
-    """What the user's code gives; an error of it is a reason why nothing can be compared."""
-    try:
-        return run()
-    except (CannotCheck, OutOfTime):
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise CannotCheck(
-            f"your code fails when torch runs it: {type(error).__name__}: {text}{line_of(error)}"
-        ) from error
-
-
-def _nothing() -> Any:
-    return {}
-
-
-_NO_RUNGS = Rungs(lambda: ({}, {}), _nothing)
-
-__all__ = ["Order", "Report", "Schedule", "validate"]
+_NO_RUNGS = Rungs(lambda: ({}, {}), dict)

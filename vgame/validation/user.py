@@ -8,7 +8,7 @@ In: a task, and the values that a stage starts from. Out: what the stage gives, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgame.program.autocast import as_on_cuda
 from vgame.program.capture import _restored, _train, _without_mkldnn, _without_validation
+from vgame.program.hidden_state import line_of
 from vgame.program.optimizers import has_rule, rule_of
 from vgame.program.play import _copied, _follow
 from vgame.program.recorder import Recorder
@@ -29,11 +30,25 @@ from vgame.program.torchs_steps import without_values
 from vgame.tasks.task import Task
 from vgame.validation.draws import Drawn
 from vgame.validation.evaluate import OutOfTime
-from vgame.validation.shadow import Shadows
+from vgame.validation.shadow import CannotCheck, Shadows
 
 T = torch.Tensor
 Tensors = Mapping[str, T]
 SQUARES = ("sq", "var", "sum")  # parts of the names of slots that hold squares, in classes without a rule
+CHUNK = 2**24  # elements of parameters whose optimizer step is compared at once
+
+
+def told(run: Callable[[], Any]) -> Any:
+    """What the user's code gives; an error of it is a reason why nothing can be compared."""
+    try:
+        return run()
+    except (CannotCheck, OutOfTime):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise CannotCheck(
+            f"your code fails when torch runs it: {type(error).__name__}: {text}{line_of(error)}"
+        ) from error
 
 
 @dataclass
@@ -42,6 +57,7 @@ class Side:
 
     exact: dict[str, T | None] = field(default_factory=dict)
     rounded: dict[str, T | None] = field(default_factory=dict)
+    narrow: bool = False  # some result is one of bfloat16
 
 
 def as_trained(model: nn.Module) -> ExitStack:
@@ -110,6 +126,7 @@ def gradients(
         found |= {f"buffer.{n}": t for n, t in task.model.named_buffers()}
         side.exact = {n: None if t is None else shadows.of(t).clone() for n, t in found.items()} | {"loss": total}
         side.rounded = {n: None if t is None else t.detach().clone() for n, t in found.items()}
+        side.narrow = shadows.narrow
     return side
 
 
@@ -137,6 +154,19 @@ def _with_gradients(shadows: Shadows, pairs: Mapping[str, tuple[T, T]]) -> dict[
 
 
 Groups = Callable[[int], Sequence[float]]  # step -> the learning rate of each group
+
+
+def chunks(names: Iterable[str], shapes: Mapping[str, Sequence[int]]) -> Iterator[list[str]]:
+    """Names of about CHUNK elements together."""
+    chunk, size = [], 0
+    for name in names:
+        chunk.append(name)
+        size += torch.Size(shapes[name]).numel()
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 class AtStep:
@@ -225,7 +255,7 @@ class AtStep:
         for name, p in mine.items():
             found[name] = p.detach()
             kept = {s: t for s, t in optimizer.state.get(p, {}).items() if isinstance(t, T)}
-            found |= {f"{each}.{name}": t for s, t in kept.items() for each in {s, own.get(s, s)}}
+            found |= {f"{s if s in slots[name] else own.get(s, s)}.{name}": t for s, t in kept.items()}
         return Side({name: shadows.of(t).clone() for name, t in found.items()})
 
     def _real(
@@ -289,4 +319,4 @@ def averaged(average: float | str, old: Tensors, new: Tensors, step: int) -> Sid
     return Side({f"average.{n}": mean(old[n], t, torch.tensor(step - 1)) for n, t in new.items()})
 
 
-__all__ = ["AtStep", "Side", "averaged", "clipped", "gradients", "same"]
+__all__ = ["AtStep", "Side", "averaged", "clipped", "gradients", "same", "told"]

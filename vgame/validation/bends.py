@@ -1,0 +1,34 @@
+"""Which steps of an optimizer are compared: a wrong number of a later step shows in that step alone.
+
+In: a task, its schedule, its steps. Out: the steps between which the learning rates bend most, and the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from vgame.program.optimizers import has_rule
+from vgame.program.play import scheduled
+from vgame.tasks.task import Task
+
+MOST = 3  # bends, each with the step before it
+LATEST, PLAYED = 1_000, 50  # the last step of an optimizer with a rule, and of one that is played to each step
+
+
+def steps_of_rates(
+    task: Task, optimizer: torch.optim.Optimizer, rates: Callable[[int], Sequence[float]] | None, steps: int
+) -> set[int]:
+    """`rates`: of each group at a step, by the job's schedule."""
+    last = min(steps, LATEST if has_rule(optimizer) else PLAYED)
+    own = [s for s in task.schedulers if s.optimizer is optimizer]
+    if own:
+        line = [float(groups[0]["lr"]) for groups in scheduled(optimizer, own, last)]
+    elif rates is not None:
+        line = [rates(step)[0] for step in range(1, last + 1)]
+    else:
+        return {last}
+    bends = {t: abs(line[t - 1] - 2 * line[t - 2] + line[t - 3]) for t in range(3, last + 1)}
+    most = sorted((t for t, size in bends.items() if size), key=lambda t: -bends[t])[: 2 * MOST]
+    return {last, *most, *(t - 1 for t in most)}
