@@ -6,8 +6,6 @@ A rule without a line here is torch's own: tests/unit/test_overrides.py compares
 from __future__ import annotations
 
 CASTS = "torch's casts bfloat16 to float32 and back between its operators: other roundings"
-LAYOUT = "a layout costs no operator: torch's leads to the same program by more nodes"
-FILLS = "one number over a shape costs no operator: torch's leads to the same program by more nodes"
 PRODUCT = "one product with one rounding for each sum; torch's writes products and a sum apart"
 
 #: Overload -> reason.
@@ -16,12 +14,7 @@ OVERRIDES: dict[str, str] = {
         ("masked_fill.Scalar", "masked_fill.Tensor", "leaky_relu_backward.default", "threshold_backward.default"), CASTS
     ),
     **dict.fromkeys(("std.correction", "_softmax_backward_data.default", "_log_softmax_backward_data.default"), CASTS),
-    **dict.fromkeys(
-        ("detach.default", "t.default", "transpose.int", "squeeze.default", "squeeze.dim", "split.Tensor"), LAYOUT
-    ),
-    **dict.fromkeys(("unbind.int", "_unsafe_view.default"), LAYOUT),
-    **dict.fromkeys(("zeros_like.default", "empty_like.default", "new_zeros.default", "new_empty.default"), FILLS),
-    **dict.fromkeys(("new_full.default", "new_ones.default"), FILLS),
+    "new_zeros.default": "under torch.func torch's gives the same operators in another order, so another root",
     **dict.fromkeys(("baddbmm.default", "mv.default", "dot.default"), PRODUCT),
     **dict.fromkeys(
         ("clamp_min.default", "clamp_min.Tensor", "clamp_max.default", "clamp_max.Tensor"),

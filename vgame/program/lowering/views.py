@@ -27,27 +27,20 @@ def _view(name: str) -> None:
 
 for _name in (
     "alias.default",
-    "detach.default",
     "permute.default",
-    "t.default",
-    "transpose.int",
     "expand.default",
-    "squeeze.default",
-    "squeeze.dim",
     "squeeze.dims",
     "unsqueeze.default",
     "select.int",
     "slice.Tensor",
-    "split.Tensor",
     "split_with_sizes.default",
-    "unbind.int",
     "diagonal.default",
     "unfold.default",
 ):
     _view(_name)
 
 
-@lowers("view.default", "_unsafe_view.default")
+@lowers("view.default")
 def view(b: Builder, x: Value, shape: Sequence[int]) -> Value:
     return b.reshape(x, shape)
 
@@ -252,7 +245,7 @@ def scalar_tensor(b: Builder, number: Number, dtype: torch.dtype | None = None, 
     return full(b, (), number, dtype or torch.float32)
 
 
-@lowers("zeros_like.default", "empty_like.default", "new_zeros.default", "new_empty.default", "empty.memory_format")
+@lowers("new_zeros.default", "empty.memory_format")
 def zeros(b: Builder, x: Value | Sequence[int], *size: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
     if isinstance(x, Value):
         return full(b, size[0] if size else x.shape, 0, dtype or x.layout.dtype)
@@ -267,16 +260,6 @@ def empty(b: Builder, size: Sequence[int], _layout: Any, dtype: torch.dtype | No
 @lowers("new_empty_strided.default")
 def new_empty_strided(b: Builder, x: Value, size: Sequence[int], _stride: Any, **_: Any) -> Value:
     return full(b, size, 0, x.layout.dtype)
-
-
-@lowers("new_full.default")
-def new_full(b: Builder, x: Value, size: Sequence[int], number: Number, **kwargs: Any) -> Value:
-    return full(b, size, number, kwargs.get("dtype") or x.layout.dtype)
-
-
-@lowers("new_ones.default")
-def new_ones(b: Builder, x: Value, size: Sequence[int], **kwargs: Any) -> Value:
-    return full(b, size, 1, kwargs.get("dtype") or x.layout.dtype)
 
 
 @lowers("arange.start_step")
