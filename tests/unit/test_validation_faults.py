@@ -202,6 +202,12 @@ def region(model: nn.Module, batch: Any) -> torch.Tensor:
         return F.cross_entropy(model(batch["x"]), batch["y"])
 
 
+def words_in_a_region(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Attention gives a second result in bfloat16, which nothing reads."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return words(model, batch)
+
+
 def layers() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
 
@@ -417,6 +423,7 @@ RIGHT = {
     "sgd": line(momentum),
     "bfloat16": SHORT,
     "autocast": REGION,
+    "attention under autocast": made(Words, words_in_a_region),
 }
 
 

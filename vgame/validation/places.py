@@ -164,17 +164,27 @@ class Noted(Shadows):
 
     def _way(self, differs: T | None) -> set[int]:
         """The operators that a tensor comes from; all, of one that no operator made."""
-        sums = None if differs is None else sums_of(differs)
-        ends = [
-            p for p, r in enumerate(self.results) if sums and r.elements == differs.numel() and same_sums(r.sums, sums)
-        ]
-        todo, seen = ends[-1:], set()
+        return self.leading_to([] if differs is None else [differs]) or set(range(len(self.results)))
+
+    def leading_to(self, tensors: Sequence[T]) -> set[int]:
+        """The operators that these tensors come from, by their places."""
+        wanted: dict[int, list[Sums]] = defaultdict(list)
+        for tensor in tensors:
+            wanted[tensor.numel()].append(sums_of(tensor))
+        todo: list[int] = []
+        for place in reversed(range(len(self.results))):
+            result = self.results[place]
+            left = [sums for sums in wanted[result.elements] if not same_sums(result.sums, sums)]
+            if len(left) < len(wanted[result.elements]):
+                todo.append(place)  # the last one with these numbers
+                wanted[result.elements] = left
+        seen: set[int] = set()
         while todo:
             place = todo.pop()
             if place not in seen:
                 seen.add(place)
                 todo += self.results[place].parents
-        return seen or set(range(len(self.results)))
+        return seen
 
 
 def _of_shape_alone(name: str) -> bool:

@@ -188,11 +188,12 @@ class _Validation:
             where = once_more(lambda noted: play(shadows=noted), lambda seen: again(seen=seen))
             self._raise(replace(found, where=where))
         if (self.narrow or theirs.narrow) and not self.report.steps:
-            self.casts.append(partial(self._types, step, list(state), play, again))
+            made = [tensor for tensor in theirs.exact.values() if tensor is not None]
+            self.casts.append(partial(self._types, step, list(state), made, play, again))
         self.report.batches += len(batches)
         return {ref: flats[ref] for ref in _refs([*turn.gradients.values(), *clipped])}
 
-    def _types(self, step: int, state: Sequence[T], play: Any, again: Any) -> None:
+    def _types(self, step: int, state: Sequence[T], made: Sequence[T], play: Any, again: Any) -> None:
         """Which results of the first loss are bfloat16."""
         types, model = Types(self.program, state, self.order.lowered.data), self.task.model
         self._raise(types.compare_state(step, {**dict(model.named_parameters()), **dict(model.named_buffers())}))
@@ -200,7 +201,8 @@ class _Validation:
         noted = Noted(self.deadline)
         with noted.watching(model):
             play(shadows=noted)
-        self._raise(types.compare(noted.results, step, self.report.tally))
+        needed = [noted.results[place] for place in sorted(noted.leading_to(made))]
+        self._raise(types.compare(needed, step, self.report.tally))
 
     def _steps_of_rows(self, first: int) -> list[int]:
         """The first ones, those about the end of an epoch, and the last one."""
