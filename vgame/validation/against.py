@@ -7,7 +7,6 @@ loss that rounding does not explain.
 from __future__ import annotations
 
 import csv
-import time
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -18,7 +17,8 @@ import torch
 from vgame.errors import ValidationError, VgameError
 from vgame.program.operators import Ref, RefClass, Shuffle
 from vgame.system.files import read_file
-from vgame.validation.evaluate import Evaluation, OutOfTime
+from vgame.validation.budget import Budget, Exhausted
+from vgame.validation.evaluate import Evaluation
 from vgame.validation.report import Order
 
 T = torch.Tensor
@@ -75,8 +75,8 @@ def _check(found: Sequence[Loss], where: str) -> None:
 
 def compare_losses(order: Order, theirs: Sequence[Loss], seconds: float) -> dict[str, Any]:
     """How many losses were compared, and the largest part of its bound that a difference took."""
-    deadline, spread, taken, compared = time.monotonic() + seconds, 0.0, 0.0, 0
-    paths = zip(*(_losses(order, len(theirs), moved, deadline) for moved in PATHS), strict=True)
+    budget, spread, taken, compared = Budget(seconds), 0.0, 0.0, 0
+    paths = zip(*(_losses(order, len(theirs), moved, budget) for moved in PATHS), strict=True)
     try:
         for (loss, unit), (mine, *moved) in zip(theirs, paths, strict=False):
             spread = max(spread, *(abs(x - mine) for x in moved), UNIT * abs(mine))
@@ -88,19 +88,19 @@ def compare_losses(order: Order, theirs: Sequence[Loss], seconds: float) -> dict
                     f"rounding explains a difference of {bound:.2g}{_hint(order)}"
                 )
             taken = max(taken, far / bound if bound else 0.0)
-    except OutOfTime:
+    except Exhausted:
         pass  # `losses` says how far it came
     return {"losses": compared, "given": len(theirs), "share_of_bound": round(taken, 4)}
 
 
-def _losses(order: Order, count: int, moved: int | None, deadline: float) -> Iterator[float]:
+def _losses(order: Order, count: int, moved: int | None, budget: Budget) -> Iterator[float]:
     """The program's loss of each step. `moved`: results as rounding would move them, from this seed."""
     program, marks, state = order.lowered.program, order.lowered.marks, list(order.state)
     loss, after = Ref(RefClass.OPERATOR, program.loss), [source.ref for source in program.sources]
     for step in range(order.before + 1, min(order.before + count, order.steps) + 1):
         seed = None if moved is None else 1000 * step + moved
         evaluation = Evaluation(
-            program, marks, order.lowered.data, state, order.seed, step, deadline, moved=seed, part=UNIT
+            program, marks, order.lowered.data, state, order.seed, step, budget, moved=seed, part=UNIT
         )
         found = evaluation.wanted([loss, *after])
         yield float(found[loss])

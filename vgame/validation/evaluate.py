@@ -9,7 +9,6 @@ Nothing here knows how the program was made. A number in it stands for the numbe
 from __future__ import annotations
 
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -41,14 +40,11 @@ from vgame.program.operators import (
 )
 from vgame.program.program import Program
 from vgame.validation.accesses import read
+from vgame.validation.budget import Budget
 
 T = torch.Tensor
 #: The largest part by which a result is moved where flips are looked for.
 STEP, NARROW = 2.0**-52, 2.0**16
-
-
-class OutOfTime(Exception):
-    """The seconds are over."""
 
 
 class Evaluation:
@@ -64,14 +60,14 @@ class Evaluation:
         state: Sequence[T],
         seed: int,
         step: int,
-        deadline: float,
+        budget: Budget,
         dtype: torch.dtype = torch.float64,
         moved: int | None = None,
         seen: Callable[[int, T], None] | None = None,
         part: float = STEP,
     ) -> None:
         self.program, self.marks, self.data, self.state = program, marks, data, state
-        self.seed, self.step, self.deadline, self.dtype = seed, step, deadline, dtype
+        self.seed, self.step, self.budget, self.dtype = seed, step, budget, dtype
         self.chance = None if moved is None else torch.Generator().manual_seed(moved)
         self.seen, self.part = seen, part
         self.outputs: dict[int, T] = {}
@@ -84,8 +80,7 @@ class Evaluation:
             for index in sorted(uses):
                 if index in given:
                     continue
-                if time.monotonic() > self.deadline:
-                    raise OutOfTime
+                self.budget.check()
                 operator = self.program.operators[index]
                 self.outputs[index] = self._moved(operator, self._compute(index, operator)).contiguous()
                 if self.seen is not None:

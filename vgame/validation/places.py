@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from vgame.program.hidden_state import is_library_file
 from vgame.validation import user
-from vgame.validation.evaluate import OutOfTime
+from vgame.validation.budget import Budget, Exhausted
 from vgame.validation.shadow import CannotCheck, Shadows
 
 T = torch.Tensor
@@ -213,7 +212,7 @@ def place_of(
 ) -> str:  # fmt: skip
     """The module and line where a result first differs; of a tensor that one side alone has, those of its module.
     `play`, `again`: one side each once more."""
-    noted = Noted(time.monotonic() + LONGEST)
+    noted = Noted(Budget(LONGEST))
     program: list[tuple[int, Sums]] = []
     result = None
     try:
@@ -222,7 +221,7 @@ def place_of(
         if theirs[name] is not None and ours[name] is not None:
             again(lambda _, t: program.append((t.numel(), sums_of(t))))
             result = noted.first(program, theirs[name])
-    except (CannotCheck, OutOfTime):
+    except (CannotCheck, Exhausted):
         pass  # the difference is told without its place
     if result is not None:
         return f"; the first result that differs is that of {result.name} {result.site}"

@@ -6,7 +6,6 @@ In: the task, the rows that validation has read. Out: nothing, or a ValidationEr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +14,12 @@ import torch
 from vgame.errors import ValidationError
 from vgame.tasks.datasets import Source, _same, other_rows
 from vgame.tasks.task import Task
+from vgame.validation.budget import Budget
 
 MOST = 256  # samples that are read again, beside those of the batches
 
 
-def check_samples(task: Task, rows: Sequence[int], deadline: float) -> int:
+def check_samples(task: Task, rows: Sequence[int], budget: Budget) -> int:
     """How many samples were read again."""
     source: Source | None = getattr(task, "source", None)
     if source is None:
@@ -30,7 +30,7 @@ def check_samples(task: Task, rows: Sequence[int], deadline: float) -> int:
     first: dict[int, Any] = {}
     for index in indices:
         first[index] = source.samples[index]
-        if time.monotonic() > deadline and len(first) >= 2:
+        if budget.over and len(first) >= 2:
             break
     for index in reversed(first):
         if not _same(first[index], source.samples[index]):

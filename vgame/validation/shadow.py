@@ -8,7 +8,6 @@ bfloat16) are the shadow's type there, so casts between them are left out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from vgame.validation.approximate import OTHERWISE
+from vgame.validation.budget import Budget
 from vgame.validation.draws import Drawn
-from vgame.validation.evaluate import OutOfTime
 
 T = torch.Tensor
 aten = torch.ops.aten
@@ -36,9 +35,9 @@ class Shadows(TorchDispatchMode):
     `steps`: an optimizer runs: numbers that Python reads are those of the shadows, but counters (single numbers that
     it makes of no tensor, and what follows from them alone) have none, for they are float32 in a program too."""
 
-    def __init__(self, deadline: float, dtype: torch.dtype = torch.float64, steps: bool = False) -> None:
+    def __init__(self, budget: Budget, dtype: torch.dtype = torch.float64, steps: bool = False) -> None:
         super().__init__()
-        self.deadline, self.dtype, self.steps = deadline, dtype, steps
+        self.budget, self.dtype, self.steps = budget, dtype, steps
         self.draws: Drawn | None = None
         self.narrow = False  # whether a result was one of bfloat16
         self.counters: dict[int, T] = {}
@@ -134,8 +133,7 @@ class Shadows(TorchDispatchMode):
 
     def _look(self) -> None:
         self._count += 1
-        if time.monotonic() > self.deadline:
-            raise OutOfTime
+        self.budget.check()
         if self._count % SWEEP == 0:
             self._shadows = {k: v for k, v in self._shadows.items() if not v[0].expired()}
 

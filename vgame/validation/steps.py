@@ -23,10 +23,11 @@ from vgame.program.operators import Ref, RefClass
 from vgame.program.schedule import double
 from vgame.validation import user
 from vgame.validation.bends import LATEST, steps_of_rates
+from vgame.validation.budget import Budget, Exhausted
 from vgame.validation.casts import Types
 from vgame.validation.compare import Differs, Rungs, Tensors, compare, compare_updates
 from vgame.validation.draws import Drawn
-from vgame.validation.evaluate import Evaluation, OutOfTime
+from vgame.validation.evaluate import Evaluation
 from vgame.validation.held import Held
 from vgame.validation.order import check_weights, frozen_of, position_after, rows_of_step
 from vgame.validation.places import LONGEST, Noted, place_of, step_of
@@ -39,22 +40,21 @@ T = torch.Tensor
 ROWS = 16  # steps whose samples are compared, beside those about the end of an epoch
 
 
-def validate(order: Order, seconds: float) -> Report:
-    """Compare as much as the seconds reach. ValidationError for the first tensor that differs."""
+def validate(order: Order, seconds: float, memory: float | None = None) -> Report:
+    """Compare as much as the seconds and the bytes of memory reach, by default half of what is free. ValidationError
+    for the first tensor that differs."""
     report, begin = Report(), time.monotonic()
     try:
-        _Validation(order, report, begin + seconds).run()
-    except OutOfTime:
-        report.unchecked.append(f"what comes after {seconds:g} seconds")
-    except CannotCheck as reason:
+        _Validation(order, report, Budget(seconds, memory)).run()
+    except (CannotCheck, Exhausted) as reason:
         report.unchecked.append(str(reason))
     report.seconds = time.monotonic() - begin
     return report
 
 
 class _Validation:
-    def __init__(self, order: Order, report: Report, deadline: float) -> None:
-        self.order, self.report, self.deadline = order, report, deadline
+    def __init__(self, order: Order, report: Report, budget: Budget) -> None:
+        self.order, self.report, self.budget = order, report, budget
         self.task, self.program, self.marks = order.task, order.lowered.program, order.lowered.marks
         self.places = {label.name: i for i, label in enumerate(self.program.labels.state)}
         self.shapes = {label.name: label.shape for label in self.program.labels.state}
@@ -74,7 +74,7 @@ class _Validation:
         for step in self._steps_of_rows(first):
             self._rows(step)
         self._all_steps(first)
-        self.report.samples = check_samples(self.task, self.rows, self.deadline)
+        self.report.samples = check_samples(self.task, self.rows, self.budget)
         if changed := self._held().changed(before):
             raise ValidationError(
                 f"{changed[0]} is another one after the steps that were compared{_and_more(changed)}: a program does "
@@ -147,7 +147,7 @@ class _Validation:
 
     def _evaluation(self, step: int, state: Sequence[T], **how: Any) -> Evaluation:
         lowered = self.order.lowered
-        return Evaluation(self.program, self.marks, lowered.data, state, self.order.seed, step, self.deadline, **how)
+        return Evaluation(self.program, self.marks, lowered.data, state, self.order.seed, step, self.budget, **how)
 
     # ---- loss and gradients ----
 
@@ -169,7 +169,7 @@ class _Validation:
             draws = [Drawn(batch, self.order.seed, step) for batch in turn.draws]
             loss = self.task.losses[number]
             return user.told(
-                partial(user.gradients, self.task, loss, before, batches, draws, self.deadline, dtype, shadows)
+                partial(user.gradients, self.task, loss, before, batches, draws, self.budget, dtype, shadows)
             )
 
         def again(**how: Any) -> Tensors:
@@ -183,7 +183,7 @@ class _Validation:
         ours |= dict.fromkeys(self._untrained(number, turn, theirs))
         found = compare("loss and gradients", step, ours, theirs.exact, rungs, self.report.tally)
         if found is not None:
-            self.deadline = time.monotonic() + LONGEST
+            self.budget = Budget(LONGEST)
             once_more = partial(place_of, found.name, theirs.exact, ours, self.task.model)
             where = once_more(lambda noted: play(shadows=noted), lambda seen: again(seen=seen))
             self._raise(replace(found, where=where))
@@ -198,7 +198,7 @@ class _Validation:
         types, model = Types(self.program, state, self.order.lowered.data), self.task.model
         self._raise(types.compare_state(step, {**dict(model.named_parameters()), **dict(model.named_buffers())}))
         again(seen=types.add)
-        noted = Noted(self.deadline)
+        noted = Noted(self.budget)
         with noted.watching(model):
             play(shadows=noted)
         needed = [noted.results[place] for place in sorted(noted.leading_to(made))]
@@ -251,7 +251,7 @@ class _Validation:
             raw = {n: evaluation.value(v, found) for n, v in turn.gradients.items() if v is not None}
             ours = {n: evaluation.value(v, found) for n, v in turn.clipped.items() if v is not None and n in raw}
             awake = {n: g if self._awake(n, step) else None for n, g in raw.items()}
-            theirs = user.clipped(self.task, awake, self.deadline).exact
+            theirs = user.clipped(self.task, awake, self.budget).exact
             ours = {name: tensor for name, tensor in ours.items() if name in theirs}
             self._raise(compare("clipping", step, ours, theirs, _NO_RUNGS, self.report.tally))
 
@@ -285,7 +285,7 @@ class _Validation:
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             mine = {i: name for i, name in names.items() if i in held}
             at = user.told(partial(
-                user.AtStep, self.task, optimizer, mine, self.asleep, self._rates(optimizer), step, self.deadline
+                user.AtStep, self.task, optimizer, mine, self.asleep, self._rates(optimizer), step, self.budget
             ))  # fmt: skip
             for chunk in user.chunks(mine.values(), self.shapes):
                 self._update(at, chunk, gradients, step, state, flats)
@@ -313,7 +313,7 @@ class _Validation:
         old = {n: filled[p].reshape(self.shapes[n]).to(torch.float64) for n, p in places.items()}
         values = {name: old[name] for name in names}
         given = {name: {s: v.to(torch.float64) for s, v in slots[name].items()} for name in names}
-        theirs = user.told(partial(at.stepped, values, gradients, given, self.deadline)).exact
+        theirs = user.told(partial(at.stepped, values, gradients, given, self.budget)).exact
         found = compare_updates("optimizer", step, ours, theirs, old, self.report.tally)
         self._raise(found and replace(found, where=step_of(at.optimizer)))
 

@@ -7,7 +7,6 @@ In: a task, and the values that a stage starts from. Out: what the stage gives, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -28,8 +27,8 @@ from vgame.program.play import _copied, _follow
 from vgame.program.recorder import Recorder
 from vgame.program.torchs_steps import without_values
 from vgame.tasks.task import Task
+from vgame.validation.budget import Budget, Exhausted
 from vgame.validation.draws import Drawn
-from vgame.validation.evaluate import OutOfTime
 from vgame.validation.shadow import CannotCheck, Shadows
 
 T = torch.Tensor
@@ -42,7 +41,7 @@ def told(run: Callable[[], Any]) -> Any:
     """What the user's code gives; an error of it is a reason why nothing can be compared."""
     try:
         return run()
-    except (CannotCheck, OutOfTime):
+    except (CannotCheck, Exhausted):
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:200]
@@ -100,7 +99,7 @@ def gradients(
     before: Tensors,
     batches: Sequence[Tensors],
     draws: Sequence[Drawn],
-    deadline: float,
+    budget: Budget,
     dtype: torch.dtype = torch.float64,
     shadows: Shadows | None = None,
 ) -> Side:
@@ -108,7 +107,7 @@ def gradients(
     side, total = Side(), torch.zeros((), dtype=dtype)
     trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation trains nothing
     with as_trained(task.model):
-        shadows = shadows or Shadows(deadline, dtype=dtype)
+        shadows = shadows or Shadows(budget, dtype=dtype)
         tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
         for name, tensor in tensors.items():
             tensor.grad = None
@@ -130,9 +129,9 @@ def gradients(
     return side
 
 
-def clipped(task: Task, given: Mapping[str, T | None], deadline: float) -> Side:
+def clipped(task: Task, given: Mapping[str, T | None], budget: Budget) -> Side:
     """The gradients after the task's clipping; None of parameters that are asleep."""
-    shadows = Shadows(deadline)
+    shadows = Shadows(budget)
     parameters = _with_gradients(shadows, {n: (g, g) for n, g in given.items() if g is not None})
     with shadows:
         if task.clip is not None:
@@ -180,7 +179,7 @@ class AtStep:
         asleep: Mapping[str, Sequence[range]],
         rates: Groups | None,
         step: int,
-        deadline: float,
+        budget: Budget,
     ) -> None:
         """`trained`: by `id`, the names of the parameters that have a gradient."""
         self.optimizer, self.step, self.rates = optimizer, step, rates
@@ -194,8 +193,7 @@ class AtStep:
         self.slots = {slot.name: slot for rule in self.rules for slot in rule.slots}
         self.quick = bool(self.rules) and not any(name in asleep for name in self.names.values())
         for played in range(1, step):
-            if time.monotonic() > deadline:
-                raise OutOfTime
+            budget.check()
             if not self.quick:
                 self._play(played)
             _follow(followers)
@@ -243,10 +241,10 @@ class AtStep:
                 if id(p) in self.names:
                     self.copied.state[p] |= {key: torch.tensor(float(self.step - 1)) for key in rule.counters}
 
-    def stepped(self, values: Tensors, gradients: Tensors, slots: Mapping[str, Tensors], deadline: float) -> Side:
+    def stepped(self, values: Tensors, gradients: Tensors, slots: Mapping[str, Tensors], budget: Budget) -> Side:
         """`NAME` and `SLOT.NAME` after the step of the parameters in `values`. `slots`: by parameter; empty where the
         optimizer has made none yet."""
-        shadows = Shadows(deadline, steps=True)
+        shadows = Shadows(budget, steps=True)
         optimizer, mine = self._real(shadows, values, gradients, slots)
         with shadows, torch.no_grad():
             type(self.optimizer).step(optimizer)
