@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_validation_faults import ALL, checked, moved, sgd
+from fault_tasks import checked, sgd
+from test_validation_faults import ALL, moved
 from torch import nn
 from wide import of_many
 
