@@ -24,7 +24,7 @@ from vgame.chain.abi import errors
 from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
-from vgame.errors import ContractError, VgameError
+from vgame.errors import Abstain, ContractError, VgameError
 
 CLAIMS = {
     "true": None,
@@ -249,7 +249,12 @@ class AnyCalls(RuleBasedStateMachine):
             call = self._due(auditor)
             return call and self._try(call, auditor)
         if not isinstance(auditor, Arbitrary):
-            call = due(auditor)
+            try:
+                call = due(auditor)
+            except Abstain:  # nothing more is staked by one that has lost
+                ends = [d.status for d in play.disputes() if d.auditor == auditor.address]
+                assert Status.LAPSED in ends or Status.DISMISSED in ends, ends
+                return
             if call:
                 self.meets(call, auditor.game, self._late(call, play))
             return
