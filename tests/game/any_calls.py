@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -10,13 +11,7 @@ from eth_abi.exceptions import EncodingError
 from frauds import SETUP, SUM, Arbitrary, Mistaken, state_lie, word_lie
 from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import Call, Play, Scene, due, fast_scene, watch
 from toy import INFINITY, Lies, ToyMachine
 
@@ -249,14 +244,10 @@ class AnyCalls(RuleBasedStateMachine):
             call = self._due(auditor)
             return call and self._try(call, auditor)
         if not isinstance(auditor, Arbitrary):
-            try:
-                call = due(auditor)
-            except Abstain:  # nothing more is staked by one that has lost
-                ends = [d.status for d in play.disputes() if d.auditor == auditor.address]
-                assert Status.LAPSED in ends or Status.DISMISSED in ends, ends
-                return
-            if call:
-                self.meets(call, auditor.game, self._late(call, play))
+            ends = {d.status for d in play.disputes() if d.auditor == auditor.address}
+            with suppress(Abstain) if ends & {Status.LAPSED, Status.DISMISSED} else nullcontext():  # it stakes no more
+                if call := due(auditor):
+                    self.meets(call, auditor.game, self._late(call, play))
             return
         for number, d in enumerate(play.disputes()):
             mine = d.auditor == auditor.address and d.status is Status.OPEN and play.phase is Phase.CLAIMED
