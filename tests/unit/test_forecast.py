@@ -50,12 +50,17 @@ def job(steps: int, **options) -> vgame.Job:
 
 @pytest.mark.parametrize("task", [digits.task, shipped.small_resnet], ids=["digits", "small_resnet"])
 def test_a_shipped_job_takes_about_what_was_told(task, tmp_path: Path) -> None:
-    bundle, begun = vgame.prepare(vgame.Job(task(), steps=120, interval=30, seed=1), validate=0), []
-    run = vgame.train(bundle, tmp_path / "run", progress=lambda *_: begun or begun.append(time.monotonic()))
-    took, found = time.monotonic() - begun[0], run.forecast
-    assert found is not None and found.seconds is not None and found.memory is not None
-    assert found.seconds / FACTOR < took < found.seconds * FACTOR
-    assert found.disk == grown(tmp_path / "run")
+    """In one of three runs: other work may begin or end between forecast and run."""
+    bundle = vgame.prepare(vgame.Job(task(), steps=120, interval=30, seed=1), validate=0)
+    for n in range(3):
+        folder, begun = tmp_path / f"run {n}", []
+        run = vgame.train(bundle, folder, progress=lambda *_, begun=begun: begun or begun.append(time.monotonic()))
+        took, found = time.monotonic() - begun[0], run.forecast
+        assert found is not None and found.seconds is not None and found.memory is not None
+        if in_time := found.seconds / FACTOR < took < found.seconds * FACTOR:
+            break
+    assert in_time, (found.seconds, took)
+    assert found.disk == grown(folder)
     assert forecast.peak() < FACTOR * found.memory < FACTOR * FACTOR * forecast.peak()
     assert found.cost in repr(run) and " of memory, " in found.cost
 

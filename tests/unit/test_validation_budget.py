@@ -9,10 +9,10 @@ from test_validation import task
 from torch import nn
 
 from vgame.program.lower import lower_task
-from vgame.runs.forecast import peak, start_peak
+from vgame.system.memory import peak, resident, start_peak
 from vgame.tasks.task import Task
 from vgame.validation import budget
-from vgame.validation.budget import Budget, Exhausted, resident
+from vgame.validation.budget import Budget, Exhausted
 from vgame.validation.report import Order, Report
 from vgame.validation.steps import validate
 

@@ -108,7 +108,7 @@ class Auditor(Viewer):
         if self.refill() or self.convict(view, self.can_spare) or (self.stakes and self.stakes.fill(view.claim)):
             return True
         allowed = self.staking is None or self.staking.allows(view)
-        memory = self.remembered(view)  # asked for in each look too
+        memory = self.remembered(view)  # also where the claim has not held for long enough: it counts looks too
         if not allowed:
             return False
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))

@@ -7,7 +7,6 @@ the initial state, whose results are thrown away.
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from contextlib import suppress
@@ -29,6 +28,7 @@ from vgame.runs.pace import FEW, few_steps
 from vgame.runs.store import ROOT_BYTES, Store
 from vgame.runs.training import Progress, State, Stepper
 from vgame.system.files import HALF, write_atomic
+from vgame.system.memory import peak, start_peak
 from vgame.system.progress import NullProgress
 
 LEAST = 100  # steps; of fewer, measuring some beforehand would take more than three in a hundred
@@ -140,20 +140,3 @@ def _refuse_full_disk(store: Store, grows: int) -> None:
             f"{store.folder}: this run needs {size(grows + beside)} more of its disk, {size(free)} are free; free "
             "space, keep fewer checkpoints (--keep), or choose another folder (--out)"
         )
-
-
-# ---- memory ----
-
-
-def start_peak() -> None:
-    """What the process holds at most is counted from now on, where the system can."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak() -> int | None:
-    """Bytes that the process has held at most; None where the system does not say."""
-    with suppress(OSError):
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        return 1024 * int(found[1]) if found else None
-    return None

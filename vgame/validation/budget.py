@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
+
+from vgame.system.memory import free, resident
 
 SHARE = 0.5  # of the memory that is free when it begins
 MOMENT = 1e-3  # seconds between two looks at the memory
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Exhausted(Exception):
@@ -38,20 +37,3 @@ class Budget:
             self.looked = now
             if resident() > self.most:
                 raise Exhausted(f"what needs more than {self.memory / 1e9:.1f} GB of memory")
-
-
-def resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
-    except OSError:
-        return 0
-
-
-def free() -> float:
-    """Bytes that processes can have without swapping; infinite where the system does not tell."""
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return float(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        return float("inf")
