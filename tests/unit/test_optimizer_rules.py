@@ -89,10 +89,10 @@ def test_validation_fills_its_slots_at_their_scale(monkeypatch: pytest.MonkeyPat
     least: dict[str, float] = {}
     stepped = AtStep.stepped
 
-    def noted(self: AtStep, values: Any, gradients: Any, slots: Mapping[str, Any], deadline: float) -> Any:
+    def noted(self: AtStep, values: Any, gradients: Any, slots: Mapping[str, Any], budget: Any) -> Any:
         for slot, value in (each for own in slots.values() for each in own.items()):
             least[slot] = min(least.get(slot, 0.0), float(value.min()))
-        return stepped(self, values, gradients, slots, deadline)
+        return stepped(self, values, gradients, slots, budget)
 
     monkeypatch.setattr(AtStep, "stepped", noted)
     with with_rule():
