@@ -13,7 +13,7 @@ from test_payments import FEE, LIE, SETUP, SPEC, convict, gained
 from test_trees import PaddedRun
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase, Turn
+from vgame.chain.records import Level, Phase
 from vgame.errors import ContractError
 
 # ---- bonds and fees of the others ----
@@ -51,22 +51,6 @@ def test_fees_below_the_place_are_burnt(scene: Scene) -> None:
     play.run(beside, late)
     assert play.client.verdict(play.id).level is Level.RUN
     assert [gained(play, p) for p in (beside, late)] == [prize(SPEC, "timeout"), 0]
-
-
-def test_the_trainers_end_elsewhere_comes_before_an_own_move(scene: Scene) -> None:
-    """The cheat opens the root too late for an accomplice, in time for the auditor: a move down would cost its fee."""
-    play = scene.claimed(SETUP, LIE)
-    accomplice, honest = play.auditor(None, FalseAccuser, idle=True), play.auditor()
-    accomplice.step()
-    play.advance(SPEC.slot + 10)
-    honest.step()
-    play.advance(play.client.turn(play.id, 0)[1] + 1 - scene.chain.now())
-    play.trainer.step()
-    assert [play.client.turn(play.id, n)[0] for n in (0, 1)] == [Turn.TRAINER_EXPIRED, Turn.AUDITOR]
-    honest.step()
-    assert play.phase is Phase.CONVICTED
-    play.run(honest, accomplice)
-    assert gained(play, honest) == 0
 
 
 def test_who_could_name_nothing_has_its_fee_back(scene: Scene) -> None:

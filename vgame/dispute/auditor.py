@@ -68,22 +68,17 @@ class Auditor(Viewer):
         return not over and self.stakes is not None and self.stakes.look(view.claim, bool(view.mine))
 
     def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
-        """What the own disputes wait for, with its deadlines, the first one first. Where the trainer is out of time in
-        a dispute of another auditor, that comes before each own move: below the place of a conviction the fee is
-        lost."""
+        """What the own disputes wait for, with its deadlines, the first one first."""
         mine = view.open_mine if view.job.phase is Phase.CLAIMED else []
         mine = sorted(mine, key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
-        duties = [(s.deadline, partial(self.turn, view, s)) for s in mine if s.turn in DUE or _provable(s)]
-        ends = [s.deadline for s in view.standings if s.turn is Turn.TRAINER_EXPIRED] if mine else []
-        if ends and mine[0].turn is not Turn.TRAINER_EXPIRED:
-            duties.insert(0, (min(ends), partial(self.convict, view)))
-        return duties
+        return [(s.deadline, partial(self.turn, view, s)) for s in mine if s.turn in DUE or _provable(s)]
 
     def others(self, view: ClaimView) -> bool:
         """What no own clock waits for: money that is owed, and disputes of others that are over."""
         match view.job.phase:
             case Phase.CLAIMED if view.open_mine:
-                return one_of([self.refill, partial(self.sweep, view.job, view.standings)])
+                rest = [self.refill, partial(self.convict, view), partial(self.sweep, view.job, view.standings)]
+                return one_of(rest)
             case Phase.CONVICTED:
                 return self.collect(view)
         return view.job.phase is not Phase.CLAIMED and self.withdraw()
@@ -107,9 +102,8 @@ class Auditor(Viewer):
         # what ends it without a stake comes first
         if self.refill() or self.convict(view, self.can_spare) or (self.stakes and self.stakes.fill(view.claim)):
             return True
-        allowed = self.staking is None or self.staking.allows(view)
-        memory = self.remembered(view)  # also where the claim has not held for long enough: it counts looks too
-        if not allowed:
+        memory = self.remembered(view)
+        if self.staking is not None and not self.staking.allows(view):
             return False
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.at_risk = True  # as long as it is not known
