@@ -1,6 +1,5 @@
-"""vgame: train a network so that anybody can check it, bit for bit. Everything that is not in `__all__` is private.
-
-Importing it loads nothing: each name is read from its module when it is first used.
+"""vgame: train a network so that anyone can check the result, bit for bit. Every name outside `__all__` is private.
+Importing vgame loads nothing else: a name is imported from its module at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m vgame`, and what torchrun starts."""
+"""`python -m vgame`, the module that torchrun starts."""
 
 from vgame.cli.commands import main
 

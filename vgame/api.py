@@ -57,7 +57,7 @@ def prepare(
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> Bundle:
-    """Capture the task; ProgramError where it cannot be (docs/capture.md). A warning and `without_gradient` name the
+    """Capture the task; ProgramError if that is impossible (docs/capture.md). A warning and `without_gradient` name the
     parameters that no gradient reaches. `validate`: seconds to compare with the task's code (None: 60, 0: none).
     `against`: the first losses of your own loop, or a CSV file of them (docs/validation.md)."""
     losses = losses_of(against) if isinstance(against, str | Path) or len(against) else ()
@@ -80,13 +80,13 @@ def train(
     model: torch.nn.Module | None = None,
     metrics: Metrics | None = None,
 ) -> Run:
-    """Train a bundle, or a job (it is prepared), or go on where the run in the folder stands; every `keep`-th
-    checkpoint is kept, and the newest.
+    """Train a bundle, or a job (it is prepared), or continue the run in the folder; every `keep`-th checkpoint is kept,
+    and the newest.
 
     `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class,
-    has the weights of that step. To evaluate, plot, save: what they do to the model changes nothing in the run.
+    has the weights of that step. Use them to evaluate, plot or save; changes to this model do not affect the run.
     `metrics`: called for every committed step as (step, values): loss, rates, cost, root (docs/guide.md). A run that
-    diverged is returned with its `divergence`. StoreError where the folder holds another job or is being written.
+    diverged is returned with its `divergence`. StoreError if the folder holds another job or another process writes it.
     In a process group of several (torch.distributed, torchrun), all ranks call this and share every step; the folder,
     which rank 0 writes, must be one that all of them can read (docs/ranks.md).
     """
@@ -109,7 +109,8 @@ def train(
             return Run(store, listener.forecast)
         if callbacks or metrics:
             raise VgameError(
-                f"device {device} runs in a process of its own, where no function of yours is called; leave it out"
+                f"device {device} runs in a process of its own, which cannot call your functions; "
+                "leave callbacks and metrics out"
             )
         prepare_run(source, run, listener)
         try:
@@ -121,12 +122,12 @@ def train(
 
 
 def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Committed | None:
-    """Calls the callbacks with a state in the model."""
+    """A function that loads a state into the model and calls the callbacks."""
     if not callbacks:
         return None
     if model is None:
         raise VgameError(
-            "callbacks get the module with the weights of their step: say which, vgame.train(..., model=model)"
+            "callbacks get the module with the weights of their step; pass the module: vgame.train(..., model=model)"
         )
 
     def tell(store: Store, state: Any, losses: Sequence[float]) -> None:
@@ -143,22 +144,22 @@ def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Com
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found."""
+    """The result of an audit."""
 
     match: bool
-    """All that was checked is the same, bit for bit."""
+    """All checked parts are equal, bit for bit."""
     complete: bool
-    """The run had ended."""
+    """The run was complete."""
     checked: tuple[int, ...]
     """Numbers of the checkpoints, from 1."""
     differs: int | None
     """The first checkpoint that differs, None if all match."""
     theirs: str
-    """The run's root, hex, or what differs."""
+    """Hex: the run's root, or the first value that differs."""
     mine: str
-    """The same, of this execution."""
+    """The same of this execution."""
     step: int | None = None
-    """Where a recorded loss differs, not a state."""
+    """The step whose recorded loss differs although its states agree; else None."""
 
 
 def audit(
@@ -180,10 +181,10 @@ def audit(
     """Execute a run again and compare: whole, or `segments` (first and last checkpoint), or each interval with
     probability `sample`.
 
-    `run` may be the URL of a published run; `mirrors`: other URLs of it, asked where the first fails. `seed` makes the
-    sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is of it.
-    `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a file
-    of what they found equal, with which an audit that was stopped goes on; `timeout`: seconds without a new step after
+    `run` may be the URL of a published run; `mirrors`: other URLs of it, used if the first fails. `seed` makes the
+    sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is a run of
+    it. `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a
+    file of the parts found equal, from which a stopped audit continues; `timeout`: seconds without a new step after
     which a worker is replaced; `ray`: the address of a Ray cluster that executes the parts instead (`local` starts
     one). In a process group of several, all ranks call this and share every step; each gets the result.
     """
@@ -205,8 +206,8 @@ def audit(
 
 
 def locate(first: Run | Folder, second: Run | Folder, *, device: str = "default") -> Difference | None:
-    """Where two runs of one job part: step, operator, element and both words; None if they are equal as far as both
-    go."""
+    """The first difference of two runs of one job: step, operator, element and both words; None if they are equal up to
+    the end of the shorter one."""
     folders = _folder(first), _folder(second)
     if not _apart(device):
         return find_difference(*folders, device)[0]
@@ -228,12 +229,13 @@ def _folder(run: Run | Folder) -> Path:
 
 
 def _apart(device: str) -> bool:
-    """Does the device need an environment? This process may have loaded torch without it, and must not keep it."""
+    """Does the device need an environment of its own? This process may have loaded torch without it, and must not keep
+    it."""
     return bool(find(device).environment)
 
 
 class _Listener(NullProgress):
-    """Progress to whom it may concern, stages to the log, and the question whether to stop."""
+    """Passes progress to the caller's function, writes stages to the log, and asks `cancel` whether to stop."""
 
     def __init__(self, progress: bool | Progress, cancel: Cancel | None) -> None:
         self.bar = Reporter() if progress is True else None

@@ -16,7 +16,8 @@ Folder = Path | str
 
 
 class Escrow(EscrowContract):
-    """The escrow at an address: bonuses for trainers whose state counts enough on a committed test set (docs/bonus.md).
+    """The escrow at an address: bonuses for trainers whose trained state reaches a mark on a committed test set
+    (docs/bonus.md).
 
     Amounts are in wei, times in seconds. A bonus is named by its identity, 32 bytes.
     """
@@ -40,28 +41,28 @@ class Escrow(EscrowContract):
         nonce: int = 0,
         validate: float | None = None,
     ) -> bytes:
-        """Pay `amount` for the trainer of a job that is not claimed yet: it gets it if the task's evaluation of the
-        trained state counts `least` of `total` or more. `window`: None takes the shortest in which nobody can delay the
-        evaluation at a gain. `validate`: seconds in which its program is compared with the code that measures (None:
-        60, 0: none)."""
+        """Lock `amount` for the trainer of a job that is not claimed yet. It is paid if the task's evaluation of the
+        trained state counts `total` to `least` or more. `window`: None takes the shortest one in which delaying the
+        evaluation costs more than it gains. `validate`: seconds for comparing the evaluation's program with the task's
+        code (None: 60, 0: none)."""
         return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate)
 
     def check(self, identity: bytes, training: Bundle, task: Task) -> None:
-        """As a trainer, before the work: Abstain where the bonus is for something else than what the task measures, or
-        its window short."""
+        """As a trainer, before the work: Abstain if the task measures something else than the bonus pays for, or if the
+        window is too short."""
         bonus.check(self.promised(identity), training, task)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
-        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, and play it like every
-        job. `validate`: as for `promise`."""
+        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, and train and claim it as
+        any job. `validate`: as for `promise`."""
         return bonus.evaluation_bundle(self.promised(identity), run, task, validate)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
-        """Show that the final evaluation `job` reaches the mark; the trainer's credits grow by what is returned.
-        ContractError `MarkMissed` where it does not."""
+        """Show that the final evaluation `job` reaches the mark; returns the wei added to the trainer's credits.
+        ContractError `MarkMissed` if it does not."""
         return bonus.pay(self, identity, job, run, evaluation)
 
     def close(self, identity: bytes) -> str:
-        """Do what time has decided, and withdraw: `paid`, `returned`, `started` (its window runs), `waiting` (for the
-        training)."""
+        """Settle a bonus whose time is over, and withdraw: `paid`, `returned`, `started` (its window runs), `waiting`
+        (for the training)."""
         return bonus.close(self, identity)

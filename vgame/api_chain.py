@@ -1,6 +1,6 @@
 """The Python API on a chain: a game, orders, agents. Re-exported by `vgame`; needs the extra `chain`.
 
-What agents have to say goes to the logger `vgame`; amounts are in wei, times in seconds.
+Reports of agents go to the logger `vgame`; amounts are in wei, times in seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("vgame")
 
 @dataclass(frozen=True)
 class Node:
-    """A chain for trying things out: its `url`, and the private `keys` of rich accounts, which everybody knows."""
+    """A chain for trying things out: its `url`, and the private `keys` of funded accounts; these keys are public."""
 
     url: str
     keys: tuple[str, ...]
@@ -59,7 +59,8 @@ def embedded_chain() -> Iterator[Node]:
 
 
 class Game(contract.Game):
-    """The contract at an address, played with one wallet. ChainError unless all its parts are those of this version."""
+    """The contract at an address, with the wallet that sends its transactions. ChainError unless all its parts are
+    those of this version."""
 
     def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
         super().__init__(chain, address, wallet)
@@ -95,9 +96,9 @@ class Order:
         return client.close_job(self.game, self.job)[1]
 
     def receive(self, bundle: Bundle | Path | str, source: str, out: Path | str) -> Received:
-        """As the client, get what was trained: fetch it from the trainer's URL, confirm, wait for the key, write the
-        safetensors file `out`. Complains, requests and declines by the rules of docs/delivery.md. VgameError where the
-        job ends without its state. Call it again after a stop: it goes on."""
+        """As the client, get the trained state: fetch it from the trainer's URL, confirm, wait for the key, write the
+        safetensors file `out`. Complains, requests and declines by the rules of docs/delivery.md. VgameError if the job
+        ends without its state. After an interruption, call it again to continue."""
         held = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
         delivery.receive(self.game, held, self.job, source, Path(out), _Log(who="client"))
         return Received(Path(out))
@@ -111,12 +112,12 @@ class Received(dict[str, torch.Tensor]):
         self.file = file
 
     def save_pretrained(self, folder: Path | str, model: torch.nn.Module) -> None:
-        """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
+        """Load the weights into a model of the task's class and save it in its own format, with its configuration."""
         save_pretrained(self, str(self.file), folder, model)
 
 
 class _Log(Reporter):
-    """What an agent says, for the log."""
+    """Writes an agent's reports to the log."""
 
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
         if text:
@@ -141,8 +142,8 @@ class _Agent:
         self._player: Any = None
 
     def step(self) -> bool:
-        """The next move, if there is one: True if it was made. The first call computes the whole run before. VgameError
-        where the world is in the way; the next call tries again."""
+        """The next move, if there is one: True if it was made. The first call computes the whole run before that.
+        VgameError if a temporary problem prevents it; the next call tries again."""
         with use_device(self.device) as kind:
             self._begin(kind)
             return self._move()
@@ -160,8 +161,8 @@ class _Agent:
 
 
 class TrainerAgent(_Agent):
-    """Accepts an order, trains its bundle (a folder), claims, defends, withdraws. Start it again on the same store: it
-    goes on."""
+    """Accepts an order, trains its bundle (a folder), claims, defends, withdraws. Started again on the same store it
+    continues."""
 
     role = "trainer"
 
@@ -186,19 +187,17 @@ class TrainerAgent(_Agent):
         return bool(self._player.step())
 
     def run(self) -> str:
-        """Play until the job has ended: final or convicted. Outages are waited for."""
+        """Play until the job has ended: final or convicted. Waits during outages."""
         with use_device(self.device) as kind:
             self._begin(kind)
             return roles.play(self._player, self._computation, self.reporter, self.seat.poll).name.lower()
 
 
 class AuditorAgent(_Agent):
-    """Executes a bundle (a folder) again, and disputes the claims of named jobs that differ.
-
-    `orders`, `clients`, `hunt`: it plays these orders, those of these addresses, and all claims of the bundle, so many
-    at a time; without them eight at a time.
-    `log`: the trainer's run folder, which a bundle in mode `logged` is audited by. `published`: folder or URLs of the
-    trainer's run, whose states save time.
+    """Executes a bundle (a folder) again, and disputes the claims of named jobs that differ. It plays the jobs in
+    `orders`, the orders of the addresses in `clients`, and all claims of the bundle, `hunt` at a time; without these
+    arguments, all claims, eight at a time. `log`: the trainer's run folder, needed for a bundle in mode `logged`.
+    `published`: folder or URLs of the trainer's run, whose states save time.
     """
 
     role = "auditor"
@@ -230,7 +229,7 @@ class AuditorAgent(_Agent):
         return bool(self._player.round())
 
     def run(self) -> None:
-        """Play until every job that it plays has ended. Outages are waited for."""
+        """Play until every job that it plays has ended. Waits during outages."""
         with use_device(self.device) as kind:
             self._begin(kind)
         retry = Retry(self.reporter, self.seat.poll)

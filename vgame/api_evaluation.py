@@ -1,4 +1,4 @@
-"""Evaluation that can be disputed: a job of its own, which reads a trained state and counts over held-out data.
+"""Evaluation that can be disputed: a job of its own that measures a trained state over held-out data.
 
 In: an `Evaluation` and a module that holds the weights. Out: a task whose step measures one batch and adds to totals in
 the state. There is no optimizer and nothing is trained, so a run of this task is checked, located and disputed like
@@ -27,7 +27,7 @@ LARGEST = 2.0**30
 
 
 class Measured(nn.Module):
-    """A trained model in evaluation mode, frozen, beside the totals of what is measured."""
+    """A trained model in evaluation mode, frozen, with the totals of its measurements."""
 
     def __init__(self, model: nn.Module, totals: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ class Evaluated:
     totals: Mapping[str, int | float]
     """The sums by name."""
     samples: int
-    """Over so many."""
+    """Number of samples measured."""
     run: Run
-    """The evaluation's own run, which anybody can audit."""
+    """The evaluation's own run, which anyone can audit."""
 
     def mean(self, name: str) -> float:
         """A total over the number of samples."""
@@ -69,8 +69,8 @@ def evaluate(
 ) -> Evaluated:
     """Measure the last committed state of a run by the task's `evaluate`, into a run of its own in `folder`; resumable.
 
-    The task is that of the run, or another one with the same module. `validate`: as for `prepare`. ProgramError where a
-    total stopped being finite.
+    `task` is that of the run, or another one with the same module. `validate`: as for `prepare`. ProgramError if a
+    total is not finite.
     """
     bundle = prepare(evaluation_job(run, task), progress=progress, cancel=cancel, validate=validate)
     done = train(bundle, folder, device=device, progress=progress, cancel=cancel)
@@ -82,8 +82,8 @@ def evaluate(
 
 
 def evaluated(run: Run | Folder) -> Evaluated:
-    """The numbers of an evaluation's run. StoreError where it is none, or has not ended; ProgramError where an integer
-    total may have passed 2^31, beyond which it begins again at -2^31."""
+    """The numbers of an evaluation's run. StoreError if it is not an evaluation, or not complete; ProgramError if an
+    integer total may have passed 2^31, beyond which it wraps to -2^31."""
     run = run if isinstance(run, Run) else Run.open(run)
     state, sizes = (_numbers(run, prefix) for prefix in (TOTALS, SIZES))
     if SAMPLES not in state or not run.done:
@@ -103,8 +103,8 @@ def _numbers(run: Run, kind: str) -> dict[str, int | float]:
 
 
 def evaluation_job(run: Run | Folder, task: Task, *, interval: int = 10, terms: Terms | None = None) -> Job:
-    """The evaluation of a run's last committed state, as a job that can be ordered like any other. JobFileError where
-    the task has none."""
+    """The evaluation of a run's last committed state, as a job that can be ordered like any other. JobFileError if the
+    task has none."""
     if task.evaluate is None:
         raise ProgramError(
             "the task has no evaluation; write Task(..., evaluate=vgame.Evaluation(measure, data, batch))"
@@ -116,7 +116,7 @@ def evaluation_job(run: Run | Folder, task: Task, *, interval: int = 10, terms: 
 
 
 def _loaded(model: nn.Module, run: Run) -> nn.Module:
-    """A copy of the model with every parameter and buffer of the run, those too that no state_dict has."""
+    """A copy of the model with every parameter and buffer of the run, also those that no state_dict holds."""
     model = copy.deepcopy(model)
     state = run.start().state
     mine = dict((*model.named_parameters(), *model.named_buffers()))
@@ -132,8 +132,8 @@ def _loaded(model: nn.Module, run: Run) -> nn.Module:
 
 
 def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
-    """One pass over the held-out data, batch after batch. ProgramError where `measure` returns what cannot be added
-    up."""
+    """One pass over the held-out data, batch after batch. ProgramError if `measure` returns anything that cannot be
+    added up."""
     samples = len(next(iter(evaluation.data.values()), ()))
     if not samples:
         raise ProgramError(

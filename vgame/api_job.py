@@ -1,4 +1,4 @@
-"""What is ordered, in Python: `vgame.Job`, which `vgame.prepare` captures."""
+"""An order in Python: `vgame.Job`, which `vgame.prepare` captures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARED = tuple(name for name in file.JobFile.model_fields if name not in ("model
 
 @dataclass(frozen=True)
 class Job:
-    """What is ordered: so many `steps` of a task, with a commitment every `interval` steps. JobFileError, when the job
+    """An order: `steps` training steps of a task, with a commitment every `interval` steps. JobFileError, when the job
     is prepared, names every field that is wrong."""
 
     task: Task
@@ -37,10 +37,10 @@ class Job:
     epochs: float | None = None
     """Passes over the data, of as many steps as a DataLoader has batches; the last step may go on into the next."""
     interval: int | None = None
-    """Steps between two checkpoints; None: a tenth of all. A checkpoint costs the room of a state. An interval is
-    executed again where training was interrupted, where a part is audited, and for each duty in a dispute."""
+    """Steps between two checkpoints; None: a tenth of all. A checkpoint takes the disk space of a state. An interval is
+    executed again after training was interrupted, when a part is audited, and for each duty in a dispute."""
     seed: int = 0
-    """Of the order of the samples and of dropout, from 0 to 2^64 - 1. It is public; another seed is another run."""
+    """Seed of the samples' order and of dropout, from 0 to 2^64 - 1. It is public; another seed is another run."""
     schedule: Constant | Schedule | None = None
     """Learning rates; None: those of the task's `schedulers`, or the optimizer's own throughout."""
     initial: Run | Folder | Mapping[str, torch.Tensor] | None = None
@@ -48,7 +48,7 @@ class Job:
     job's own steps), or a state_dict or a file of weights, which are loaded into the task's model."""
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
     """How results are rounded. `correct`: correctly, so that every device has the same bits; `logged`: as in the paper
-    (docs/paper.md); `nearest`, `fp32`: to compare speeds, for honest runs differ."""
+    (docs/paper.md); `nearest`, `fp32`: only for comparing speeds, because honest runs differ."""
     log: LogTerms | None = None
     """In mode `logged`: bits and thresholds."""
     depth: int = 5
@@ -56,7 +56,7 @@ class Job:
     terms: Terms = field(default_factory=Terms)
     """Money and times of an order on a chain."""
     name: str = ""
-    """Of the order, for people: at most 32 bytes."""
+    """Name of the order, for people: at most 32 bytes."""
 
     @classmethod
     def from_toml(cls, path: Folder) -> Job:

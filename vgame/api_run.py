@@ -1,4 +1,4 @@
-"""A run on disk, in Python: `vgame.Run`, what training left in a folder."""
+"""A run on disk, in Python: `vgame.Run`, the folder that training wrote."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Folder = Path | str
 
 
 class Run:
-    """A run on disk: what training left in a folder. `root` is the run root, hex: equal roots are equal runs."""
+    """A run on disk: the folder that training wrote. `root` is the run root, hex: equal roots are equal runs."""
 
     def __init__(self, store: Store, forecast: Forecast | None = None) -> None:
         self._store = store
         self.forecast = forecast
-        """What `vgame.train` said that the run would cost here; None of a run that was opened."""
+        """Forecast of the cost of the run on this machine; None for a run that was opened."""
 
     @classmethod
     def open(cls, folder: Folder) -> Run:
-        """A run that was made before. StoreError where the folder holds none, or a damaged one."""
+        """Open an existing run. StoreError if the folder holds none, or a damaged one."""
         return cls(open_run(Path(folder)))
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """The folder of the run."""
         return self._store.folder
 
     @property
@@ -49,12 +49,12 @@ class Run:
 
     @property
     def step(self) -> int:
-        """Steps that are committed."""
+        """Number of committed steps."""
         return self._store.step
 
     @property
     def done(self) -> bool:
-        """Training has ended."""
+        """Is training complete?"""
         return self._store.done
 
     @property
@@ -69,14 +69,14 @@ class Run:
 
     @property
     def divergence(self) -> Divergence | None:
-        """The step, operator and element that was not finite first, where training ended so."""
+        """The step, operator and element that was the first not to be finite, if training diverged."""
         return self._store.divergence
 
     def state_dict(
         self, step: int | None = None, *, slots: bool = False, average: bool = False
     ) -> dict[str, torch.Tensor]:
         """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and
-        tied weights are the module's. `slots`: also what the optimizer keeps. `average`: the averaged weights (EMA,
+        tied weights are the module's. `slots`: also the optimizer's slots. `average`: the averaged weights (EMA,
         SWA) of a task with `average`, in the places of the trained ones. A step that is not kept is executed again."""
         return named(of_average(self.bundle, average), self._at(step)[1], slots)
 
@@ -91,11 +91,11 @@ class Run:
         return card(self._store, Path(weights), self._step(step), f" {options}".rstrip())
 
     def save_pretrained(self, folder: Folder, model: torch.nn.Module) -> None:
-        """Load the weights into a model of the task's class and save it as it saves itself, with its configuration."""
+        """Load the weights into a model of the task's class and save it in its own format, with its configuration."""
         save_pretrained(self.state_dict(), str(self.folder), folder, model)
 
     def start(self) -> Start:
-        """What a job starts from that continues this run."""
+        """The start of a job that continues this run."""
         return start_of(self._store)
 
     def _at(self, step: int | None) -> tuple[int, Any]:
@@ -106,11 +106,11 @@ class Run:
     def _step(self, step: int | None) -> int:
         step = self.step if step is None else step
         if not 0 <= step <= self.step:
-            raise VgameError(f"step = {step}: a step from 0 to {self.step} is expected, which is how far the run is")
+            raise VgameError(f"step = {step}: a step from 0 to {self.step}, the run's last, is expected")
         return step
 
     def _repr_html_(self) -> str:
-        """In a notebook: how far it is, its roots, the comparison with the client's code, the loss curve."""
+        """In a notebook: its progress, its roots, the comparison with the client's code, the loss curve."""
         told = {"run": str(self.folder), "step": f"{self.step} of {self.bundle.steps}", "run root": self.root}
         if stop := self.divergence:
             told["diverged"] = f"at step {stop.step}, operator {stop.operator}, element {stop.element}"

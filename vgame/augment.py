@@ -7,7 +7,7 @@
 
 In: images [B, C, H, W], float32 from 0 to 1 where colours are meant, or tokens [B, T]. Out: the same kind of tensor. A
 module in eval() changes nothing. All randomness is torch.rand, randn and randint, so in a program it is Philox's, and a
-dispute decides every augmented element. Sizes do not depend on what is drawn.
+dispute decides every augmented element. Sizes do not depend on the drawn numbers.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ class VgameError(Exception):
     """Something outside vgame is wrong and the user can mend it. The command line prints it and exits with 1."""
 
     exit_code = 1
-    reported = False  # by another process of the same command: then this one only ends
+    reported = False  # by another process of the same command; then this one only exits
 
 
-#: Package that is imported -> the extra of vgame that installs it.
+#: Imported package -> the extra of vgame that installs it.
 EXTRAS = {
     **dict.fromkeys(("web3", "eth", "eth_account", "eth_keyfile", "eth_tester", "eth_utils", "hexbytes"), "chain"),
     **dict.fromkeys(("starlette", "uvicorn"), "watch"),
@@ -40,7 +40,7 @@ EXTRAS = {
 
 
 def how_to_install(extra: str) -> str:
-    """From the repository: the distribution is on no package index."""
+    """The pip command for an extra, from the repository: no package index has vgame."""
     return f"in the clone of vgame, pip install -e '.[{extra}]'"
 
 
@@ -55,7 +55,7 @@ class MissingPackage(VgameError, ImportError):
 
 
 def missing_package(error: ModuleNotFoundError) -> MissingPackage:
-    """The same in a sentence; an import that fails for another reason is raised again as it is."""
+    """The same as a sentence; an import error with another cause is raised again unchanged."""
     package = (error.name or "").split(".")[0]
     if package not in EXTRAS:
         raise error
@@ -63,7 +63,7 @@ def missing_package(error: ModuleNotFoundError) -> MissingPackage:
 
 
 class Cancelled(VgameError):
-    """Who called asked to stop; what is committed stays, and the same call goes on from there."""
+    """Cancelled by the caller; committed checkpoints stay, and the same call resumes from them."""
 
 
 class ProofError(VgameError):
@@ -93,7 +93,7 @@ class ValidationError(ProgramError):
 
 
 class JobFileError(VgameError):
-    """A job file is missing, malformed or names something that is not there."""
+    """A job file is missing, malformed, or names something that does not exist."""
 
 
 class BundleError(VgameError):
@@ -105,20 +105,19 @@ class StoreError(VgameError):
 
 
 class DeliveryError(VgameError):
-    """What is delivered, or served, is not what was committed to; or it is not there."""
+    """Delivered or served data is missing, or is not the committed data."""
 
 
 class ChainError(VgameError):
-    """The chain is down, is another one, or does not accept what is sent."""
+    """The chain is down, is another chain, or rejects a transaction."""
 
 
 class EndpointError(ChainError):
-    """What the endpoint shows cannot be: it contradicts itself, or content does not hash to its name. Nothing is done
-    on its word."""
+    """A reply of the endpoint contradicts another, or content does not hash to its name; the reply is ignored."""
 
 
 class TooDear(EndpointError):
-    """The base fee is above what the user pays; nothing is sent as long as that is so."""
+    """The base fee is above the user's limit; nothing is sent until it falls."""
 
 
 class ContractError(VgameError):
@@ -131,15 +130,19 @@ class ContractError(VgameError):
 
 
 class LostRace(ContractError):
-    """A transaction reverted in its block though the call would pass before and after it: look again."""
+    """A transaction reverted in its block though the call succeeds before and after it; the caller reads the chain
+    again."""
 
     def __init__(self, call: str) -> None:
         super().__init__("reverted", (call,))
-        self.args = (f"{call} reverted in its block and would not now: another transaction was in between; look again",)
+        self.args = (
+            f"{call} reverted in its block and would not revert now: another transaction came "
+            "between; read the chain again",
+        )
 
 
 class Abstain(VgameError):
-    """An agent's own data is not enough to act safely, so it does nothing and says so."""
+    """An agent's own data are not enough to act safely, so it does nothing and reports that."""
 
 
 class Over(Abstain):
@@ -151,9 +154,8 @@ class Undelivered(DeliveryError, Over):
 
 
 class NotYet(VgameError):
-    """The endpoint has shown one thing that happened, but not yet another that must have happened with it; look
-    again."""
+    """The endpoint shows one effect of a transaction but not yet another; the caller reads the chain again."""
 
 
 class DataError(VgameError):
-    """A data set is missing, damaged, or not what it should be."""
+    """A data set is missing, damaged, or not the expected one."""

@@ -1,5 +1,5 @@
-"""A transformers.Trainer as a job: model, data set, collator, TrainingArguments. What cannot be taken over is listed,
-all of it.
+"""A transformers.Trainer as a job: model, data set, collator, TrainingArguments. Everything that cannot be taken over
+is listed in one error.
 
 In: a trainer that has not trained. Out: a Job whose losses and rates are those of `trainer.train()`; the order of
 samples is vgame's.
@@ -55,7 +55,8 @@ INSTEAD = {
     "eval_on_start": "leave it out: a job does not evaluate",
 }
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {}, "no")
-#: Methods of a trainer that a job asks, and those beside training; all others decide what a step computes.
+#: Methods of a trainer that are called here, and those outside the training step; any other changes what a step
+#: computes.
 ASKED = re.compile(
     "_?(compute_loss|create_optimizer|create_scheduler|get_optimizer_cls_and_kwargs|get_decay_parameter_names"
     "|get_train_sampler|get_num_items_in_batch|.*remove_unused_columns|.*collator_with_removed_columns|get_learning_rate"
@@ -83,7 +84,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
     except VgameError as error:
         problems.append(str(error))
     if problems or data is None:
-        raise JobFileError("the trainer asks for what a job does not have: " + "; ".join(problems))
+        raise JobFileError("a job does not support these settings of the trainer: " + "; ".join(problems))
     assert data.batches is not None, "a DataLoader has them"
     steps = _steps(trainer, data.batches)
     optimizer = trainer.create_optimizer()
@@ -130,7 +131,7 @@ def _is_summed(trainer: Trainer, batch: Batch) -> bool:
 
 def _is_of_one_batch(trainer: Trainer, data: Collated) -> bool:
     """Whether the sum of the losses of a step's batches, each with the items of all, is the loss of one batch of all.
-    Computed with the model as it is; no where it ignores the number of items, or has layers of batch norm."""
+    Computed with the model as it is; false if it ignores the number of items, or has layers of batch norm."""
     model, pieces = trainer.model, trainer.args.gradient_accumulation_steps
     if any(isinstance(m, _BatchNorm) for m in model.modules()):
         return False

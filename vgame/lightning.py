@@ -1,8 +1,8 @@
 """A LightningModule with its data as a job: training_step, configure_optimizers, the Trainer's clipping, accumulation
 and length.
 
-In: a module, a LightningDataModule or a DataLoader, a Trainer. Out: a Job; what cannot be taken over is listed, all of
-it. Lightning itself is not imported: the objects are asked for what they are documented to have.
+In: a module, a LightningDataModule or a DataLoader, a Trainer. Out: a Job; everything that cannot be taken over is
+listed in one error. Lightning itself is not imported: only documented attributes of the objects are read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from vgame.errors import JobFileError, VgameError
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Task
 
-#: Hooks that run beside training, and those that are asked before it; all others change what a step does.
+#: Hooks that run outside the training step, and those called before training; any other changes what a step does.
 BESIDE = re.compile("on_(validation|test|predict)_(?!model_)|on_(fit|train)_end|on_(save|load)_checkpoint")
-#: What a Trainer calls beside its hooks.
+#: Other methods that a Trainer calls.
 CALLED = (
     "backward",
     "clip_gradients",
@@ -38,7 +38,7 @@ CALLED = (
     "transfer_batch_to_device",
 )
 BEFORE = ("prepare_data", "setup", "configure_model")
-#: Callbacks of Lightning that look at training and leave it as it is.
+#: Callbacks of Lightning that only observe training.
 HARMLESS = {
     "DeviceStatsMonitor",
     "LearningRateMonitor",
@@ -55,7 +55,7 @@ HARMLESS = {
 ASKED = (
     ("limit_train_batches", 1.0, "give a DataLoader of those samples"),
     ("overfit_batches", 0.0, "give a DataLoader of those samples"),
-    ("fast_dev_run", False, "leave it out, or say max_steps"),
+    ("fast_dev_run", False, "leave it out, or set max_steps"),
     ("reload_dataloaders_every_n_epochs", 0, "leave it out: a job reads its data once"),
 )
 COUNTS = ("current_epoch", "global_step")  # of a module, which a job's step does not know
@@ -78,7 +78,7 @@ def job_from(
         problems.append(str(error))
     optimizer, scheduler, every = _configured(module, problems)
     if problems or found is None or optimizer is None:
-        raise JobFileError("the training asks for what a job does not have: " + "; ".join(problems))
+        raise JobFileError("a job does not support these settings of the training: " + "; ".join(problems))
     epoch = math.ceil(len(loader) / trainer.accumulate_grad_batches)
     steps = _steps(trainer, epoch)
     if scheduler is not None and every > 0:
@@ -126,12 +126,12 @@ def _steps(trainer: Any, epoch: int) -> int:
     limits = [] if trainer.max_epochs in none else [trainer.max_epochs * epoch]
     limits += [] if trainer.max_steps in none else [trainer.max_steps]
     if not limits:
-        raise JobFileError("the Trainer has neither max_steps nor max_epochs; a job has an end: say one of them")
+        raise JobFileError("the Trainer has neither max_steps nor max_epochs; a job needs an end: set one of them")
     return int(min(limits))
 
 
 class _NotCounted:
-    """The batch_idx of a training_step: it can be handed on, and not looked at."""
+    """The batch_idx of a training_step: it can be passed on, but not read."""
 
 
 def _refuse(name: str) -> Any:
@@ -151,7 +151,7 @@ NOT_COUNTED = _NotCounted()
 
 @contextmanager
 def _without_counts(kind: type) -> Iterator[None]:
-    """A module that asks for the epoch or the step is refused: it would get 0 at each."""
+    """A module that reads the epoch or the step is refused: it would read 0 in every step."""
     own = {name: vars(kind)[name] for name in COUNTS if name in vars(kind)}
     for name in COUNTS:
         setattr(kind, name, property(_refuse(name)))
@@ -187,7 +187,7 @@ def _configured(module: Any, problems: list[str]) -> tuple[Any, LRScheduler | No
     scheduler, each = said["scheduler"], 1 if said.get("interval", "epoch") == "epoch" else 0
     if isinstance(scheduler, ReduceLROnPlateau) or (not each and said.get("frequency", 1) != 1):
         problems.append(
-            f"the scheduler {type(scheduler).__name__} (one of the step or the epoch, that looks at no loss)"
+            f"the scheduler {type(scheduler).__name__} (a scheduler of the step or the epoch that reads no loss)"
         )
     return optimizers[0], scheduler, each * said.get("frequency", 1)
 
@@ -197,7 +197,7 @@ def _by_epoch(optimizer: torch.optim.Optimizer, scheduler: LRScheduler, every: i
     first = [dict(group) for group in optimizer.param_groups]
     table = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the optimizer has made no step
+        warnings.simplefilter("ignore")  # torch warns that the optimizer has made no step
         for _ in range(-(-steps // every)):
             table.append([group["lr"] for group in optimizer.param_groups])
             scheduler.step()
@@ -213,7 +213,7 @@ def _by_epoch(optimizer: torch.optim.Optimizer, scheduler: LRScheduler, every: i
 
 
 def _prepared(module: Any) -> Iterator[str]:
-    """Call what Lightning calls on a module before training."""
+    """Call the hooks that Lightning calls on a module before training."""
     for name in BEFORE:
         try:
             getattr(module, name)(*(["fit"] if name == "setup" else []))
@@ -222,7 +222,7 @@ def _prepared(module: Any) -> Iterator[str]:
 
 
 def _overridden(owner: Any) -> Iterator[str]:
-    """Names of methods of Lightning's that a module, or a module of data, has of its own."""
+    """Names of Lightning's methods that a module, or a module of data, overrides."""
     base = next(c for c in type(owner).__mro__ if c.__module__.startswith(LIGHTNING))
     for name in dir(base):
         own = getattr(owner, name, None) if callable(getattr(base, name, None)) else None
