@@ -336,5 +336,5 @@ def test_callbacks_see_the_module_at_every_checkpoint(tmp_path: Path) -> None:
     run = vgame.train(bundle, tmp_path / "run", callbacks=[note], model=mine.model)
     assert [(step, count) for step, _, count in seen] == [(2, 2), (4, 2), (5, 1)] and vgame.audit(run).match
     assert all(torch.equal(bias, run.state_dict(step)["first.bias"]) for step, bias, _ in seen)
-    with pytest.raises(vgame.VgameError, match=r"say which, vgame.train\(\.\.\., model=model\)"):
+    with pytest.raises(vgame.VgameError, match=r"pass the module: vgame.train\(\.\.\., model=model\)"):
         vgame.train(bundle, tmp_path / "other", callbacks=[note])
