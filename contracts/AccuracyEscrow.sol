@@ -18,7 +18,7 @@ contract AccuracyEscrow {
     uint32 private constant TOO_LARGE = 0x4e800000;
 
     /// @param training the job whose trainer is paid
-    /// @param evaluation hash of the evaluation's order, the initial root being 0
+    /// @param evaluation hash of the evaluation's order without initial root and trainer
     /// @param layout hash of the list that makes the evaluation's initial state: an entry below 2^24 is the training's
     /// state tensor of that number, any other the root of a tensor of its own
     /// @param payer who paid
@@ -89,7 +89,7 @@ contract AccuracyEscrow {
 
     mapping(bytes32 id => Bonus) private _bonuses;
 
-    /// @notice `evaluation`, with the initial root 0, is what has to be ordered.
+    /// @notice `evaluation` is what has to be ordered, with an initial root; the order may name a trainer.
     event Promised(
         bytes32 indexed id,
         bytes32 indexed training,
@@ -116,11 +116,13 @@ contract AccuracyEscrow {
     error NoMoney();
     /// @notice The evaluation starts from the trained state: its initial root is 0 here.
     error InitialRootGiven(bytes32 root);
+    /// @notice Who orders the evaluation may name its trainer: the promise names none.
+    error TrainerGiven(address trainer);
     /// @notice A bond below twice the bonus could be forfeited with a gain.
     error BondTooSmall(uint256 actual, uint256 least);
     /// @notice The training is over, or has not been ordered.
     error NotAhead(IGame.Phase phase);
-    /// @notice The training has fewer state tensors.
+    /// @notice The training, or the evaluation, has fewer state tensors.
     error NoSuchTensor(uint256 index, uint256 count);
     /// @notice The training is not final, or has diverged.
     error NotTrained(bytes32 job, IGame.Phase phase, uint256 divergedAt);
@@ -147,7 +149,7 @@ contract AccuracyEscrow {
         game = game_;
     }
 
-    /// @notice Pay for the bonus of a job that has not been claimed. `evaluation`: the order with the initial root 0.
+    /// @notice Pay for the bonus of a job that has not been claimed. `evaluation`: the order without initial root and trainer.
     /// @dev Twice the bonus as a bond: who accepts an evaluation and leaves it alone, so that it cannot be claimed,
     /// owes half of the bond to whoever ordered it.
     function open(
@@ -158,6 +160,7 @@ contract AccuracyEscrow {
     ) external payable returns (bytes32 id) {
         if (msg.value == 0 || msg.value > type(uint128).max) revert NoMoney();
         if (evaluation.initialRoot != 0) revert InitialRootGiven(evaluation.initialRoot);
+        if (evaluation.trainer != address(0)) revert TrainerGiven(evaluation.trainer);
         if (evaluation.trainerBond < 2 * msg.value) revert BondTooSmall(evaluation.trainerBond, 2 * msg.value);
         IGame.Job memory training = game.getJob(terms.training);
         if (training.phase != IGameTypes.Phase.Created && training.phase != IGameTypes.Phase.Accepted) {
@@ -167,6 +170,9 @@ contract AccuracyEscrow {
             uint256 source = uint256(layout[i]);
             if (source >> 24 == 0 && source >= training.states) revert NoSuchTensor(source, training.states);
         }
+        // a bonus that no state of the evaluation can reach
+        uint256 largest = terms.total > terms.size ? terms.total : terms.size;
+        if (largest >= layout.length) revert NoSuchTensor(largest, layout.length);
         id = keccak256(abi.encode(terms, evaluation, layout, msg.sender, msg.value, nonce));
         if (_bonuses[id].amount != 0) revert BonusExists(id);
         _bonuses[id] = Bonus({
@@ -205,7 +211,7 @@ contract AccuracyEscrow {
         if (b.since == 0 || evaluation.claimedAt < b.since) revert ClaimedTooEarly(evaluation.claimedAt, b.since);
         _expect(keccak256(abi.encodePacked(p.layout)), b.layout);
         _expect(_initialRoot(training, p), evaluation.spec.initialRoot);
-        evaluation.spec.initialRoot = 0;
+        (evaluation.spec.initialRoot, evaluation.spec.trainer) = (0, address(0));
         _expect(keccak256(abi.encode(evaluation.spec)), b.evaluation);
         _checkFinal(evaluation, p.measured, p.measuredPath);
         _checkWord(evaluation, p.measured, b.total, p.total, p.totalPath);

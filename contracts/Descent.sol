@@ -42,7 +42,7 @@ abstract contract Descent is Turns {
         if (job.guarded && _disputes[id][job.guardianDispute].status == Status.Open) {
             revert GuardianEngaged(job.guardianDispute);
         }
-        (job.guarded, job.guardianDispute) = (true, uint24(n)); // SAFETY: fewer than 2^24 disputes
+        (job.guarded, job.guardianDispute) = (true, uint32(n)); // SAFETY: below 2^31 (`challenge`)
     }
 
     /// @dev The node of that height over all that a reveal of it shows.
@@ -110,7 +110,7 @@ abstract contract Descent is Turns {
     }
 
     /// @dev A dispute that leaves the leaf of one tree for another tree takes the step of that one with it.
-    function _enterStep(Job storage job, Dispute storage d, Level kind) internal {
+    function _enterStep(Job storage job, Dispute storage d, Level kind) private {
         // SAFETY: a step of the claim, at most 2^32 - 1
         if (d.level == Level.Run && kind == Level.Segment) d.step = uint32(uint256(d.index) * job.spec.interval);
         else if (d.level == Level.Segment && kind != Level.Segment) d.step = uint32(_stepOf(d));
@@ -126,6 +126,7 @@ abstract contract Descent is Turns {
         uint256 height,
         uint256 index
     ) internal {
+        _enterStep(job, d, level);
         // SAFETY: trees have at most 40 levels: 2^32 words at most, 2^32 steps, 2^24 operators
         (d.node, d.level, d.height, d.index) = (node, level, uint8(height), uint40(index));
         _await(id, job, n, d);
@@ -142,6 +143,7 @@ abstract contract Descent is Turns {
         uint256 height,
         uint256 index
     ) internal {
+        _enterStep(job, d, level);
         // SAFETY: as in `_move`
         (d.level, d.height, d.index) = (level, uint8(height), uint40(index));
         _convict(id, job, n, d, Cause.Opening);

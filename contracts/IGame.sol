@@ -51,20 +51,20 @@ interface IGame is IGameTypes {
         uint256 part,
         bool right
     );
-    /// @notice The auditor has lost a dispute, and its bond.
+    /// @notice The auditor has lost a dispute and its bond: half goes to the trainer, the rest and the fee are burnt.
     event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
     /// @notice The trainer has lost the job and its bond; `amount`: what the winner has of the bond.
     event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause, address winner, uint256 amount);
     /// @notice The claim cannot be contested any more, and has no delivery: the reward is paid.
     event Finalized(bytes32 indexed job, bool diverged);
-    /// @notice The trainer did not claim in time.
+    /// @notice Nobody accepted the order in time, or the trainer did not claim in time.
     event JobExpired(bytes32 indexed job);
-    /// @notice An open dispute of a convicted job has its bond back.
+    /// @notice An open dispute of a convicted job has its bond back, and `fee` of its fee; the rest is burnt.
     event Refunded(bytes32 indexed job, uint256 indexed dispute, uint256 fee);
     /// @notice Credits have left the contract.
     event Withdrawn(address indexed account, address recipient, uint256 amount);
 
-    /// @notice The call does not belong to this phase of the job.
+    /// @notice The call belongs to the phase `expected`; where several allow it, the last of them.
     error WrongPhase(Phase actual, Phase expected);
     /// @notice The move was decided for another position than the dispute's (Position.sol).
     error Elsewhere(uint256 actual, uint256 expected);
@@ -74,9 +74,9 @@ interface IGame is IGameTypes {
     error WrongLevel(Level level, uint256 height);
     /// @notice Wei that came with the call.
     error WrongValue(uint256 actual, uint256 expected);
-    /// @notice A field of the order cannot be played.
+    /// @notice A field of the order, or the step of a claim "diverged", cannot be played.
     error BadSpec(Field field);
-    /// @notice Two parts of the game decide by different machines.
+    /// @notice The part names another referee than the game's.
     error ForeignReferee(address part, address referee);
     /// @notice The chain has no SHA-256 at 0x02.
     error NoSha256();
@@ -88,10 +88,12 @@ interface IGame is IGameTypes {
     error TooEarly(uint256 now_, uint256 from);
     /// @notice The time for the call has ended at `until`.
     error TooLate(uint256 now_, uint256 until);
-    /// @notice Only the trainer or a delegate may do that.
+    /// @notice Only the trainer may do that: to accept, the one that the order names; to post, a delegate too.
     error NotTrainer(address caller);
     /// @notice Only the dispute's auditor may do that.
     error NotAuditor(address caller);
+    /// @notice The claim has had 2^31 disputes.
+    error TooManyDisputes();
     /// @notice The guardian has a dispute open: one is enough.
     error GuardianEngaged(uint256 dispute);
     /// @notice The other side has to move, or a clock has run out.
@@ -106,7 +108,7 @@ interface IGame is IGameTypes {
     error DisputesOpen(uint256 count);
     /// @notice What is named here cannot be wrong.
     error NothingToContest();
-    /// @notice The witness leads to another hash.
+    /// @notice The witness, or the root or offer that the call names, is not what stands there.
     error BadProof(bytes32 actual, bytes32 expected);
     /// @notice The root that this needs is not posted.
     error NotPosted();
@@ -114,7 +116,7 @@ interface IGame is IGameTypes {
     error ElementOutOfLeaf(uint256 element, uint256 leaf);
     /// @notice A leaf has 512 bytes.
     error LeafSize(uint256 actual);
-    /// @notice A node is opened to so many children.
+    /// @notice A node is opened to so many children, or a sum to so many partial sums.
     error ChildCount(uint256 actual, uint256 expected);
     /// @notice The word that is to show divergence is finite.
     error StillFinite(uint32 word);
@@ -124,9 +126,10 @@ interface IGame is IGameTypes {
     error DecidedInBlocks(uint256 blocks);
     /// @notice The partial sums give another word than the one that was claimed.
     error NotTheClaimedSum(uint32 actual, uint32 claimed);
-    /// @notice The state tensor comes from elsewhere.
+    /// @notice The record is not what the call needs: `tie` needs a computed tensor, `tieUnchanged` one that the program
+    /// leaves alone, a claim "diverged" an operator that must be finite, and an element of it.
     error WrongSource();
-    /// @notice Only a segment, a trace or partial sums are posted.
+    /// @notice Only segments, traces and elements (their partial sums) are posted.
     error NothingPostedAt(Level kind);
     /// @notice The account has no credits.
     error NothingToWithdraw();

@@ -91,6 +91,7 @@ interface IGameTypes {
     /// @param complaintWindow seconds from the key for complaints
     /// @param fee paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path
     /// @param guardian who is paid when the trainer is convicted while it has a dispute open; 0: no account
+    /// @param trainer who alone may accept; 0: any account
     struct JobSpec {
         bytes32 programRoot;
         bytes32 dataRoot;
@@ -116,6 +117,7 @@ interface IGameTypes {
         uint32 complaintWindow;
         uint96 fee;
         address guardian;
+        address trainer;
     }
 
     /// @notice The first word is all that most moves read of a job.
@@ -124,12 +126,12 @@ interface IGameTypes {
     /// @param operators number of operators
     /// @param checkpoints number of leaves of the run tree
     /// @param divergedAt step that did not end finite; 0 under a claim "trained"
-    /// @param since time of the last change of phase
     /// @param disputes how many were ever opened
     /// @param open how many are open
     /// @param queue what disputes wait for
     /// @param depth the spec's
     /// @param slot the spec's
+    /// @param guarded the guardian has challenged the claim
     /// @param client who ordered and pays
     /// @param createdAt time of the order
     /// @param nonce the client's, part of the identity
@@ -137,7 +139,6 @@ interface IGameTypes {
     /// @param acceptedAt time of the acceptance
     /// @param claimedAt time of the claim
     /// @param guardianDispute the guardian's dispute, if `guarded`
-    /// @param guarded the guardian has challenged the claim
     /// @param runRoot root over the checkpoints of the claim
     /// @param name the client's, for people: UTF-8, zeros after it
     struct Job {
@@ -146,20 +147,19 @@ interface IGameTypes {
         uint24 operators;
         uint32 checkpoints;
         uint32 divergedAt;
-        uint32 since;
-        uint24 disputes;
-        uint24 open;
+        uint32 disputes;
+        uint32 open;
         Queue queue;
         uint8 depth;
         uint24 slot;
+        bool guarded;
         address client;
         uint32 createdAt;
         uint64 nonce;
         address trainer;
         uint32 acceptedAt;
         uint32 claimedAt;
-        uint24 guardianDispute;
-        bool guarded;
+        uint32 guardianDispute;
         bytes32 runRoot;
         bytes32 name;
         JobSpec spec;
@@ -172,9 +172,9 @@ interface IGameTypes {
     /// @param index in its level of its tree; of an element or partial sum, the element
     /// @param turnAt when the auditor last moved (32 bits last until 2106)
     /// @param others other things of the claim that disputes waited for when the auditor last moved
+    /// @param entry level that the challenge entered
     /// @param finite every word of the contested output must be finite
     /// @param blocks in how many partial sums the element is decided
-    /// @param entry level that the challenge entered
     /// @param elements of the contested output
     /// @param word the claimed word of the contested element
     struct Dispute {
@@ -188,12 +188,12 @@ interface IGameTypes {
         uint32 turnAt;
         uint32 trainerLeft;
         uint32 auditorLeft;
-        uint24 others;
-        bool finite;
-        uint8 blocks;
+        uint32 others;
         address auditor;
         Status status;
         Level entry;
+        bool finite;
+        uint8 blocks;
         uint32 elements;
         uint32 word;
     }
@@ -209,7 +209,7 @@ interface IGameTypes {
         uint32 openedAt;
     }
 
-    /// @notice Where and how the trainer was convicted, and who has what is not burnt of its bond.
+    /// @notice Where, how and when the trainer was convicted, and who has what is not burnt of its bond.
     struct Verdict {
         Level level;
         uint8 height;
@@ -217,8 +217,9 @@ interface IGameTypes {
         uint24 operator;
         uint32 step;
         uint40 index;
-        uint24 dispute;
+        uint32 dispute;
         Cause cause;
+        uint32 time;
         address winner;
     }
 

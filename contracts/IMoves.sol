@@ -8,7 +8,7 @@ import {IElements} from "./IReferee.sol";
 /// @notice `place` is the position of the dispute that a move was decided for (Position.sol): after a reorganisation it
 /// may stand elsewhere, and the move reverts (`Elsewhere`).
 interface IMoves is IGame {
-    /// @notice The machine that decides elements in mode `logged`, fixed at deployment.
+    /// @notice The machine that decides elements in mode `logged`, fixed at deployment; it names the game's referee.
     function logged() external view returns (IElements);
 
     /// @notice Dispute a claim, for the auditor's bond and the fee, at its run root (entry Run), a posted segment

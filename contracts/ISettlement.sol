@@ -16,7 +16,7 @@ interface ISettlement is IGame {
         bytes calldata header
     ) external payable returns (bytes32 job);
 
-    /// @notice Take a job; pays the trainer's bond.
+    /// @notice Take a job; pays the trainer's bond. Where the order names its trainer, that account alone.
     function acceptJob(bytes32 job) external payable;
 
     /// @notice The trainer lets an account answer for it in disputes (`postSegment`, `postTrace`, `postPartials`), or
@@ -39,16 +39,17 @@ interface ISettlement is IGame {
     /// @notice Claim "diverged": step `step` ended with a word that must be finite and is not.
     function postDiverged(bytes32 job, DivergedPost calldata post) external;
 
-    /// @notice After a missed deadline of acceptance or claim.
+    /// @notice After a missed deadline of acceptance or claim: the reward goes back, and half of the bond of a trainer that
+    /// did not claim to the client. Anyone.
     function expire(bytes32 job) external;
 
-    /// @notice After the window, with no dispute open.
+    /// @notice After the window, with no dispute open: the trainer is paid, or the delivery begins. Anyone.
     function finalize(bytes32 job) external;
 
     // ---- after a conviction ----
 
     /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee too where its node
-    /// contains the place of the conviction, and to the guardian.
+    /// contains the place of the conviction, and to the guardian. Anyone.
     function refund(bytes32 job, uint256 dispute) external;
 
     /// @notice Have one's credits paid to `recipient`, with at most 100,000 gas. If it is refused nothing changes.
@@ -64,7 +65,7 @@ interface ISettlement is IGame {
     /// @notice Disputes from..from + count - 1, as far as there are so many.
     function getDisputes(bytes32 job, uint256 from, uint256 count) external view returns (Standing[] memory);
 
-    /// @notice Where the trainer was convicted, and who has what is not burnt of its bond.
+    /// @notice Where and when the trainer was convicted, and who has what is not burnt of its bond; all 0 before.
     function getVerdict(bytes32 job) external view returns (Verdict memory);
     /// @notice Whose turn it is, and the second in which it ends.
     function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);

@@ -2,16 +2,16 @@
 pragma solidity 0.8.37;
 
 /// @notice What the disputes of a claim wait for: either the only open dispute, whose thing is not marked, or how many
-/// distinct things are marked. 24 bits: the highest one says which.
-type Queue is uint24;
+/// distinct things are marked. 32 bits: the highest one says which.
+type Queue is uint32;
 
 using {isAlone, alone, count, add, remove} for Queue global;
 
-uint24 constant ALONE = 1 << 23;
+uint32 constant ALONE = 1 << 31;
 
-/// @dev SAFETY: 2^23 disputes would cost more than 10^12 gas.
+/// @dev SAFETY: `challenge` refuses dispute 2^31.
 function aloneWith(uint256 dispute) pure returns (Queue) {
-    return Queue.wrap(ALONE | uint24(dispute));
+    return Queue.wrap(ALONE | uint32(dispute));
 }
 
 /// @dev One dispute is open, and what it waits for is not marked.

@@ -43,7 +43,7 @@ contract Settlement is Places, ISettlement {
         job.phase = Phase.Created;
         job.states = uint24(states);
         job.operators = uint24(operators);
-        job.since = job.createdAt = _now();
+        job.createdAt = _now();
         job.depth = spec.depth;
         job.slot = spec.slot;
         (job.client, job.nonce, job.name) = (msg.sender, nonce, name);
@@ -75,12 +75,14 @@ contract Settlement is Places, ISettlement {
     /// @inheritdoc ISettlement
     function acceptJob(bytes32 id) external payable {
         Job storage job = _inPhase(id, Phase.Created);
-        uint256 until = uint256(job.since) + job.spec.acceptWindow;
+        uint256 until = uint256(job.createdAt) + job.spec.acceptWindow;
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
+        address named = job.spec.trainer;
+        if (named != address(0) && msg.sender != named) revert NotTrainer(msg.sender);
         if (msg.value != job.spec.trainerBond) revert WrongValue(msg.value, job.spec.trainerBond);
         job.phase = Phase.Accepted;
         job.trainer = msg.sender;
-        job.since = job.acceptedAt = _now();
+        job.acceptedAt = _now();
         emit JobAccepted(id, msg.sender);
     }
 
@@ -158,14 +160,14 @@ contract Settlement is Places, ISettlement {
     function _claimable(bytes32 id) private view returns (Job storage job) {
         job = _inPhase(id, Phase.Accepted);
         if (msg.sender != job.trainer) revert NotTrainer(msg.sender);
-        uint256 until = uint256(job.since) + job.spec.claimWindow;
+        uint256 until = uint256(job.acceptedAt) + job.spec.claimWindow;
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
     }
 
     /// @dev SAFETY: there are at most 2^32 - 1 steps, and no more checkpoints than steps.
     function _claim(bytes32 id, Job storage job, bytes32 runRoot, uint256 checkpoints, uint32 divergedAt) private {
         job.phase = Phase.Claimed;
-        job.since = job.claimedAt = _now();
+        job.claimedAt = _now();
         job.runRoot = runRoot;
         job.checkpoints = uint32(checkpoints);
         job.divergedAt = divergedAt;
@@ -177,7 +179,8 @@ contract Settlement is Places, ISettlement {
         Job storage job = _jobs[id];
         bool created = job.phase == Phase.Created;
         if (!created && job.phase != Phase.Accepted) revert WrongPhase(job.phase, Phase.Accepted);
-        uint256 until = uint256(job.since) + (created ? job.spec.acceptWindow : job.spec.claimWindow);
+        uint256 until =
+            created ? uint256(job.createdAt) + job.spec.acceptWindow : uint256(job.acceptedAt) + job.spec.claimWindow;
         if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
         job.phase = Phase.Expired;
         credits[job.client] += job.spec.reward;
@@ -188,7 +191,7 @@ contract Settlement is Places, ISettlement {
     /// @inheritdoc ISettlement
     function finalize(bytes32 id) external {
         Job storage job = _inPhase(id, Phase.Claimed);
-        uint256 until = uint256(job.since) + job.spec.challengeWindow;
+        uint256 until = uint256(job.claimedAt) + job.spec.challengeWindow;
         if (block.timestamp <= until) revert TooEarly(block.timestamp, until + 1);
         // INVARIANT I6: no dispute is open.
         if (job.open != 0) revert DisputesOpen(job.open);

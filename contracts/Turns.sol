@@ -80,7 +80,7 @@ abstract contract Turns is GameState {
             job.queue = Queue.wrap(0);
             _mark(id, job, first);
         }
-        d.others = _mark(id, job, d) ? uint24(job.queue.count()) - 1 : 0;
+        d.others = _mark(id, job, d) ? uint32(job.queue.count() - 1) : 0; // SAFETY: a queue has 32 bits
     }
 
     /// @dev Each thing counts once, however many disputes wait for it, until it is opened. False: it is open.
@@ -124,7 +124,6 @@ abstract contract Turns is GameState {
         d.status = Status.Won;
         job.open--;
         job.phase = Phase.Convicted;
-        job.since = _now();
         bool guardian = job.guarded && _disputes[id][job.guardianDispute].status == Status.Open;
         address winner = guardian ? job.spec.guardian : d.auditor;
         uint256 amount = _prize(job, cause);
@@ -132,8 +131,19 @@ abstract contract Turns is GameState {
         credits[winner] += amount;
         credits[d.auditor] += uint256(job.spec.auditorBond) + job.spec.fee;
         credits[job.client] += job.spec.reward;
-        // SAFETY: n < 2^24 disputes
-        _verdicts[id] = Verdict(d.level, d.height, d.part, d.operator, d.step, d.index, uint24(n), cause, winner);
+        // SAFETY: n < 2^31 (`challenge`)
+        _verdicts[id] = Verdict(
+            d.level,
+            d.height,
+            d.part,
+            d.operator,
+            d.step,
+            d.index,
+            uint32(n),
+            cause,
+            _now(),
+            winner
+        );
         emit Convicted(id, n, cause, winner, amount);
     }
 

@@ -15,6 +15,8 @@ import {Position} from "./Position.sol";
 /// Trust: nobody. Safety needs one live honest auditor per claim; liveness needs a chain that includes a transaction
 /// within a clock's budget.
 contract VerificationGame is Descent, Dispatch, IMoves {
+    /// @dev What a queue can name (Queue.sol): more than 10^14 gas, and half as many bonds are burnt.
+    uint256 private constant MAX_DISPUTES = 1 << 31;
     /// @dev More than any tree of a job has.
     uint256 private constant MAX_HEIGHT = 64;
 
@@ -28,7 +30,7 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         address delivery_,
         IElements logged_
     ) GameState(referee_) Dispatch(settlement_, delivery_) {
-        if (address(logged_) != address(referee_)) _checkPart(address(logged_));
+        _checkPart(address(logged_));
         logged = logged_;
     }
 
@@ -43,11 +45,12 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         Basis calldata basis
     ) external payable returns (uint256 n) {
         Job storage job = _inPhase(id, Phase.Claimed);
-        uint256 until = uint256(job.since) + job.spec.challengeWindow;
+        uint256 until = uint256(job.claimedAt) + job.spec.challengeWindow;
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
         uint256 price = uint256(job.spec.auditorBond) + job.spec.fee;
         if (msg.value != price) revert WrongValue(msg.value, price);
-        n = job.disputes++; // SAFETY: 2^23 disputes would cost more than 10^12 gas
+        n = job.disputes++;
+        if (n == MAX_DISPUTES) revert TooManyDisputes();
         Dispute storage d = _disputes[id][n];
         (d.node, d.height, d.step) = _enter(id, job, entry, where);
         // INVARIANT I15: after a reorganisation it may be another claim; a bond is staked against what was seen
@@ -185,11 +188,9 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         // INVARIANT I11: what is all padding is what the format fixes, or it convicts.
         if (position << height >= _leafCount(job, d, kind)) {
             if (child == Merkle.padding(uint8(kind), height)) revert NothingToContest();
-            _enterStep(job, d, kind);
             return _convictAt(id, job, n, d, kind, height, position);
         }
         if (kind == Level.Segment && height == 0 && position == 0) revert NothingToContest();
-        _enterStep(job, d, kind);
         _move(id, job, n, d, child, kind, height, position);
     }
 
@@ -199,7 +200,6 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         if (d.level != Level.Segment || d.height != 0) revert WrongLevel(d.level, d.height);
         // INVARIANT I15: the state is contested since this very trace was read
         _expect(trace, _traces[id][_stepOf(d)]);
-        _enterStep(job, d, Level.State);
         _move(id, job, n, d, d.node, Level.State, Merkle.height(job.states), 0);
     }
 
@@ -218,7 +218,6 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         if (kind != Level.Trace || height != 0) revert WrongLevel(kind, height);
         if (position >= job.operators) {
             if (child == Merkle.padding(Merkle.TRACE, 0)) revert NothingToContest();
-            _enterStep(job, d, kind);
             return _convictAt(id, job, n, d, kind, height, position);
         }
         (uint32 elements, bool finite, uint32 blocks) = referee.describe(
@@ -230,7 +229,6 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         );
         // SAFETY: an element has at most 64 partial sums (Records.sol), a program 2^24 operators
         (d.elements, d.finite, d.blocks, d.operator) = (elements, finite, uint8(blocks), uint24(position));
-        _enterStep(job, d, Level.Trace);
         _move(id, job, n, d, child, Level.Tensor, Merkle.tensorHeight(elements), 0);
     }
 

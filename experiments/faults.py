@@ -29,6 +29,8 @@ BEARER = ("tests/game/test_bearer_moves.py",)
 VIEWS = ("tests/game/test_state_views.py",)
 FEES = ("tests/game/test_fees_attacked.py", "tests/game/test_payments_fees.py")
 LATER = tuple(f"tests/game/test_{n}.py" for n in ("batches", "delegates", "code", "calldata", "fraud", "errors"))
+COUNTERS = ("tests/game/test_counters.py",)
+BONUS = ("tests/game/test_bonus.py", "tests/game/test_bonus_refused.py")
 SOLD = tuple(f"tests/game/test_{n}.py" for n in ("delivery", "delivery_money", "delivery_orders", "exchange_attacks"))
 LOGGED = ("tests/twin/test_logged_referee.py", "tests/twin/test_logged_twin.py", "tests/game/test_logged.py")
 
@@ -112,7 +114,7 @@ MUTANTS = (
         "if (msg.sender != job.trainer && !_delegates[id][msg.sender]) revert NotTrainer(msg.sender);",
         "",
     ),
-    Mutant("Turns.sol", "_mark(id, job, d) ? uint24(job.queue.count()) - 1 : 0;", "0;"),
+    Mutant("Turns.sol", "_mark(id, job, d) ? uint32(job.queue.count() - 1) : 0;", "0;"),
     Mutant("Turns.sol", "+= _burnHalf(job.spec.auditorBond);", "+= job.spec.auditorBond;"),
     Mutant("Turns.sol", "        credits[job.client] += job.spec.reward;\n", ""),
     # jobs and money
@@ -129,8 +131,8 @@ MUTANTS = (
     Mutant("Descent.sol", "uint32((where - 1) * job.spec.interval)", "uint32(where * job.spec.interval)"),
     Mutant(
         "Turns.sol",
-        "_mark(id, job, d) ? uint24(job.queue.count()) - 1 : 0;",
-        "_mark(id, job, d) ? uint24(job.queue.count()) : 0;",
+        "_mark(id, job, d) ? uint32(job.queue.count() - 1) : 0;",
+        "_mark(id, job, d) ? uint32(job.queue.count()) : 0;",
     ),
     Mutant("Turns.sol", "            _mark(id, job, first);\n", ""),
     Mutant("Turns.sol", "            job.queue = Queue.wrap(0);\n", ""),
@@ -286,9 +288,26 @@ MUTANTS = (
     Mutant("Dispatch.sol", "_checkPart(delivery_);", "", LATER),
     Mutant("Dispatch.sol", "ISettlement(settlement_).ordersOf(address(0), 0, 0);", "", LATER),
     Mutant("Dispatch.sol", "call == IDelivery.raise.selector ||", "", SOLD),
+    Mutant("VerificationGame.sol", "_checkPart(address(logged_));", "", LATER),
+    Mutant("VerificationGame.sol", "if (n == MAX_DISPUTES) revert TooManyDisputes();", "", COUNTERS),
+    Mutant("VerificationGame.sol", "MAX_DISPUTES = 1 << 31;", "MAX_DISPUTES = 1 << 24;", COUNTERS),
+    Mutant("VerificationGame.sol", "MAX_DISPUTES = 1 << 31;", "MAX_DISPUTES = 1 << 30;", COUNTERS),
+    Mutant("Queue.sol", "ALONE = 1 << 31;", "ALONE = 1 << 24;", COUNTERS),
+    Mutant("Settlement.sol", "named != address(0) && msg.sender != named", "msg.sender != named", BONUS),
     Mutant(
-        "VerificationGame.sol", "if (address(logged_) != address(referee_)) _checkPart(address(logged_));", "", LATER
+        "Settlement.sol", "if (named != address(0) && msg.sender != named) revert NotTrainer(msg.sender);", "", BONUS
     ),
+    Mutant("AccuracyEscrow.sol", "= (0, address(0));", "= (0, evaluation.spec.trainer);", BONUS),
+    Mutant(
+        "AccuracyEscrow.sol",
+        "if (evaluation.trainer != address(0)) revert TrainerGiven(evaluation.trainer);",
+        "",
+        BONUS,
+    ),
+    Mutant("AccuracyEscrow.sol", "if (largest >= layout.length) revert", "if (largest > layout.length) revert", BONUS),
+    Mutant("AccuracyEscrow.sol", "terms.total > terms.size ? terms.total : terms.size;", "terms.size;", BONUS),
+    Mutant("AccuracyEscrow.sol", "terms.total > terms.size ? terms.total : terms.size;", "terms.total;", BONUS),
+    Mutant("Turns.sol", "            _now(),\n", "            job.claimedAt,\n", PAYMENTS),
     Mutant("Settlement.sol", "if (address(this) == self) revert OnlyDelegated();", "", LATER),
     Mutant(
         "Settlement.sol",

@@ -142,11 +142,11 @@ class Stage:
             CheatingHistory(self.store(f"cheat-{operator}"), PatchedExecutor(self.executor(), Patch(output=output)))
         )
 
-    def final(self, job: bytes, run: vgame.Run) -> Game:
-        """A job that a run answers becomes final; its trainer's game."""
+    def final(self, job: bytes, run: vgame.Run, game: Game | None = None) -> Game:
+        """A job that a run answers becomes final, by a new account or that of `game`; its trainer's game."""
         b = run.bundle
         machine = History(run._store, Executor(b.program, b.data, b.scalars, b.seed, b.mode))
-        trainer = Trainer(self.game(), job, machine)
+        trainer = Trainer(game or self.game(), job, machine)
         trainer.accept()
         trainer.claim()
         self.chain.advance(b.terms.challenge_window + 1)
@@ -237,7 +237,7 @@ def bonuses(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
     measured = escrow.evaluation(made[0], run, task)
     evaluation = vgame.train(measured, folder / "evaluation")
     ordered = post_job(client, measured, 0)
-    s.final(ordered, evaluation)
+    s.final(ordered, evaluation, trainer)
     escrow.pay(made[0], ordered, run, evaluation)
     chain.advance(escrow.bonus(made[1]).window + 1)
     for game in (trainer, client):

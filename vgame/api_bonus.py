@@ -53,9 +53,12 @@ class Escrow(EscrowContract):
         bonus.check(self.promised(identity), training, task)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
-        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, and train and claim it as
-        any job. `validate`: as for `promise`."""
-        return bonus.evaluation_bundle(self.promised(identity), run, task, validate)
+        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, then train and
+        claim it as any job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
+        `promise`."""
+        promised = self.promised(identity)
+        trainer = self.game.job(promised.terms.training).trainer
+        return bonus.evaluation_bundle(promised, run, task, trainer, validate)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
         """Show that the final evaluation `job` reaches the mark; returns the wei added to the trainer's credits.

@@ -69,6 +69,7 @@ class Stage:
     def __init__(self, system: tuple[RevmChain, str], trained: Trained, least: int = MARK, **options: Any) -> None:
         self.chain, self.address = system
         self.trained = trained
+        self.games: dict[str, RevmGame] = {}
         self.client = self.game()
         self.escrow = vgame.Escrow.deploy(self.client)
         self.nonce = 0
@@ -78,7 +79,9 @@ class Stage:
         self.trainer: Trainer | None = None
 
     def game(self) -> RevmGame:
-        return RevmGame(self.chain, self.address, self.chain.wallet())
+        game = RevmGame(self.chain, self.address, self.chain.wallet())
+        self.games[game.wallet.address] = game
+        return game
 
     def seen_by(self, game: RevmGame) -> vgame.Escrow:
         return vgame.Escrow(game, self.escrow.address)
@@ -88,7 +91,8 @@ class Stage:
         return post_job(game or self.client, bundle, Stage.number)
 
     def claimed(self, job: bytes, history: Any) -> Trainer:
-        trainer = Trainer(self.game(), job, history)
+        """By the account that the order names, or a new one."""
+        trainer = Trainer(self.games.get(self.client.job(job).spec.trainer) or self.game(), job, history)
         trainer.accept()
         trainer.claim()
         return trainer

@@ -36,7 +36,7 @@ from vgame.commit.merkle import Kind, Tree, leaf_hash
 
 #: What is posted with a first reveal, which opens a place then, and no node.
 POSTED = {"SegmentPosted": Level.SEGMENT, "TracePosted": Level.TRACE}
-ALONE = 1 << 23  # in a job's queue: the rest is the number of the only open dispute
+ALONE = 1 << 31  # in a job's queue: the rest is the number of the only open dispute
 
 
 @dataclass
@@ -84,8 +84,8 @@ class Ghost:
         return [standing(n, s) for n, s in enumerate(self.read("getDisputes", job, 0, 2**64))]
 
     def verdict(self, job: bytes) -> Verdict:
-        level, *rest, cause, winner = self.read("getVerdict", job)
-        return Verdict(Level(level), *rest, CAUSES[cause], winner)
+        level, *rest, cause, time, winner = self.read("getVerdict", job)
+        return Verdict(Level(level), *rest, CAUSES[cause], time, winner)
 
     # ---- going back ----
 
@@ -328,7 +328,7 @@ class Ghost:
             v = self.verdict(job)
             place = Position(v.level, v.height, v.part, v.operator, v.step, v.index).word
             assert place == found[v.dispute].dispute.position
-            assert (v.dispute, v.cause, v.winner) == self.convicted[job]
+            assert (v.dispute, v.cause, v.winner) == self.convicted[job] and v.time == self.time
         if after.phase is Phase.CLAIMED:
             self._compare_queue(job, after, found)
         for (owner, kind, place), post in self.posts.items():

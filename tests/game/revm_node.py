@@ -219,6 +219,9 @@ class RevmNode:
         deed(self.evm)
         self.deeds.append(deed)
 
+    def set_storage(self, account: str, slot: int, word: int) -> None:
+        self._do(lambda evm: evm.insert_account_storage(account, slot, word))
+
     def set_balance(self, account: str, wei: int) -> None:
         self._do(lambda evm: evm.set_balance(account, wei))
 

@@ -21,7 +21,7 @@ from vgame.chain.escrow import Bonus
 from vgame.chain.records import CAUSES, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ContractError, NotYet, ValidationError
+from vgame.errors import ContractError, NotYet, Over, ValidationError
 from vgame.program.lowering.table import HANDLERS
 from vgame.runs.history import History
 from vgame.runs.store import Store
@@ -44,6 +44,21 @@ def test_a_state_that_counts_enough_is_paid(stage: Stage) -> None:
     assert stage.chain.balance(trainer.address) - before == AMOUNT and stage.chain.balance(stage.escrow.address) == 0
     assert stage.refused("pay", stage.id, astuple(stage.proof(job, run))) == "NoBonus"
     assert stage.refused("giveBack", stage.id) == "NoBonus"
+
+
+def test_no_other_account_holds_up_the_evaluation(stage: Stage) -> None:
+    """It names its trainer: the payer's second account cannot accept it, to claim a wrong root at the end."""
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    job = stage.post(stage.escrow.evaluation(stage.id, stage.trained.run, task()))
+    bond = stage.client.job(job).spec.trainer_bond
+    for other in (stage.client, stage.game()):
+        with pytest.raises(ContractError, match="NotTrainer"):
+            other.send("acceptJob", job, value=bond)
+        with pytest.raises(Over, match=f"names its trainer, {trainer.address}"):
+            Trainer(other, job, stage.trained.history(stage.trained.run)).accept()
+    trainer.game.send("acceptJob", job, value=bond)
+    assert stage.client.job(job).trainer == trainer.address
 
 
 def test_a_false_number_is_convicted_and_the_payer_has_the_money_back(system, trained: Trained, tmp_path: Path) -> None:
@@ -129,6 +144,7 @@ def test_the_mark_itself_is_enough(system, trained: Trained) -> None:
     exact = stage.escrow.promise(stage.post(trained.bundle), trained.bundle, task(), "correct", least=total, amount=1)
     assert stage.escrow.promised(exact).terms.least == total
     same = Stage(system, trained, least=total)
+    same.games |= stage.games  # whichever trainer the evaluation names: the one of the training is paid
     same.train()
     assert same.escrow.close(same.id) == "started"
     assert same.escrow.pay(same.id, *_evaluated(same, run)) == AMOUNT

@@ -167,7 +167,10 @@ def test_what_nobody_could_keep_is_not_promised(stage: Stage) -> None:
     assert refused(spec={"trainer_bond": 2 * AMOUNT - 1}) == "BondTooSmall"
     states = stage.client.job(stage.job).states
     assert refused(layout=[entry_of(states)]) == "NoSuchTensor"
-    stage.escrow.send("open", *opened(stage, layout=[entry_of(states - 1)]), value=AMOUNT)
+    for place in ("total", "size"):  # a promise that no state of the evaluation could keep
+        assert refused(terms={place: len(opened(stage)[2])}) == "NoSuchTensor"
+    assert refused(spec={"trainer": stage.client.wallet.address}) == "TrainerGiven"
+    stage.escrow.send("open", *opened(stage, layout=[entry_of(states - 1)] * len(opened(stage)[2])), value=AMOUNT)
     stage.escrow.send("open", *opened(stage), value=AMOUNT)
     assert refused() == "BonusExists"
     stage.train()

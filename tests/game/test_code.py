@@ -95,6 +95,13 @@ def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part:
             Game(scene.chain, created).check_parts()
 
 
+def test_a_referee_is_no_machine_of_mode_logged(scene: Scene) -> None:
+    """Orders in mode `logged` would be taken, and nobody could end a run of one."""
+    wallet, (referee, settlement, delivery, _), _ = parts(scene)
+    with pytest.raises(ChainError, match="VerificationGame refuses"):
+        wallet.deploy("VerificationGame", referee, settlement, delivery, referee)
+
+
 def test_a_settlement_alone_takes_no_order(scene: Scene) -> None:
     """At its own address there are no disputes, so any claim would become final."""
     wallet = scene.wallet()

@@ -24,6 +24,7 @@ UNREACHABLE = {
     "ForeignReferee": "only the constructor's; tests/game/test_code.py",
     "NoSha256": "only the constructor's; tests/game/test_code.py",
     "OnlyDelegated": "only at the settlement's own address; tests/game/test_code.py",
+    "TooManyDisputes": "only after 2^31 disputes; tests/game/test_counters.py",
     "HashFailed": "the SHA-256 precompile fails only for lack of gas, and then too little is left to say so",
     "RangeProofLength": "only the referee opens ranges; tested there",
 }

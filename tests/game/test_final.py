@@ -20,7 +20,7 @@ from vgame.agents.roles import play as play_trainer
 from vgame.chain import final
 from vgame.chain.connection import DEVELOPMENT, FINALITY, RefusedError
 from vgame.chain.final import final_jobs
-from vgame.chain.records import Job, Phase
+from vgame.chain.records import Job, Level, Phase, Verdict
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, NotYet, Over
@@ -34,7 +34,7 @@ LIES: dict[str, Callable[[Job], Job]] = {
     for phase in (Phase.FINAL, Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED)
 } | {
     "another trainer's": lambda job: replace(job, trainer="0x" + 40 * "1", phase=Phase.ACCEPTED),
-    "an old state": lambda job: replace(job, phase=Phase.ACCEPTED, since=job.accepted_at, claimed_at=0),
+    "an old state": lambda job: replace(job, phase=Phase.ACCEPTED, claimed_at=0),
 }
 
 
@@ -176,8 +176,11 @@ def test_a_late_end_on_a_node_without_finality_is_looked_at_for_long_enough(scen
 
 def test_a_conviction_in_the_second_of_its_claim_can_be(scene: Scene, node: Node) -> None:
     play = scene.claimed(SETUP)
-    at_once = replace(play.job, phase=Phase.CONVICTED, disputes=1)
-    assert at_once.could_be(at_once.since + SPEC.challenge_window + 1) and not at_once.could_be(at_once.since + 1)
+    convicted, at_once = replace(play.job, phase=Phase.CONVICTED, disputes=1), play.job.claimed_at
+    verdict = Verdict(Level.RUN, 0, 0, 0, 0, 0, 0, "timeout", at_once, play.trainer.address)
+    assert convicted.could_be(at_once, verdict) and not convicted.could_be(at_once - 1, verdict)
+    assert not convicted.could_be(at_once, replace(verdict, time=at_once - 1))
+    assert not convicted.could_be(at_once, replace(verdict, time=0)) and not convicted.could_be(at_once)
 
 
 @pytest.mark.parametrize("behind", [2, 40])
@@ -307,7 +310,7 @@ def test_a_state_that_cannot_be_is_no_final_one(scene: Scene, node: Node) -> Non
     usual = game.jobs
     for change in (
         *({"phase": phase} for phase in Phase if phase is not Phase.CLAIMED),
-        {"since": play.job.since + 10_000}, {"since": play.job.since - 1}, {"claimed_at": 0},
+        {"claimed_at": play.job.claimed_at + 10_000}, {"claimed_at": 0},
     ):  # fmt: skip
         game.jobs = lambda jobs, change=change: [replace(job, **change) for job in usual(jobs)]
         assert final_jobs(game, [play.id])[0] is None, change

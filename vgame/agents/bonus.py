@@ -19,7 +19,7 @@ from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
-from vgame.chain.records import JobSpec
+from vgame.chain.records import NOBODY, JobSpec
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
@@ -67,7 +67,7 @@ def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int, 
     nothing = dict.fromkeys(("reward", "diverged_pay", "confirm_window", "key_window", "complaint_window"), 0)
     measured = evaluation_task(counting(task, total).evaluate, task.model)
     steps = measured.population // measured.batch
-    terms = old.model_copy(update=nothing | {"trainer_bond": bond})
+    terms = old.model_copy(update=nothing | {"trainer_bond": bond, "trainer": NOBODY})
     return prepare(Job(measured, steps=steps, interval=min(10, steps), seed=0, terms=terms), validate=validate)
 
 
@@ -136,8 +136,8 @@ def _check_mark(least: int) -> None:
 
 
 def _template(evaluation: Bundle) -> JobSpec:
-    """The order with the initial root 0."""
-    return replace(JobSpec(**evaluation.order), initial_root=bytes(32))
+    """The order without initial root and trainer."""
+    return replace(JobSpec(**evaluation.order), initial_root=bytes(32), trainer=NOBODY)
 
 
 def check(promised: Promised, training: Bundle, task: Task) -> None:
@@ -197,12 +197,14 @@ def _terms(spec: JobSpec) -> Terms:
         raise Abstain(f"the terms of the evaluation are none that the game takes: {error}") from None
 
 
-def evaluation_bundle(promised: Promised, run: Run | Path | str, task: Task, validate: float | None = None) -> Bundle:
-    """With the trained run at hand: the evaluation that the bonus asks for, to be ordered in the game. ValidationError
-    where its program is not what the task measures."""
+def evaluation_bundle(
+    promised: Promised, run: Run | Path | str, task: Task, trainer: str, validate: float | None = None
+) -> Bundle:
+    """With the trained run at hand: the evaluation that the bonus asks for, to be ordered in the game; `trainer` alone
+    can accept it. ValidationError where its program is not what the task measures."""
     run = run if isinstance(run, Run) else Run.open(run)
     total, _ = _measured(promised, run.bundle, task)
-    terms = _terms(promised.evaluation)
+    terms = _terms(replace(promised.evaluation, trainer=trainer))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
     if astuple(_template(bundle)) != astuple(promised.evaluation):

@@ -77,7 +77,7 @@ class News(Listener):
     def _conviction(self, job: bytes, state: Job) -> tuple[str, dict[str, Any]]:
         """By which dispute, and who has how much of the bond; nothing where the endpoint does not show it."""
         with suppress(Exception):
-            event: Event = self.game.content("Convicted", job, state.since, lambda e: e)
+            event: Event = self.game.content("Convicted", job, self.game.verdict(job).time, lambda e: e)
             a, digest = event.args, "0x" + event.transaction.removeprefix("0x")
             winner = "this account" if a["winner"] == self.account else a["winner"]
             told = f" by dispute {a['dispute']} ({CAUSES[a['cause']]}): {ether(a['amount'])} of its bond to {winner}"

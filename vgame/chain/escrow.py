@@ -54,8 +54,8 @@ class Bonus:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What was promised, from the event: whom it concerns can read all of it there. `evaluation`: the order with the
-    initial root 0."""
+    """What was promised, from the event: whom it concerns can read all of it there. `evaluation`: the order without
+    initial root and trainer."""
 
     id: bytes
     payer: str

@@ -12,7 +12,7 @@ from math import inf
 
 from vgame.chain.connection import FINALITY, Block, Chain
 from vgame.chain.game import Game
-from vgame.chain.records import Job
+from vgame.chain.records import Job, Phase
 
 MOMENT = 30.0  # seconds: a false reply that lasts for less decides nothing where finality is too late
 
@@ -21,7 +21,11 @@ def final_jobs(game: Game, jobs: Sequence[bytes]) -> tuple[list[Job] | None, int
     """Jobs as of the last final block, and its second; None where one of them cannot be so by then."""
     with game.chain.final() as second:
         found = game.jobs(jobs)
-    return found if all(job.could_be(second) for job in found) else None, second
+        verdicts = [
+            game.verdict(i) if job.phase is Phase.CONVICTED else None for i, job in zip(jobs, found, strict=True)
+        ]
+    fits = all(job.could_be(second, verdict) for job, verdict in zip(found, verdicts, strict=True))
+    return found if fits else None, second
 
 
 class Lasting:

@@ -291,7 +291,7 @@ class Game:
         return self._record(lambda a: [Request(i, *r) for i, r in enumerate(a)], "getRequests", job)
 
     def verdict(self, job: bytes) -> Verdict:
-        return self._record(lambda a: Verdict(Level(a[0]), *a[1:7], CAUSES[a[7]], a[8]), "getVerdict", job)
+        return self._record(lambda a: Verdict(Level(a[0]), *a[1:7], CAUSES[a[7]], *a[8:]), "getVerdict", job)
 
     def turn(self, job: bytes, number: int) -> tuple[Turn, int]:
         return self._record(lambda a: (Turn(a[0]), a[1]), "turn", job, number)

@@ -13,6 +13,10 @@ from eth_utils.address import to_checksum_address
 checksummed = lru_cache(4096)(to_checksum_address)
 
 
+#: Where an order names no account.
+NOBODY = "0x" + 40 * "0"
+
+
 class Phase(IntEnum):
     NONE = 0
     CREATED = 1
@@ -107,10 +111,12 @@ class JobSpec:
     key_window: int = 0
     complaint_window: int = 0
     fee: int = 0
-    guardian: str = "0x" + 40 * "0"
+    guardian: str = NOBODY
+    trainer: str = NOBODY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "guardian", checksummed(self.guardian))
+        for named in ("guardian", "trainer"):
+            object.__setattr__(self, named, checksummed(getattr(self, named)))
 
     @property
     def stake(self) -> int:
@@ -127,12 +133,12 @@ class Job:
     operators: int
     checkpoints: int
     diverged_at: int
-    since: int
     disputes: int
     open: int
     queue: int
     depth: int
     slot: int
+    guarded: bool
     client: str
     created_at: int
     nonce: int
@@ -140,14 +146,18 @@ class Job:
     accepted_at: int
     claimed_at: int
     guardian_dispute: int
-    guarded: bool
     run_root: bytes
     name_bytes: bytes
     spec: JobSpec
 
-    def could_be(self, now: int) -> bool:
-        """Do its phase and its times fit by a second, as the contract sets them? One altered field rarely does."""
-        begun = self.claimed_at or self.accepted_at or self.created_at
+    @property
+    def since(self) -> int:
+        """When the order was made, accepted or claimed, whichever was last."""
+        return self.claimed_at or self.accepted_at or self.created_at
+
+    def could_be(self, now: int, verdict: Verdict | None = None) -> bool:
+        """Do its phase, its times and its verdict fit by a second, as the contract sets them? One altered field rarely
+        does. `verdict`: of a convicted job; else it is not read."""
         match self.phase:
             case Phase.NONE | Phase.CREATED:
                 fits = not self.accepted_at and not self.claimed_at
@@ -156,16 +166,13 @@ class Job:
             case Phase.CLAIMED:
                 fits = self.claimed_at > 0
             case Phase.CONVICTED:
-                at_once = (
-                    self.disputes > 0 and now > self.since + self.spec.challenge_window
-                )  # in the claim's own second
-                return 0 < self.claimed_at <= self.since <= now and (self.claimed_at < self.since or at_once)
+                fits = verdict is not None and 0 < self.claimed_at <= verdict.time <= now
             case Phase.EXPIRED:
                 window = self.spec.claim_window if self.accepted_at else self.spec.accept_window
-                fits = not self.claimed_at and 0 < begun < now - window
+                fits = not self.claimed_at and 0 < self.since < now - window
             case _:
                 fits = not self.open and 0 < self.claimed_at < now - self.spec.challenge_window
-        return fits and self.since == begun <= now  # the others do not change it
+        return fits and self.since <= now
 
     @property
     def name(self) -> str:
@@ -189,11 +196,11 @@ class Dispute:
     trainer_left: int
     auditor_left: int
     others: int
-    finite: bool
-    blocks: int
     auditor: str
     status: Status
     entry: Level
+    finite: bool
+    blocks: int
     elements: int
     word: int
 
@@ -254,6 +261,7 @@ class Verdict:
     index: int
     dispute: int
     cause: str
+    time: int
     winner: str
 
 
@@ -331,8 +339,8 @@ def _job(answer: tuple[Any, ...]) -> Job:
 @lru_cache(4096)
 def _dispute(answer: tuple[Any, ...]) -> Dispute:
     """Most answers are those of the last look."""
-    node, level, *clocks, status, entry, elements, word = answer
-    return Dispute(node, Level(level), *clocks, Status(status), Level(entry), elements, word)
+    node, level, *clocks, status, entry, finite, blocks, elements, word = answer
+    return Dispute(node, Level(level), *clocks, Status(status), Level(entry), finite, blocks, elements, word)
 
 
 def standing(number: int, answer: Any) -> Standing:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from vgame.chain.final import Lasting, final_jobs
-from vgame.chain.records import ENDED, Dispute, Job, Level, Phase, Turn
+from vgame.chain.records import ENDED, NOBODY, Dispute, Job, Level, Phase, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
@@ -108,6 +108,8 @@ class Trainer(Player):
         if job.phase is Phase.NONE:  # a reorganisation undid the order too
             return ""
         if job.phase is Phase.CREATED:
+            if job.spec.trainer not in (NOBODY, self.address):
+                return f"{name} names its trainer, {job.spec.trainer}: {self.address} cannot accept it"
             late = now - job.since - job.spec.accept_window
             return f"{name} could be accepted until {late} s ago: nothing is staked on it" if late > 0 else ""
         if job.trainer != self.address:

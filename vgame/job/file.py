@@ -101,6 +101,8 @@ class Terms(BaseModel):
     guardian: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
     """The auditor that is paid when the trainer is convicted while it has a dispute open (docs/protocol.md section 6);
     0: none."""
+    trainer: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
+    """Who alone may accept; 0: any account."""
 
     @model_validator(mode="before")
     @classmethod
