@@ -53,7 +53,11 @@ contract Handler is Stage {
         IGameTypes.Job memory job = game.getJob(id);
         if (job.phase == IGameTypes.Phase.Created || job.phase == IGameTypes.Phase.Accepted) {
             bool created = job.phase == IGameTypes.Phase.Created;
-            if (block.timestamp > uint256(job.since) + (created ? job.spec.acceptWindow : job.spec.claimWindow)) {
+            uint256 until =
+                created
+                    ? uint256(job.createdAt) + job.spec.acceptWindow
+                    : uint256(job.acceptedAt) + job.spec.claimWindow;
+            if (block.timestamp > until) {
                 send(STRANGER, 0, abi.encodeCall(game.expire, (id)));
             } else if (created) {
                 accept(id);
@@ -62,7 +66,7 @@ contract Handler is Stage {
                 send(TRAINER, 0, abi.encodeCall(game.setDelegate, (id, STRANGER, choice % 2 == 0)));
             }
         } else if (job.phase == IGameTypes.Phase.Claimed) {
-            bool over = block.timestamp > uint256(job.since) + job.spec.challengeWindow && job.open == 0;
+            bool over = block.timestamp > uint256(job.claimedAt) + job.spec.challengeWindow && job.open == 0;
             (bool ok, ) = tried(STRANGER, 0, abi.encodeCall(game.finalize, (id)));
             assert(ok == over);
         }
@@ -74,7 +78,7 @@ contract Handler is Stage {
         if (job.phase != IGameTypes.Phase.Claimed || job.disputes == MOST_DISPUTES) return;
         address auditor = ACTORS[2 + (who % 3)];
         (IGameTypes.Level entry, uint256 place) = _entry(id, where);
-        bool late = block.timestamp > uint256(job.since) + job.spec.challengeWindow;
+        bool late = block.timestamp > uint256(job.claimedAt) + job.spec.challengeWindow;
         bool engaged = auditor == job.spec.guardian && _engaged(id, job);
         uint256 price = uint256(job.spec.auditorBond) + job.spec.fee;
         (bool ok, ) = tried(auditor, price, challengeCall(id, entry, place));
