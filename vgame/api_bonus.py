@@ -53,8 +53,8 @@ class Escrow(EscrowContract):
         bonus.check(self.promised(identity), training, task)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
-        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, then train and
-        claim it as any job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
+        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, then train and claim it
+        as any job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
         `promise`."""
         promised = self.promised(identity)
         trainer = self.game.job(promised.terms.training).trainer
