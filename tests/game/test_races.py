@@ -9,9 +9,10 @@ from frauds import LIE, SETUP
 from scene import Play, deployed, embedded_chain
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level
+from vgame.chain.records import Level, Phase, Status
 from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
+from vgame.dispute.player import PAUSE
 from vgame.errors import LostRace
 
 
@@ -50,3 +51,44 @@ def test_a_move_that_lost_a_race_says_so() -> None:
             call.send(auditor.game)
         auditor.step()
         assert play.dispute().level is Level.ELEMENT
+
+
+def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
+    """An endpoint that shows a false end, and estimates its `timeout`, had it sent in every round: gas each time."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        auditor = play.auditor()
+        auditor.step()
+        play.advance(SETUP.spec.trainer_budget + 1)
+        send, sent = Wallet.send, list[bytes]()
+
+        def starved(wallet: Wallet, to: str, data: bytes, value: int, gas: int):
+            sent.append(data)
+            return send(wallet, to, data, value, 0)
+
+        with patch.object(Wallet, "send", starved):
+            for number in (1, 2, 3):
+                auditor.timeouts_from = 0.0  # the wait is over
+                with pytest.raises(LostRace, match="timeout"):
+                    auditor.step()
+                assert not any(auditor.step() for _ in range(5)) and len(sent) == number
+                assert auditor.timeouts_wait == PAUSE * 2 ** (number - 1)
+        auditor.timeouts_from = 0.0
+        assert auditor.step() and play.phase is Phase.CONVICTED
+
+
+def test_an_auditor_does_not_end_its_own_dispute() -> None:
+    """That burns its bond; the conviction in another dispute gives it back."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        late, other = play.auditor(), play.auditor()
+        late.step()
+        assert play.trainer.step()
+        play.advance(SETUP.spec.auditor_budget + 1)
+        assert not late.step() and play.dispute().status is Status.OPEN
+        other.step()
+        play.run(other, play.trainer)
+        assert play.phase is Phase.CONVICTED
+        late.step()
+        assert play.client.credits(late.address) == SETUP.spec.stake
+        assert play.dispute(0).status is Status.VOID

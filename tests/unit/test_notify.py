@@ -122,3 +122,20 @@ def test_a_command_that_reads_nothing_stops_nothing(tmp_path: Path) -> None:
     for _ in range(3):
         hear("dispute", {"text": "x" * 2**20})
     until(lambda: (tmp_path / "runs").exists() and len((tmp_path / "runs").read_text()) == 6)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "TOKEN=SECRET ./hook.sh",
+        "hooks.example.com/services/SECRET",
+        "https://user:SECRET@x/hook",
+        "./none/SECRET -x",
+        "'SECRET",
+    ],
+)
+def test_a_command_that_cannot_be_run_is_not_printed(command: str) -> None:
+    """What stands where a program is expected may be the key of a hook."""
+    with pytest.raises(VgameError) as refusal:
+        notify(command, "auditor")
+    assert "SECRET" not in str(refusal.value) and str(refusal.value).startswith("--notify")

@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import queue
+import re
 import shlex
 import shutil
 import signal
@@ -19,11 +20,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from vgame.agents.config import KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIABLE
 from vgame.errors import VgameError
-from vgame.system.endpoints import without_secrets
 from vgame.system.progress import fail
 
 NOTIFIED = frozenset({"dispute", "verdict", "phase", "alarm", "over"})
@@ -58,9 +59,10 @@ def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict
 
 
 def _named(command: str) -> str:
-    """The option and its program: arguments may hold the key of a hook."""
+    """The option, and its program if it is a plain word or a file: whatever else stands there may be a key."""
     program = next(iter(command.split()), "''")
-    return f"--notify {without_secrets(program) if '://' in program else program}"
+    plain = re.fullmatch(r"[\w.+-]+|''", program) or shutil.which(program) or Path(program).exists()
+    return f"--notify {program}" if plain else "--notify"
 
 
 def _words(command: str) -> list[str]:

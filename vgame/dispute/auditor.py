@@ -232,7 +232,7 @@ class Auditor(Viewer):
 
     def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
         """End disputes of others whose time is over, with money that no own dispute may need."""
-        over = sum(s.turn is Turn.AUDITOR_EXPIRED for s in standings)
+        over = len(self.ended_by(standings))
         return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
 
     def collect(self, view: ClaimView) -> bool:

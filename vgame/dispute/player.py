@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
@@ -10,7 +11,7 @@ from vgame.chain.connection import Chain
 from vgame.chain.game import PAGE, Game
 from vgame.chain.records import Dispute, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.commit.machine import Machine
-from vgame.errors import ContractError, EndpointError, VgameError
+from vgame.errors import ContractError, EndpointError, LostRace, VgameError
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,11 @@ BATCH = 100
 #: multiply.
 RESERVE = 4
 
+#: No own clock depends on them. An endpoint that shows a false end, and estimates it, has each one revert in its block
+#: and cost gas: after one that reverts the next waits PAUSE seconds, then twice as long each time.
+TIMEOUTS = frozenset({"timeout", "timeoutMany"})
+PAUSE = 12.0
+
 #: More than either side needs for a descent and a leaf, and for what a withdrawal costs (docs/gas.json).
 DISPUTE_GAS = 2_000_000
 WITHDRAW_GAS = 35_000
@@ -58,6 +64,7 @@ class Player:
         self.game, self.id, self.machine = game, job, machine
         self.closed: list[Standing] = []
         self.withdrawn = 0  # wei, by this object
+        self.timeouts_wait, self.timeouts_from = 0.0, 0.0  # seconds after the last one that reverted; when it is over
 
     def look(self, job: Job | None = None) -> Job:
         """The job (`job`: as it was read) as the chain shows it now; its terms are what was ordered, whatever an
@@ -92,9 +99,16 @@ class Player:
         return self.game.wallet.address
 
     def attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """Send a move; True if it was made, False if it was not needed any more."""
+        """Send a move; True if it was made, False if it was not needed any more, or is not due again."""
+        if name in TIMEOUTS and time.monotonic() < self.timeouts_from:
+            return False
         try:
             self.game.send(name, *args, value=value)
+        except LostRace:
+            if name in TIMEOUTS:
+                self.timeouts_wait = 2 * self.timeouts_wait or PAUSE
+                self.timeouts_from = time.monotonic() + self.timeouts_wait
+            raise
         except ContractError as error:
             if error.name not in HARMLESS:
                 raise
@@ -135,8 +149,13 @@ class Player:
         """End disputes of others whose time is over."""
         if not self.spare(job, standings):
             return False
-        over = [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED]
+        over = self.ended_by(standings)
         return bool(over) and self.attempt("timeoutMany", self.id, over[:BATCH])
+
+    def ended_by(self, standings: Iterable[Standing]) -> list[int]:
+        """Disputes of others whose auditor's time is over. An own one stays: to end it burns the bond, and a conviction
+        in another dispute still gives it back."""
+        return [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED and s.dispute.auditor != self.address]
 
     def turn_of(self, number: int) -> Turn | None:
         """Whose turn it is; None if the dispute has just ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from mmap import PAGESIZE
@@ -30,9 +31,33 @@ def resident() -> int:
     return 0
 
 
-def free() -> float:
-    """Bytes that processes can have without swapping; infinite where the system does not say."""
+def free(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Bytes that this process can have without swapping, as the machine and its control groups allow; infinite if the
+    system does not tell. `proc`, `groups`: where the system's files are."""
+    left = inf
     with suppress(OSError):
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-        return 1024.0 * int(found[1]) if found else inf
-    return inf
+        found = re.search(r"MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text())
+        left = 1024.0 * int(found[1]) if found else inf
+    with suppress(OSError):
+        for line in (proc / "self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):  # version 2, version 1
+                left = min([left, *_left_in(groups / kinds, path.strip("/"))])
+    return left
+
+
+#: What the files of a control group with memory are called: limit, use, the kernel's part of it that can be given back.
+VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+
+
+def _left_in(root: Path, path: str) -> Iterator[float]:
+    """Bytes that a control group and each one above it leave."""
+    limit, use, given_back = VERSION_1 if root.name == "memory" else VERSION_2
+    for folder in (root / path, *(root / path).parents):
+        with suppress(OSError, ValueError):  # "max": no limit; the root has none
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            held = int((folder / use).read_text()) - int(stat.get(given_back, 0))
+            yield max(0.0, float(int((folder / limit).read_text()) - held))
+        if folder == root:
+            return

@@ -24,7 +24,7 @@ from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.runs.folder import open_run, store_of
-from vgame.system.endpoints import hide_secrets, without_login
+from vgame.system.endpoints import hide_secrets, without_secrets
 from vgame.system.files import parse_json
 from vgame.watch.differences import State, shown
 
@@ -163,7 +163,7 @@ class Own:
             who, doing = shown(told["role"]), shown(told["doing"])
             done, total = (_count(told.get(k)) for k in ("done", "total"))
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
-            name = without_login(url)
+            name = without_secrets(url)
             why = f"{name} does not answer as a role: {hide_secrets(str(error), url)}"
             troubles.append({"kind": "silent", "text": shown(why)})
             return {"name": shown(name), "doing": "does not answer"}
