@@ -27,8 +27,8 @@ class Stakes:
     INVARIANT: of all stakes on a claim the chain takes one without error, at most. They have one number, and the chain
     takes one transaction of a number. A claim gets another number only when a transaction of the first that is no stake
     on it, or has failed, was shown in a block that is final, and in each look since that did not show a dispute: so no
-    branch and no lie that is shorter than finality brings the old stake beside the new one. A number that the chain has
-    not reached is reached by transfers of nothing, and never given up.
+    branch brings the old stake beside the new one, and no false reply that a true one follows before finality. A number
+    that the chain has not reached is reached by transfers of nothing, and never given up.
     """
 
     def __init__(self, game: Game, path: Path | None = None) -> None:
