@@ -146,7 +146,7 @@ def test_a_claim_of_another_shape_is_not_believed(honest: Play, word: int, value
                 told["result"] = told["result"][: 2 + 64 * word] + f"{value:064x}" + told["result"][66 + 64 * word :]
             return told
 
-        refuses(t, auditor, lie, EndpointError, "nothing is done on its word")
+        refuses(t, auditor, lie, EndpointError, "the reply is ignored")
         assert not auditor.step()
 
 

@@ -46,7 +46,7 @@ def integer_totals(task: Task) -> list[str]:
 
 def counting(task: Task, total: str) -> Task:
     """The task, whose evaluation adds up this integer alone: a float beside it that stops being finite would end the
-    evaluation, so somebody could plant it."""
+    evaluation, and a payer could plant it."""
     if total not in (known := integer_totals(task)):
         raise ProgramError(
             f"total = {total!r}: an integer total of the evaluation is expected, one of {', '.join(known) or 'none'}; "
@@ -94,7 +94,7 @@ def place_of(evaluation: Bundle) -> tuple[int, int]:
 
 
 def needed_window(evaluation: Bundle, amount: int) -> int:
-    """Seconds in which an evaluation becomes final whoever delays it: for longer than this somebody has to lose so many
+    """Seconds in which an evaluation becomes final whoever delays it: a longer delay costs so many lost
     disputes that the trainer's half of their bonds is the bonus."""
     terms, moves = evaluation.terms, count_moves(evaluation)
     crowd = -(-HALF * amount // terms.auditor_bond)
@@ -186,7 +186,7 @@ def _check_window(promised: Promised, own: Bundle) -> None:
     if (least := needed_window(own, promised.amount)) > promised.terms.window:
         raise Abstain(
             f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, for {least} s "
-            "somebody can delay an evaluation cheaply; ask for a longer one"
+            "an evaluation can be delayed cheaply; ask for a longer one"
         )
 
 

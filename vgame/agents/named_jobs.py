@@ -82,8 +82,8 @@ class List:
         for job, order in zip(page, orders, strict=True):
             if self.game.job_id(order.spec, order.client, order.nonce) != job:
                 raise EndpointError(
-                    f"{self.game.chain.url} shows an order that does not hash to job {job.hex()[:16]}: nothing is done "
-                    "on its word; use another endpoint"
+                    f"{self.game.chain.url} shows an order that does not hash to job {job.hex()[:16]}: the reply is "
+                    "ignored; use another endpoint"
                 )
         self.states |= {job: o if o.spec == self.spec else None for job, o in zip(page, orders, strict=True)}
         return len(unread) == len(page)

@@ -1,8 +1,8 @@
-"""`--notify COMMAND`: a command of the user's for what should not wait until somebody reads a log.
+"""`--notify COMMAND`: a command of the user's for events that cannot wait until a log is read.
 
 In: the events of a reporter. Out: for disputes, their ends, and alarms the command is run with the event as one JSON
-object on its input. It runs beside the role, one at a time, and is killed after LIMIT seconds; what it does or says has
-no effect on the role.
+object on its input. It runs beside the role, one at a time, and is killed after LIMIT seconds; its output and its exit
+code have no effect on the role.
 """
 
 from __future__ import annotations

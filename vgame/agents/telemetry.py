@@ -23,7 +23,7 @@ from vgame.system.progress import Reporter, plain
 SILENT = ("beat", "deadline", "progress")  # too many for a log
 TROUBLES = ("waiting", "retry", "problem")
 METRICS = {
-    "vgame_events_total": ("counter", "what the role said, by kind"),
+    "vgame_events_total": ("counter", "events of the role, by kind"),
     "vgame_progress_done": ("gauge", "how much of the work in hand is done"),
     "vgame_progress_total": ("gauge", "how much it is"),
     "vgame_last_event_seconds": ("gauge", "Unix time of the last sign of life"),

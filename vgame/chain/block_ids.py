@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 FAILED, INVALID = -32000, -32602  # codes of JSON-RPC errors
-NEWEST = ("latest", "safe", "finalized")  # nothing is undone here unless somebody asks for it
+NEWEST = ("latest", "safe", "finalized")  # nothing is undone here unless a test asks for it
 HASH = 66  # characters
 HEX = re.compile("0x[0-9a-fA-F]+")
 

@@ -105,7 +105,7 @@ class Chain:
     """A connection to one chain, checked when it is made and after every outage."""
 
     _newest = -1  # block, at the last pause
-    lost = False  # an answer was: who answers next may be somebody else
+    lost = False  # a reply was: another node may give the next one
     pin: Block | None = None  # what is asked is answered as of this block
     is_development = False  # a job's identity has its chain's number in it: no endpoint makes one of these of another
     _form = ""  # in which the node takes it: "hash" or "number"; empty: not tried, or it failed
@@ -149,7 +149,7 @@ class Chain:
         except Exception as error:  # an answer can be anything, so reading one can raise anything
             what = " ".join(f"{type(error).__name__}: {self._told(error)}".split())[:200]
             raise EndpointError(
-                f"{self.url} answers what cannot be read ({what}): nothing is done on its word; use another endpoint "
+                f"{self.url} answers what cannot be read ({what}): the reply is ignored; use another endpoint "
                 "if this goes on"
             ) from None
 

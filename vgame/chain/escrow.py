@@ -121,7 +121,7 @@ class EscrowContract:
         call = {"from": wallet.address, "value": value}
         gas = self.game._decoded(lambda: quantity(function.estimate_gas(call)))
         receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
-        if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
+        if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
             self.game._decoded(lambda: function.call(call))
             raise LostRace(name)
         return receipt

@@ -184,7 +184,7 @@ class Game:
         gas = UNESTIMATED.get(name) or self._decoded(lambda: quantity(function.estimate_gas(tx)))
         data = bytes.fromhex(function._encode_transaction_data()[2:])
         receipt = self.wallet.send(self.address, data, value, gas + RACE_GAS)
-        if receipt["status"] != 1:  # it reverted although the estimate did not: somebody was faster
+        if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
             self._decoded(lambda: function.call(tx))
             raise LostRace(name)
         block = receipt["blockNumber"]

@@ -31,7 +31,7 @@ class Phase(IntEnum):
     DECLINED = 10
 
 
-#: The claim stands for ever, whatever becomes of its delivery.
+#: The claim stands for ever, however its delivery ends.
 STANDING = frozenset({Phase.FINAL, Phase.DELIVERING, Phase.REVEALED, Phase.UNDELIVERED, Phase.DECLINED})
 
 

@@ -1,8 +1,8 @@
 """The client's side of a delivery: fetch, verify, confirm; with the key decipher; and what to do where the trainer does
 not deliver.
 
-In: a job on chain, its bundle's sizes, something that serves the sealed folder. Out: the leaves of the final state. Who
-is killed goes on.
+In: a job on chain, its bundle's sizes, something that serves the sealed folder. Out: the leaves of the final state. A
+killed process goes on.
 
 By itself, without asking the user (docs/delivery.md section 4):
 
@@ -141,7 +141,7 @@ class Buyer:
         if self.terms is not None and s.job.phase is not Phase.NONE and s.job.spec != self.terms:
             raise EndpointError(
                 f"{self.game.chain.url} shows other terms for job {self.job.hex()[:16]} than the bundle that hashes to "
-                "it: nothing is done on its word; use another endpoint"
+                "it: the reply is ignored; use another endpoint"
             )
         return replace(s, held=self._lasting.held("late", undecided(s) and s.left <= s.margin))
 

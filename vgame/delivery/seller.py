@@ -3,7 +3,7 @@
     FOLDER/key       32 bytes, of this job alone; readable by the owner only
     FOLDER/public    what is served (sealed.py)
 
-Who is killed goes on: the key is written before anything is sealed with it, the offer last.
+A killed process goes on: the key is written before anything is sealed with it, the offer last.
 """
 
 from __future__ import annotations

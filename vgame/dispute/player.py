@@ -1,4 +1,4 @@
-"""What trainer and auditor share: a wallet, a job, moves that may already have been made by somebody else."""
+"""What trainer and auditor share: a wallet, a job, moves that another account may have made already."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Player:
         if self.terms is not None and job.phase is not Phase.NONE and job.spec != self.terms:
             raise EndpointError(
                 f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to "
-                "it: nothing is done on its word; use another endpoint"
+                "it: the reply is ignored; use another endpoint"
             )
         self.check_shape(job)
         self.game.listener.job(self.id, job)
@@ -89,7 +89,7 @@ class Player:
         if stop > steps or (job.checkpoints, job.operators) != shape:
             raise EndpointError(
                 f"{self.game.chain.url} shows a claim of {job.checkpoints} checkpoints, {job.operators} operators, "
-                f"end {stop}, where the order gives {shape[0]} and {shape[1]}: nothing is done on its word; use "
+                f"end {stop}, where the order gives {shape[0]} and {shape[1]}: the reply is ignored; use "
                 "another endpoint"
             )
 

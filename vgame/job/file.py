@@ -30,7 +30,7 @@ from vgame.tasks.task import Task
 MODES = ("correct", "nearest", "fp32", "logged")
 
 
-MOST_STEPS = 2**24  # what is more is a slip: a table of scalars for them alone takes hours
+MOST_STEPS = 2**24  # more is a mistake: a table of scalars for them alone takes hours
 
 
 MOST_SPEC = 2**24  # bytes of a spec.json
@@ -185,7 +185,7 @@ class JobFile(BaseModel):
     name: Name = ""  # of the order, for people
     initial: str | None = None  # a run that is continued, or a file of weights: beside the job file
     _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
-    _task: Task | None = PrivateAttr(default=None)  # one that lives already: `model` is not called
+    _task: Task | None = PrivateAttr(default=None)  # one that exists: `model` is not called
     _initial: Any = PrivateAttr(default=None)  # the same for `initial`
 
     @model_validator(mode="before")
@@ -220,7 +220,7 @@ def read_job_file(path: Path) -> JobFile:
 def problems(error: ValidationError) -> str:
     """What a person got wrong, field by field, on one line."""
     names = {"missing": "is missing", "extra_forbidden": "is not a field of a job"}
-    own = "Value error, "  # where a validator of ours has said it all
+    own = "Value error, "  # where a validator of vgame has the whole message
 
     def problem(e: Mapping[str, Any]) -> str:
         place = f"`{'.'.join(map(str, e['loc']))}` " if e["loc"] else ""

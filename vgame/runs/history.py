@@ -251,7 +251,7 @@ class History:
         """Do once what a dispute needs memory for, in the first step: a trace, the largest output's tree, one large
         proof.
 
-        Who cannot do that has to fail before a bond is put on the job. Nothing of it is kept.
+        A device that cannot do that has to fail before a bond is put on the job. Nothing of it is kept.
         """
         operators = self.program.operators
         self.trace(1)

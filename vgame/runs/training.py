@@ -42,8 +42,8 @@ def train(
     most: int | None = None,
 ) -> Store:
     """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a
-    last state that is gone is made again. StoreError before what is stored is used, if it is damaged or somebody else
-    writes there. What is written is written by `insist`. `most`: so many intervals only."""
+    last state that is gone is made again. StoreError before what is stored is used, if it is damaged or another
+    process writes there. Every write goes through `insist`. `most`: so many intervals only."""
     if store.done:
         store.check()
         if store.nearest(len(store.roots)) < len(store.roots):

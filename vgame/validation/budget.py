@@ -11,12 +11,12 @@ MOMENT = 1e-3  # seconds between two looks at the memory
 
 
 class Exhausted(Exception):
-    """The budget is used up; the text says what of it."""
+    """The budget is used up; the text names what was left out."""
 
 
 class Budget:
     """From now on so many seconds, and bytes of resident memory beside those that the process has; by default SHARE of
-    what the machine has free. Where the system does not tell (no /proc) memory has no bound."""
+    what the machine has free. Without /proc memory has no bound."""
 
     def __init__(self, seconds: float, memory: float | None = None) -> None:
         self.seconds, self.until, self.looked = seconds, time.monotonic() + seconds, 0.0

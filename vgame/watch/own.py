@@ -1,7 +1,7 @@
-"""What the page shows beside the chain: own runs, own accounts, and what somebody should look at.
+"""What the page shows beside the chain: own runs, own accounts, and alarms.
 
 In: folders of runs, addresses, health endpoints of roles. Out: records of the state. A folder that cannot be read, or a
-role that does not answer, is an alarm, for the page is what somebody looks at when something is wrong.
+role that does not answer, is an alarm: the page is read when something is wrong.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def sampled(losses: Sequence[float]) -> list[list[float]]:
 
 @dataclass
 class Own:
-    """All that this page was told is one's own."""
+    """Runs, accounts and roles that the page's options name."""
 
     game: Game
     runs: list[OwnRun] = field(default_factory=list)

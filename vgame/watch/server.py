@@ -45,7 +45,7 @@ MOST_LISTENERS = 16  # each holds a thread while it waits
 
 
 class Hub:
-    """The newest state, looked at again and again in a thread while somebody listens; who does is woken when it has
+    """The newest state, read again and again in a thread while there are listeners, which are woken when it has
     changed."""
 
     def __init__(self, look: Callable[[], State], every: float = 1.0) -> None:
@@ -101,9 +101,9 @@ def _told(error: Exception) -> str:
 
 
 async def events(hub: Hub, gone: Callable[[], Any]) -> AsyncIterator[str]:
-    """`state` first, then a `difference` whenever something changed; who is slow misses steps between, never the
+    """`state` first, then a `difference` whenever something changed; a slow listener misses steps between, never the
     end."""
-    hub.listeners += 1  # from now on somebody looks
+    hub.listeners += 1  # the thread reads from now on
     try:
         async for event in _changes(hub, gone):
             yield event

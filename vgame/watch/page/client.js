@@ -1,5 +1,5 @@
 "use strict";
-// For who has money in a job: what comes next, when the money is back or paid, how to get the weights.
+// For an account with money in a job: what comes next, when the money is back or paid, how to get the weights.
 
 const delivers = (job) => Number(job.spec.confirm_window) > 0;
 const command = (text) => h("code", { class: "text" }, text);
