@@ -199,7 +199,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
         (lambda: vgame.Bundle.load(tmp_path / "none")): r"none/spec\.json cannot be read: .*`vgame prepare`$",
         (lambda: vgame.Run.open(tmp_path / "none")): r"none is not the folder of a run: .*`vgame train JOB",
         (lambda: vgame.audit(tmp_path / "bundle")): r"bundle is not the folder of a run: .*`vgame train JOB",
-        (lambda: run.state_dict(step=17)): r"step = 17: a step from 0 to 2 is expected",
+        (lambda: run.state_dict(step=17)): r"step = 17: a step from 0 to 2, the run's last, is expected",
     }.items():
         refused(call, sentence, vgame.VgameError)
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == there

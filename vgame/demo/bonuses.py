@@ -7,7 +7,7 @@ beside the game.
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from vgame.api_bonus import Escrow
 from vgame.api_evaluation import evaluated
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.chain.game import Game
-from vgame.chain.records import Phase
+from vgame.chain.records import NOBODY, Phase
 from vgame.demo.result import Prize
 from vgame.demo.stage import Stage
 from vgame.dispute.auditor import Auditor
@@ -114,7 +114,8 @@ class Bonuses:
         return History(run._store, _executor(run.bundle))
 
     def _false_number(self, identity: bytes, bundle: Bundle, run: Run) -> str:
-        """An evaluation that counts all samples once more: convicted; how the escrow refuses it."""
+        """An evaluation that names no trainer, and counts all samples once more: convicted; how the escrow refuses it."""
+        bundle = replace(bundle, terms=bundle.terms.model_copy(update={"trainer": NOBODY}))
         place = self.escrow.promised(identity).terms.total
         operator = bundle.program.sources[place].ref.index
 
