@@ -114,7 +114,7 @@ class Bonuses:
         return History(run._store, _executor(run.bundle))
 
     def _false_number(self, identity: bytes, bundle: Bundle, run: Run) -> str:
-        """An evaluation that names no trainer, and counts all samples once more: convicted; how the escrow refuses it."""
+        """An evaluation that names no trainer and counts all samples once more: how the escrow refuses it."""
         bundle = replace(bundle, terms=bundle.terms.model_copy(update={"trainer": NOBODY}))
         place = self.escrow.promised(identity).terms.total
         operator = bundle.program.sources[place].ref.index
