@@ -89,7 +89,7 @@ contract AccuracyEscrow {
 
     mapping(bytes32 id => Bonus) private _bonuses;
 
-    /// @notice `evaluation` is what has to be ordered, with an initial root; the order may name a trainer.
+    /// @notice `evaluation` is what has to be ordered, with the initial root and the training's trainer.
     event Promised(
         bytes32 indexed id,
         bytes32 indexed training,
@@ -116,7 +116,7 @@ contract AccuracyEscrow {
     error NoMoney();
     /// @notice The evaluation starts from the trained state: its initial root is 0 here.
     error InitialRootGiven(bytes32 root);
-    /// @notice Who orders the evaluation may name its trainer: the promise names none.
+    /// @notice The evaluation's order names the trainer of the training, which the promise cannot know.
     error TrainerGiven(address trainer);
     /// @notice A bond below twice the bonus could be forfeited with a gain.
     error BondTooSmall(uint256 actual, uint256 least);
@@ -134,6 +134,8 @@ contract AccuracyEscrow {
     error AlreadyStarted(uint256 since);
     /// @notice The payer can have its money back from then on.
     error NotOver(uint256 now_, uint256 from);
+    /// @notice The evaluation's order does not name the trainer of the training.
+    error WrongTrainer(address actual, address expected);
     /// @notice The shown state is not the one that was trained.
     error WrongRoot(bytes32 actual, bytes32 expected);
     /// @notice The list has another length.
@@ -211,6 +213,8 @@ contract AccuracyEscrow {
         if (b.since == 0 || evaluation.claimedAt < b.since) revert ClaimedTooEarly(evaluation.claimedAt, b.since);
         _expect(keccak256(abi.encodePacked(p.layout)), b.layout);
         _expect(_initialRoot(training, p), evaluation.spec.initialRoot);
+        // one order is paid, so that whoever audits it sees every claim that could be
+        if (evaluation.spec.trainer != training.trainer) revert WrongTrainer(evaluation.spec.trainer, training.trainer);
         (evaluation.spec.initialRoot, evaluation.spec.trainer) = (0, address(0));
         _expect(keccak256(abi.encode(evaluation.spec)), b.evaluation);
         _checkFinal(evaluation, p.measured, p.measuredPath);

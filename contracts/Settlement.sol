@@ -269,7 +269,7 @@ contract Settlement is Places, ISettlement {
         }
     }
 
-    /// @dev SAFETY: a deadline is a time, a grace of 48 bits and a clock of 32.
+    /// @dev SAFETY: a deadline is a time, a grace of 56 bits and a clock of 32.
     function _standing(bytes32 id, Job storage job, Dispute storage d) private view returns (Standing memory found) {
         found.dispute = d;
         if (d.status != Status.Open || job.phase != Phase.Claimed) return found;

@@ -297,6 +297,7 @@ MUTANTS = (
     Mutant(
         "Settlement.sol", "if (named != address(0) && msg.sender != named) revert NotTrainer(msg.sender);", "", BONUS
     ),
+    Mutant("AccuracyEscrow.sol", "if (evaluation.spec.trainer != training.trainer) revert", "if (false) revert", BONUS),
     Mutant("AccuracyEscrow.sol", "= (0, address(0));", "= (0, evaluation.spec.trainer);", BONUS),
     Mutant(
         "AccuracyEscrow.sol",

@@ -18,7 +18,7 @@ import vgame
 from vgame.agents.client import close_job
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.chain.escrow import Bonus
-from vgame.chain.records import CAUSES, Phase
+from vgame.chain.records import CAUSES, NOBODY, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError, NotYet, Over, ValidationError
@@ -144,10 +144,24 @@ def test_the_mark_itself_is_enough(system, trained: Trained) -> None:
     exact = stage.escrow.promise(stage.post(trained.bundle), trained.bundle, task(), "correct", least=total, amount=1)
     assert stage.escrow.promised(exact).terms.least == total
     same = Stage(system, trained, least=total)
-    same.games |= stage.games  # whichever trainer the evaluation names: the one of the training is paid
     same.train()
     assert same.escrow.close(same.id) == "started"
-    assert same.escrow.pay(same.id, *_evaluated(same, run)) == AMOUNT
+    job, run = same.evaluation("enough")
+    assert same.escrow.pay(same.id, job, trained.run, run) == AMOUNT
+
+
+@pytest.mark.parametrize("named", ["no account", "the client"])
+def test_an_evaluation_that_does_not_name_the_trainer_is_not_paid(stage: Stage, named: str) -> None:
+    """Auditors play the order of their bundle: a false number in another one would become final unseen."""
+    stage.train()
+    stage.escrow.close(stage.id)
+    bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task())
+    other = {"no account": NOBODY, "the client": stage.client.wallet.address}[named]
+    terms = bundle.terms.model_copy(update={"trainer": other})
+    job, run = stage.evaluation(f"by {named}", terms=terms)
+    with pytest.raises(ContractError, match="WrongTrainer"):
+        stage.escrow.pay(stage.id, job, stage.trained.run, run)
+    assert stage.refused("pay", stage.id, astuple(stage.proof(job, run))) == "WrongTrainer"
 
 
 def _evaluated(stage: Stage, run: vgame.Run) -> tuple[bytes, vgame.Run, vgame.Run]:

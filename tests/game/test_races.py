@@ -9,7 +9,7 @@ from frauds import LIE, SETUP
 from scene import Play, deployed, embedded_chain
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase, Status
+from vgame.chain.records import Level, Phase
 from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import PAUSE
@@ -74,21 +74,18 @@ def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
                 assert not any(auditor.step() for _ in range(5)) and len(sent) == number
                 assert auditor.timeouts_wait == PAUSE * 2 ** (number - 1)
         auditor.timeouts_from = 0.0
-        assert auditor.step() and play.phase is Phase.CONVICTED
+        assert auditor.step() and play.phase is Phase.CONVICTED and auditor.timeouts_wait == 0
 
 
-def test_an_auditor_does_not_end_its_own_dispute() -> None:
-    """That burns its bond; the conviction in another dispute gives it back."""
+def test_nothing_is_staked_while_a_conviction_waits() -> None:
+    """The `timeout` of another auditor's dispute has just reverted: it is sent again, before an own stake."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
-        late, other = play.auditor(), play.auditor()
-        late.step()
-        assert play.trainer.step()
-        play.advance(SETUP.spec.auditor_budget + 1)
-        assert not late.step() and play.dispute().status is Status.OPEN
+        other, auditor = play.auditor(), play.auditor()
         other.step()
-        play.run(other, play.trainer)
-        assert play.phase is Phase.CONVICTED
-        late.step()
-        assert play.client.credits(late.address) == SETUP.spec.stake
-        assert play.dispute(0).status is Status.VOID
+        play.advance(SETUP.spec.trainer_budget + 1)
+        send = Wallet.send
+        starved = patch.object(Wallet, "send", lambda wallet, to, data, value, gas: send(wallet, to, data, value, 0))
+        with starved, pytest.raises(LostRace):
+            auditor.step()
+        assert not auditor.step() and play.job.disputes == 1

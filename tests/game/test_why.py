@@ -16,6 +16,7 @@ from test_delivery_agents import Sides
 
 from vgame.agents.due import ROLES, explain, read, tell_deadline
 from vgame.agents.telemetry import Telemetry
+from vgame.agents.times import local_time
 from vgame.chain.records import Phase
 from vgame.cli.market import Role
 from vgame.dispute.player import Player
@@ -144,3 +145,13 @@ def test_the_metric_is_of_the_most_pressing_duty(scene: Scene) -> None:
     tell_deadline(play.client, play.id, "trainer", play.trainer.address, reporter)
     (line,) = [x for x in telemetry.metrics().splitlines() if x.startswith("vgame_deadline")]
     assert 4 < float(line.split()[-1]) <= SETUP.spec.trainer_budget / (15 + SETUP.spec.slot)
+
+
+def test_a_conviction_has_its_own_time(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    play = scene.claimed(SETUP, LIE)
+    auditor = play.auditor()
+    auditor.step()
+    play.advance(SETUP.spec.trainer_budget + 100)
+    assert auditor.step() and play.phase is Phase.CONVICTED
+    explain(play.client, play.id, [], None, Reporter())
+    assert local_time(play.client.verdict(play.id).time) in capsys.readouterr().out.split("since")[1]

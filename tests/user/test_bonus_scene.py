@@ -9,7 +9,7 @@ import vgame
 from vgame.demo.bonuses import Bonuses
 from vgame.demo.result import Result
 
-WHO = ("client", "trainer", "cheat", "auditor of the number")
+WHO = ("client", "trainer", "auditor of the number")
 
 
 def test_the_scene(tmp_path: Path) -> None:

@@ -41,9 +41,16 @@ class Record:
     s: Snapshot
     standings: tuple[Standing, ...]
 
+    convicted_at: int = 0
+
     @property
     def job(self) -> Job:
         return self.s.job
+
+    @property
+    def since(self) -> int:
+        """When the job was ordered, accepted, claimed or convicted, whichever was last."""
+        return self.convicted_at or self.job.since
 
     def over(self, window: int) -> bool:
         return self.s.now > self.job.since + window
@@ -55,7 +62,8 @@ def read(game: Game, job: bytes) -> Record:
         s = read_delivery(game, job)
         if s.job.phase is Phase.NONE:
             raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")
-        return Record(job, s, tuple(game.all_disputes(job, s.job.disputes)))
+        convicted_at = game.verdict(job).time if s.job.phase is Phase.CONVICTED else 0
+        return Record(job, s, tuple(game.all_disputes(job, s.job.disputes)), convicted_at)
 
 
 def trainer(r: Record, account: str | None) -> list[Duty]:
@@ -156,7 +164,7 @@ def explain(game: Game, job: bytes, roles: list[str], account: str | None, repor
     """Say what the roles of a job would send now, and why."""
     r = read(game, job)
     job_now = {"job": job.hex(), "block": r.s.number, "now": r.s.now, "phase": r.job.phase.name.lower()}
-    at, since = local_time(r.s.now), local_time(r.job.since)
+    at, since = local_time(r.s.now), local_time(r.since)
     text = f"block {r.s.number}, {at}: job {job.hex()[:16]} is {job_now['phase']} since {since}"
     reporter.emit("snapshot", text, **job_now)
     for role in roles:

@@ -7,7 +7,7 @@ beside the game.
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from vgame.api_bonus import Escrow
 from vgame.api_evaluation import evaluated
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.chain.game import Game
-from vgame.chain.records import NOBODY, Phase
+from vgame.chain.records import Phase
 from vgame.demo.result import Prize
 from vgame.demo.stage import Stage
 from vgame.dispute.auditor import Auditor
@@ -114,8 +114,7 @@ class Bonuses:
         return History(run._store, _executor(run.bundle))
 
     def _false_number(self, identity: bytes, bundle: Bundle, run: Run) -> str:
-        """An evaluation that names no trainer and counts all samples once more: how the escrow refuses it."""
-        bundle = replace(bundle, terms=bundle.terms.model_copy(update={"trainer": NOBODY}))
+        """The trainer counts all samples once more: convicted; how the escrow refuses it."""
         place = self.escrow.promised(identity).terms.total
         operator = bundle.program.sources[place].ref.index
 
@@ -125,7 +124,7 @@ class Bonuses:
         cheat, store = PatchedExecutor(_executor(bundle), Patch(output=more)), Store(self.folder / "cheat", bundle)
         run_training(store, cheat, lambda *_: None)
         job = self._post("a false number", bundle)
-        liar = self._answer(job, CheatingHistory(store, cheat), "cheat")
+        liar = self._answer(job, CheatingHistory(store, cheat), "trainer")
         own = train(bundle, self.folder / "audit")
         auditor = Auditor(self._game("auditor of the number"), job, self._history(own))
         while self.stage.game.job(job).phase is Phase.CLAIMED:

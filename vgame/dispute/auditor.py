@@ -5,6 +5,7 @@ It only ever names what differs from its own computation; where its own data doe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -99,6 +100,8 @@ class Auditor(Viewer):
         entry = self.difference(view)
         if entry is None:
             return False
+        if time.monotonic() < self.timeouts_from and any(s.turn is Turn.TRAINER_EXPIRED for s in view.standings):
+            return False  # a conviction is shown, and sent again later
         # what ends it without a stake comes first
         if self.refill() or self.convict(view, self.can_spare) or (self.stakes and self.stakes.fill(view.claim)):
             return True
@@ -232,8 +235,17 @@ class Auditor(Viewer):
 
     def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
         """End disputes of others whose time is over, with money that no own dispute may need."""
-        over = len(self.ended_by(standings))
+        over = len(self.ended_by(job, standings))
         return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
+
+    def ended_by(self, job: Job, standings: Sequence[Standing]) -> list[int]:
+        """To end an own one burns its bond, and a conviction in another dispute gives it back: it stays as long as
+        there is, or can be, another one."""
+        mine = {s.number for s in standings if self.plays(job, s.dispute)}
+        alone = self.game.chain.now() > job.since + job.spec.challenge_window and all(
+            s.number in mine for s in standings if s.dispute.status is Status.OPEN
+        )
+        return [n for n in super().ended_by(job, standings) if alone or n not in mine]
 
     def collect(self, view: ClaimView) -> bool:
         """After a conviction: bonds back, credits withdrawn."""

@@ -104,6 +104,8 @@ class Player:
             return False
         try:
             self.game.send(name, *args, value=value)
+            if name in TIMEOUTS:
+                self.timeouts_wait = 0.0
         except LostRace:
             if name in TIMEOUTS:
                 self.timeouts_wait = 2 * self.timeouts_wait or PAUSE
@@ -149,13 +151,12 @@ class Player:
         """End disputes of others whose time is over."""
         if not self.spare(job, standings):
             return False
-        over = self.ended_by(standings)
+        over = self.ended_by(job, standings)
         return bool(over) and self.attempt("timeoutMany", self.id, over[:BATCH])
 
-    def ended_by(self, standings: Iterable[Standing]) -> list[int]:
-        """Disputes of others whose auditor's time is over. An own one stays: to end it burns the bond, and a conviction
-        in another dispute still gives it back."""
-        return [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED and s.dispute.auditor != self.address]
+    def ended_by(self, job: Job, standings: Sequence[Standing]) -> list[int]:
+        """Disputes whose auditor's time is over, and that this player ends."""
+        return [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED]
 
     def turn_of(self, number: int) -> Turn | None:
         """Whose turn it is; None if the dispute has just ended."""

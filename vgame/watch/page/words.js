@@ -107,6 +107,7 @@ const TERMS = [
   ["auditor_bond", "What an auditor loses if its dispute is dismissed.", "wei"],
   ["fee", "What a challenge costs beside the bond. It is burnt, unless the trainer is convicted where the challenge looked.", "wei"],
   ["guardian", "An auditor of the client's choice: it is paid from the bond of a convicted trainer if it has a dispute open.", "account"],
+  ["trainer", "The only account that may accept, if the order names one.", "account"],
   ["accept_window", "How long a trainer may take to accept.", "time"],
   ["claim_window", "How long the accepted job may take to be claimed.", "time"],
   ["challenge_window", "How long a claim can be disputed before it is final.", "time"],

@@ -1,0 +1,48 @@
+"""A dispute whose auditor's clock has run out, and who ends it."""
+
+from __future__ import annotations
+
+from frauds import LIE, SETUP
+from scene import deployed, embedded_chain
+
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.records import Phase, Status
+
+
+def test_an_auditor_does_not_end_its_own_dispute() -> None:
+    """That burns its bond; the conviction in another dispute gives it back."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        late, other = play.auditor(), play.auditor()
+        late.step()
+        assert play.trainer.step()
+        play.advance(SETUP.spec.auditor_budget + 1)
+        assert not late.step() and play.dispute().status is Status.OPEN
+        other.step()
+        play.run(other, play.trainer)
+        assert play.phase is Phase.CONVICTED
+        late.step()
+        assert play.client.credits(late.address) == SETUP.spec.stake
+        assert play.dispute(0).status is Status.VOID
+
+
+def test_an_auditor_ends_its_own_dispute_where_no_other_can_convict() -> None:
+    """The window is over, no other dispute is open, and the trainer has left: else the claim would never end."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        auditor = play.auditor()
+        auditor.step()
+        play.trainer.step()
+        play.advance(SETUP.spec.auditor_budget + SETUP.spec.challenge_window + 1)
+        assert auditor.step() and play.dispute().status is Status.LAPSED
+
+
+def test_a_trainer_ends_the_dispute_of_its_own_account() -> None:
+    """An auditor with the trainer's key and another run."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        FalseAccuser(play.trainer.game, play.id, play.machine(None), idle=True).step()
+        play.run(play.trainer)
+        play.advance(SETUP.spec.auditor_budget + SETUP.spec.challenge_window + 1)
+        play.run(play.trainer)
+        assert play.phase is Phase.FINAL
