@@ -10,7 +10,7 @@ from wide import of_many
 
 DAILY = range(12)
 #: In one of these seeds each of these is found; the others need more (docs/broken_players.json).
-SEEDS = [first + n for first in (0, 100_000, 200_000, 300_000) for n in range(12)]
+SEEDS = [first + n for first in (0, 100_000, 200_000, 300_000) for n in range(24)]
 BROKEN = [
     "NeverWithdraws", "FinalizesLate", "AcceptsWithoutMoney", "KeepsNoReserve", "PostsAnotherSegment",
     "PostsAnotherTrace", "NeverSweeps", "NeverProves", "BelievesAnAbsence", "EndsWithTheNewestBlock",
