@@ -109,6 +109,13 @@ def test_a_step_is_followed_to_the_letter(step: Callable, build: Callable) -> No
     compare(optimizer_of(step), build=build)
 
 
+def test_the_memory_of_a_rebound_parameter_is_not_taken_for_a_later_tensor() -> None:
+    """`p.data = ...` leaves the old memory, and a later parameter's result may lie there."""
+    layers = lambda: torch.manual_seed(0) and torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(12)))  # noqa: E731
+    for _ in range(3):
+        compare(optimizer_of(rebinds), build=layers)
+
+
 class Ahead(optim.Optimizer):
     """A wrapper: groups and state are those of the optimizer within."""
 

@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):
         self.name = name
         self.labels: dict[tuple[Any, ...], tuple[Any, Label]] = {}  # memory -> (whose, label)
         self.places: dict[int, tuple[Any, ...]] = {}  # memory of parameters and slots -> whose
-        self.alive: list[torch.Tensor] = []  # no memory is used twice
+        self.alive: list[torch.UntypedStorage] = []  # no memory is used twice, also where a tensor gets another one
         self.operations: dict[Any, list[Operation]] = {}
         self.numbers: dict[Any, list[float]] = {}
         self.known: dict[Any, set[str]] = {}  # slots that were there before the step
@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):
         return "device" if isinstance(leaf, torch.device) else leaf
 
     def _name(self, tensor: torch.Tensor, key: Any, label: Label) -> None:
-        self.alive.append(tensor)
+        self.alive.append(tensor.untyped_storage())
         self.labels[_memory(tensor)] = (key, label)
 
     def _label(self, tensor: torch.Tensor) -> tuple[Any, Label]:
