@@ -18,7 +18,7 @@ from vgame.chain.http import MOST_VALUES, _Provider
 from vgame.delivery.fetch import Source
 from vgame.demo import processes
 from vgame.errors import ChainError, DeliveryError
-from vgame.system.endpoints import hide_secrets, without_secrets
+from vgame.system.endpoints import hide_secrets, without_login, without_secrets
 from vgame.system.progress import Reporter, fail, plain
 
 NAME = "https://user:word@node.example:8545/v3/0123456789abcdef?key=sesame"
@@ -41,12 +41,19 @@ def test_what_an_endpoint_keeps_secret_is_in_no_message(url: str) -> None:
     assert without_secrets("http://127.0.0.1:8545") == "http://127.0.0.1:8545"
 
 
+@pytest.mark.parametrize("key", ["sesame", "sesame?x", "sesame#x", "x?sesame", "x#sesame"])
+def test_the_url_of_a_folder_is_shown_without_its_login(key: str) -> None:
+    assert "sesame" not in without_login(f"https://user:{key}@node.example/runs/one")
+    assert without_login("https://user:word@node.example/runs/one?key=1") == "https://node.example/runs/one"
+
+
 @pytest.mark.parametrize(
     "url",
     [
         "node.example/v3/sesame-key", "user:sesame-key@node.example:8545", "https:/node.example/sesame-key",
         "https://node.example/#sesame-key", "http://node.example:port/sesame-key", "//node.example/sesame-key",
         "http:///v3/sesame-key", "https://sesame-key@node.example", "node.example?key=sesame-key",
+        "https://sesame-key?x@node.example", "https://sesame-key/x:y@node.example", "http://sesame-key#@node.example",
     ],
 )  # fmt: skip
 def test_of_any_url_the_host_is_shown_at_most(url: str) -> None:

@@ -210,6 +210,10 @@ def test_wrong_options_are_said_at_once(run: Path, tmp_path: Path) -> None:
     for wrong in ("file:///etc/passwd", "127.0.0.1:9101", "ftp://x/", "http://"):
         with pytest.raises(VgameError, match="health endpoint"):
             _health(wrong)
+    for wrong in ("user:SECRET@host", "host/SECRET/health", "user:SECRET?x@host"):
+        with pytest.raises(VgameError, match="health endpoint") as refusal:
+            _health(wrong)
+        assert "SECRET" not in str(refusal.value)
     assert _health("http://127.0.0.1:9101/health") and [r.folder for r in _runs(Watched("", "", runs=(run,)))] == [run]
 
 

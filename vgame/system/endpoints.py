@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 SHORTEST_KEY = 6  # letters of a part of a path or query that may be a key
+
+
+def _parts(url: str) -> SplitResult:
+    """ValueError where the host is not certain: a password with / ? or # in it reads as a path, and its user as the
+    host."""
+    parts = urlsplit(url)
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise ValueError("an @ stands behind the host")
+    return parts
 
 
 def without_secrets(url: str) -> str:
     """Scheme, host and port, which is all that messages say of an endpoint: passwords stand before its host, keys in
     its path or query."""
     try:
-        parts = urlsplit(url)
+        parts = _parts(url)
         host, port = parts.hostname, f":{parts.port}" if parts.port else ""
     except ValueError:
         host = None
@@ -25,7 +34,7 @@ def without_secrets(url: str) -> str:
 def hide_secrets(text: str, url: str) -> str:
     """The text of an error, which may quote a URL or parts of it, without its secrets."""
     try:
-        parts = urlsplit(url)
+        parts = _parts(url)
     except ValueError:
         return "it cannot be read"
     secrets = {url, parts.path, parts.query, parts.fragment, parts.username, parts.password}
@@ -39,4 +48,8 @@ def hide_secrets(text: str, url: str) -> str:
 
 def without_login(url: str) -> str:
     """The URL of a folder without user, password, query and fragment."""
+    try:
+        _parts(url)
+    except ValueError:
+        return without_secrets(url)
     return re.sub(r"://.*@", "://", re.split(r"[?#]", url)[0])

@@ -11,6 +11,7 @@ from vgame.chain.deployment import open_reading
 from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.runs.folder import open_run
+from vgame.system.endpoints import without_secrets
 from vgame.system.progress import Reporter
 from vgame.watch.differences import shown
 from vgame.watch.own import Own, OwnRun
@@ -71,6 +72,7 @@ def _known(text: str) -> tuple[str, str]:
 def _health(url: str) -> str:
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise VgameError(
-            f"--role {url!r}: the address of a role's health endpoint is expected, as http://127.0.0.1:9101/health"
+            f"--role {without_secrets(url)!r}: the URL of a role's health endpoint is expected, as "
+            "http://127.0.0.1:9101/health"
         )
     return url
