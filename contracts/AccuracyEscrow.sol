@@ -151,9 +151,10 @@ contract AccuracyEscrow {
         game = game_;
     }
 
-    /// @notice Pay for the bonus of a job that has not been claimed. `evaluation`: the order without initial root and trainer.
-    /// @dev Twice the bonus as a bond: who accepts an evaluation and leaves it alone, so that it cannot be claimed,
-    /// owes half of the bond to whoever ordered it.
+    /// @notice Pay for the bonus of a job that has not been claimed. `evaluation`: the order without initial
+    /// root and trainer.
+    /// @dev Twice the bonus as a bond: a false number costs its trainer more than the bonus, of which an accomplice can
+    /// win back half at most.
     function open(
         Terms calldata terms,
         IGame.JobSpec calldata evaluation,
@@ -213,7 +214,7 @@ contract AccuracyEscrow {
         if (b.since == 0 || evaluation.claimedAt < b.since) revert ClaimedTooEarly(evaluation.claimedAt, b.since);
         _expect(keccak256(abi.encodePacked(p.layout)), b.layout);
         _expect(_initialRoot(training, p), evaluation.spec.initialRoot);
-        // one order is paid, so that whoever audits it sees every claim that could be
+        // only this order is paid: its auditors see every claim that could be
         if (evaluation.spec.trainer != training.trainer) revert WrongTrainer(evaluation.spec.trainer, training.trainer);
         (evaluation.spec.initialRoot, evaluation.spec.trainer) = (0, address(0));
         _expect(keccak256(abi.encode(evaluation.spec)), b.evaluation);

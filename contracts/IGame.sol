@@ -126,8 +126,8 @@ interface IGame is IGameTypes {
     error DecidedInBlocks(uint256 blocks);
     /// @notice The partial sums give another word than the one that was claimed.
     error NotTheClaimedSum(uint32 actual, uint32 claimed);
-    /// @notice The record is not what the call needs: `tie` needs a computed tensor, `tieUnchanged` one that the program
-    /// leaves alone, a claim "diverged" an operator that must be finite, and an element of it.
+    /// @notice The record is not what the call needs: `tie` needs a computed tensor, `tieUnchanged` one that the
+    /// program leaves alone, a claim "diverged" an operator that must be finite, and an element of it.
     error WrongSource();
     /// @notice Only segments, traces and elements (their partial sums) are posted.
     error NothingPostedAt(Level kind);

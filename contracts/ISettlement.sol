@@ -39,8 +39,8 @@ interface ISettlement is IGame {
     /// @notice Claim "diverged": step `step` ended with a word that must be finite and is not.
     function postDiverged(bytes32 job, DivergedPost calldata post) external;
 
-    /// @notice After a missed deadline of acceptance or claim: the reward goes back, and half of the bond of a trainer that
-    /// did not claim to the client. Anyone.
+    /// @notice After a missed deadline of acceptance or claim: the reward goes back, and half of the bond of a trainer
+    /// that did not claim goes to the client. Anyone.
     function expire(bytes32 job) external;
 
     /// @notice After the window, with no dispute open: the trainer is paid, or the delivery begins. Anyone.

@@ -182,7 +182,7 @@ def audit(
     probability `sample`.
 
     `run` may be the URL of a published run; `mirrors`: other URLs of it, used if the first fails. `seed` makes the
-    sample repeatable; 0: nobody can predict it. `order`: the folder of a bundle; StoreError unless the run is a run of
+    sample repeatable; 0: it cannot be predicted. `order`: the folder of a bundle; StoreError unless the run is a run of
     it. `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a
     file of the parts found equal, from which a stopped audit continues; `timeout`: seconds without a new step after
     which a worker is replaced; `ray`: the address of a Ray cluster that executes the parts instead (`local` starts

@@ -37,7 +37,7 @@ class Job:
     epochs: float | None = None
     """Passes over the data, of as many steps as a DataLoader has batches; the last step may go on into the next."""
     interval: int | None = None
-    """Steps between two checkpoints; None: a tenth of all. A checkpoint takes the disk space of a state. An interval is
+    """Steps between two checkpoints; None: a tenth of all. Each checkpoint takes the space of one state. An interval is
     executed again after training was interrupted, when a part is audited, and for each duty in a dispute."""
     seed: int = 0
     """Seed of the samples' order and of dropout, from 0 to 2^64 - 1. It is public; another seed is another run."""

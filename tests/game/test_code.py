@@ -96,7 +96,7 @@ def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part:
 
 
 def test_a_referee_is_no_machine_of_mode_logged(scene: Scene) -> None:
-    """Orders in mode `logged` would be taken, and nobody could end a run of one."""
+    """The game would accept orders in mode `logged` that no trainer can finish."""
     wallet, (referee, settlement, delivery, _), _ = parts(scene)
     with pytest.raises(ChainError, match="VerificationGame refuses"):
         wallet.deploy("VerificationGame", referee, settlement, delivery, referee)

@@ -1,4 +1,4 @@
-"""The counter of a claim's disputes is wider than any money can count: nobody closes a claim to honest auditors."""
+"""A claim takes 2^31 disputes, more than anyone can pay for: the counter cannot be filled to keep auditors out."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def place_of(evaluation: Bundle) -> tuple[int, int]:
 
 
 def needed_window(evaluation: Bundle, amount: int) -> int:
-    """Seconds in which an evaluation becomes final whoever delays it: a longer delay costs so many lost
-    disputes that the trainer's half of their bonds is the bonus."""
+    """Seconds in which an evaluation becomes final, also if the payer disputes it. A longer delay takes so many lost
+    disputes that the trainer's half of their bonds is as much as the bonus."""
     terms, moves = evaluation.terms, count_moves(evaluation)
     crowd = -(-HALF * amount // terms.auditor_bond)
     dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd

@@ -40,7 +40,6 @@ class Record:
     id: bytes
     s: Snapshot
     standings: tuple[Standing, ...]
-
     convicted_at: int = 0
 
     @property

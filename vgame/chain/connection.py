@@ -28,7 +28,7 @@ from web3.exceptions import (
 )
 
 from vgame.chain.http import LOOPBACK, provider
-from vgame.chain.records import checksummed
+from vgame.chain.records import NOBODY, checksummed
 from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
@@ -45,7 +45,6 @@ FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, wh
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
 T = TypeVar("T")
 PARENTS = 3  # blocks before the newest that a node is tried with where it does not know its hash
-ZERO = "0x" + 40 * "0"
 
 
 class RefusedError(ChainError):
@@ -230,7 +229,7 @@ class Chain:
 
     def _shows(self, named: Any) -> bool:
         try:
-            self.ask(lambda: quantity(self.web3.eth.get_balance(ZERO, named)))
+            self.ask(lambda: quantity(self.web3.eth.get_balance(NOBODY, named)))
         except RefusedError:
             return False
         return True

@@ -18,8 +18,8 @@ ALL = 10**6  # transactions that the report looks up
 
 
 class StoryPage:
-    """Reads the chain by a connection of its own, while the page is read; the story adds names as it goes
-    on."""
+    """Reads the chain by a connection of its own, while the page is read; the story adds names as it
+    goes on."""
 
     def __init__(self, url: str, game: str, names: dict[str, str]) -> None:
         self.programs, self.titles = Programs(), dict[str, str]()

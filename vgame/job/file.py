@@ -58,6 +58,8 @@ def wei(value: object) -> object:
 
 
 Wei = Annotated[int, BeforeValidator(wei), Field(ge=0, lt=2**128)]
+Account = Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")]
+NO_ACCOUNT = "0x" + 40 * "0"
 
 
 Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
@@ -98,10 +100,10 @@ class Terms(BaseModel):
     """From the key, for complaints."""
     fee: Annotated[Wei, Field(lt=2**96)] = 0
     """Paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path."""
-    guardian: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
+    guardian: Account = NO_ACCOUNT
     """The auditor that is paid when the trainer is convicted while it has a dispute open (docs/protocol.md section 6);
     0: none."""
-    trainer: Annotated[str, Field(pattern="^0x[0-9a-fA-F]{40}$")] = "0x" + 40 * "0"
+    trainer: Account = NO_ACCOUNT
     """Who alone may accept; 0: any account."""
 
     @model_validator(mode="before")
