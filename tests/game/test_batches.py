@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from frauds import LIE, SETUP, SPEC
 from scene import Call, Play, Scene, deployed, embedded_chain, payee_game
 
+from vgame.agents.client import close_job
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.game import PAGE
 from vgame.chain.records import Phase, Status, Turn
+from vgame.errors import ChainError
 
 
 def idle(play: Play, count: int) -> list[FalseAccuser]:
@@ -54,6 +57,36 @@ def test_a_conviction_ends_the_list(scene: Scene) -> None:
     assert play.verdicts == [("Dismissed", others[0], "timeout"), ("Convicted", number, "timeout")]
     assert play.dispute(others[1]).status is Status.OPEN
     scene.game().send("refund", play.id, others[1])
+
+
+def test_who_closes_a_job_does_not_end_its_own_dispute(scene: Scene) -> None:
+    """Its time is over; but a conviction in another dispute still gives the bond back."""
+    play = scene.claimed(SETUP, LIE)
+    late = play.auditor()
+    late.step()
+    play.trainer.step()
+    idle(play, 2)
+    run_out(play)
+    assert [play.client.turn(play.id, n)[0] for n in range(3)] == [Turn.AUDITOR_EXPIRED] * 3
+    close_job(late.game, play.id)
+    assert [d.status for d in play.disputes()] == [Status.OPEN] + [Status.LAPSED] * 2
+    with pytest.raises(ChainError, match="cannot be ended"):
+        close_job(late.game, play.id)
+    assert play.dispute(0).status is Status.OPEN
+
+
+def test_a_conviction_comes_before_the_end_of_other_disputes(scene: Scene) -> None:
+    """Who ends all that is over at once leaves the bonds of auditors that are late."""
+    play = scene.claimed(SETUP, LIE)
+    idle(play, 1)
+    play.trainer.step()
+    honest = play.auditor()
+    honest.step()
+    honest.step()
+    play.advance(SPEC.auditor_budget + SPEC.trainer_budget + 3 * SPEC.slot)
+    assert {play.client.turn(play.id, n)[0] for n in range(2)} == {Turn.AUDITOR_EXPIRED, Turn.TRAINER_EXPIRED}
+    close_job(scene.game(), play.id)
+    assert play.phase is Phase.CONVICTED and play.dispute(0).status is Status.OPEN
 
 
 def test_a_contract_may_end_them(scene: Scene) -> None:

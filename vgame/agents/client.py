@@ -8,9 +8,10 @@ from pathlib import Path
 
 from vgame.agents.order import is_ordered
 from vgame.agents.status import read_game
-from vgame.chain.game import PAGE, Game
+from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase, Turn
 from vgame.delivery.buyer import CALL_GAS, late_trainer
+from vgame.dispute.player import BATCH
 from vgame.errors import Abstain, ChainError, VgameError
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.logged_store import LoggedStore
@@ -95,15 +96,21 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
 
 
 def _end_expired(game: Game, job: bytes) -> bool:
-    """End every dispute in which a side is out of time; one of the trainer's ends all. Was there one?"""
-    ended = False
-    for first in range(0, game.job(job).disputes, PAGE):
-        found = game.disputes(job, first)
-        over = [s.number for s in found if s.turn in (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)]
-        if over and game.job(job).phase is Phase.CLAIMED:
-            game.send("timeoutMany", job, over)
-            ended = True
-    return ended
+    """End each dispute in which a side is out of time. Was there one? One of the trainer's convicts it, and returns the
+    bonds of all others, so it is the only one then; the own ones stay open, since a later conviction returns their
+    bonds too."""
+    assert game.wallet is not None
+    if (state := game.job(job)).phase is not Phase.CLAIMED:
+        return False
+    found = list(game.all_disputes(job, state.disputes))
+    if convicts := [s.number for s in found if s.turn is Turn.TRAINER_EXPIRED]:
+        game.send("timeout", job, convicts[0])
+        return True
+    own = game.wallet.address
+    over = [s.number for s in found if s.turn is Turn.AUDITOR_EXPIRED and s.dispute.auditor != own]
+    for first in range(0, len(over), BATCH):
+        game.send("timeoutMany", job, over[first : first + BATCH])
+    return bool(over)
 
 
 def _end_delivery(game: Game, job: bytes) -> bool:
