@@ -59,7 +59,7 @@ def test_a_conviction_ends_the_list(scene: Scene) -> None:
     scene.game().send("refund", play.id, others[1])
 
 
-def test_who_closes_a_job_does_not_end_its_own_dispute(scene: Scene) -> None:
+def test_an_account_that_closes_a_job_leaves_its_own_dispute_open(scene: Scene) -> None:
     """Its time is over; but a conviction in another dispute still gives the bond back."""
     play = scene.claimed(SETUP, LIE)
     late = play.auditor()
@@ -73,10 +73,13 @@ def test_who_closes_a_job_does_not_end_its_own_dispute(scene: Scene) -> None:
     with pytest.raises(ChainError, match="cannot be ended"):
         close_job(late.game, play.id)
     assert play.dispute(0).status is Status.OPEN
+    play.advance(SPEC.challenge_window)  # no other dispute can convict: else the claim would never end
+    close_job(late.game, play.id)
+    assert play.dispute(0).status is Status.LAPSED
 
 
 def test_a_conviction_comes_before_the_end_of_other_disputes(scene: Scene) -> None:
-    """Who ends all that is over at once leaves the bonds of auditors that are late."""
+    """To end all at once would burn the bonds of late auditors, which the conviction returns."""
     play = scene.claimed(SETUP, LIE)
     idle(play, 1)
     play.trainer.step()

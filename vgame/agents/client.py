@@ -11,7 +11,7 @@ from vgame.agents.status import read_game
 from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase, Turn
 from vgame.delivery.buyer import CALL_GAS, late_trainer
-from vgame.dispute.player import BATCH
+from vgame.dispute.player import BATCH, lapsed
 from vgame.errors import Abstain, ChainError, VgameError
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.logged_store import LoggedStore
@@ -97,8 +97,7 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
 
 def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time. Was there one? One of the trainer's convicts it, and returns the
-    bonds of all others, so it is the only one then; the own ones stay open, since a later conviction returns their
-    bonds too."""
+    bonds of all others, so it is the only one then."""
     assert game.wallet is not None
     if (state := game.job(job)).phase is not Phase.CLAIMED:
         return False
@@ -106,8 +105,7 @@ def _end_expired(game: Game, job: bytes) -> bool:
     if convicts := [s.number for s in found if s.turn is Turn.TRAINER_EXPIRED]:
         game.send("timeout", job, convicts[0])
         return True
-    own = game.wallet.address
-    over = [s.number for s in found if s.turn is Turn.AUDITOR_EXPIRED and s.dispute.auditor != own]
+    over = lapsed(game.wallet.address, state, game.chain.now(), found)
     for first in range(0, len(over), BATCH):
         game.send("timeoutMany", job, over[first : first + BATCH])
     return bool(over)

@@ -15,7 +15,7 @@ from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Tu
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Viewer
-from vgame.dispute.player import BATCH, gas_money, one_of
+from vgame.dispute.player import BATCH, gas_money, lapsed, one_of
 from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain
 
@@ -239,13 +239,7 @@ class Auditor(Viewer):
         return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
 
     def ended_by(self, job: Job, standings: Sequence[Standing]) -> list[int]:
-        """To end an own one burns its bond, and a conviction in another dispute gives it back: it stays as long as
-        there is, or can be, another one."""
-        mine = {s.number for s in standings if self.plays(job, s.dispute)}
-        alone = self.game.chain.now() > job.since + job.spec.challenge_window and all(
-            s.number in mine for s in standings if s.dispute.status is Status.OPEN
-        )
-        return [n for n in super().ended_by(job, standings) if alone or n not in mine]
+        return lapsed(self.address, job, self.game.chain.now(), standings)
 
     def collect(self, view: ClaimView) -> bool:
         """After a conviction: bonds back, credits withdrawn."""

@@ -210,6 +210,14 @@ def gas_money(chain: Chain, gas: int) -> int:
     return 2 * gas * sum(chain.fees())
 
 
+def lapsed(account: str, job: Job, now: int, standings: Sequence[Standing]) -> list[int]:
+    """Disputes that an account may end since their auditor's time is over. To end an own one burns its bond, and a
+    conviction in another dispute gives it back: an own one stays as long as there is, or can be, another dispute."""
+    mine = {s.number for s in standings if s.dispute.auditor == account}
+    alone = now > job.since + job.spec.challenge_window and all(s.number in mine for s in standings if is_open(s))
+    return [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED and (alone or s.number not in mine)]
+
+
 def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
     """Do the first duty that does something, whatever becomes of those before it; True if there is one. Else the first
     error is raised."""
