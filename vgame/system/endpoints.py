@@ -48,8 +48,7 @@ def hide_secrets(text: str, url: str) -> str:
 
 def without_login(url: str) -> str:
     """The URL of a folder without user, password, query and fragment."""
-    try:
-        _parts(url)
-    except ValueError:
+    folder, *rest = re.split(r"[?#]", url, maxsplit=1)
+    if any("@" in more for more in rest):  # a password with ? or # in it: what is before it may be its user
         return without_secrets(url)
-    return re.sub(r"://.*@", "://", re.split(r"[?#]", url)[0])
+    return re.sub(r"://.*@", "://", folder)
