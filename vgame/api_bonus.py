@@ -56,9 +56,7 @@ class Escrow(EscrowContract):
         """The evaluation of a trained run that the bonus asks for; order it with `game.post`, then train and claim it
         as any job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
         `promise`."""
-        promised = self.promised(identity)
-        trainer = self.game.job(promised.terms.training).trainer
-        return bonus.evaluation_bundle(promised, run, task, trainer, validate)
+        return bonus.evaluation_bundle(self, self.promised(identity), run, task, validate)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
         """Show that the final evaluation `job` reaches the mark; returns the wei added to the trainer's credits.

@@ -123,6 +123,8 @@ class TooDear(EndpointError):
 class ContractError(VgameError):
     """The contract refused a call; `name` and `args_` are its custom error's."""
 
+    sent = False  # in a transaction, which cost its gas
+
     def __init__(self, name: str, args_: tuple[object, ...]) -> None:
         self.name, self.args_ = name, args_
         told = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else repr(a) for a in args_)

@@ -150,6 +150,12 @@ def test_the_mark_itself_is_enough(system, trained: Trained) -> None:
     assert same.escrow.pay(same.id, job, trained.run, run) == AMOUNT
 
 
+def test_no_evaluation_is_prepared_before_the_training_has_a_trainer(stage: Stage) -> None:
+    """It would name nobody, and not be paid."""
+    with pytest.raises(NotYet, match="shows who has accepted the training"):
+        stage.escrow.evaluation(stage.id, stage.trained.run, task())
+
+
 @pytest.mark.parametrize("named", ["no account", "the client"])
 def test_an_evaluation_that_does_not_name_the_trainer_is_not_paid(stage: Stage, named: str) -> None:
     """Auditors play the order of their bundle: a false number in another one would become final unseen."""
@@ -270,9 +276,9 @@ def test_an_evaluation_that_measures_something_else_is_neither_promised_nor_orde
         stage.escrow.promise(stage.job, stage.trained.bundle, task(), "correct", least=1, amount=1, validate=60)
     stage.train()
     with patch.dict(HANDLERS, wrong):
-        stage.id = stage.escrow.promise(
-            stage.post(stage.trained.bundle), stage.trained.bundle, task(), "correct", least=1, amount=1, validate=0
-        )
+        job = stage.post(stage.trained.bundle)
+        stage.id = stage.escrow.promise(job, stage.trained.bundle, task(), "correct", least=1, amount=1, validate=0)
+        Trainer(stage.game(), job, stage.trained.history(stage.trained.run)).accept()
         with pytest.raises(ValidationError, match=r"totals\.correct"):
             stage.escrow.evaluation(stage.id, stage.trained.run, task(), validate=60)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from frauds import LIE, SETUP
 from scene import deployed, embedded_chain
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Phase, Status
+from vgame.chain.records import Level, Phase, Status
 
 
 def test_an_auditor_does_not_end_its_own_dispute() -> None:
@@ -35,6 +38,39 @@ def test_an_auditor_ends_its_own_dispute_where_no_other_can_convict() -> None:
         play.trainer.step()
         play.advance(SETUP.spec.auditor_budget + SETUP.spec.challenge_window + 1)
         assert auditor.step() and play.dispute().status is Status.LAPSED
+
+
+def test_one_false_look_burns_no_own_bond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later time than the chain's: the window seems over. Off a development chain each look has to show it."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        auditor = play.auditor()
+        auditor.step()
+        play.trainer.step()
+        play.advance(SETUP.spec.auditor_budget + 1)
+        monkeypatch.setattr(auditor.game.chain, "is_development", False)
+        usual = auditor.game.chain.now
+        monkeypatch.setattr(auditor.game.chain, "now", lambda: usual() + SETUP.spec.challenge_window)
+        assert not auditor.step() and play.dispute().status is Status.OPEN
+
+
+def test_an_own_dispute_that_goes_on_keeps_the_own_one_that_is_over() -> None:
+    """Two stakes of one key: the conviction gives the first bond back."""
+    setup = replace(SETUP, terms={"trainer_budget": 400, "auditor_budget": 300, "challenge_window": 600})
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(setup, LIE)
+        auditor = play.auditor()
+        auditor.step()
+        play.trainer.step()
+        play.advance(setup.spec.auditor_budget + 1)
+        run = (play.id, int(Level.RUN), 0, play.job.run_root, (0, bytes(32), bytes(32)))
+        auditor.game.send("challenge", *run, value=setup.spec.stake)
+        while play.phase is Phase.CLAIMED:
+            if not auditor.step():
+                play.advance(60)
+        while auditor.step():
+            pass
+        assert [d.status for d in play.disputes()] == [Status.VOID, Status.WON]
 
 
 def test_a_trainer_ends_the_dispute_of_its_own_account() -> None:

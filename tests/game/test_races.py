@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +10,7 @@ from frauds import LIE, SETUP
 from scene import Play, deployed, embedded_chain
 
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase
+from vgame.chain.records import Level, Phase, Standing, Turn
 from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import PAUSE
@@ -89,3 +90,36 @@ def test_nothing_is_staked_while_a_conviction_waits() -> None:
         with starved, pytest.raises(LostRace):
             auditor.step()
         assert not auditor.step() and play.job.disputes == 1
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
+    """All other replies are true: the call after the revert says `NotExpired`, which is harmless but was paid for."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        other, auditor = play.auditor(), play.auditor()
+        other.step()
+        if own:
+            auditor.step()
+        usual, request = auditor.game.disputes, chain.web3.provider.make_request
+
+        def disputes(job: bytes, first: int = 0) -> list[Standing]:
+            return [replace(s, turn=Turn.TRAINER_EXPIRED) if s.number == 0 else s for s in usual(job, first)]
+
+        def estimates(method, params):
+            answer = request(method, params)
+            refused = method == "eth_estimateGas" and "error" in answer
+            return {"jsonrpc": "2.0", "id": 1, "result": hex(200_000)} if refused else answer
+
+        sent = chain.web3.eth.get_transaction_count(auditor.address)
+        cached = chain.web3.provider._request_func_cache
+        with (
+            patch.object(auditor.game, "disputes", disputes),
+            patch.object(chain.web3.provider, "make_request", estimates),
+        ):
+            chain.web3.provider._request_func_cache = (None, None)
+            for _ in range(10):
+                auditor.step()
+        chain.web3.provider._request_func_cache = cached
+        assert chain.web3.eth.get_transaction_count(auditor.address) == sent + 1
+        assert auditor.timeouts_wait == PAUSE and play.job.disputes == 1 + own

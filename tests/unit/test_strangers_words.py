@@ -159,3 +159,23 @@ def test_a_malformed_keystore_is_one_sentence(text: str, tmp_path: Path, monkeyp
     monkeypatch.setenv(PASSWORD_VARIABLE, "word")
     with pytest.raises(ChainError, match="is no keystore file"):
         wallet_from_environment(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "printed"),
+    [
+        ("Z%2FRHI%2Bq%3D", "Z/RHI%2Bq%3D"), ("Z%2FRHI%2Bq%3D", "Z%2FRHI+q="), ("SEC,RET|KEY", "SEC,RET%7CKEY"),
+        ("SECRET%c3%a9KEY", "SECRET%C3%A9KEY"), ("SEC!RET KEY", "SEC!RET%20KEY"), ("SEC%2CRET", "SEC%252CRET"),
+    ],
+)  # fmt: skip
+def test_a_key_is_hidden_as_any_library_writes_it(key: str, printed: str) -> None:
+    """Each encodes other letters: a signature was printed whole, its slash decoded and the rest not."""
+    hidden = hide_secrets(f"no answer from /run?sig={printed}&x", f"https://node.example/run?sig={key}&x=1")
+    assert printed not in hidden and "RET" not in hidden and "RHI" not in hidden
+
+
+@pytest.mark.parametrize("url", ["http://user:Pass\\word99@node.example", "http://u:SECRET\\@node.example/x"])
+def test_a_backslash_makes_the_host_uncertain(url: str) -> None:
+    """Libraries read it as a slash: the password would be a path."""
+    shown = without_secrets(url) + hide_secrets(f"bad URL: {url}", url)
+    assert "Pass" not in shown and "SECRET" not in shown

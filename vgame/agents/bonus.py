@@ -19,12 +19,13 @@ from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
+from vgame.chain.final import final_jobs
 from vgame.chain.records import NOBODY, JobSpec
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
 from vgame.delivery.buyer import FAILED
-from vgame.errors import Abstain, ContractError, ProgramError, VgameError
+from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
@@ -197,14 +198,25 @@ def _terms(spec: JobSpec) -> Terms:
         raise Abstain(f"the terms of the evaluation are none that the game takes: {error}") from None
 
 
+def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
+    """Who has accepted the training, as a final state shows; NotYet as long as it shows nobody."""
+    found, _ = final_jobs(escrow.game, [promised.terms.training])
+    if not found or found[0].trainer == NOBODY:
+        raise NotYet(
+            f"no final block shows who has accepted the training of bonus {promised.id.hex()[:16]}, and its evaluation "
+            "names that account: prepare the evaluation later"
+        )
+    return found[0].trainer
+
+
 def evaluation_bundle(
-    promised: Promised, run: Run | Path | str, task: Task, trainer: str, validate: float | None = None
+    escrow: EscrowContract, promised: Promised, run: Run | Path | str, task: Task, validate: float | None = None
 ) -> Bundle:
-    """With the trained run at hand: the evaluation that the bonus asks for, to be ordered in the game; `trainer` alone
-    can accept it. ValidationError where its program is not what the task measures."""
+    """With the trained run at hand: the evaluation that the bonus asks for, to be ordered in the game; the training's
+    trainer alone can accept it. ValidationError where its program is not what the task measures."""
     run = run if isinstance(run, Run) else Run.open(run)
     total, _ = _measured(promised, run.bundle, task)
-    terms = _terms(replace(promised.evaluation, trainer=trainer))
+    terms = _terms(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
     if astuple(_template(bundle)) != astuple(promised.evaluation):

@@ -185,8 +185,12 @@ class Game:
         data = bytes.fromhex(function._encode_transaction_data()[2:])
         receipt = self.wallet.send(self.address, data, value, gas + RACE_GAS)
         if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
-            self._decoded(lambda: function.call(tx))
-            raise LostRace(name)
+            try:
+                self._decoded(lambda: function.call(tx))
+                raise LostRace(name)
+            except ContractError as error:
+                error.sent = True
+                raise
         block = receipt["blockNumber"]
         if not any(self._visible(name, args, block) for _ in range(LOOKS)):
             raise EndpointError(

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
+from vgame.chain.final import Lasting
 from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
@@ -78,7 +79,11 @@ class Auditor(Viewer):
         """What no own clock waits for: money that is owed, and disputes of others that are over."""
         match view.job.phase:
             case Phase.CLAIMED if view.open_mine:
-                rest = [self.refill, partial(self.convict, view), partial(self.sweep, view.job, view.standings)]
+                rest = [
+                    self.refill,
+                    partial(self.convict, view, self.can_spare),
+                    partial(self.sweep, view.job, view.standings),
+                ]
                 return one_of(rest)
             case Phase.CONVICTED:
                 return self.collect(view)
@@ -239,7 +244,16 @@ class Auditor(Viewer):
         return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
 
     def ended_by(self, job: Job, standings: Sequence[Standing]) -> list[int]:
-        return lapsed(self.address, job, self.game.chain.now(), standings)
+        """An own one only after every look has shown for long enough that no other can convict: one false reply burns
+        no bond."""
+        found = lapsed(self.address, job, self.game.chain.now(), standings)
+        mine = {s.number for s in standings if self.plays(job, s.dispute)}
+        last = self.lasting.shown("own dispute is the last", not mine.isdisjoint(found))
+        return [number for number in found if last or number not in mine]
+
+    @cached_property
+    def lasting(self) -> Lasting:
+        return Lasting(self.game.chain)
 
     def collect(self, view: ClaimView) -> bool:
         """After a conviction: bonds back, credits withdrawn."""

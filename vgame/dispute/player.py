@@ -11,7 +11,7 @@ from vgame.chain.connection import Chain
 from vgame.chain.game import PAGE, Game
 from vgame.chain.records import Dispute, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.commit.machine import Machine
-from vgame.errors import ContractError, EndpointError, LostRace, VgameError
+from vgame.errors import ContractError, EndpointError, VgameError
 
 log = logging.getLogger(__name__)
 
@@ -99,23 +99,21 @@ class Player:
         return self.game.wallet.address
 
     def attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """Send a move; True if it was made, False if it was not needed any more, or is not due again."""
+        """Send a move; True if a transaction was sent, False if it was not needed any more, or is not due again."""
         if name in TIMEOUTS and time.monotonic() < self.timeouts_from:
             return False
         try:
             self.game.send(name, *args, value=value)
             if name in TIMEOUTS:
                 self.timeouts_wait = 0.0
-        except LostRace:
-            if name in TIMEOUTS:
+        except ContractError as error:
+            if name in TIMEOUTS and error.sent:
                 self.timeouts_wait = 2 * self.timeouts_wait or PAUSE
                 self.timeouts_from = time.monotonic() + self.timeouts_wait
-            raise
-        except ContractError as error:
             if error.name not in HARMLESS:
                 raise
             log.info("%s was not needed any more: %s", name, error)
-            return False
+            return error.sent
         return True
 
     def standings(self, job: Job) -> list[Standing]:
@@ -213,9 +211,10 @@ def gas_money(chain: Chain, gas: int) -> int:
 def lapsed(account: str, job: Job, now: int, standings: Sequence[Standing]) -> list[int]:
     """Disputes that an account may end since their auditor's time is over. To end an own one burns its bond, and a
     conviction in another dispute gives it back: an own one stays as long as there is, or can be, another dispute."""
-    mine = {s.number for s in standings if s.dispute.auditor == account}
-    alone = now > job.since + job.spec.challenge_window and all(s.number in mine for s in standings if is_open(s))
-    return [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED and (alone or s.number not in mine)]
+    over = [s for s in standings if s.turn is Turn.AUDITOR_EXPIRED]
+    mine = {s.number for s in over if s.dispute.auditor == account}
+    last = now > job.since + job.spec.challenge_window and all(s.number in mine for s in standings if is_open(s))
+    return [s.number for s in over if last or s.number not in mine]
 
 
 def one_of(duties: Iterable[Callable[[], bool]]) -> bool:

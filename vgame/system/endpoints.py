@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 SHORTEST_KEY = 6  # letters of a part of a path or query that may be a key
 
 
 def _parts(url: str) -> SplitResult:
-    """ValueError where the host is not certain: a password with / ? or # in it reads as a path, and its user as the
+    """ValueError where the host is not certain: a password with / \\ ? or # in it reads as a path, and its user as the
     host."""
     parts = urlsplit(url)
-    if "@" in parts.path + parts.query + parts.fragment:
-        raise ValueError("an @ stands behind the host")
+    if "@" in parts.path + parts.query + parts.fragment or "\\" in url:
+        raise ValueError("an @ stands behind the host, or there is a backslash")
     return parts
 
 
@@ -40,10 +40,15 @@ def hide_secrets(text: str, url: str) -> str:
     secrets = {url, parts.path, parts.query, parts.fragment, parts.username, parts.password}
     pieces = re.split("[/?&=;#@:]", f"{parts.path}?{parts.query}#{parts.fragment}")
     secrets |= {s for s in pieces if len(s) >= SHORTEST_KEY}
-    secrets = {form(s) for s in secrets if s for form in (str, quote, unquote)}
-    for secret in sorted((s for s in secrets if len(s) > 1), key=len, reverse=True):
-        text = text.replace(secret, "...")
+    secrets = {form for s in secrets if s for form in (s, unquote(s)) if len(form) > 1}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = re.sub("".join(map(_any_form, secret)), "...", text)
     return text
+
+
+def _any_form(letter: str) -> str:
+    """A pattern of a letter as libraries write it: as it is, or its bytes as %XX, in either case, once or twice."""
+    return f"(?:{re.escape(letter)}|{''.join(f'%(?:25)?(?i:{byte:02x})' for byte in letter.encode())})"
 
 
 def without_login(url: str) -> str:
