@@ -178,8 +178,7 @@ class Game:
 
     def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:
         assert self.wallet is not None, "a read-only Game cannot send"
-        function = self._function(name, args)
-        tx = {"from": self.wallet.address, "value": value}
+        function, tx = self._function(name, args), {"from": self.wallet.address, "value": value}
         self._check_funds(name, value)
         gas = UNESTIMATED.get(name) or self._decoded(lambda: quantity(function.estimate_gas(tx)))
         data = bytes.fromhex(function._encode_transaction_data()[2:])
