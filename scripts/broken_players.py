@@ -41,7 +41,7 @@ def play(entry: dict[str, Any]) -> dict[str, Any]:
 def load(now: str) -> list[dict[str, Any]]:
     """What is known of this commit; of each player and range one entry."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    kept = {(e["player"], e["from"]): e for e in known if e["player"] in CASTS and (e["commit"] == now or e["found"])}
+    kept = {(e["player"], e["from"]): e for e in known if e["player"] in CASTS and e["commit"] == now}
     new = {"played": 0, "found": "", "commit": now, "seconds": 0}
     return [kept.get((name, first), {"player": name, "from": first} | new) for name in CASTS for first in RANGES]
 

@@ -6,11 +6,11 @@ import pytest
 from broken import CASTS
 from story import Cast, Story
 from tape import Tape, shorten
-from wide import of_many
 
 DAILY = range(12)
-#: In one of these seeds each of these is found; the others need more (docs/broken_players.json).
-SEEDS = [first + n for first in (0, 100_000, 200_000, 300_000) for n in range(24)]
+#: Among these seeds each of these is found: one in fifty finds the rarest, and most are found by the first ten. The
+#: others need more (docs/broken_players.json).
+SEEDS = range(600)
 BROKEN = [
     "NeverWithdraws", "FinalizesLate", "AcceptsWithoutMoney", "KeepsNoReserve", "PostsAnotherSegment",
     "PostsAnotherTrace", "NeverSweeps", "NeverProves", "BelievesAnAbsence", "EndsWithTheNewestBlock",
@@ -19,7 +19,7 @@ BROKEN = [
 ]  # fmt: skip
 
 
-def first_found(cast: Cast, seeds: list[int]) -> int | None:
+def first_found(cast: Cast, seeds: range) -> int | None:
     return next((seed for seed in seeds if Story(Tape(seed), cast=cast).play()), None)
 
 
@@ -34,7 +34,7 @@ def test_outside_the_envelope_there_is_one_stake_on_a_claim() -> None:
     assert not {seed: said for seed, said in found.items() if said}
 
 
-@pytest.mark.parametrize("name", of_many(BROKEN, "NeverWithdraws", "PostsAnotherSegment", "never challenge"))
+@pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_player_is_found(name: str) -> None:
     assert first_found(CASTS[name], SEEDS) is not None
 

@@ -1,4 +1,4 @@
-"""Virtual time: players as threads of which one runs at a time, blocks, faults, and reorganisations.
+"""Virtual time: players on stacks of their own, of which one runs at a time, blocks, faults, and reorganisations.
 
 In: a tape. Out: a world that can be run to an end; what went wrong with it costs an allowance of seconds, which clocks
 cover.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,6 +17,7 @@ from typing import Any
 
 from branches import BLOCK, GWEI, START, Block, Tree, Tx
 from endpoint import Eth
+from greenlet import getcurrent, greenlet
 from tape import Tape
 
 from vgame.chain.records import checksummed
@@ -86,49 +86,40 @@ class Clock:
 
 
 class Seat:
-    """A thread that runs while the world waits for it."""
+    """A player's own stack, which runs while the world waits for it."""
 
     def __init__(self, world: World, name: str, body: Callable[[], None]) -> None:
+        self.stack = greenlet(self._main)
         self.world, self.name, self.body = world, name, body
         self.wake, self.block, self.done, self.stopped = world.now, False, False, False
-        self.error: BaseException | None = None
-        self.go, self.back = allocate_lock(), allocate_lock()
-        self.go.acquire(), self.back.acquire()
-        start_new_thread(self._main, ())
 
     def _main(self) -> None:
-        self.go.acquire()
         try:
             if not self.stopped:
                 self.body()
         except Stopped:
             pass
-        except BaseException as error:
-            self.error = error
-        self.done = True
-        self.back.release()
+        finally:
+            self.done = True
 
     def run(self) -> None:
         """Until it waits."""
-        self.world.running = self
-        self.go.release()
-        self.back.acquire()
-        self.world.running = None
-        if self.error is not None:
-            raise self.error
+        self.world.running, self.stack.parent = self, getcurrent()
+        try:
+            self.stack.switch()
+        finally:
+            self.world.running = None
 
     def wait(self, end: float, block: bool) -> None:
         self.wake, self.block = end, block
-        self.back.release()
-        self.go.acquire()
+        self.stack.parent.switch()
         if self.stopped:
             raise Stopped
 
     def stop(self) -> None:
+        self.stopped = True
         while not self.done:
-            self.stopped = True
-            self.go.release()
-            self.back.acquire()
+            self.run()
 
 
 class Account:
