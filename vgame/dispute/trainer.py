@@ -135,16 +135,15 @@ class Trainer(Player):
     def lasting(self) -> Lasting:
         return Lasting(self.game.chain)
 
-    def claim(self) -> None:
-        """Post the result: trained, or diverged."""
+    def claim(self) -> bool:
+        """Post the result: trained, or diverged. True if a transaction was sent."""
         if self.game.job(self.id).phase is not Phase.ACCEPTED:
-            return
+            return False
         if self.machine.stop is None:
             final, path = self.checkpoint(len(self.machine.checkpoints))
             offer = self._offer(final) if self.look().spec.confirm_window else (bytes(32), bytes(32))
-            self.attempt("postClaim", self.id, self.run_tree().root, final, path, *offer)
-        else:
-            self.attempt("postDiverged", self.id, self.diverged_post())
+            return self.attempt("postClaim", self.id, self.run_tree().root, final, path, *offer)
+        return self.attempt("postDiverged", self.id, self.diverged_post())
 
     def _offer(self, final: bytes) -> tuple[bytes, bytes]:
         """Root of the ciphertext and hash of the key, for a job with delivery."""
@@ -171,8 +170,7 @@ class Trainer(Player):
             return True
         match job.phase:
             case Phase.ACCEPTED:
-                self.claim()
-                return True
+                return self.claim()
             case Phase.CLAIMED:
                 return self.defend(job) or self.finish(job)
             case Phase.DELIVERING | Phase.REVEALED if self.seller:
