@@ -104,10 +104,9 @@ class ClaimsOnce(Trainer):
 
     claims = 0
 
-    def claim(self) -> None:
+    def claim(self) -> bool:
         self.claims += 1
-        if self.claims == 1:
-            super().claim()
+        return self.claims == 1 and super().claim()
 
 
 class AcceptsOnce(Trainer):

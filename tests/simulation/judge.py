@@ -11,6 +11,7 @@ from seats import table
 from vgame.chain.records import LOST, STANDING, Phase, Status
 from vgame.commit.trees import run_tree
 
+PAYING = {"Convicted", "Dismissed", "Refunded", "Finalized"}
 PROMPT = 20 * BLOCK  # for an honest player to do what is due
 
 
@@ -29,6 +30,8 @@ class Judge:
         if world.inside:
             for role in story.roles:
                 found += self._loss(role) + (self._trainer(events) if role == "trainer" else self._auditor())
+            if "auditor" in story.roles:
+                found += self._left(events)
         return found
 
     def _loss(self, role: str) -> list[str]:
@@ -42,6 +45,13 @@ class Judge:
         if owed and won:
             found.append(f"the {role} has ended and left {owed} wei in the contract")
         return found
+
+    def _left(self, events: list[Any]) -> list[str]:
+        """The auditor never ends; what it is owed is withdrawn soon after the last event that pays."""
+        owed = self.story.view.credits(self.story.players["auditor"].account.address)
+        paid = max((self._time(e) for e in events if e.name in PAYING), default=0)
+        late = self.world.tree.head.time - paid - PROMPT - self.world.left
+        return [f"the auditor has left {owed} wei in the contract"] if owed and late > 0 else []
 
     def _fees(self, account: str) -> int:
         block, fees = self.world.tree.head.made, 0

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from branches import Block
 from endpoint import Eth, SimChain, SimGame
 from frauds import SETUP
 from toy import Lies, ToyMachine
-from world import Account, Killed, Seat, World
+from world import Account, Endless, Killed, Seat, World
 
 import vgame.agents.roles as roles
 from vgame.agents.auditor_service import AuditorService
@@ -29,6 +30,7 @@ from vgame.system.progress import Reporter
 
 AGAIN = 30.0  # seconds until a process that ended with an error is started again
 LIVES = 60  # of a process that cannot begin
+BUSY = 500  # requests in one second of the world, eleven times what sound ones make
 PACE = 6  # seconds that a segment or a trace takes from cold
 
 
@@ -83,7 +85,17 @@ class SimWallet(Wallet):
 
 
 class Mortal(Eth):
-    """A node that a process asks until it is killed."""
+    """A node that a process asks until it is killed, or asks without end."""
+
+    second, requests = 0.0, 0
+
+    def asked(self) -> Block:
+        if self.second != self.world.now:
+            self.second, self.requests = self.world.now, 0
+        self.requests += 1
+        if self.requests > BUSY:
+            raise Endless
+        return super().asked()
 
     def send_raw_transaction(self, raw: bytes) -> bytes:
         world = self.world
@@ -147,6 +159,9 @@ class Player:
                 self.ended = "done"
             except Killed:
                 pass
+            except Endless:
+                self.reporter.unforeseen.append(f"the {self.name} makes requests without a pause")
+                self.ended = "endless"
             except Over as over:
                 self.ended = f"over: {over}"
             except VgameError as error:

@@ -39,6 +39,10 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+class Endless(BaseException):
+    """The process never waits."""
+
+
 class Stopped(BaseException):
     """The world ends."""
 
