@@ -123,3 +123,12 @@ def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
         chain.web3.provider._request_func_cache = cached
         assert chain.web3.eth.get_transaction_count(auditor.address) == sent + 1
         assert auditor.timeouts_wait == PAUSE and play.job.disputes == 1 + own
+
+
+def test_a_claim_that_one_look_does_not_show_is_waited_for() -> None:
+    """One node shows the job before the claim, another behind it: nothing is sent, and the round has done nothing."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, None)
+        before = replace(play.job, phase=Phase.ACCEPTED)
+        with patch.object(play.trainer, "look", lambda: before):
+            assert not play.trainer.step()
