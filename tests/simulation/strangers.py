@@ -168,14 +168,14 @@ class Strangers:
                 self.end(job)
 
     def end(self, job: bytes) -> None:
-        """A cheat's job, when its time is over: any account may."""
+        """A cheat's job, when its time is over: any account may. Its disputes with the auditor are left to the auditor."""
         state, now, hand = self.job(job), self.world.tree.head.time, self.hands[0]
         windows = {Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window"}
         if state.phase not in windows or hand.address.lower() in self.waiting:
             return
         over = now > state.since + getattr(state.spec, windows[state.phase])
         if state.phase is Phase.CLAIMED and state.open:
-            self.end_disputes(job)
+            self.end_disputes(job, leave=True)
         elif over and state.phase is not Phase.CREATED:
             self.send(hand, Call("finalize" if state.phase is Phase.CLAIMED else "expire", (job,)))
 
@@ -209,11 +209,12 @@ class Strangers:
         self.world.log(f"a stranger copies {name}")
         self.put(hand, tx.data, tx.value, tip=4 * self.world.tip + tx.tip)
 
-    def end_disputes(self, job: bytes) -> None:
-        """Of those that are over."""
+    def end_disputes(self, job: bytes, leave: bool = False) -> None:
+        """Of those that are over; `leave`: not those of the honest."""
         state = self.job(job)
         standings = self.disputes(job) if state.open else []
-        over = [s.number for s in standings if s.turn in OVER]
+        left = self.world.honest if leave else ()
+        over = [s.number for s in standings if s.turn in OVER and s.dispute.auditor.lower() not in left]
         if over:
             self.world.log(f"a stranger ends dispute {over[0]}")
             self.send(self.hands[0], Call("timeout", (job, over[0])))
