@@ -168,7 +168,7 @@ class Strangers:
                 self.end(job)
 
     def end(self, job: bytes) -> None:
-        """A cheat's job, when its time is over: any account may. Its disputes with the auditor are left to the auditor."""
+        """A cheat's job, when its time is over: any account may. Disputes with the auditor are left to the auditor."""
         state, now, hand = self.job(job), self.world.tree.head.time, self.hands[0]
         windows = {Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window"}
         if state.phase not in windows or hand.address.lower() in self.waiting:

@@ -9,8 +9,7 @@ from tape import Tape, shorten
 from wide import of_many
 
 DAILY = range(12)
-#: Among these seeds each is found but for three, which need more (docs/broken_players.json). Most are found by the first
-#: hundred.
+#: Among these seeds each is found, most of them by the first hundred, but for three (docs/broken_players.json).
 SEEDS = range(3_000)
 RARE = {"FirstDisputeFirst", "LatestDisputeFirst", "LostWithTheProcess"}
 QUICK = ["NeverWithdraws", "PostsAnotherSegment", "NeverSweeps", "AccusesAll", "never challenge", "never withdraw"]
