@@ -204,7 +204,7 @@ def test_what_is_proposed_is_accepted(bundle: Bundle, depth: int, censorship: in
     [
         (
             Pace(20_000, 1),
-            "s, that can lock the bond for very long; 7776000 s are the most",
+            "s, which could lock the bond for very long; 7776000 s are the most",
         ),
         (Pace(0.5, 300_000), "trainer_budget is "),
     ],

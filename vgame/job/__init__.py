@@ -1,1 +1,1 @@
-"""Jobs: the file that a person writes, the bundle that all parties hold, the terms that are safe for it."""
+"""Jobs: the job file, the bundle that all parties hold, the smallest safe terms."""

@@ -1,5 +1,4 @@
-"""The order: a job file that a person writes (TOML), and the bundle that all parties hold (program, initial state,
-data, scalars).
+"""The order: a job file (TOML), and the bundle that all parties hold (program, initial state, data, scalars).
 
 In: TOML, or a bundle directory. Out: `Bundle`, whose roots are always recomputed from its files, and the job spec as
 the contract hashes it.
@@ -36,12 +35,12 @@ from vgame.system.files import parse_json, read_file, write_atomic
 from vgame.tasks.task import SAMPLES, TOTALS
 from vgame.validation.record import Record, line
 
-VERSION = 3  # of spec.json: 2 had a window for rewards, and files without `label_root`
+VERSION = 3  # of spec.json: 2 had a window for rewards, and no `label_root`
 
 
 class LogSpec(BaseModel):
-    """What mode `logged` needs in a bundle: one window per sum operator, in proven bounds on the error (2: replication
-    is certain)."""
+    """The fields of mode `logged` in a bundle: one window per sum operator, in units of the proven error bound (2:
+    replication is certain)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,8 +50,8 @@ class LogSpec(BaseModel):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A job that can be run and checked. `seed`, `steps`, `interval`, `depth`, `mode`, `terms` and `name` are the
-    job's."""
+    """A job, ready to run and to check. `seed`, `steps`, `interval`, `depth`, `mode`, `terms` and `name` are those of
+    the job file."""
 
     program: Program
     """One training step, as a list of operators."""
@@ -61,7 +60,7 @@ class Bundle:
     data: tuple[torch.Tensor, ...]
     """The data set; flat, on the CPU."""
     scalars: torch.Tensor
-    """Numbers that change per step, as learning rates: float32 [steps, scalars]."""
+    """Numbers that change per step, such as learning rates: float32 [steps, scalars]."""
     seed: int
     steps: int
     interval: int
@@ -69,20 +68,20 @@ class Bundle:
     mode: str
     terms: Terms
     log: LogSpec | None = None
-    """In mode `logged`: bits, and a window for each operator that sums."""
+    """In mode `logged`: bits, and one window per sum operator."""
     keys: Keys = field(default_factory=dict)
     """Of the module's state_dict; no bit depends on them."""
     before: int = 0
-    """Steps behind the initial state, where a run is continued."""
+    """Steps of the run that this job continues; 0 for a new run."""
     recipes: dict[str, Any] = field(default_factory=dict)
-    """By the name of a data tensor: how `vgame.packed` made it."""
+    """By name of a data tensor: the recipe by which `vgame.packed` made it."""
     without_gradient: tuple[str, ...] = ()
-    """Parameters that no gradient reaches; known after `prepare`, in no file."""
+    """Parameters without a gradient; known after `prepare`, stored in no file."""
     validation: dict[str, Any] | None = None
-    """The comparison with the user's code (docs/validation.md); in no root."""
+    """The result of the comparison with the user's code (docs/validation.md); in no root."""
     name: str = ""
     forecast: Forecast | None = None
-    """Time, memory and disk of a run on the machine that prepared it; in no file."""
+    """Time, memory and disk of a run on the preparing machine; stored in no file."""
 
     def __repr__(self) -> str:
         """One line: without the data."""
@@ -94,13 +93,13 @@ class Bundle:
         return f"Bundle({name}{self.steps} steps, {sizes}, program {self.program.root.hex()[:16]}{cost})"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the roots, the comparison with the client's code, the forecast."""
+        """HTML for a notebook: the roots, the result of the validation, the forecast."""
         cost = {"cost here": str(self.forecast)} if self.forecast else {}
         return table(self.facts | {"checked": self.checked} | cost)
 
     @property
     def facts(self) -> dict[str, str]:
-        """What decides the bits of a run, by name."""
+        """The facts that determine the bits of a run, by name."""
         named = {"name": self.name} if self.name else {}
         return named | {
             "job": self.identity.hex(),
@@ -115,14 +114,14 @@ class Bundle:
 
     @property
     def checked(self) -> str:
-        """The comparison of the program with the client's code, as it is recorded."""
+        """The recorded result of the validation, in one sentence."""
         if self.validation is None:
             return "not validated: the bundle records no comparison with the client's code"
         return line(self.validation)
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
-        """Read a bundle. BundleError unless its files are what its spec.json orders."""
+        """Read a bundle. BundleError unless its files match its spec.json."""
         return load_bundle(Path(folder))
 
     def save(self, folder: Path | str) -> None:
@@ -130,8 +129,8 @@ class Bundle:
         save_bundle(self, Path(folder))
 
     def refuse_changed(self, anew: bool = False) -> None:
-        """DataError if a file of the data has changed since it was hashed. `anew`: all bytes are read for it, as
-        before a claim, a verdict or an export."""
+        """DataError if a file of the data has changed since it was hashed. `anew`: read all bytes again, as before a
+        claim, a verdict or an export."""
         for tensor in self.data:
             refuse_changed(tensor, anew)
 
@@ -152,7 +151,7 @@ class Bundle:
 
     @cached_property
     def identity(self) -> bytes:
-        """Hash over what determines the bits of a run (not the money): runs are stored under it."""
+        """Hash over the fields that determine the bits of a run (not the amounts); the key of a stored run."""
         numbers = f"{self.seed} {self.steps} {self.interval} {self.mode}".encode()
         if self.log:
             numbers += f" {self.log.bits} {' '.join(map(float.hex, self.log.windows))}".encode()
@@ -161,12 +160,12 @@ class Bundle:
 
     @property
     def checkpoints(self) -> int:
-        """Their number: ceil(steps / interval)."""
+        """The number of checkpoints: ceil(steps / interval)."""
         return -(-self.steps // self.interval)
 
     @property
     def purpose(self) -> str:
-        """ "evaluating" where it counts over held-out data (vgame/api_evaluation.py), else "training"."""
+        """ "evaluating" for an evaluation on held-out data (vgame/api_evaluation.py), else "training"."""
         counts = any(label.name == f"{TOTALS}.{SAMPLES}" for label in self.program.labels.state)
         return "evaluating" if counts else "training"
 
@@ -184,7 +183,7 @@ class Bundle:
         return roots | numbers | self.terms.model_dump()
 
     def rendering(self) -> dict[str, Any]:
-        """What spec.json says: the roots for people, the rest for the loader."""
+        """The content of spec.json: roots for readers, the other fields for the loader."""
         return {
             "version": VERSION,
             "program_root": self.program.root.hex(),
@@ -206,7 +205,7 @@ class Bundle:
 
 
 def differences(a: Bundle, b: Bundle) -> list[str]:
-    """What decides bits and is not the same in both, in words; none if and only if the identities are equal."""
+    """The differing fields that determine bits, as phrases; empty if and only if the identities are equal."""
     parts = {
         "program": "program.root",
         "data": "data_root",
@@ -217,14 +216,15 @@ def differences(a: Bundle, b: Bundle) -> list[str]:
 
 
 def ordered_differences(order: Bundle, held: Bundle) -> list[str]:
-    """The same, and the names of the tensors, which decide where weights are loaded, and the steps before the first."""
+    """`differences`, also of the tensors' names (they decide where weights are loaded) and of the steps before the
+    first."""
     names = order.program.labels.root != held.program.labels.root or order.keys != held.keys
     return differences(order, held) + ["names"] * names + ["steps before the first"] * (order.before != held.before)
 
 
 def refuse_invalid(bundle: Bundle) -> None:
-    """Everything that decides bits is what the roots fix: a tensor's words alone do not say its type and shape, the
-    program does."""
+    """BundleError unless state, data and scalars have the types and shapes that the program states; roots cover words
+    only."""
     data = [(t.numel(), not t.is_floating_point()) for t in bundle.data]
     validate(bundle.program, data, bundle.steps, bundle.mode)
     sources, labels = bundle.program.sources, bundle.program.labels.state
@@ -252,7 +252,7 @@ def refuse_invalid(bundle: Bundle) -> None:
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
-    """Write all files; spec.json comes last, so a bundle without it is not one."""
+    """Write all files, spec.json last: a folder without it is no bundle."""
     labels = bundle.program.labels
     save_program(bundle.program, folder / "program.vgp")
     write_atomic(folder / "initial.safetensors", pack_tensors(labels.state, bundle.state))
@@ -269,7 +269,7 @@ def _scalars_label(shape: Sequence[int]) -> TensorLabel:
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Read a bundle back, recompute every root and compare it with what spec.json states."""
+    """Read a bundle, recompute every root and compare it with spec.json."""
     spec, numbers, terms, log = read_spec(folder / "spec.json")
     program = load_program(folder / "program.vgp")
     state = read_tensors(folder / "initial.safetensors", program.labels.state)
@@ -307,7 +307,7 @@ def _name(path: Path, found: Any) -> str:
 
 
 def _validation(path: Path) -> dict[str, Any] | None:
-    """What the bundle says of its validation; None where it says nothing, as those of earlier versions."""
+    """The bundle's record of its validation; None without one, as in earlier versions."""
     try:
         found = parse_json(read_file(path, MOST_SPEC))
         Record.model_validate(found)
@@ -329,8 +329,8 @@ def _recipes(path: Path, found: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> tuple[dict[str, Any], tuple[int, int, int, int, str], Terms, LogSpec | None]:
-    """What spec.json says; seed, steps, interval, depth and mode of it; the terms; how the job logs. BundleError unless
-    it is one of this version."""
+    """(content of spec.json; seed, steps, interval, depth and mode; terms; LogSpec). BundleError for another
+    version."""
     spec = _read_fields(path)
     if spec.get("version") != VERSION:
         raise BundleError(
@@ -350,9 +350,9 @@ def read_spec(path: Path) -> tuple[dict[str, Any], tuple[int, int, int, int, str
     if numbers[4] not in MODES or not all(
         type(n) is int and low <= n <= high for n, low, high in zip(numbers[:4], least, most, strict=True)
     ):
-        told = f"{numbers}"[:200]
+        found = f"{numbers}"[:200]
         raise BundleError(
-            f"{path} is not a job spec of this version: seed, steps, interval, depth, mode = {told}; numbers from "
+            f"{path} is not a job spec of this version: seed, steps, interval, depth, mode = {found}; numbers from "
             f"{least} to {most} and one of {MODES} are expected"
         )
     return spec, numbers, terms, log

@@ -1,5 +1,5 @@
-"""What a job says that it may not mean: a learning rate that is not used, a batch of more samples than there are, a
-factory that gives other weights at each call.
+"""Warnings about likely mistakes in a job: an unused learning rate, a batch larger than the data, a factory with other
+weights at each call.
 
 In: a task and its job. Out: nothing, or a warning of one sentence.
 """
@@ -17,12 +17,11 @@ from vgame.errors import some_of
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
 
-LONG = 10.0  # seconds: a factory that takes longer is not called twice
+LONG = 10.0  # seconds; a slower factory is not called twice
 
 
 def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
-    """The schedule's rate takes the place of the optimizer's: of a rate that was written (1.0 is the customary
-    scale)."""
+    """Warn of an optimizer's rate that the schedule overrides, unless it is 1.0, the usual scale of a schedule."""
     if schedule is None:
         return
     written, default = (
@@ -38,7 +37,7 @@ def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
 
 
 def warn_of_batch(task: Task) -> None:
-    """A batch of more samples than there are: torch's DataLoader makes a smaller one, a job reads samples again."""
+    """Warn of a batch larger than the data: torch's DataLoader makes a smaller batch, a job repeats samples."""
     if task.batch > task.population:
         warnings.warn(
             f"batch = {task.batch} is more than the {task.population} samples of the data: each batch reads some of "
@@ -48,7 +47,7 @@ def warn_of_batch(task: Task) -> None:
 
 
 def warn_of_untrained(task: Task, schedule: Schedule | None, without_gradient: Sequence[str]) -> None:
-    """Parameters that may be trained and stay as they are, in torch's own loop too."""
+    """Warn of trainable parameters that no step changes; they stay the same in torch's own loop too."""
     groups = [(g, float(g["lr"])) for optimizer in task.optimizers for g in optimizer.param_groups]
     rates = {id(p): rate for group, rate in groups for p in group["params"]}
     rest = {n: p for n, p in task.model.named_parameters() if p.requires_grad and n not in without_gradient}
@@ -68,7 +67,7 @@ def warn_of_untrained(task: Task, schedule: Schedule | None, without_gradient: S
 
 
 def call_factory(make: Callable[[], Task]) -> Task:
-    """The factory's task; it is called twice, unless that takes long, and a second task with other weights is told."""
+    """The factory's task. A fast factory is called twice, to warn if the second task has other weights."""
     begin = time.monotonic()
     task = make()
     if time.monotonic() - begin > LONG:
@@ -76,8 +75,8 @@ def call_factory(make: Callable[[], Task]) -> Task:
     first, second = task.model.state_dict(), make().model.state_dict()
     if other := [n for n, t in first.items() if not (n in second and torch.equal(t, second[n]))]:
         warnings.warn(
-            f"the factory gives other weights at each call ({other[0]} is one of {len(other)}), so nobody can prepare "
-            "this job again; begin it with torch.manual_seed(seed), and take the job's seed: def task(seed)",
+            f"the factory gives other weights at each call ({other[0]} is one of {len(other)}), so this job cannot be "
+            f"prepared again; begin it with torch.manual_seed(seed), and take the job's seed: def task(seed)",
             stacklevel=2,
         )
     return task

@@ -1,7 +1,7 @@
-"""The data of a bundle on disk: small tensors in data.safetensors, those of large files as copies of these files.
+"""The data of a bundle on disk: small tensors in data.safetensors, tensors of large files as copies of the files.
 
     BUNDLE/data.json         {"files": {PLACE: [NAME OF THE FILE IN THE BUNDLE, BYTE OF THE FIRST WORD]}}, if any
-    BUNDLE/data-PLACE.words  a copy of the file, for an edit of the file must not edit the order; file systems that
+    BUNDLE/data-PLACE.words  a copy, so that an edit of the original does not change the order; file systems that
                              share blocks (Btrfs, XFS) take no space for it
 
 In: labels and tensors. Out: the same tensors, in memory or in their files.
@@ -43,7 +43,7 @@ def save_data(folder: Path, labels: Sequence[TensorLabel], tensors: Sequence[tor
 
 
 def load_data(folder: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tensor, ...]:
-    """The tensors in the order of their labels, flat; those in files are mapped. Roots are the caller's affair."""
+    """The tensors in the order of their labels, flat; tensors in files are memory-mapped. The caller checks roots."""
     files = files_of(folder, len(labels))
     held = read_tensors(folder / "data.safetensors", [l for i, l in enumerate(labels) if i not in files])
     here = iter(held)
@@ -62,7 +62,7 @@ def _mapped(folder: Path, label: TensorLabel, name: str, offset: int) -> torch.T
 
 
 def files_of(folder: Path, count: int) -> dict[int, tuple[str, int]]:
-    """Of `count` tensors those in files of their own: place -> name of the file, byte of the first word."""
+    """The tensors with files of their own, of `count` in all: place -> (name of the file, byte of the first word)."""
     path = folder / "data.json"
     try:
         found = {

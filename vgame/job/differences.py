@@ -1,4 +1,4 @@
-"""In what two orders differ, in a person's words: the optimizer, a module, a tensor of the data, a table of scalars.
+"""The differences of two orders, by part: the optimizer, a module, a data tensor, a table of scalars.
 
 In: two bundles. Out: phrases; none if and only if their identities and names are equal.
 """
@@ -16,13 +16,13 @@ from vgame.job.bundle import Bundle, ordered_differences
 from vgame.program.program import Program, TensorLabel
 
 MOST_NAMED = 3
-REFERENCE = re.compile(r"Ref\([^)]*\)")  # numbers move where something before them does
-OWN = ("optimizer", "data", "clip", "average")  # the first words of labels that are no module's
+REFERENCE = re.compile(r"Ref\([^)]*\)")  # operator numbers, which shift when an earlier operator is added
+OWN = ("optimizer", "data", "clip", "average")  # first words of labels outside modules
 
 
 def order_differences(order: Bundle, held: Bundle) -> list[str]:
-    """What decides bits, and the names, where they are not the same in both."""
-    told = {
+    """Phrases for the differing fields that determine bits, and for differing names."""
+    details = {
         "program": lambda: _programs(order.program, held.program),
         "data": lambda: _tensors(order.program.labels.data, order.data, held.program.labels.data, held.data),
         "initial state": lambda: _tensors(
@@ -34,7 +34,7 @@ def order_differences(order: Bundle, held: Bundle) -> list[str]:
         "interval": lambda: [f"{held.interval}, not {order.interval}"],
         "mode": lambda: [f"{held.mode}, not {order.mode}"],
     }
-    return [f"{part}{_few(told[part]())}" if part in told else part for part in ordered_differences(order, held)]
+    return [f"{part}{_few(details[part]())}" if part in details else part for part in ordered_differences(order, held)]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -43,7 +43,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _programs(order: Program, held: Program) -> list[str]:
-    """The parts whose operators are others: the optimizer, data, clipping, averages, modules."""
+    """The parts whose operators differ: the optimizer, data, clipping, averages, modules."""
     first, second = _parts(order), _parts(held)
     other = [part for part in {**first, **second} if first.get(part) != second.get(part)]
     return [f"the {part} differs" if part in OWN else part for part in sorted(other, key=lambda part: part not in OWN)]

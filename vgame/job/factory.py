@@ -1,4 +1,4 @@
-"""A job file's factory, called: the task that it makes."""
+"""Call a job file's factory. In: a job. Out: its task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgame.tasks.task import Task
 
 
 def make_task(job: JobFile) -> Task:
-    """Call the job's factory. Its module may lie beside the job file, as a script finds the modules beside it."""
+    """Call the job's factory. Its module may lie beside the job file, which is put first on the module path."""
     if job._task is not None:
         return job._task
     module, _, name = job.model.partition(":")
@@ -33,7 +33,7 @@ def make_task(job: JobFile) -> Task:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:
             raise
-        raise JobFileError(f"model = {job.model!r} cannot be loaded: {_told(error)}") from None
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {_description(error)}") from None
     if not callable(factory):
         raise JobFileError(f"model = {job.model!r} is of type {type(factory).__name__}; a function is expected")
     args = _arguments(job, factory)
@@ -44,14 +44,14 @@ def make_task(job: JobFile) -> Task:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:
             raise
-        raise JobFileError(f"{job.model} fails: {_told(error)}") from None
+        raise JobFileError(f"{job.model} fails: {_description(error)}") from None
     if not isinstance(task, Task):
         raise JobFileError(f"{job.model} returned {type(task).__name__}; a vgame.tasks.task.Task is expected")
     return task
 
 
 def _arguments(job: JobFile, factory: Callable[..., Any]) -> dict[str, Any]:
-    """The job's args; a factory that asks for a `seed`, without a default of its own, gets the job's."""
+    """The job's args; a factory with a parameter `seed` without a default gets the job's seed."""
     args = dict(job.args)
     try:
         signature = inspect.signature(factory)
@@ -61,32 +61,31 @@ def _arguments(job: JobFile, factory: Callable[..., Any]) -> dict[str, Any]:
         signature.bind(**args)
     except TypeError as error:
         raise JobFileError(f"{job.model} does not take args {job.args}: {error}") from None
-    except ValueError:  # a function that has no signature
+    except ValueError:  # a function without a signature
         pass
     return args
 
 
 def initial_of(job: JobFile) -> Any:
-    """What the job starts from: None, a path, or what the API was given."""
+    """The job's initial state: None, a path, or the object given to the API."""
     return _beside(job, job.initial) if job._initial is None else job._initial
 
 
 def _beside(job: JobFile, value: Any) -> Any:
-    """An argument that looks like a path (it has a slash or a dot) and is one from the job file's folder on: that
-    path."""
+    """Resolve an argument that looks like a path (a slash or a dot) and exists relative to the job file's folder."""
     if job._folder is None or not isinstance(value, str) or not ("/" in value or "." in value):
         return value
     place = os.path.join(job._folder, value)
     return place if os.path.exists(place) else value
 
 
-def _told(error: BaseException) -> str:
-    """Type, message on one line, and the line of the user's file that it comes from."""
+def _description(error: BaseException) -> str:
+    """Type of an error, its message on one line, and the line of the user's file that raised it."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
 
 
 def _place(error: BaseException) -> str:
-    """The last line that is neither Python's, vgame's nor an installed package's."""
+    """The last line of the traceback outside Python, vgame and installed packages."""
     others = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]))
     own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

@@ -1,4 +1,4 @@
-"""Job files: what is trained, how long, on which terms."""
+"""Job files: the model, the number of steps, the terms."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from vgame.program.schedule import Schedule
 from vgame.system.files import read_file
 from vgame.tasks.task import Task
 
-#: Rounding modes by the number that the order of a job has for them, but that mode `logged` is ordered by its bits.
-#: The contract takes 0 and 26 to 32.
+#: Rounding modes by their number in the order; mode `logged` is ordered by its bits. The contract takes 0 and 26 to 32.
 MODES = ("correct", "nearest", "fp32", "logged")
 
 
-MOST_STEPS = 2**24  # more is a mistake: a table of scalars for them alone takes hours
+MOST_STEPS = 2**24  # more is a mistake: the table of scalars alone would take hours
 
 
 MOST_SPEC = 2**24  # bytes of a spec.json
@@ -66,8 +65,8 @@ Seconds = Annotated[int, Field(ge=1, lt=2**32, strict=True)]
 
 
 class Terms(BaseModel):
-    """Money and times of an order on a chain. Amounts: wei, or "0.5 ether", "3 gwei"; times: seconds. `vgame terms`
-    proposes the smallest safe ones for a bundle."""
+    """Amounts and times of an order on a chain. Amounts: wei, or "0.5 ether", "3 gwei"; times: seconds. `vgame terms`
+    proposes the smallest safe terms for a bundle."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,7 +89,7 @@ class Terms(BaseModel):
     auditor_budget: Seconds = 259_200
     """The auditor's clock in a dispute."""
     slot: Annotated[int, Field(ge=1, lt=2**24, strict=True)] = 3_600
-    """Granted for each other duty that may be in front in the trainer's queue; less than 2^24."""
+    """Added for each other duty that may come first in the trainer's queue; less than 2^24."""
     confirm_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     """Delivery of the trained state (docs/delivery.md), all three windows or none: from finality, to confirm or
     decline."""
@@ -101,10 +100,11 @@ class Terms(BaseModel):
     fee: Annotated[Wei, Field(lt=2**96)] = 0
     """Paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path."""
     guardian: Account = NO_ACCOUNT
-    """The auditor that is paid when the trainer is convicted while it has a dispute open (docs/protocol.md section 6);
+    """The auditor that is paid if the trainer is convicted while this auditor has a dispute open (docs/protocol.md "
+    "section 6);
     0: none."""
     trainer: Account = NO_ACCOUNT
-    """Who alone may accept; 0: any account."""
+    """The only account that may accept; 0: any account."""
 
     @model_validator(mode="before")
     @classmethod
@@ -117,7 +117,8 @@ class Terms(BaseModel):
 
     @model_validator(mode="after")
     def _minima(self) -> Terms:
-        """Twin: Settlement._checkSpec, which also asks that the bonds pay for gas."""
+        """The least values that the contract takes. Twin: Settlement._checkSpec, which also requires bonds that cover
+        gas."""
         least = (
             ("trainer_bond", max(self.reward, 1)), ("auditor_bond", 1), ("trainer_budget", self.slot)
         )  # fmt: skip
@@ -156,21 +157,21 @@ class LogTerms(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bits: int = Field(default=32, ge=26, le=32, strict=True)
-    """That results are rounded to, 26 to 32."""
+    """Bits that results are rounded to, 26 to 32."""
     thresholds: Literal["adaptive", "proven"] = "adaptive"
-    """From which distance to a rounding boundary a direction is logged: measured on two devices (`adaptive`, the
-    paper's), or from a bound on the error (`proven`; disputes need it)."""
+    """The distance to a rounding boundary below which a direction is logged: measured on two devices (`adaptive`, as "
+    "in the paper), or from a bound on the error (`proven`; disputes need it)."""
     calibration: int = Field(default=3, ge=1, strict=True)
-    """Steps on two devices that adaptive thresholds are measured in."""
+    """Steps on two devices for the measurement of adaptive thresholds."""
 
 
 def usual_interval(steps: int) -> int:
-    """A tenth: a training that stops, and an audit of one interval, repeat no more than that."""
+    """A tenth of the steps: the most that an interrupted training or an audit of one interval repeats."""
     return max(1, steps // 10)
 
 
 class JobFile(BaseModel):
-    """What a client writes. `model` names a factory `module:function` that returns a vgame Task."""
+    """The client's file. `model` names a factory `module:function` that returns a vgame Task."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -182,12 +183,12 @@ class JobFile(BaseModel):
     depth: int = Field(default=5, ge=1, le=8, strict=True)
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
     log: LogTerms | None = None
-    schedule: Schedule | None = None  # none: the task's schedulers, or the optimizer's own rates
+    schedule: Schedule | None = None  # None: the task's schedulers, or the optimizer's own rates
     terms: Terms = Field(default_factory=Terms)
-    name: Name = ""  # of the order, for people
+    name: Name = ""  # of the order, for display
     initial: str | None = None  # a run that is continued, or a file of weights: beside the job file
-    _folder: Path | None = PrivateAttr(default=None)  # of the job file: modules beside it can be named
-    _task: Task | None = PrivateAttr(default=None)  # one that exists: `model` is not called
+    _folder: Path | None = PrivateAttr(default=None)  # of the job file; modules beside it can be imported
+    _task: Task | None = PrivateAttr(default=None)  # a task of the API, used instead of calling `model`
     _initial: Any = PrivateAttr(default=None)  # the same for `initial`
 
     @model_validator(mode="before")
@@ -206,7 +207,7 @@ class JobFile(BaseModel):
 
 
 def read_job_file(path: Path) -> JobFile:
-    """The job file at `path`; every problem in one sentence each."""
+    """Read the job file at `path`. VgameError has one sentence per problem."""
     try:
         job = JobFile.model_validate(tomllib.loads(read_file(path, MOST_SPEC, follow=True).decode()))
     except OSError as error:
@@ -220,9 +221,9 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def problems(error: ValidationError) -> str:
-    """What a person got wrong, field by field, on one line."""
+    """The problems of the fields, on one line."""
     names = {"missing": "is missing", "extra_forbidden": "is not a field of a job"}
-    own = "Value error, "  # where a validator of vgame has the whole message
+    own = "Value error, "  # a validator of vgame wrote the whole message
 
     def problem(e: Mapping[str, Any]) -> str:
         place = f"`{'.'.join(map(str, e['loc']))}` " if e["loc"] else ""

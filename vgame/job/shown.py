@@ -10,13 +10,13 @@ POINTS, WIDTH, HEIGHT = 400, 480, 120  # of a curve
 
 
 def table(rows: Mapping[str, str]) -> str:
-    """HTML; names and values come from files of strangers."""
+    """An HTML table; names and values are escaped, since they come from untrusted files."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
     return f"<table>{cells}</table>"
 
 
 def curve(losses: Sequence[float]) -> str:
-    """SVG: the finite losses over their steps; nothing where there are fewer than two."""
+    """SVG: the finite losses over their steps; empty for fewer than two."""
     every = -(-len(losses) // POINTS) or 1
     points = [(step, float(losses[step])) for step in range(0, len(losses), every) if isfinite(losses[step])]
     if len(points) < 2:

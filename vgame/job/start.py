@@ -1,5 +1,4 @@
-"""What a job starts from, where that is not the module as its author made it: a finished run, or weights from
-elsewhere.
+"""Initial states other than the module's own: a finished run, or weights from a file.
 
 In: a run's store, a file, or a state_dict. Out: the module with these weights, and the optimizer's slots of a run that
 is continued.
@@ -23,17 +22,17 @@ from vgame.program.schedule import Rate, Schedule
 
 @dataclass(frozen=True)
 class Start:
-    """`state`: by name, of a run that is continued, which had `before` steps; else empty."""
+    """The state, by name, of the run that a job continues, and its number of steps `before`; empty for a new run."""
 
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
     before: int = 0
 
     def schedule(self, schedule: Schedule | None) -> Schedule | Later | None:
-        """The job's schedule, which counts the job's own steps."""
+        """The job's schedule, counted in the job's own steps."""
         return Later(schedule, self.before) if schedule is not None and self.before else schedule
 
     def lowered(self, lowered: Lowered) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """The initial state and the scalars of the job's own steps."""
+        """(initial state, scalars of the job's own steps)."""
         scalars = lowered.scalars[self.before :].clone() if self.before else lowered.scalars
         if not self.state:
             return lowered.state, scalars
@@ -50,7 +49,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Later:
-    """A schedule that begins after `before` steps."""
+    """A schedule, shifted by `before` steps."""
 
     own: Schedule
     before: int
@@ -60,49 +59,50 @@ class Later:
 
 
 def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file of safetensors, or of `torch.save(module.state_dict(), path)`. No code in it is run."""
+    """The tensors of a file of safetensors, or of `torch.save(module.state_dict(), path)`. Code in the file is not
+    executed."""
     if path.suffix == ".safetensors":
         return read_weights(path)[0]
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise VgameError(f"{path} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # a file can hold anything, so reading it can raise anything
-        told = " ".join(str(error).split())[:200]
-        raise VgameError(f"{path} is no file of weights ({told}); save module.state_dict() alone") from None
+    except Exception as error:  # an untrusted file; its reader can raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise VgameError(f"{path} is no file of weights ({reason}); save module.state_dict() alone") from None
     if not (isinstance(found, Mapping) and all(isinstance(t, torch.Tensor) for t in found.values())):
         raise VgameError(f"{path} holds more than weights, or none; save module.state_dict() alone")
     return dict(found)
 
 
 def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str) -> None:
-    """`model.load_state_dict`, whose problems become one sentence."""
+    """`model.load_state_dict`; VgameError has its problems in one sentence."""
     own = model.state_dict(keep_vars=True)
     given = _with_tied(own, given)
     missing, unknown = [k for k in own if k not in given], [k for k in given if k not in own]
     both = [k for k in own if k in given]
     shapes = [k for k in both if getattr(given[k], "shape", None) != own[k].shape]
     kinds = [k for k in both if k not in shapes and given[k].is_floating_point() != own[k].is_floating_point()]
-    mixed = "has integers instead of floating-point numbers, or these instead of integers, in"
+    mixed = "has integers instead of floating-point numbers, or the other way round, in"
     parts = (("has no", missing), ("has", unknown), ("has another shape of", shapes), (mixed, kinds))
-    if told := [f"{what} {some_of(names)}" for what, names in parts if names]:
-        raise VgameError(f"{where} does not fit the model: it {', '.join(told)}")
+    if problems := [f"{what} {some_of(names)}" for what, names in parts if names]:
+        raise VgameError(f"{where} does not fit the model: it {', '.join(problems)}")
     complete = OrderedDict(given)
-    complete._metadata = getattr(own, "_metadata", None)  # versions of the modules: some look at them
+    complete._metadata = getattr(own, "_metadata", None)  # versions of the modules, which some modules read
     try:
         model.load_state_dict(complete)
-    except Exception as error:  # a module may load in its own way
+    except Exception as error:  # a module may override its loading
         raise VgameError(f"{where} cannot be loaded into the model: {' '.join(str(error).split())[:300]}") from None
 
 
 def _with_tied(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """With every key of a tensor that the module holds under several, where one of them is given."""
+    """The weights with all keys of each tied tensor of which one key is given."""
     one = {id(own[k]): t for k, t in given.items() if k in own}
     return dict(given) | {k: one[id(t)] for k, t in own.items() if k not in given and id(t) in one}
 
 
 def load_named(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """What the module holds itself of a state; whether all of it fits is seen when the job's program is there."""
+    """Load the module's part of a state; the rest is checked once the job's program exists."""
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if name in state and state[name].shape == tensor.shape:

@@ -1,5 +1,5 @@
-"""Which key of a module's state_dict is which tensor of the state: tied weights have many keys, bfloat16 and integers
-have types of their own.
+"""Which key of a module's state_dict is which tensor of the state: tied weights have several keys, bfloat16 and
+integers have types of their own.
 
     BUNDLE/module.json   {"keys": {KEY: [NAME OF THE STATE TENSOR, TYPE]},
                           "before": steps of the run that the job continues}
@@ -39,7 +39,7 @@ def module_keys(model: torch.nn.Module) -> Keys:
 
 
 def keys_root(keys: Keys, before: int) -> bytes:
-    """What spec.json says of the file; no white space or order of keys matters."""
+    """The digest of the file for spec.json, independent of white space and key order."""
     content = json.dumps([sorted((key, *what) for key, what in keys.items()), before], separators=(",", ":"))
     return hashlib.sha256(b"vgame keys 1\n" + content.encode()).digest()
 
@@ -49,7 +49,7 @@ def save_keys(folder: Path, keys: Keys, before: int) -> None:
 
 
 def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
-    """The keys of a bundle, and the steps before its first. BundleError where they do not fit the state."""
+    """The keys of a bundle, and the steps before its first. BundleError if they do not fit the state."""
     path, integers = folder / FILE, {label.name: label.integer for label in labels}
     try:
         found = parse_json(read_file(path, MOST_BYTES))
@@ -77,7 +77,7 @@ def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
 def state_dict(
     keys: Keys, labels: Sequence[TensorLabel], state: Sequence[torch.Tensor], slots: bool
 ) -> dict[str, torch.Tensor]:
-    """The state as a module loads it; with `slots` also every tensor that is not the module's, by its own name."""
+    """The state as a module loads it; with `slots` also all other tensors of the state, by their own names."""
     tensors = {l.name: t.detach().cpu().reshape(l.shape).clone() for l, t in zip(labels, state, strict=True)}
     if not keys:
         return tensors
@@ -87,7 +87,7 @@ def state_dict(
 
 
 def averaged(keys: Keys, names: Container[str]) -> Keys:
-    """The same keys for the averages of their tensors, where those have one; VgameError if none has."""
+    """The keys, with the average of each tensor that has one; VgameError if none has."""
     found = {k: (f"average.{name}" if f"average.{name}" in names else name, kind) for k, (name, kind) in keys.items()}
     if found == keys:
         raise VgameError("the run keeps no average of its weights: only a task with `average` does; leave it out")

@@ -1,5 +1,5 @@
-"""The smallest safe terms of a job: clocks that an honest player can keep, bonds that make griefing and cheating a
-loss.
+"""The smallest safe terms of a job: clocks that suffice for an honest player, bonds that make griefing and cheating
+unprofitable.
 
 In: a bundle, the pace of a device, prices. Out: counted moves, gas of either side, terms.
 Derivation: docs/economics.md.
@@ -18,19 +18,20 @@ from vgame.program.operators import LEAF_TERMS, Contract
 from vgame.program.validate import longest_run
 
 GWEI = 10**9
-INCLUSION = 15  # seconds that a transaction takes to be included
-KEPT_OUT = 600  # seconds that a player's transactions are late in all, at the very least to be expected
-WORST_MARGIN = 1.25  # of the slowest step, which data of a client's choice approach, but do not exceed
-#: Of the trainer's bond, what a challenge's fee may be at most; of the challenge window, what a dispute's slots may be.
+INCLUSION = 15  # seconds until a transaction is included
+KEPT_OUT = 600  # seconds: the least expected total delay of a player's transactions
+WORST_MARGIN = 1.25  # of the slowest step; the client's data can approach this bound, not exceed it
+#: The highest fee of a challenge as a part of the trainer's bond; the longest slots of a dispute as a part of the
+#: challenge window.
 FEE_SHARE = 8
-LONGEST_WINDOW = 90 * 86_400  # seconds that a bond is locked by one window, or by the other side's clock
+LONGEST_WINDOW = 90 * 86_400  # seconds: the longest lock of a bond by one window or by the other side's clock
 
-FINAL = 900  # seconds until a confirmation is final, where a node does not say so (vgame/chain/connection.py)
-REQUESTS = 64  # that a client may send, each answered by a transaction
-LINE = 2**20  # bytes a second that the client's line carries at the least
+FINAL = 900  # seconds until a confirmation is final, for a node without finality (vgame/chain/connection.py)
+REQUESTS = 64  # requests of a client, each answered by one transaction
+LINE = 2**20  # bytes a second, the least bandwidth of the client
 
-#: Gas of each call at most, mode `correct`, sums of one block. docs/gas.json has what was measured (a test compares);
-#: `prove` is as dear as the dearest leaf of rows of LEAF_TERMS words at most.
+#: Upper bound on the gas of each call, mode `correct`, sums of one block. A test compares it with the measurements in
+#: docs/gas.json; `prove` is bounded by the most expensive leaf with rows of at most LEAF_TERMS words.
 GAS = {
     "acceptJob": 65_000,
     "challenge": 116_000,
@@ -48,23 +49,23 @@ GAS = {
     "selectOperator": 81_000,
     "withdraw": 35_000,
 }
-#: What differs in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
+#: Additional gas in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
 LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
-#: More of a move beside other disputes: what it waits for is marked, once in the claim (a challenge may mark for the
-#: first one too).
+#: Additional gas of a move beside other disputes: the awaited duty is marked, once per claim (a challenge may mark it
+#: for the first dispute too).
 MARK_GAS = dict.fromkeys(("select", "selectOperator", "selectElement", "selectPartial", "prove"), 25_000) | {
     "challenge": 50_000
 }
-#: More of `postPartials` for each block behind the third.
+#: Additional gas of `postPartials` for each block after the third.
 BLOCK_GAS = {"correct": 6_000, "logged": 10_000}
-#: More for each child that a call shows behind the 32 of depth 5: its bytes (EIP-7623).
+#: Additional gas for each child of a call beyond the 32 of depth 5: its bytes (EIP-7623).
 CHILD_GAS = 32 * 40
-#: More of `prove` for each term behind LEAF_TERMS: of products, the dearest.
+#: Additional gas of `prove` for each term beyond LEAF_TERMS, for products, the most expensive case.
 TERM_GAS = {"correct": 330, "logged": 765}
 
 
 def gas_of(bundle: Bundle) -> dict[str, int]:
-    """Gas of each call at most in a dispute about this job."""
+    """Upper bound on the gas of each call in a dispute about this job."""
     operators, mode = bundle.program.operators, bundle.mode
     blocks = max((op.blocks for op in operators if isinstance(op, Contract)), default=1)
     terms = max(map(longest_run, operators))
@@ -80,19 +81,19 @@ def gas_of(bundle: Bundle) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Prices:
-    """What the world costs. Money in wei, times in seconds."""
+    """Prices and times outside vgame. Amounts in wei, times in seconds."""
 
     gas: int = 20 * GWEI
-    compute_hour: int = 10**15  # an hour of the device that trains
-    audited: float = 0.5  # how likely a claim is audited
-    inclusion: int = 60  # until a transaction is in a block, as a rule
-    censorship: int = 86_400  # for how long a player can be kept out, at most
+    compute_hour: int = 10**15  # an hour of the training device
+    audited: float = 0.5  # probability that a claim is audited
+    inclusion: int = 60  # until a transaction is in a block, usually
+    censorship: int = 86_400  # longest censorship of a player
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that a device needs for a step, for one whose every output is hashed, for the slowest that any data could
-    make of it, and for hashing a state."""
+    """Seconds of a device for a step, for a step with all outputs hashed, for the slowest step on any data, and for
+    hashing a state."""
 
     step: float
     trace: float
@@ -100,14 +101,14 @@ class Pace:
     state: float = 0.0
 
     def take(self, steps: int, margin: float) -> float:
-        """Seconds for so many steps: what was seen, `margin` times; or all of them as slow as can be, where that is
-        more."""
+        """Seconds for so many steps: the larger of `margin` times the measured time and the time of the slowest
+        steps."""
         return steps * max(margin * self.step, WORST_MARGIN * self.worst)
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Moves of a whole dispute on either side, and their gas."""
+    """Moves of a whole dispute on both sides, and their gas."""
 
     trainer: int
     auditor: int
@@ -116,7 +117,7 @@ class Moves:
 
 
 def count_moves(bundle: Bundle) -> Moves:
-    """The longest dispute that the program allows."""
+    """The moves of the longest possible dispute about the program."""
     program, depth, gas = bundle.program, bundle.depth, gas_of(bundle)
     largest = max(op.elements for op in program.operators)
     checkpoints = ceil(bundle.steps / bundle.interval)
@@ -125,7 +126,7 @@ def count_moves(bundle: Bundle) -> Moves:
     state = _turns(tree_height(len(program.sources)), depth)
     trace = max(1, _turns(tree_height(len(program.operators)), depth))
     tensor = _turns(tree_height(leaf_count(largest)), depth)
-    below = max(trace - 1 + tensor, state)  # the trace is contested, or the state that is to follow from it
+    below = max(trace - 1 + tensor, state)  # the trace is contested, or the state that follows from it
     reveals = run + (segment - 1) + below
     once = ("postSegment", "postTrace", "openLeaf", "postPartials", "prove")  # a false accuser does not prove
     selects = run + segment + 1 + below
@@ -143,31 +144,31 @@ def _turns(height: int, depth: int) -> int:
 
 def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
     """One duty from cold: re-execute a segment, hash its states (`postSegment` shows them) and one step's trace, be
-    included. Three times what it takes when all goes well, or the time of the slowest steps."""
+    included. Three times the usual time, or the time of the slowest steps."""
     hashing = 3 * (bundle.interval * pace.state + max(0.0, pace.trace - pace.step))
     return ceil(pace.take(bundle.interval + 1, 3) + hashing) + inclusion
 
 
 def needed_budgets(moves: Moves, slot: int, inclusion: int) -> tuple[int, int]:
-    """Of trainer and auditor, beside the bound on censorship. A duty is charged two slots at most: its own, and one of
-    work whose thing a stranger opens meanwhile (docs/promises.md, T1). A transaction for others may be under way when
-    an own turn begins, so each of the trainer's duties and of the auditor's moves counts one inclusion more
+    """Clocks of trainer and auditor, without the bound on censorship. A duty is charged two slots at most: its own, and
+    that of a duty which another account opens meanwhile (docs/promises.md, T1). A transaction of another duty may be
+    pending when a turn begins, so each duty of the trainer and each move of the auditor counts one more inclusion
     (docs/protocol.md section 3)."""
     work = moves.trainer * slot
     return 2 * work + moves.trainer * inclusion, work + 2 * moves.auditor * inclusion
 
 
 def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
-    """Of a challenge: a crowd that delays a conviction by a challenge window burns as much as the trainer's bond
+    """The fee of a challenge: delaying a conviction by one challenge window burns as much as the trainer's bond
     (docs/promises.md, T5)."""
     return ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
 
 
 def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
-    """The windows of delivery. Key: the confirmation is final, all requests are answered. Confirm: fetched twice, then
-    a request is known as refused in time for the last fifth (docs/delivery.md section 3). Complaint: deciphered twice.
-    Hashing of the state is what was measured: fetching takes it for ciphertext and true hashes, deciphering for
-    keystream and hashes."""
+    """The windows of delivery. Key: the confirmation is final, all requests are answered. Confirm: the time to fetch
+    twice; the last fifth remains for a request after a refusal (docs/delivery.md section 3). Complaint: the time to
+    decipher twice. Both are counted in measured hashings of the state: fetching hashes ciphertext and true leaves,
+    deciphering hashes keystream and leaves."""
     size = sum(leaf_count(source.elements) for source in bundle.program.sources) * (LEAF_BYTES + 32)
     key = FINAL + REQUESTS * inclusion + censorship
     fetch = ceil(size / LINE + 4 * pace.state)
@@ -179,8 +180,8 @@ def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int)
 
 
 def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
-    """The smallest terms under which no honest player runs out of time or is griefed at a profit; the reward stays the
-    bundle's. An auditor stakes at most what the trainer does."""
+    """The smallest terms under which no honest player runs out of time and griefing costs more than it gains; the
+    reward stays the bundle's. An auditor's bond is at most the trainer's."""
     moves, terms, censorship = count_moves(bundle), bundle.terms, max(prices.censorship, KEPT_OUT)
     slot = needed_slot(bundle, pace, prices.inclusion)
     trainer_budget, auditor_budget = needed_budgets(moves, slot, prices.inclusion)
@@ -189,7 +190,7 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
     window = ceil(pace.take(bundle.steps, 2)) + censorship
     challenge_window = max(window, FEE_SHARE * moves.trainer * slot)
-    # half of it pays the trainer for a dispute that was dismissed, or the auditor for a trainer that fell silent
+    # half of it pays the trainer for a dismissed dispute, or the auditor for the trainer's timeout
     accuser = 2 * max(moves.trainer_gas * prices.gas + segment, moves.auditor_gas * prices.gas)
     delivery = needed_delivery(bundle, pace, prices.inclusion, censorship) if terms.confirm_window else {}
     safe = terms.model_copy(
@@ -209,7 +210,7 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
 
 
 def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int) -> list[str]:
-    """Why an honest trainer of that pace should not accept; empty if nothing speaks against it."""
+    """Reasons why an honest trainer of that pace should not accept; empty if there are none."""
     moves, terms = count_moves(bundle), bundle.terms
     slot = needed_slot(bundle, pace, INCLUSION)
     found = _below(
@@ -227,7 +228,7 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int) -> list[str
 
 
 def refused_by_all(bundle: Bundle, gas_price: int = 0) -> str:
-    """A warning if `vgame trainer` refuses the order on any machine, however fast; else nothing."""
+    """Warn if `vgame trainer` refuses the order on every machine, however fast."""
     if not (short := trainer_shortcomings(bundle, Pace(0, 0), gas_price)):
         return ""
     return (
@@ -237,11 +238,11 @@ def refused_by_all(bundle: Bundle, gas_price: int = 0) -> str:
 
 
 def auditor_shortcomings(bundle: Bundle, pace: Pace, others: int = 0) -> list[str]:
-    """Why an honest auditor would lose by time, or not see its bond again for long; empty if nothing speaks against a
-    dispute. `others`: disputes of other claims that it plays already, one move after the other."""
+    """Reasons why an honest auditor could lose by time, or have its bond locked for long; empty if there are none.
+    `others`: its open disputes about other claims, played one move at a time."""
     moves, terms = count_moves(bundle), bundle.terms
     needed = (1 + others) * needed_budgets(moves, needed_slot(bundle, pace, 0), INCLUSION)[1] + KEPT_OUT
-    slot = LONGEST_WINDOW // moves.trainer  # one active dispute of an accomplice adds as many
+    slot = LONGEST_WINDOW // moves.trainer  # one active dispute of an accomplice adds as many duties
     found = _below(terms, auditor_budget=needed) + _above(terms, trainer_budget=LONGEST_WINDOW, slot=slot)
     if terms.fee > (most := terms.trainer_bond // FEE_SHARE):
         found.append(
@@ -261,7 +262,7 @@ def _below(terms: Terms, **needed: int) -> list[str]:
 
 def _above(terms: Terms, **most: int) -> list[str]:
     return [
-        f"{name} is {getattr(terms, name)} s, that can lock the bond for very long; {limit} s are the most"
+        f"{name} is {getattr(terms, name)} s, which could lock the bond for very long; {limit} s are the most"
         for name, limit in most.items()
         if getattr(terms, name) > limit
     ]

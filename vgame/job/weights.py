@@ -1,7 +1,7 @@
-"""Weights that leave a run: a file that a module loads, and whether such a file is what a final claim certifies.
+"""Exported weights: write a file that a module loads; check that a file is the state which a final claim certifies.
 
 In: a run, or a file and the final state root of a claim. Out: a safetensors file with the module's own keys, whose
-header names the root of every tensor of the state; or the sentence that says what the file is.
+header names the root of every tensor of the state; or the verdict about a file, in one sentence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HEAD = "vgame"  # key in the file's metadata
 ROOT_BYTES = 32
-#: How safetensors names the types of a state.
+#: Names of the types in safetensors.
 NAMES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",
@@ -41,21 +41,21 @@ NAMES = {
 
 
 def of_average(bundle: Bundle, wanted: bool = True) -> Bundle:
-    """The bundle whose keys mean the averages of the weights; VgameError if there are none."""
+    """The bundle with keys for the averages of the weights; VgameError if there are none."""
     names = {label.name for label in bundle.program.labels.state}
     return replace(bundle, keys=averaged(bundle.keys, names)) if wanted else bundle
 
 
 def named(bundle: Bundle, state: Sequence[torch.Tensor], slots: bool) -> dict[str, torch.Tensor]:
-    """The state as the bundle's module loads it."""
+    """The state by the keys of the bundle's module."""
     return state_dict(bundle.keys, bundle.program.labels.state, state, slots)
 
 
 def pack_weights(
     bundle: Bundle, step: int, state: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]
 ) -> Iterator[bytes | memoryview]:
-    """The content of a file of `tensors`, which are the module's, or also the slots; the same bytes for the same
-    words. Tied weights are written under each of their keys."""
+    """The content of a file with `tensors` (the module's, or also the slots); deterministic. Tied weights are written
+    under each of their keys."""
     head = metadata(bundle, step, list(map(tensor_root, state)), tensors)
     first, places = pack_header(head, {key: (t.dtype, t.shape) for key, t in tensors.items()})
     yield first
@@ -66,8 +66,8 @@ def pack_weights(
 def pack_header(
     metadata: Mapping[str, str], tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]
 ) -> tuple[bytes, dict[str, int]]:
-    """The first bytes of a safetensors file, and where each tensor begins behind them: wide types first, then by key.
-    The library leaves the order of its header open."""
+    """(header of a safetensors file, offset of each tensor after it): wide types first, then by key. The library does
+    not specify the order of its header."""
     places, header, end = dict[str, int](), dict[str, Any](), 0
     for key in sorted(tensors, key=lambda key: (-tensors[key][0].itemsize, key)):
         dtype, shape = tensors[key]
@@ -79,7 +79,7 @@ def pack_header(
 
 
 def metadata(bundle: Bundle, step: int, roots: Sequence[bytes], keys: Iterable[str]) -> dict[str, str]:
-    """What the file's header says: of which state the keys are, and the roots of all its tensors."""
+    """The metadata of the header: the tensor of the state for each key, and the roots of all tensors."""
     places = [[label.name, root.hex()] for label, root in zip(bundle.program.labels.state, roots, strict=True)]
     names = {key: name for key, (name, _) in bundle.keys.items()}
     head = {
@@ -98,8 +98,7 @@ def write_weights(path: Path, content: Iterable[bytes | memoryview]) -> None:
 
 
 def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any] | None]:
-    """The tensors of a safetensors file and what `vgame export` wrote about them; VgameError where it cannot be
-    read."""
+    """The tensors of a safetensors file and the metadata of `vgame export`; VgameError if it cannot be read."""
     try:
         open_file(path, follow=True).close()
         with safe_open(path, "pt") as file:
@@ -113,10 +112,10 @@ def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any] | 
 
 
 def check_weights(path: Path, final_state: bytes, bundle: Bundle | None = None) -> list[str]:
-    """The keys of a file, all of whose words are those of the state with this root; VgameError says what is not so.
+    """The keys of a file whose words are those of the state with this root; VgameError names the failed check.
 
-    `bundle`: names, types and shapes too are those of the order, and none is missing. Without it they are the file's
-    own: no root covers them.
+    With `bundle`, names, types and shapes must also match the order, and no key may be missing. Without it they are the
+    file's own: no root covers them.
     """
     tensors, head = read_weights(path)
     names, roots, keys = _places(path, tensors, head)
@@ -140,7 +139,7 @@ def check_weights(path: Path, final_state: bytes, bundle: Bundle | None = None) 
 def _places(
     path: Path, tensors: Mapping[str, torch.Tensor], head: Any
 ) -> tuple[list[str], list[bytes], dict[str, str]]:
-    """Names and roots of the tensors of the whole state, and the state tensor of every key of the file."""
+    """(names and roots of the tensors of the whole state, the state tensor of each key of the file)."""
     if head is None and tensors and all(key[:4].isdigit() and key[4:5] == " " for key in tensors):
         keys = {key: key[5:] for key in sorted(tensors, key=lambda key: int(key[:4]))}  # a checkpoint of a run
         return list(keys.values()), [_root(path, key, tensors[key]) for key in keys], keys
@@ -175,7 +174,7 @@ def _check_names(path: Path, bundle: Bundle, names: Sequence[str], keys: Mapping
 
 
 def _check_types(path: Path, bundle: Bundle, tensors: Mapping[str, torch.Tensor], keys: Mapping[str, str]) -> None:
-    """The same words are other numbers in another type."""
+    """VgameError if a type differs from the order's: the same words would be other numbers."""
     labels = {label.name: label for label in bundle.program.labels.state}
     for key, tensor in tensors.items():
         label = labels[keys[key]]
