@@ -118,7 +118,7 @@ def ended() -> int:
 
 def test_a_process_that_has_ended_is_not_waited_for(ended):
     second = meet(3)[1]
-    second.told[0][0] = ended
+    second.addresses[0][0] = ended
     for waits_for in (0, 2):  # who may wait for the one that has ended
         with pytest.raises(Gone, match="rank 0 has ended"):
             second.expect(waits_for, 1)()
@@ -138,7 +138,7 @@ def test_a_piece_for_two_is_not_written_over_between_their_letters():
     first, second, third, fourth = meet(4)
     one, other = (torch.full((8,), n, dtype=torch.int32) for n in (1, 2))
     takes, write = [rank.expect(0, 8) for rank in (second, third, fourth)], first._write
-    letter, early = second._letter(second._memory(0, second.told[0][2]), 1, 1), []
+    letter, early = second._letter(second._memory(0, second.addresses[0][2]), 1, 1), []
 
     def written(piece):
         if letter[near.NUMBER] == 1 and not early:

@@ -53,7 +53,7 @@ def kill_through(bundle: Path, run: Path, worlds: tuple[int, ...], seed: int) ->
         ranks.processes[victim].kill()
         codes, said = ranks.wait()
         assert codes == [-signal.SIGKILL if r == victim else 1 for r in range(world)], said
-        if victim:  # rank 0 holds what the ranks tell each other, unless torchrun does
+        if victim:  # rank 0 hosts the store, unless torchrun does
             assert f"rank {victim} (of {world}, host " in said and "died at step" in said, said
         assert said.count("vgame: ") == (1 if victim else world - 1), said
     vgame.train(bundle, run)
@@ -228,7 +228,7 @@ def test_runs_that_end_early_keep_nothing(bundles, tmp_path):
     line = [str(tmp_path / "script.py"), str(bundles["short"]), str(tmp_path)]
     ranks = Ranks(2, [tmp_path], tmp_path, line=line)
     told = [p.communicate(timeout=120) for p in ranks.processes]
-    assert [out for out, _ in told] == ["Cancelled: early\n", "RankError: rank 0 has failed; it says why\n"], told
+    assert [out for out, _ in told] == ["Cancelled: early\n", "RankError: rank 0 has failed; it reports the error\n"], told
 
 
 def test_an_address_where_nobody_is(bundles, tmp_path):

@@ -119,7 +119,7 @@ def test_locate_names_a_divergence_that_only_one_run_has(
         "not finite",
     )
     assert found.note.startswith(
-        f"only the {('first', 'second')[which]} run says that it diverged there; re-execution gives 0x"
+        f"only the {('first', 'second')[which]} run records a divergence there; re-execution gives 0x"
     )
     assert found.operator == load_bundle(trained / "job").program.operator_name(0)
 

@@ -96,6 +96,6 @@ def test_patterns_of_bits_are_no_weights_to_start_from(run: vgame.Run, tmp_path:
     )
     with pytest.raises(
         vgame.VgameError,
-        match=r"has integers instead of floating-point numbers, or these instead of integers, in first.bias",
+        match=r"has integers instead of floating-point numbers, or the other way round, in first.bias",
     ):
         load_weights(Net(), load_file(path), str(path))

@@ -1,8 +1,7 @@
-"""A share of every rank's work, computed twice: who computes other bits is named by rank, step, operator, element.
+"""Compute a share of every rank's work twice; name the first difference by rank, step, operator and element.
 
-In: a step that has just been executed, and what every rank then gave to the others. Out: nothing, or RankError, the
-same on every rank. Every rank plays the next one's part of the step again. Where both differ, the exact reference says
-who is wrong.
+In: an executed step, and the words that every rank gave to the others. Out: nothing, or RankError, the same on every
+rank. Every rank executes the next one's part of the step again. The exact reference decides a difference.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from vgame.ranks.given import DIGEST, Given, digest
 from vgame.ranks.health import RankError
 from vgame.ranks.part import Drawn, Exchange, Looked, Summed
 
-SAME = -1  # an index that says: nothing differs
+SAME = -1  # index if nothing differs
 
 
 @dataclass
 class Traced:
-    """What a step's operators gave: digests, and the outputs that are to be kept."""
+    """A tap on the operators of a step: digests of all outputs, and the outputs to keep."""
 
     keep: frozenset[int] = frozenset()
     digests: list[torch.Tensor] = field(default_factory=list)
@@ -42,24 +41,24 @@ class Traced:
 
 
 def checked_step(executor: RankExecutor, step: int, state: Sequence[torch.Tensor]) -> StepResult:
-    """A step whose every part two ranks compute. RankError where they differ."""
+    """A step with each part computed by two ranks. RankError if they differ."""
     result, given = executor.recorded_step(step, state)
     check(executor, executor.twice, step, state, given)
     return result
 
 
 def check(own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[torch.Tensor], given: Given) -> None:
-    """`state`: before the step; `given`: what this rank gave in it. `twice` plays the next rank.
+    """`state`: before the step; `given`: the words that this rank gave in it; `twice` executes the next rank's part.
 
     Words must be equal. Sums are compared with the next rank's one by one: an error that one rank makes in every part
-    that it plays is the same in both totals.
+    it executes would be the same in both totals.
     """
     theirs = _from_next(own.group, state, [s.elements for s in twice.program.sources])
     there = [t.view(torch.float32) if not s.integer else t for t, s in zip(theirs, twice.program.sources, strict=True)]
     _, again = twice.recorded_step(step, there)
     words = _first(own.group, given.words, again.words)
     sums, _ = _first_sum(own.group, given.sums, again.sums)
-    if max(_told(own.group, max(words, sums))) == SAME:
+    if max(_every_number(own.group, max(words, sums))) == SAME:
         return
     mine, other = Traced(), Traced()
     own.traced(step, state, mine)
@@ -68,14 +67,14 @@ def check(own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[tor
     sums, position = _first_sum(own.group, *([s.mine for s in x.traced_sums.values()] for x in (own, twice)))
     sum_at = list(own.traced_sums)[sums] if sums != SAME else SAME
     index = min((at for at in (word, sum_at) if at != SAME), default=SAME)
-    found = _told(own.group, index)
+    found = _every_number(own.group, index)
     if max(found) == SAME:
         raise _error(
             own.group, f"at step {step} a rank computed other bits once, and not again: a fault that comes and goes"
         )
-    _, player = min((at, rank) for rank, at in enumerate(found) if at != SAME)  # a wrong word makes others wrong later
+    _, player = min((at, rank) for rank, at in enumerate(found) if at != SAME)  # a wrong word changes later ones
     if found[player] in own.traced_sums:
-        giver = _wrong_giver(own, twice, found[player], _told(own.group, position)[player])
+        giver = _wrong_giver(own, twice, found[player], _every_number(own.group, position)[player])
         if giver != SAME:
             name = own.operator_name(found[player])
             sentence = f"rank {giver} computes other bits: step {step}, operator {name}, whose terms it adds up wrongly"
@@ -94,21 +93,21 @@ def _from_next(group: Group, parts: Sequence[torch.Tensor], sizes: Sequence[int]
 
 
 def _first(group: Group, mine: list[torch.Tensor], again: list[torch.Tensor]) -> int:
-    """The first of the next rank's digests that is not what this rank finds in its part."""
+    """Index of the first of the next rank's digests that differs from this rank's; SAME if none does."""
     theirs = _from_next(group, [torch.cat(mine)], [DIGEST * len(again)])[0].view(-1, DIGEST)
     differs = (theirs != torch.stack(again)).any(1).nonzero()
     return int(differs[0]) if len(differs) else SAME
 
 
-def _told(group: Group, number: int) -> list[int]:
+def _every_number(group: Group, number: int) -> list[int]:
     """Every rank's number."""
-    told = torch.tensor([number], dtype=torch.int32)
-    return [int(t[0]) for t in group.swap([told] * group.world, [1] * group.world)]
+    own = torch.tensor([number], dtype=torch.int32)
+    return [int(t[0]) for t in group.swap([own] * group.world, [1] * group.world)]
 
 
 def _error(group: Group, sentence: str) -> RankError:
     return RankError(
-        f"{sentence}; nothing of this step is kept; see to that device and start again", reported=group.rank != 0
+        f"{sentence}; nothing of this step is kept; check that device and start again", reported=group.rank != 0
     )
 
 
@@ -120,7 +119,7 @@ def _name(
     player: int,
     index: int,
 ) -> str:
-    """Who is wrong at an operator of the part of the rank after `player`, who noticed it; all ranks take part."""
+    """The sentence about a difference in the part of the rank after `player`, which noticed it; called by all ranks."""
     group, operator = own.group, own.program.operators[index]
     keep = frozenset({index, *(ref.index for ref, _, _ in operand_refs(operator) if ref.cls is RefClass.OPERATOR)})
     mine, other = Traced(keep), Traced(keep)
@@ -133,7 +132,7 @@ def _name(
     words = (int(here[element]) & 0xFFFFFFFF, int(theirs[element]) & 0xFFFFFFFF)
     exact = _exact(twice, step, states[1], other, index, element)
     wrong = SAME if exact is None else 1 if exact == words[0] else 0
-    verdicts, elements = _told(group, wrong), _told(group, element)
+    verdicts, elements = _every_number(group, wrong), _every_number(group, element)
     what = (
         f"step {step}, operator {own.operator_name(index)}, element {elements[player]} of rank "
         f"{(player + 1) % group.world}'s part"
@@ -144,7 +143,7 @@ def _name(
 
 
 def _first_sum(group: Group, mine: list[Approximate], again: list[Approximate]) -> tuple[int, int]:
-    """(the first of the next rank's sums with which this rank's play of its part does not agree, a position of it)."""
+    """(first of the next rank's sums that contradicts this rank's execution, or SAME; a position in it)."""
     found, position = SAME, 0
     for n, (own, played) in enumerate(zip(mine, again, strict=True)):
         depth = torch.tensor([own.depth], dtype=torch.float64)
@@ -159,15 +158,15 @@ def _first_sum(group: Group, mine: list[Approximate], again: list[Approximate]) 
 
 
 def _wrong_giver(own: RankExecutor, twice: RankExecutor, index: int, position: int) -> int:
-    """The first rank that adds up other terms than it has, of one sum; SAME where none does."""
+    """The first rank with a wrong sum of its own terms, at one position; SAME if there is none."""
     wrong = not all(x.traced_sums[index].is_right(position) for x in (own, twice))
-    return next((rank for rank, told in enumerate(_told(own.group, wrong)) if told), SAME)
+    return next((rank for rank, is_wrong in enumerate(_every_number(own.group, wrong)) if is_wrong), SAME)
 
 
 def _exact(
     executor: RankExecutor, step: int, state: Sequence[torch.Tensor], traced: Traced, index: int, element: int
 ) -> int | None:
-    """The word, by the reference; None where it is nothing that is computed."""
+    """The word by the reference; None for a word that no operator computes."""
     operator, origin = executor.program.operators[index], executor.program.origins[index]
     if isinstance(operator, Exchange | Summed | Looked):
         return None

@@ -1,6 +1,6 @@
-"""Who gives which words to whom. In: a rank's part, the form that is wanted. Out: that form.
+"""Exchanges of words between ranks. In: a rank's part, the wanted form. Out: that form.
 
-One primitive: every rank gives every other one a piece. Bytes are counted, so that they can be compared with a plan's.
+One primitive: every rank gives every other one a piece. Bytes are counted, for a comparison with the plan.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from vgame.ranks.split import Share, Split, cells
 
 
 class Group(Protocol):
-    """Ranks that meet. Pieces are flat int32 tensors on the CPU; the sizes of what comes are known."""
+    """Communicating ranks. Pieces are flat int32 tensors on the CPU; receivers know the sizes."""
 
     rank: int
     world: int
 
     def note(self, step: int, doing: str) -> None:
-        """What this rank does now, for those who wait for it."""
+        """Report the current work of this rank, for error messages of the others."""
 
     def swap(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Give piece q to rank q; get from each rank its piece, of so many words. The own one may be the same
-        tensor."""
+        """Give piece q to rank q; get from each rank its piece, of so many words. The own piece may be returned without
+        a copy."""
 
     def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
-        """The same; what comes is waited for when the answer is called, once."""
+        """`swap`, begun: the returned function waits for the pieces; call it once."""
 
 
 def exchanged(group: Group, part: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """The wanted form of a tensor of which this rank has the given part."""
+    """A tensor in the wanted form, from this rank's given part."""
     words = part.view(torch.int32)
     make = _whole if exchange.wanted is None else _other
     return make(group, words, exchange).view(part.dtype)
@@ -64,7 +64,7 @@ def _along(split: Split, whole: int, parts: Sequence[torch.Tensor], shares: Sequ
 
 
 def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Of what each rank has by one digit, what this one needs by the other."""
+    """A part by one digit, from the ranks' parts by the other digit."""
     given, wanted, shares = exchange.given, exchange.wanted, shares_of(group)
     whole = cells(exchange.whole, given, wanted)
     mine, theirs = (1, 3) if whole[1] == given.digit and given.inner > wanted.inner else (3, 1)
@@ -89,8 +89,8 @@ def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tenso
 def looked_up(
     group: Group, index: torch.Tensor, table: torch.Tensor, fill: torch.Tensor, looked: Looked
 ) -> torch.Tensor:
-    """Rows of a table of which each rank has a part: [indices, width]; `fill` where there is no such row. Who has a row
-    that another rank needs is asked for it; if none does, as mostly, all know it after one exchange."""
+    """Rows of a table of which each rank has a part: [indices, width]; `fill` where there is no such row. A rank
+    requests missing rows from their holders. If no rank misses one, as usual, one exchange shows it."""
     width, shares = looked.operator.width, shares_of(group)
     ends = torch.tensor([share.cut(looked.held.digit)[1] * looked.held.inner // width for share in shares])
     begin = shares[group.rank].cut(looked.held.digit)[0] * looked.held.inner // width
@@ -100,7 +100,7 @@ def looked_up(
     places = [(owner == rank).nonzero().squeeze(-1) for rank in range(group.world)]
     out[places[group.rank]] = rows[wanted[places[group.rank]] - begin]
     numbers = torch.tensor([0 if q == group.rank else p.numel() for q, p in enumerate(places)], dtype=torch.int32)
-    asked = torch.stack(group.swap([numbers] * group.world, [group.world] * group.world))  # [who asks, whom]
+    asked = torch.stack(group.swap([numbers] * group.world, [group.world] * group.world))  # [requesting rank, holder]
     if bool(asked.any()):
         mine = asked[:, group.rank].tolist()
         questions = [

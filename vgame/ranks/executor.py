@@ -27,12 +27,12 @@ from vgame.ranks.roots import shared_roots
 from vgame.ranks.split import Share
 from vgame.ranks.sums import MOST_PENDING, Sum, finish
 
-#: Says that every word that must be finite is.
+#: Index for: every word that must be finite is finite.
 ALL_FINITE = 2**31 - 1
 
 
 class Waiting(NamedTuple):
-    """A sum over all ranks' terms on its way, which is finished with those that are under way besides."""
+    """A pending sum over all ranks' terms, finished together with the other pending sums."""
 
     executor: RankExecutor
     run: Run
@@ -41,13 +41,13 @@ class Waiting(NamedTuple):
         self.executor.finish_sums(self.run)
 
     def stop(self) -> None:
-        """Nothing: what is under way ends with the group."""
+        """Does nothing: pending sums end with the group."""
 
 
 class RankExecutor(Executor):
     """One rank of a group."""
 
-    plans = False  # sums of all ranks are under way while others go on
+    plans = False  # sums of all ranks are pending while the program goes on
     program: Part
 
     def __init__(
@@ -62,16 +62,16 @@ class RankExecutor(Executor):
     ) -> None:
         if mode != "correct":
             raise VgameError(
-                f"mode {mode!r} cannot be shared by {group.world} ranks: its bits depend on who adds what; start one "
-                "rank, or order mode 'correct'"
+                f"mode {mode!r} cannot be shared by {group.world} ranks: its bits depend on the order of addition; "
+                f"start one rank, or order mode 'correct'"
             )
         refuse_more_ranks(program, group.world)
         self.group, self.plan, self.shared = group, make_plan(program, group.world), program
         super().__init__(part_of(program, self.plan, group.rank), data, scalars, seed, mode, device)
-        self.waiting: dict[int, Sum] = {}  # sums under way, by operator
-        self.traced_sums: dict[int, Sum] = {}  # of a step that is looked at
-        self.given_sums: list[Approximate] = []  # what this rank added up, where that is collected
-        self.given: list[torch.Tensor] | None = None  # digests of what this rank gives, where they are collected
+        self.waiting: dict[int, Sum] = {}  # pending sums, by operator
+        self.traced_sums: dict[int, Sum] = {}  # of a tapped step
+        self.given_sums: list[Approximate] = []  # this rank's sums, in a step that is checked
+        self.given: list[torch.Tensor] | None = None  # digests of this rank's words, in a step that is checked
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """This rank's part of a whole state."""
@@ -87,25 +87,25 @@ class RankExecutor(Executor):
         return tensor.reshape(form.shape(tensor.numel(), form.digit))[:, low:high].reshape(-1).clone()
 
     def gathered(self, index: int, part: torch.Tensor) -> torch.Tensor | None:
-        """A tensor of the state that all ranks together hold, on rank 0; None on the others."""
+        """A tensor of the state, gathered from all ranks on rank 0; None on the others."""
         form = self.plan.state[index]
         return part if form is None else gathered(self.group, part.cpu(), form, self.shared.sources[index].elements)
 
     def roots(self, state: Sequence[torch.Tensor]) -> list[bytes]:
-        """The root of each tensor of that state, on rank 0; nothing on the others."""
+        """The root of each tensor of the state, on rank 0; empty on the others."""
         for tensor in self.data:
             refuse_changed(tensor)
         held = [(form, source.elements) for form, source in zip(self.plan.state, self.shared.sources, strict=True)]
         return shared_roots(self.group, state, held)
 
     def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
-        """This rank's part of the state after a step; loss and verdict are the whole step's."""
+        """This rank's part of the state after a step; loss and divergence are the whole step's."""
         assert tap is None, "a rank has no whole outputs"
         self.waiting = {}
         result = super().step(step, state)
         wrong = ALL_FINITE if result.not_finite is None else self.program.origins[result.not_finite]
-        told = torch.tensor([wrong], dtype=torch.int32)
-        first = min(int(t[0]) for t in self.group.swap([told] * self.group.world, [1] * self.group.world))
+        own = torch.tensor([wrong], dtype=torch.int32)
+        first = min(int(t[0]) for t in self.group.swap([own] * self.group.world, [1] * self.group.world))
         return StepResult(result.state, result.loss, None if first == ALL_FINITE else first)
 
     def rank_operator(self, run: Run, index: int, operator: Operator) -> torch.Tensor:
@@ -149,7 +149,7 @@ class RankExecutor(Executor):
         return result.out.to(self.device)
 
     def finish_sums(self, run: Run) -> None:
-        """Write the outputs of all sums that are under way: who reads the first of them soon reads the others."""
+        """Write the outputs of all pending sums: the others are usually read soon after the first."""
         waiting, self.waiting = self.waiting, {}
         finish(self.group, list(waiting.values()))
         for index, result in waiting.items():
@@ -160,7 +160,7 @@ class RankExecutor(Executor):
 
     @cached_property
     def twice(self) -> RankExecutor:
-        """This device in the next rank's part."""
+        """An executor of the next rank's part on this device."""
         other = RankExecutor(
             self.shared, self.data, self.scalars, self.seed, "correct", self.device.type, Shifted(self.group)
         )
@@ -168,7 +168,7 @@ class RankExecutor(Executor):
         return other
 
     def recorded_step(self, step: int, state: Sequence[torch.Tensor]) -> tuple[StepResult, Given]:
-        """A step, and what this rank gives in it."""
+        """(a step, the words that this rank gives in it)."""
         self.given, self.given_sums = words, sums = [], []
         try:
             result = self.step(step, state)
@@ -177,11 +177,11 @@ class RankExecutor(Executor):
         return result, Given([*words, *map(digest, result.state)], sums)
 
     def traced(self, step: int, state: Sequence[torch.Tensor], tap: Tap) -> None:
-        """A step of whose part every output is looked at."""
+        """A step of this part, with every output passed to the tap."""
         self.traced_sums = {}
         super().step(step, state, tap)
 
     def operator_name(self, index: int) -> str:
-        """An operator of this part, as the program calls it."""
+        """Name of an operator of this part, as in the program."""
         origin = self.program.origins[index]
         return "of an exchange" if origin < 0 else self.shared.operator_name(origin)

@@ -1,6 +1,6 @@
-"""What a rank gives in a step that is computed twice, and the same processes in each other's parts.
+"""The words that a rank gives in a step that is computed twice, and the group of the second computation.
 
-In: tensors and sums of a step. Out: their digests, which the rank before compares (check.py).
+In: tensors and sums of a step. Out: their digests, which the previous rank compares (check.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DIGEST = 8  # words
 
 @dataclass(frozen=True)
 class Shifted:
-    """The same processes, each in the part of the next one."""
+    """The same processes, each as the next rank."""
 
     group: Group
 
@@ -39,7 +39,7 @@ class Shifted:
         return self.begin(pieces, sizes)()
 
     def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
-        """Part q is played by process q - 1."""
+        """Process q - 1 executes part q."""
         arrive = self.group.begin([*pieces[1:], pieces[0]], [*sizes[1:], sizes[0]])
 
         def turned() -> list[torch.Tensor]:
@@ -56,7 +56,7 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Given:
-    """Of a step: digests of the words that a rank gave to others, and of its new state; the sums that it gave."""
+    """Digests of the words that a rank gave to others in a step, and of its new state; its sums."""
 
     words: list[torch.Tensor]
     sums: list[Approximate]

@@ -1,7 +1,7 @@
-"""The processes that execute a step together: torch.distributed, and memory that those of one host share.
+"""The processes that execute a step together: torch.distributed, and shared memory within a host.
 
-In: a process group of the user's, or what torchrun says in the environment. Out: `TorchGroup`; and whether all ranks
-hold the same.
+In: the user's process group, or torchrun's environment variables. Out: `TorchGroup`, and a comparison of facts over all
+ranks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from vgame.ranks.health import BEAT, TIMEOUT, Health, RankError, Terminated, sig
 from vgame.ranks.near import Near
 from vgame.system.version import __version__
 
-#: The library that carries pieces from host to host; only this module knows it. Pieces are flat int32 tensors in the
-#: CPU's memory: NCCL would want them on the GPU, where RankExecutor would leave them.
+#: The library for pieces between hosts; only this module uses it. Pieces are flat int32 tensors in CPU memory, so NCCL,
+#: which needs them on the GPU, does not fit.
 BACKEND = "gloo"
-#: Longer than any wait: who hangs is found by its signs of life (health.py), not by the library.
+#: Longer than any wait: hanging ranks are found by their signs of life (health.py), not by the library.
 FOREVER = timedelta(days=7)
 
-_sessions = count()  # of this process; every rank joins as often as the others
+_sessions = count()  # groups joined by this process; the same number on every rank
 
 
 class TorchGroup:
@@ -47,10 +47,10 @@ class TorchGroup:
         return self.begin(pieces, sizes)()
 
     def begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
-        """Ranks of this host share memory, others the network."""
+        """Shared memory for ranks of this host, the network for the others."""
         others = self._others()
         self.sent += sum(4 * pieces[q].numel() for q in others)
-        with self.health.waiting(), self._watched():  # for those who have not read what they were given before
+        with self.health.waiting(), self._watched():  # for ranks that still read earlier pieces
             near = self.near
             near.give({q: pieces[q] for q in others if q in near.gives and pieces[q].numel()})
         coming = {q: near.expect(q, sizes[q]) for q in others if q in near.gets and sizes[q]}
@@ -70,7 +70,7 @@ class TorchGroup:
         return arrive
 
     def _begin(self, pieces: Sequence[torch.Tensor], sizes: Sequence[int]) -> Callable[[], list[torch.Tensor]]:
-        """From rank to rank, straight out of the pieces and into the results; nothing is sent for an empty piece."""
+        """Send from rank to rank without a copy; an empty piece is not sent."""
         got = [torch.empty(size, dtype=torch.int32) for size in sizes]
         got[self.rank] = pieces[self.rank]
         others = self._others()
@@ -83,13 +83,13 @@ class TorchGroup:
             with self.health.waiting(), self._watched():
                 for work in works:
                     work.wait()
-            given.clear()  # kept until now, for the library holds no reference
+            given.clear()  # kept until now: the library holds no reference
             return got
 
         return arrive
 
     def close(self, failed: bool = False) -> None:
-        """Nothing is given any more; what was given can still be read, unless the work has `failed`."""
+        """End giving; given pieces can still be read, unless the work has `failed`."""
         if "near" in self.__dict__:
             self.near.close(failed)
         dist.destroy_process_group(self.group)
@@ -99,13 +99,13 @@ class TorchGroup:
 
     @cached_property
     def near(self) -> Near:
-        """Made in the first exchange of all ranks."""
+        """The shared memory, set up in the first exchange of all ranks."""
 
-        def tell(numbers: Sequence[int]) -> list[list[int]]:
+        def gather(numbers: Sequence[int]) -> list[list[int]]:
             words = torch.tensor(numbers, dtype=torch.int32)
             return [t.tolist() for t in self._begin([words] * self.world, [words.numel()] * self.world)()]
 
-        return Near(self.rank, self.world, tell)
+        return Near(self.rank, self.world, gather)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -116,14 +116,14 @@ class TorchGroup:
 
 
 def is_shared() -> bool:
-    """Whether this process is one of several that were started together."""
+    """Whether this process is one of several ranks."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size() > 1
     return "MASTER_ADDR" in os.environ and "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def own_rank() -> int:
-    """The rank of this process; 0 where it is alone."""
+    """The rank of this process; 0 for a single process."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
     return int(os.environ["RANK"]) if is_shared() else 0
@@ -131,7 +131,7 @@ def own_rank() -> int:
 
 @contextmanager
 def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
-    """The group of this process's ranks, as long as the block runs. A rank's error is told to the others."""
+    """The group of this process's ranks, for the duration of the block. A rank's error is raised on the others too."""
     ours = not dist.is_initialized()
     if ours:
         try:
@@ -166,7 +166,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
 
 
 def _health(timeout: float) -> Health:
-    """Two connections: a wait on one of them must not keep back the signs of life."""
+    """Uses two connections: a wait on one must not delay the signs of life."""
     store = dist.distributed_c10d._get_default_store()
     prefix = f"vgame/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_sessions)}"
     stores = (dist.PrefixStore(prefix, s) for s in (store, store.clone()))
@@ -177,20 +177,19 @@ def _health(timeout: float) -> Health:
 
 
 def library() -> dict[str, str]:
-    """Versions that ranks must share. Bits depend on none of them; that all ranks exchange the same words at the same
-    time does."""
+    """Versions that must be equal on all ranks. No bits depend on them, but the order of exchanges does."""
     return {"vgame": __version__, "torch": torch.__version__, "Python": platform.python_version()}
 
 
 def compare(group: TorchGroup, facts: Mapping[str, str]) -> None:
-    """RankError, the same on every rank, unless all ranks tell the same facts."""
+    """RankError, the same on every rank, unless all ranks have the same facts."""
     health = group.health
     health.store.set(f"facts/{group.rank}", json.dumps(facts))
     for rank in range(group.world):
         _wait(health, rank)
-    told = [json.loads(health.store.get(f"facts/{rank}")) for rank in range(group.world)]
-    for rank, theirs in enumerate(told):
-        for what, value in told[0].items():
+    all_facts = [json.loads(health.store.get(f"facts/{rank}")) for rank in range(group.world)]
+    for rank, theirs in enumerate(all_facts):
+        for what, value in all_facts[0].items():
             if theirs.get(what) != value:
                 raise RankError(
                     f"rank {rank} has another {what} ({theirs.get(what)}) than rank 0 ({value}): nothing is started, "
@@ -200,11 +199,11 @@ def compare(group: TorchGroup, facts: Mapping[str, str]) -> None:
 
 
 def _wait(health: Health, rank: int) -> None:
-    """Until a rank has told its facts."""
+    """Wait until a rank has published its facts."""
     while not health.store.check([f"facts/{rank}"]):
-        told = health.told.get(rank, {})
-        if told.get("how") == "failed":
-            raise RankError(f"{health.name(rank)}: {told['why']}", reported=True)
+        sign = health.signs.get(rank, {})
+        if sign.get("how") == "failed":
+            raise RankError(f"{health.name(rank)}: {sign['why']}", reported=True)
         if time.monotonic() - health.changed[rank] > health.timeout and rank != health.rank:
             raise RankError(
                 f"{health.name(rank)} did not come within {health.timeout:g} s: nothing is started",

@@ -1,8 +1,8 @@
-"""Rank 0 trains; the others do what it says. So a run is driven, written and resumed as with one rank
+"""Rank 0 trains; the others execute its orders. So a run is driven, written and resumed as with one rank
 (vgame/runs/training.py).
 
-In: a bundle, a group. Out: `Leader`, which makes steps as an executor does; on the other ranks `follow`, which ends
-with the run.
+In: a bundle, a group. Out: `Leader`, with the steps of an executor; on the other ranks `follow`, which ends with the
+run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vgame.ranks.exchange import Group, shares_of
 from vgame.ranks.executor import RankExecutor
 
 END, LOAD, STEP, GATHER, ROOTS, FAILED = range(6)
-WORDS = 4  # of an order: what, step or tensor, the version of the state that it is about, whether it is computed twice
+WORDS = 4  # words of an order: kind, step or tensor, version of the state, whether to compute twice
 
 
 def rank_executor(bundle: Bundle, kind: str, group: Group) -> RankExecutor:
@@ -30,14 +30,14 @@ def rank_executor(bundle: Bundle, kind: str, group: Group) -> RankExecutor:
 
 
 class Shared(Sequence[torch.Tensor]):
-    """A state that the ranks hold together; a tensor that is looked at is collected, and not kept."""
+    """A state distributed over the ranks; a tensor is gathered at each access, and not cached."""
 
     def __init__(self, leader: Leader, version: int, parts: Sequence[torch.Tensor]) -> None:
         self.leader, self.version, self.parts = leader, version, parts
 
     @cached_property
     def roots(self) -> list[bytes]:
-        """Of the tensors; every rank hashes its share."""
+        """The roots of the tensors; every rank hashes its share."""
         return self.leader.roots(self)
 
     @overload
@@ -54,18 +54,18 @@ class Shared(Sequence[torch.Tensor]):
 
 
 class Leader:
-    """The steps of all ranks, for who drives a run (vgame.runs.training.Stepper)."""
+    """The steps of all ranks, as a stepper of a run (vgame.runs.training.Stepper)."""
 
     def __init__(self, bundle: Bundle, kind: str, executor: RankExecutor, check: float = 0.0) -> None:
         self.bundle, self.kind, self.executor, self.group = bundle, kind, executor, executor.group
-        self.check, self.dice = check, random.SystemRandom()  # no rank knows before which steps will be checked
+        self.check, self.dice = check, random.SystemRandom()  # no rank knows in advance which steps are checked
         self.version, self.idle, self.ended = 0, True, False
 
     def initial(self, state: Sequence[torch.Tensor]) -> Shared:
         return self.to_device(state)
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Shared:
-        """Every rank gets its part."""
+        """Distribute a state: every rank gets its part."""
         state = tuple(state)  # before the others wait for their parts
         self._order(LOAD, 0)
         parts = give_out(self.group, self.executor, state)
@@ -73,7 +73,7 @@ class Leader:
         return Shared(self, self.version, parts)
 
     def step(self, step: int, state: Shared, tap: Tap | None = None) -> StepResult:
-        """As an executor's. With a tap, rank 0 alone computes the whole step."""
+        """The executor's `step`. With a tap, rank 0 alone computes the whole step."""
         if tap is not None:
             bundle = self.bundle
             alone = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, self.kind)
@@ -104,15 +104,15 @@ class Leader:
         return roots
 
     def _look_at(self, state: Shared) -> None:
-        """The others keep the newest state and the one before it, until they are let go."""
+        """The other ranks keep the newest state and the one before it until the end."""
         if self.ended or self.version - state.version > 1:
             raise VgameError(
-                f"state {state.version} of the ranks is looked at too late: copy what you need of it before the end of "
-                "the next step"
+                f"state {state.version} of the ranks is read too late: copy the needed tensors before the end of the "
+                f"next step"
             )
 
     def end(self, failed: bool = False) -> None:
-        """Let the others go. Within a step they can be told nothing; their health will tell them."""
+        """End the other ranks. Within a step no order reaches them; the signs of life end them."""
         if self.idle:
             self._order(FAILED if failed else END, 0)
         self.ended = True
@@ -128,8 +128,8 @@ class Leader:
 
 
 def follow(executor: RankExecutor) -> bool:
-    """Do what rank 0 says until it ends; False if it failed. The two newest states are kept, for a step that must be
-    taken back."""
+    """Execute rank 0's orders until it ends; False if it failed. The two newest states are kept, so that a step can be
+    undone."""
     group, states, version = executor.group, {}, 0
     while True:
         what, step, about, twice = (int(w) for w in _ordered(group))
@@ -161,7 +161,7 @@ def _ordered(group: Group) -> torch.Tensor:
 
 
 def give_out(group: Group, executor: RankExecutor, state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Each rank its part of each tensor of a whole state, which rank 0 has; the next one when all have the last one."""
+    """Distribute a whole state from rank 0, tensor by tensor; the next tensor after all ranks have the last one."""
     mine = []
     for tensor, form in zip(state, executor.plan.state, strict=True):
         if form is None:
@@ -174,7 +174,7 @@ def give_out(group: Group, executor: RankExecutor, state: Sequence[torch.Tensor]
 
 
 def given(group: Group, executor: RankExecutor) -> list[torch.Tensor]:
-    """This rank's part of the state that rank 0 gives out."""
+    """This rank's part of the state that rank 0 distributes."""
     ready, nothing, mine = torch.ones(1, dtype=torch.int32), torch.empty(0, dtype=torch.int32), []
     for source in executor.program.sources:
         pieces = [ready] + [nothing] * (group.world - 1)

@@ -1,8 +1,8 @@
-"""Ranks of one host give each other pieces through memory that both see: no copy at the receiver, and no network.
+"""Pieces between ranks of one host, through shared memory: no copy at the receiver, and no network.
 
-In: pieces for other ranks. Out: at these, views of the same words. A block belongs to the rank that writes it; it is
-written again once all who were given it hold no view any more. Memory has no name, so nothing is left of it when the
-processes end, however they do.
+In: pieces for other ranks. Out: views of the same words at the receivers. A block belongs to the rank that writes it;
+it is reused once no receiver holds a view. Memory has no name, so none is left when the processes end, even after a
+kill.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from mmap import mmap
 import numpy as np
 import torch
 
-#: Words before a block's own: how often each rank has given it back; last, what only this rank's memory holds.
+#: Words before a block's data: how often each rank has given it back; last, a token of this rank's memory.
 HEAD = 1024
 TOKEN = slice(HEAD - 4, HEAD)
-#: Of a rank's letters to another one, so many may be unread: many more than exchanges that are under way.
+#: Limit of a rank's unread letters to another one: far more than pending exchanges.
 LETTERS = 256
-#: Seconds of waiting without a rest; the shortest and the longest rest; between two looks whether the other one lives.
+#: Seconds of busy waiting; the shortest and the longest sleep; seconds between two checks that the other process lives.
 EAGER, REST, LONGEST, LOOK = 0.002, 0.0001, 0.02, 0.2
-#: Seconds after which the others stop waiting for the last words of a rank that has ended as it should.
+#: Seconds after which the others stop waiting for the last pieces of a rank that has ended normally.
 LEAVING = 1.0
 
-#: Counts go round: letters, and blocks that were given back.
+#: Counters wrap around: letters, and blocks given back.
 MOST = 2**31 - 1
 
-NUMBER, TAKEN, BLOCK, LETTER = range(4)  # words of a letter: which it is, which was taken last, the block; their number
+NUMBER, TAKEN, BLOCK, LETTER = range(4)  # words of a letter: its number, the last number taken, the block; their count
 
-Tell = Callable[[Sequence[int]], list[list[int]]]  # one rank's numbers to all; all ranks' numbers
+Gather = Callable[[Sequence[int]], list[list[int]]]  # gathers one rank's numbers from all ranks
 
 
 class Gone(RuntimeError):
@@ -45,11 +45,11 @@ class Gone(RuntimeError):
 
 @dataclass
 class Block:
-    """Shared memory: a head, then words."""
+    """A block of shared memory: a head, then words."""
 
     file: int
     words: np.ndarray
-    given: Counter[int] = field(default_factory=Counter)  # how often it was given to each rank
+    given: Counter[int] = field(default_factory=Counter)  # times given to each rank
 
     @property
     def free(self) -> bool:
@@ -57,10 +57,11 @@ class Block:
 
 
 class Near:
-    """What a rank shares with those of its host: `gives`, who can read its memory; `gets`, whose memory it can read."""
+    """The shared memory of a rank: `gives`: the ranks that can read it; `gets`: the ranks whose memory this one can
+    read."""
 
-    def __init__(self, rank: int, world: int, tell: Tell) -> None:
-        """All ranks meet here, by `tell`."""
+    def __init__(self, rank: int, world: int, gather: Gather) -> None:
+        """Called by all ranks; they exchange addresses by `gather`."""
         self.rank, self.world = rank, world
         self.gives, self.gets = set[int](), set[int]()
         self.blocks, self.seen = list[Block](), dict[tuple[int, int], np.ndarray]()
@@ -68,26 +69,28 @@ class Near:
         self.mail: Block | None = None
         namespace, file, self.token = _host(), -1, [secrets.randbits(31) for _ in range(4)]
         if namespace and world < TOKEN.start:
-            with suppress(OSError):  # no memory to share: the network carries all
+            with suppress(OSError):  # no shared memory: the network is used for all
                 self.mail = _new_block(world * LETTERS * LETTER)
                 file, self.mail.words[TOKEN] = self.mail.file, self.token
         try:
-            self.told = tell([os.getpid(), namespace, file, *self.token])
-            reads = [q != rank and there == namespace and self._reads(q) for q, (_, there, *_) in enumerate(self.told)]
+            self.addresses = gather([os.getpid(), namespace, file, *self.token])
+            reads = [
+                q != rank and there == namespace and self._reads(q) for q, (_, there, *_) in enumerate(self.addresses)
+            ]
             self.gets = {q for q in range(world) if reads[q]}
-            self.gives = {q for q, theirs in enumerate(tell(reads)) if theirs[rank]}
+            self.gives = {q for q, theirs in enumerate(gather(reads)) if theirs[rank]}
         except BaseException:
             self.close(failed=True)
             raise
 
     def _reads(self, rank: int) -> bool:
-        """Whether another rank's letters can be read here."""
+        """Whether this process can read another rank's letters."""
         with suppress(OSError, Gone):
-            return self.told[rank][2] >= 0 and self._memory(rank, self.told[rank][2]) is not None
+            return self.addresses[rank][2] >= 0 and self._memory(rank, self.addresses[rank][2]) is not None
         return False
 
     def _memory(self, rank: int, file: int) -> np.ndarray:
-        """Memory of another rank. OSError or Gone where it is no more, and something else may have its number."""
+        """Memory of another rank. OSError or Gone if it is gone, even if its file number was reused."""
         if (rank, file) not in self.seen:
             there = os.open(self._path(rank, file), os.O_RDWR)
             try:
@@ -96,25 +99,25 @@ class Near:
                 words = np.empty(0, np.int32)
             finally:
                 os.close(there)
-            if words[TOKEN].tolist() != self.told[rank][3:]:
+            if words[TOKEN].tolist() != self.addresses[rank][3:]:
                 raise Gone(f"memory of rank {rank} is gone")
             self.seen[rank, file] = words
         return self.seen[rank, file]
 
     def _path(self, rank: int, file: int) -> str:
-        return f"/proc/{self.told[rank][0]}/fd/{file}"
+        return f"/proc/{self.addresses[rank][0]}/fd/{file}"
 
     def _letter(self, words: np.ndarray, to: int, number: int) -> np.ndarray:
-        """A letter in a rank's memory."""
+        """Words of a letter in a rank's memory."""
         at = HEAD + (to * LETTERS + number % LETTERS) * LETTER
         return words[at : at + LETTER]
 
     # ---- pieces ----
 
     def give(self, pieces: dict[int, torch.Tensor]) -> None:
-        """Each rank its piece; one for several ranks is written once."""
+        """Give each rank its piece; a piece for several ranks is written once."""
         written: dict[int, Block] = {}
-        for q, piece in pieces.items():  # all are counted before the first can be given back
+        for q, piece in pieces.items():  # count all receivers before the first can give it back
             written[id(piece)] = block = written.get(id(piece)) or self._write(piece)
             block.given[q] += 1
         for q, piece in pieces.items():
@@ -122,7 +125,7 @@ class Near:
             letter = self._letter(self.mail.words, q, self.sent[q])
             self._until(q, lambda letter=letter: letter[NUMBER] == letter[TAKEN])
             letter[BLOCK] = written[id(piece)].file
-            letter[NUMBER] = self.sent[q] & MOST  # last: this processor's stores are seen in their order
+            letter[NUMBER] = self.sent[q] & MOST  # last: x86 shows stores in their order
 
     def _write(self, piece: torch.Tensor) -> Block:
         fitting = [b for b in self.blocks if len(b.words) >= HEAD + piece.numel() and b.free]
@@ -136,9 +139,10 @@ class Near:
         return block
 
     def expect(self, rank: int, words: int) -> Callable[[], torch.Tensor]:
-        """The next piece of another rank, which the answer waits for; given back when it is no longer referenced."""
+        """A function that waits for the next piece of another rank; the piece is given back when it is no longer
+        referenced."""
         self.expected[rank] += 1
-        mail = self._memory(rank, self.told[rank][2])
+        mail = self._memory(rank, self.addresses[rank][2])
         letter, number = self._letter(mail, self.rank, self.expected[rank]), self.expected[rank] & MOST
 
         def take() -> torch.Tensor:
@@ -152,8 +156,8 @@ class Near:
         return take
 
     def close(self, failed: bool = False) -> None:
-        """Memory ends with those who look at it, once all letters are read. Where a rank lives and does not read them,
-        memory is left to the process's end, or, if the work has `failed`, is gone: asking for it raises Gone."""
+        """Release the memory once all letters are read; views stay valid. If a living rank does not read them, memory
+        stays until the process ends, or, if the work has `failed`, is released: reading it raises Gone."""
         letters = [(q, self._letter(self.mail.words, q, self.sent[q])) for q in self.gives if self.sent[q]]
         end = time.monotonic() + LEAVING
         while any(letter[NUMBER] != letter[TAKEN] and not self._has_ended(q) for q, letter in letters):
@@ -168,7 +172,7 @@ class Near:
         self.seen.clear()
 
     def _until(self, rank: int, done: Callable[[], bool]) -> None:
-        """Gone if the other rank has ended, or one that it may wait for."""
+        """Wait. Gone if the other rank has ended, or one that it may wait for."""
         start = look = time.monotonic()
         while not done():
             now = time.monotonic()
@@ -182,11 +186,11 @@ class Near:
                     raise Gone(f"the process of rank {rank if rank in ended else ended[0]} has ended")
 
     def _has_ended(self, rank: int) -> bool:
-        return not os.path.exists(self._path(rank, self.told[rank][2]))
+        return not os.path.exists(self._path(rank, self.addresses[rank][2]))
 
 
 def _new_block(words: int) -> Block:
-    """Memory of this process for at least so many words. OSError where there is none."""
+    """Shared memory of this process for at least so many words. OSError without memory."""
     file = os.memfd_create("vgame")
     try:
         os.ftruncate(file, 4 * (HEAD + (1 << max(10, (words - 1).bit_length()))))
@@ -201,8 +205,8 @@ def _give_back(memory: np.ndarray, rank: int) -> None:
 
 
 def _host() -> int:
-    """What ranks have alike that may share memory: a host, and its network; 0 where none may. Stores must be seen in
-    their order, as x86 has it."""
+    """An identifier of host and network, equal for ranks that may share memory; 0 if none may. Stores must become
+    visible in order, as on x86."""
     if hasattr(os, "memfd_create") and platform.machine() in ("x86_64", "AMD64"):
         return os.stat("/proc/self/ns/net").st_ino % 2**31
     return 0

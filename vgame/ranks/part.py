@@ -1,4 +1,4 @@
-"""What one rank executes: a program of ordinary operators on its parts, and exchanges between them.
+"""The program of one rank: ordinary operators on its parts, and exchanges between them.
 
 In: a program, its plan, a rank's share. Out: `Part`, which `vgame.ranks.executor` runs. The same list of exchanges on
 every rank.
@@ -32,8 +32,8 @@ from vgame.ranks.split import Share, Slice, Split, from_part, from_whole, nested
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Every rank gives its part of a tensor of `whole` words and gets the part of another form, or all. An operator of
-    no program."""
+    """Change the form of a tensor of `whole` words: every rank gives its part and gets another part, or all. Not an
+    operator of a program."""
 
     operand: Ref
     given: Split
@@ -51,8 +51,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """Sums of a program's operator whose terms lie with all ranks: `operator` is over this rank's terms, `length`
-    counts all of them. The output is this rank's part of the sums (None: all). An operator of no program."""
+    """Sums of a program's operator with terms on all ranks: `operator` is over this rank's terms, `length` counts all
+    of them. The output is this rank's part of the sums (None: all). Not an operator of a program."""
 
     operator: Contract
     split: Form
@@ -69,8 +69,8 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Rows of a table of which each rank has some, `held` so; `operator` has this rank's indices, in the whole table of
-    `rows` rows, and its part of that. An operator of no program."""
+    """Rows of a table that is distributed over the ranks as `held`; `operator` has this rank's indices into the whole
+    table of `rows` rows, and its part of it. Not an operator of a program."""
 
     operator: Gather
     held: Split
@@ -92,7 +92,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The output of an operator whose words depend on its number in the program: PHILOX."""
+    """The output of an operator with words that depend on its number in the program: PHILOX."""
 
     operator: Operator
     origin: int
@@ -105,8 +105,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Part(Program):
-    """A rank's step. `origins`: of each operator, the one of the program that it is a part of; -1: a slice or an
-    exchange."""
+    """A rank's step. `origins`: for each operator, its operator of the program; -1: a slice or an exchange."""
 
     must_be_finite: frozenset[int] = frozenset()
     origins: tuple[int, ...] = ()
@@ -128,7 +127,7 @@ class _Maker:
     share: Share
     operators: list[Operator] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
-    made: dict[tuple[Ref, Form], Ref] = field(default_factory=dict)  # where each form of a tensor of the program is
+    made: dict[tuple[Ref, Form], Ref] = field(default_factory=dict)  # index of each form of a tensor of the program
 
     def make(self) -> Part:
         finite = set()
@@ -195,7 +194,7 @@ class _Maker:
         return replace(part, ref=ref)
 
     def _rows(self, operator: Operator, node: Node, refs: list[Ref]) -> Operator:
-        """An operator that reads whole rows, on fewer of them."""
+        """An operator that reads whole rows, on this rank's rows."""
         split = node.split
         width = 0 if split is None else self.share.width(split.digit)
         match operator:
@@ -216,7 +215,7 @@ class _Maker:
         return Drawn(operator, node.index)
 
     def _sliced(self, operator: Operator, held: Slice) -> Operator:
-        """This rank's words of a slice; one that is never read, where there are none."""
+        """This rank's words of a slice; one unread word if it has none."""
         assert isinstance(operator, Copy), "slices are copies"
         access, (low, high) = operator.accesses[0], held.range(self.share)
         here = self._form(access.ref, access.elements, held.base)
@@ -236,7 +235,7 @@ class _Maker:
     # ---- forms ----
 
     def _form(self, ref: Ref, elements: int, form: Form) -> Ref:
-        """Where a form of a tensor of the program is found: it is there, or cut out of the whole, or exchanged."""
+        """The operand for a form of a tensor: present already, or cut out of the whole, or exchanged."""
         if ref.cls in (RefClass.IMMEDIATE, RefClass.DATA, RefClass.SCALAR):
             return ref
         if (ref, form) not in self.made:
@@ -282,7 +281,7 @@ class _Maker:
 
 
 def _fewer(sizes: tuple[int, ...], split: Form, width: int) -> tuple[int, ...]:
-    """The sizes of a part whose split dimension stays one."""
+    """The sizes of a part, with its split dimension as one dimension."""
     if split is None:
         return sizes
     at = place(sizes, split)

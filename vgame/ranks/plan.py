@@ -1,12 +1,11 @@
-"""How a step is shared: which operators' outputs are split, and what has to be exchanged. Found from the program and
-the number of ranks.
+"""The distribution of a step: splits of the operators' outputs, and exchanges. Derived from the program and the number
+of ranks.
 
 In: a program, the number of ranks. Out: a plan, the same on every rank: per operator its split (None: every rank
-computes the whole output) and the form in which it reads each operand; which state tensors every rank holds only its
-part of.
+computes the whole output) and the form in which it reads each operand; the splits of the state tensors.
 
 A step's data are cut by samples; every operator follows its operands as long as a rank's part of its output reads the
-rank's parts only. A sum over the samples cannot follow: its operands change hands, so that each rank has all terms of
+rank's parts only. A sum over the samples cannot follow: its operands are exchanged, so that each rank has all terms of
 some of its elements.
 """
 
@@ -36,21 +35,21 @@ from vgame.program.operators import (
 from vgame.program.program import Program
 from vgame.ranks.split import Slice, Split, follow, from_part, nested, part_sizes, place, same_part
 
-#: A sum over the samples with fewer elements is sent to all ranks at once: what is computed from it costs less than
+#: A sum over the samples with fewer elements is sent to all ranks at once: computing with it everywhere costs less than
 #: sending it later.
 FEW = 1024
-#: The same of sums of numbers, which are normed over the samples: all ranks need them at once.
+#: The same limit for sums of numbers in norms over the samples: all ranks need them at once.
 FEW_MEANS = 4096
-#: Multiply-adds from which on a product of operands that all ranks have is shared.
+#: Multiply-adds above which a product of operands that all ranks hold is split.
 WORTH = 1 << 16
 
-Form = Split | None  # how a rank holds a tensor: its part, or all of it
+Form = Split | None  # form of a tensor: split, or whole
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator of the program: how its output is computed, in which form each operand is read, and how the output is
-    held then. terms: of a sum of which every rank adds up the terms that it has: how these are split."""
+    """An operator of the program: how its output is computed, the form of each operand, and the form of the output.
+    terms: the split of the terms, for a sum of each rank's own terms."""
 
     index: int
     split: Form
@@ -61,7 +60,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`state`: how each state tensor is held between steps; `nodes`: one per operator."""
+    """`state`: the form of each state tensor between steps; `nodes`: one per operator."""
 
     world: int
     nodes: tuple[Node, ...]
@@ -69,8 +68,8 @@ class Plan:
 
 
 def make_plan(program: Program, world: int) -> Plan:
-    """State tensors that are read and written in one and the same split stay split, but no weights, which would cut
-    the layers; found by trying, without fixing those that did not."""
+    """Make the plan. State tensors that are read and written in the same split stay split, except weights, which would
+    split the layers. Found by trial: a tensor that needed another form is whole in the next trial."""
     kept: dict[int, Split] = {}
     weights = {
         ref.index
@@ -106,13 +105,13 @@ class _Planner:
     world: int
     kept: dict[int, Split]
     nodes: list[Node] = field(default_factory=list)
-    hints: dict[int, Split] = field(default_factory=dict)  # of whole outputs: how they would be cut
-    known: set[tuple[Ref, Form]] = field(default_factory=set)  # forms that have been paid for
-    moved: set[int] = field(default_factory=set)  # kept state tensors that were needed in another form
+    hints: dict[int, Split] = field(default_factory=dict)  # possible splits of whole outputs
+    known: set[tuple[Ref, Form]] = field(default_factory=set)  # forms already exchanged
+    moved: set[int] = field(default_factory=set)  # split state tensors that were needed in another form
 
     @cached_property
     def readers(self) -> list[list[Operator]]:
-        """Of each operator's output."""
+        """Readers of each operator's output."""
         found: list[list[Operator]] = [[] for _ in self.program.operators]
         for operator in self.program.operators:
             for ref, _, _ in operand_refs(operator):
@@ -138,35 +137,35 @@ class _Planner:
                 self.hints[index] = self._samples(operator)
 
     def _note(self, ref: Ref, form: Form) -> None:
-        """That a tensor has been brought into a form."""
+        """Record that a tensor exists in a form."""
         self.known.add((ref, form))
         if form is None and (source := copied_from(self.program, ref)):
             self._note(source.ref, None)
 
     def form(self, ref: Ref) -> Form:
-        """How a tensor is held where it is made."""
+        """The form in which a tensor is produced."""
         if ref.cls is RefClass.OPERATOR:
             held = self.nodes[ref.index].held
             return None if isinstance(held, Slice) else held
         return self.kept.get(ref.index) if ref.cls is RefClass.STATE else None
 
     def _samples(self, operator: Gather) -> Split:
-        """How what is gathered from the data falls into samples: by the first dimension of what computed the rows."""
+        """The split of gathered data into samples: by the first dimension of the row indices."""
         rows = self.program.operators[operator.index.index] if operator.index.cls is RefClass.OPERATOR else None
         wide = isinstance(rows, Map) and len(rows.sizes) > 1 and rows.sizes[0] > 1
         digit = rows.sizes[0] if wide else operator.count
         return Split(digit, operator.elements // digit)
 
     def _read(self, access: Access, sizes: tuple[int, ...], split: Split) -> Form:
-        """The form in which a part of a map or a copy reads an operand: as it is held, where that will do, else in
-        another split, else whole."""
+        """The form in which a part of a map or a copy reads an operand: its current form if possible, else another
+        split, else whole."""
         held = self.form(access.ref)
         if held is None or from_part(access, sizes, split, held, split.digit):
             return held
         return None if (access.ref, None) in self.known else _wanted(access, sizes, split)
 
     def _rows_held(self, operator: Gather) -> Form:
-        """How the table is held, where ranks have whole rows of it, one rank's after the other's."""
+        """The form of the table, if ranks hold whole consecutive rows of it."""
         held = self.form(operator.table)
         whole = operator.rows * operator.width
         rows = held and held.digit * held.inner == whole and held.inner % operator.width == 0
@@ -175,8 +174,7 @@ class _Planner:
     # ---- one operator ----
 
     def _choose(self, operator: Operator) -> tuple[Form, Form]:
-        """(the split with the fewest words to exchange, of what the terms are split); whole only where nothing can be
-        split."""
+        """(the split with the fewest words to exchange, the split of the terms); whole only if no split is possible."""
         options = [(s, None) for s in dict.fromkeys(self._options(operator)) if s.digit >= self.world]
         options += self._by_terms(operator)
         costs = [(self._price(operator, *option), n) for n, option in enumerate(options)]
@@ -184,7 +182,7 @@ class _Planner:
         return options[min(costs)[1]] if costs else (None, None)
 
     def _slice(self, index: int, operator: Operator) -> Slice | None:
-        """A piece of a tensor that is too long for one sum, where it is only added up."""
+        """A slice of a tensor that is too long for one sum, if sums are its only readers."""
         if not isinstance(operator, Copy) or len(operator.accesses) > 1 or len(operator.sizes) > 1:
             return None
         access, readers = operator.accesses[0], self.readers[index]
@@ -199,7 +197,7 @@ class _Planner:
         return Slice(held, access.dims[0].offset, access.dims[0].offset + operator.elements) if only_added else None
 
     def _by_terms(self, operator: Operator) -> list[tuple[Form, Split | Slice]]:
-        """(split of the output, of the terms) where ranks may add up the terms that they have."""
+        """(split of the output, of the terms) if each rank may add up its own terms."""
         if isinstance(operator, Contract) and operator.a.cls is RefClass.OPERATOR:
             held = self.nodes[operator.a.index].held
             if isinstance(held, Slice):
@@ -225,8 +223,8 @@ class _Planner:
         return found
 
     def _followed(self, operator: Operator) -> list[Split]:
-        """Splits that follow an operand's. A state tensor leads only where nothing else does: else weights would cut
-        the layers, too."""
+        """Splits that follow an operand's. A state tensor leads only if nothing else does: else weights would split the
+        layers."""
         found, by_state = [], []
         for n, (ref, elements, _) in enumerate(operand_refs(operator)):
             split = self.form(ref) or (self.hints.get(ref.index) if ref.cls is RefClass.OPERATOR else None)
@@ -235,16 +233,15 @@ class _Planner:
         return found or by_state
 
     def _is_worth(self, operator: Contract) -> bool:
-        """Operands that all ranks have are multiplied by all, unless that is much; others go where they are
-        needed."""
+        """Whether a split product is worth it: small products of whole operands are computed by all ranks."""
         split = any(self.form(ref) for ref, _, _ in operand_refs(operator))
         return split or operator.distinct * operator.m * operator.n * operator.k >= WORTH
 
     def _price(self, operator: Operator, split: Form, terms: Form) -> int | None:
-        """Words that a rank receives, each N / (N - 1) times."""
+        """Words that a rank receives, times N / (N - 1)."""
         operands = operand_refs(operator)
         if terms:
-            sizes = self.world * sum(n // operator.k for _, n, _ in operands)  # numbers of two words, as the sums are
+            sizes = self.world * sum(n // operator.k for _, n, _ in operands)  # binary64 sums, of two words
             sums = operator.elements * (1 if split else self.world)
             return 2 * (sums + sizes) + sum(self._cost(ref, n, terms) for ref, n, _ in operands)
         reads = self.reads(operator, split)
@@ -264,7 +261,7 @@ class _Planner:
         return elements if form is None or not _direct(held, form) else elements // self.world
 
     def reads(self, operator: Operator, split: Form) -> tuple[Form, ...] | None:
-        """The form in which a part of the output needs each operand; None where there is no such part."""
+        """The form of each operand for a part of the output; None if there is no such part."""
         if split is None:
             return (None,) * len(operand_refs(operator))
         if isinstance(operator, Gather) and (table := self._rows_held(operator)):
@@ -278,7 +275,7 @@ class _Planner:
 
 
 def _wanted(access: Access, sizes: tuple[int, ...], split: Split) -> Form:
-    """The split of an operand of which a part of the output reads the rank's part only; None where there is none."""
+    """The split of an operand such that a part of the output reads only the rank's part; None if there is none."""
     at = place(sizes, split)
     target, c = access.targets[at.axis] if at else (BROADCAST, 0)
     if target == BROADCAST or c <= 0:
@@ -289,8 +286,8 @@ def _wanted(access: Access, sizes: tuple[int, ...], split: Split) -> Form:
 
 
 def copied_from(program: Program, ref: Ref) -> Access | None:
-    """Of a copy that has more words than what it is made of (the patches of a convolution): that, which is exchanged in
-    its place where all ranks need the whole."""
+    """The source of a copy that is larger than its source (the patches of a convolution): exchanged instead of the copy
+    if all ranks need the whole."""
     operator = program.operators[ref.index] if ref.cls is RefClass.OPERATOR else None
     if not isinstance(operator, Copy) or len(operator.accesses) > 1:
         return None
@@ -304,7 +301,7 @@ def _direct(held: Split, form: Split) -> bool:
 
 
 def _follow(operator: Operator, operand: int, split: Split, elements: int) -> list[Split]:
-    """Splits of the output that may follow the split of an operand."""
+    """Possible splits of the output for the split of an operand."""
     if isinstance(operator, Map | Copy):
         return follow(operator.accesses[operand], operator.sizes, split)
     for shape, scales in _axes(operator)[operand] if operand < len(_axes(operator)) else ():
@@ -315,7 +312,7 @@ def _follow(operator: Operator, operand: int, split: Split, elements: int) -> li
 
 
 def _axes(operator: Operator) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-    """Per operand: its shape, and for each dimension the stride in the output of the one that it becomes (0: none)."""
+    """Per operand: its shape, and for each dimension its stride in the output (0: none)."""
     match operator:
         case Contract(m=m, n=n, k=k):
             rows = 1 if operator.variant is Variant.ONE_HOT else m
@@ -332,15 +329,15 @@ def _axes(operator: Operator) -> list[list[tuple[tuple[int, ...], tuple[int, ...
 
 
 def _own(operator: Contract) -> list[Split]:
-    """By batches, rows or columns."""
+    """Splits of a sum by batches, rows or columns."""
     found = [] if operator.distinct < operator.batch else [Split(operator.batch, operator.m * operator.n)]
-    if operator.variant is not Variant.ONE_HOT:  # there, rows are what the words of an operand say
+    if operator.variant is not Variant.ONE_HOT:  # there, the words of an operand select the rows
         found.append(Split(operator.m, operator.n))
     return [*found, Split(operator.n, 1)]
 
 
 def _reads(operator: Operator, split: Split) -> tuple[Form, ...] | None:
-    """Forms of the operands of an operator that reads whole rows."""
+    """Operand forms of an operator that reads whole rows."""
     match operator:
         case Contract(m=m, n=n, k=k):
             one_hot = operator.variant is Variant.ONE_HOT
@@ -372,7 +369,7 @@ def _reads(operator: Operator, split: Split) -> tuple[Form, ...] | None:
 
 
 def refuse_more_ranks(program: Program, world: int) -> None:
-    """VgameError where a step has fewer samples than there are ranks."""
+    """VgameError if a step has fewer samples than there are ranks."""
     tables = (op for op in program.operators if isinstance(op, Gather) and op.table.cls is RefClass.DATA)
     planner = _Planner(program, world, {})
     samples = max((planner._samples(op).digit for op in tables), default=0)
@@ -383,7 +380,7 @@ def refuse_more_ranks(program: Program, world: int) -> None:
 
 
 def shared_work(program: Program, nodes: Sequence[Node]) -> float:
-    """The part of the multiply-adds of all sums that is split."""
+    """The share of the multiply-adds of all sums that is split."""
     sums = [
         (op.distinct * op.m * op.n * op.k, n.split or n.terms)
         for n in nodes

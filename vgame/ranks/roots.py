@@ -1,7 +1,7 @@
 """Every rank hashes its share of the state: blocks of leaves, which are subtrees of the tensors' trees.
 
-In: the parts of all ranks. Out: on rank 0, the root of each tensor. A share is a range of whole blocks, so of a tensor
-that is split along its rows a rank hashes what it holds, but for what lies at its ends.
+In: the parts of all ranks. Out: on rank 0, the root of each tensor. A share is a range of whole blocks, so a rank
+hashes mostly its own words of a tensor that is split along its rows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vgame.ranks.exchange import Group, shares_of
 from vgame.ranks.plan import Form
 from vgame.ranks.split import Share, Split
 
-#: Height of a block, and its words: some of them for each rank in a layer's weights.
+#: Height of a block, and its words: the weights of a layer have several blocks per rank.
 HEIGHT = 10
 BLOCK = LEAF_WORDS << HEIGHT
 ROOT_WORDS = 8
 
 
 def shared_roots(group: Group, parts: Sequence[torch.Tensor], state: Sequence[tuple[Form, int]]) -> list[bytes]:
-    """The roots of tensors of which this rank has `parts`, on rank 0; nothing on the others. `state`: how each is
-    held, and its words."""
+    """The roots of tensors, from each rank's `parts`, on rank 0; empty on the others. `state`: form and words of each
+    tensor."""
     mine = [r for part, (form, words) in zip(parts, state, strict=True) for r in _roots(group, part, form, words)]
     cuts = [[_blocks(words, share) for share in shares_of(group)] for _, words in state]
     blocks = [[high - low for low, high in cut] for cut in cuts]
@@ -35,22 +35,22 @@ def shared_roots(group: Group, parts: Sequence[torch.Tensor], state: Sequence[tu
     got = group.swap([sent] + [nothing] * (group.world - 1), came)
     if group.rank:
         return []
-    told = [iter(words.view(-1, ROOT_WORDS)) for words in got]
+    received = [iter(words.view(-1, ROOT_WORDS)) for words in got]
     roots = []
     for (_, words), numbers in zip(state, blocks, strict=True):
-        nodes = [next(told[q]).numpy().tobytes() for q, number in enumerate(numbers) for _ in range(number)]
+        nodes = [next(received[q]).numpy().tobytes() for q, number in enumerate(numbers) for _ in range(number)]
         height = tensor_height(words)
         roots.append(fold(Kind.TENSOR, nodes, max(0, height - HEIGHT), min(height, HEIGHT)))
     return roots
 
 
 def _blocks(words: int, share: Share) -> tuple[int, int]:
-    """[low, high): the blocks that a rank hashes."""
+    """[low, high): the blocks of a rank."""
     return share.cut(-(-words // BLOCK))
 
 
 def _roots(group: Group, part: torch.Tensor, form: Form, words: int) -> list[bytes]:
-    """Of this rank's blocks."""
+    """The roots of this rank's blocks."""
     blocks = _range(group, part, form, words).split(BLOCK)
     nodes, height = list(tensor_roots(blocks)) if blocks[0].numel() else [], min(tensor_height(words), HEIGHT)
     if nodes:  # the last one may be lower
@@ -60,7 +60,7 @@ def _roots(group: Group, part: torch.Tensor, form: Form, words: int) -> list[byt
 
 
 def _range(group: Group, part: torch.Tensor, form: Form, words: int) -> torch.Tensor:
-    """The words of this rank's blocks, which follow each other."""
+    """The words of this rank's blocks, which are consecutive."""
     shares, ranges = shares_of(group), []
     for share in shares:
         low, high = _blocks(words, share)
@@ -68,7 +68,7 @@ def _range(group: Group, part: torch.Tensor, form: Form, words: int) -> torch.Te
     mine = ranges[group.rank]
     if form is None:
         return part[slice(*mine)]
-    if words == form.digit * form.inner:  # parts follow each other
+    if words == form.digit * form.inner:  # parts are consecutive
         held = [tuple(d * form.inner for d in share.cut(form.digit)) for share in shares]
         low = held[group.rank][0]
         given = [_common(held[group.rank], theirs) for theirs in ranges]
@@ -95,7 +95,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> tuple[int, int]:
 
 
 def _rows(form: Split, words: tuple[int, int]) -> tuple[int, int]:
-    """Of the outer rows, those that hold these words."""
+    """The range of outer rows with these words."""
     row = form.digit * form.inner
     first = words[0] // row
     return first, max(first, -(-words[1] // row)) if words[1] > words[0] else first

@@ -1,9 +1,7 @@
-"""Which part of a tensor a rank holds, and which part of another one it needs for it: digits of the linear position
-(docs/ranks.md).
+"""Parts of tensors, and the operand parts that they need, as digits of the linear position (docs/ranks.md).
 
 In: an access of a program, and how output and operand are split. Out: the same access on the parts of one rank, or None
-where a rank does not hold all that its part reads. Nothing here depends on the ranks' numbers: the same answer
-everywhere.
+if a rank does not hold all words that its part reads. Independent of the rank's number, so the same on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from vgame.program.operators import BROADCAST, Access, Dim
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """position = (outer * digit + d) * inner + i; a rank holds the words whose d lies between its cuts."""
+    """position = (outer * digit + d) * inner + i; a rank holds the words with d between its cuts."""
 
     digit: int
     inner: int
@@ -30,14 +28,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which of `world` ranks this is."""
+    """A rank of `world`."""
 
     rank: int
     world: int
 
     def cut(self, digit: int) -> tuple[int, int]:
-        """[low, high): its values of a digit. All ranks' cuts together are 0..digit - 1, in order; shares differ by one
-        at most."""
+        """[low, high): this rank's values of a digit. All cuts together are 0..digit - 1, in order; shares differ by
+        one at most."""
         return digit * self.rank // self.world, digit * (self.rank + 1) // self.world
 
     def width(self, digit: int) -> int:
@@ -45,7 +43,7 @@ class Share:
         return high - low
 
     def elements(self, split: Split | Slice | None, elements: int) -> int:
-        """The words of a part; without a split, of the whole tensor."""
+        """Number of words of a part; without a split, of the whole tensor."""
         if isinstance(split, Slice):
             low, high = split.range(self)
             return high - low
@@ -54,15 +52,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Words start..stop-1 of a tensor whose parts, split in `base`, follow each other: a rank holds those of its part,
-    perhaps none."""
+    """Words start..stop-1 of a tensor with consecutive parts, split by `base`: a rank holds those in its part, perhaps
+    none."""
 
     base: Split
     start: int
     stop: int
 
     def range(self, share: Share) -> tuple[int, int]:
-        """[low, high): what a rank holds, counted in the tensor."""
+        """[low, high): a rank's words, counted in the tensor."""
         low, high = (d * self.base.inner for d in share.cut(self.base.digit))
         first = max(self.start, low)
         return first, max(first, min(self.stop, high))
@@ -78,7 +76,7 @@ def same_part(first: Split, second: Split, world: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a digit lies: dimension `axis` is (high, digit, low)."""
+    """Place of a digit: dimension `axis` is (high, digit, low)."""
 
     axis: int
     high: int
@@ -86,7 +84,7 @@ class Place:
 
 
 def place(sizes: Sequence[int], split: Split) -> Place | None:
-    """The one dimension that holds the digit; None where it spans several."""
+    """The one dimension with the digit; None if it spans several."""
     for axis, (size, stride) in enumerate(zip(sizes, row_major(tuple(sizes)), strict=True)):
         low, rest = divmod(split.inner, stride)
         if not rest and 0 < low < size and size % (low * split.digit) == 0:
@@ -101,7 +99,7 @@ def part_sizes(sizes: tuple[int, ...], split: Split, width: int) -> tuple[int, .
 
 
 def from_whole(access: Access, sizes: tuple[int, ...], split: Split, low: int) -> Access:
-    """The access of a part whose first value of the digit is `low`; the operand is whole."""
+    """The access of a part with the first digit value `low` on a whole operand."""
     at = _placed(sizes, split)
     target, c = access.targets[at.axis]
     steps = ((target, c * split.digit * at.low), (target, c * at.low), (target, c)) if target != BROADCAST else (
@@ -113,8 +111,8 @@ def from_whole(access: Access, sizes: tuple[int, ...], split: Split, low: int) -
 
 
 def from_part(access: Access, sizes: tuple[int, ...], split: Split, operand: Split, width: int) -> Access | None:
-    """The access of a part on the part of its operand; None unless each word that it reads, or that is out of bounds,
-    is so here too.
+    """The access of a part on the part of its operand; None unless every word is read, or out of bounds, exactly as in
+    the whole.
 
     The coordinate along the operand's split dimension is (H * digit + d) * low + L: d must be the output's digit, and
     L, which every other index may move, stay in 0..low - 1. Then the part's coordinate is (H * width + d - cut) * low +
@@ -145,7 +143,7 @@ def from_part(access: Access, sizes: tuple[int, ...], split: Split, operand: Spl
 
 
 def follow(access: Access, sizes: tuple[int, ...], operand: Split) -> list[Split]:
-    """Splits of the output that may follow its operand's: by the same digit, or by what a slice leaves of it."""
+    """Splits of the output that may follow its operand's: by the same digit, or by the rest of it after a slice."""
     at = place([d.size for d in access.dims], operand)
     found = []
     for (target, c), size, stride in zip(access.targets, sizes, row_major(sizes), strict=True):
@@ -158,7 +156,7 @@ def follow(access: Access, sizes: tuple[int, ...], operand: Split) -> list[Split
 
 
 def nested(outside: Split, inside: Split) -> bool:
-    """Whether a value of the first digit holds whole runs of the second."""
+    """Whether each value of the first digit contains whole runs of the second."""
     return outside.inner % (inside.digit * inside.inner) == 0
 
 

@@ -1,8 +1,8 @@
-"""Sums over terms that lie with all ranks. In: this rank's terms. Out: this rank's part of the sums, rounded once from
-the exact values.
+"""Sums over the terms of all ranks. In: this rank's terms. Out: this rank's part of the sums, rounded once from the
+exact values.
 
-Every rank adds up what it has in binary64 and gives each other one its part, with what bounds the errors. Who owns a
-sum rounds it, or asks all ranks for exact digits of theirs (docs/numerics-products.md, section 12).
+Every rank adds up its terms in binary64 and gives each other rank its part, with the data of the error bound. The owner
+of a sum rounds it, or requests exact digits from all ranks (docs/numerics-products.md, section 12).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from vgame.ranks.split import Share, Split, place
 Tensor = torch.Tensor
 
 
-#: So many sums may be on their way at a time; their operands wait with them.
+#: Limit of pending sums; their operands stay in memory.
 MOST_PENDING = 8
 
 
 class Sum:
-    """One operator's sums on their way. `out`: RN32 of this rank's part (None: all) of sums of that shape, of `length`
+    """The pending sums of one operator. `out`: RN32 of this rank's part (None: all) of sums of that shape, of `length`
     terms each; flat, written by `finish`."""
 
     def __init__(
@@ -42,24 +42,24 @@ class Sum:
         self.arrive = _begin(group, given, [given[group.rank].numel()] * group.world)
 
     def is_right(self, position: int) -> bool:
-        """Whether what this rank gave of the sum at a position in all of them may be so, by the exact terms."""
+        """Whether this rank's part of the sum at a position agrees with the exact terms."""
         claim = float(self.mine.sums.reshape(-1)[position])
         return is_within(claim, self.mine.depth, self.terms.exact(position))
 
     def round(self) -> None:
-        """Decide what can be; the places that are left, and their magnitudes."""
+        """Round the sums that the error bound decides. Out: the other places, and their magnitudes."""
         got = self.arrive()
         total, *sizes = (_added(column) for column in zip(*(self.cut.pieces(g[1:]) for g in got), strict=True))
         out, self.places, self.magnitudes = rounded(total, factors(sizes), weight([int(g[0]) for g in got]))
         self.out.copy_(out.view(-1))
 
     def digits(self, positions: Tensor, magnitudes: Tensor, every: bool) -> Tensor:
-        """This rank's, of sums at positions in all of them."""
+        """This rank's digits of the sums at positions."""
         levels = scales(magnitudes, self.length, every)
         return self.terms.digits(positions.to(self.device), levels.to(self.device)).cpu().reshape(-1)
 
     def settle(self, answers: Sequence[Tensor], every: bool) -> None:
-        """Decide places by all ranks' digits; others are left."""
+        """Round the sums at places by all ranks' digits; returns the undecided places."""
         levels = scales(self.magnitudes, self.length, every)
         digits = _added([answer.view(len(levels) + 2, self.places.numel()) for answer in answers])
         words, sure = certain(digits, levels, self.length)
@@ -67,17 +67,17 @@ class Sum:
         self.places, self.magnitudes = self.places[~sure], self.magnitudes[~sure]
 
     def answer_words(self, every: bool) -> int:
-        """Numbers that a rank answers to this one."""
+        """Numbers in a rank's answer to this one."""
         return (len(scales(self.magnitudes, self.length, every)) + 2) * self.places.numel()
 
 
 def finish(group: Group, sums: Sequence[Sum]) -> None:
-    """Write the outputs of sums that all ranks finish in the same order."""
+    """Write the outputs of pending sums; all ranks call it for the same sums in the same order."""
     for one in sums:
         one.round()
     asked = True
     for every in (False, True):
-        alike = [s for s in sums if not s.shared and s.places.numel()]  # all ranks see the same places open
+        alike = [s for s in sums if not s.shared and s.places.numel()]  # the same places are open on all ranks
         answers = [s.digits(s.places, s.magnitudes, every) for s in alike]
         for one, answer in zip(alike, answers, strict=True):
             one.settle(_swap(group, [answer] * group.world, [answer.numel()] * group.world), every)
@@ -87,7 +87,7 @@ def finish(group: Group, sums: Sequence[Sum]) -> None:
 
 
 def _ask(group: Group, sums: Sequence[Sum], every: bool) -> bool:
-    """One round of questions and answers about all of these sums; whether any rank asked."""
+    """One round of requests for digits of these sums; returns whether any rank requested some."""
     counts = torch.tensor([s.places.numel() for s in sums], dtype=torch.float64)
     asked = [c.long().tolist() for c in _swap(group, [counts] * group.world, [len(sums)] * group.world)]
     if not any(map(any, asked)):
@@ -107,7 +107,7 @@ def _ask(group: Group, sums: Sequence[Sum], every: bool) -> bool:
 
 
 def _begin(group: Group, pieces: Sequence[Tensor], sizes: Sequence[int]) -> Callable[[], list[Tensor]]:
-    """A swap of binary64 numbers that is waited for later."""
+    """Begin a swap of binary64 numbers."""
     arrive = group.begin([p.reshape(-1).view(torch.int32) for p in pieces], [2 * s for s in sizes])
     return lambda: [g.view(torch.float64) for g in arrive()]
 
@@ -117,7 +117,7 @@ def _swap(group: Group, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[
 
 
 def _added(column: Sequence[Tensor]) -> Tensor:
-    """One after the other, in the ranks' order."""
+    """Add one after the other, in the ranks' order."""
     total = column[0].clone()
     for part in column[1:]:
         total += part
@@ -137,7 +137,7 @@ class Cut:
             self.part[at.axis] = at.high * (self.last - self.first) * at.low
 
     def of(self, sums: Tensor, sizes: Sequence[Tensor]) -> list[Tensor]:
-        """The part of sums [B, M, N] and of what belongs to their rows [B, M] and columns [B, N], flat."""
+        """The part of sums [B, M, N], of row data [B, M] and of column data [B, N], flat."""
         rows, columns = ({0: 0, axis: 1}.get(self.axis) for axis in (1, 2))
         dimensions = (self.axis, rows, columns)
         return [self._cut(x, d).reshape(-1) for x, d in zip((sums, *sizes), dimensions, strict=False)]
@@ -151,7 +151,7 @@ class Cut:
         return cut.flatten(dimension, dimension + 2)
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
-        """`of`, in their shapes again."""
+        """`of`, reshaped."""
         batch, rows, columns = self.part
         count = batch * rows * columns
         found = [flat[:count].view(batch, rows, columns), flat[count : count + batch * rows].view(batch, rows)]
@@ -159,7 +159,7 @@ class Cut:
         return [*found, rest.view(batch, columns)] if rest.numel() else found
 
     def positions(self, places: Tensor) -> Tensor:
-        """Of the part's flat positions, those in all of the sums."""
+        """The part's flat positions, as positions in the whole."""
         if self.split is None:
             return places
         width, inner = self.last - self.first, self.split.inner

@@ -1,1 +1,1 @@
-"""A run: its folder, training and auditing without a chain, its history for disputes, where two runs differ."""
+"""A run: its folder, training and auditing without a chain, its history for disputes, the comparison of two runs."""

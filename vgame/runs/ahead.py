@@ -1,8 +1,8 @@
-"""Segments of a trainer's run, executed again by other processes before their dispute is due: under attack there are
-several to answer.
+"""Re-execute segments of a trainer's run in other processes before their disputes are due: an attacker can open several
+at once.
 
-In: a history in its run's folder; checkpoints whose segments will be asked for. Out: the same roots as the history's
-own, or none where a worker died, hung or found others: then the history executes the interval itself.
+In: a history in its run's folder; the checkpoints of segments that will be needed. Out: the same roots as the history's
+own, or None if a worker died, hung or found others: then the history executes the interval itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vgame.runs.worker import Given, WorkerProcess
 
 log = logging.getLogger(__name__)
 
-TIMEOUT = 60.0  # seconds without a new step: clocks run
+TIMEOUT = 60.0  # seconds without a new step; short, since clocks run
 
 
 class Ahead:
-    """So many workers beside a trainer; each has the run open as long as the trainer lives."""
+    """A number of workers beside a trainer; each keeps the run open until the trainer ends."""
 
     def __init__(self, history: History, device: str, workers: int) -> None:
         self.history, store = history, history.store
@@ -38,14 +38,14 @@ class Ahead:
         self.segments: dict[int, Future[list[bytes] | None]] = {}
 
     def want(self, checkpoints: Sequence[int]) -> None:
-        """These will be asked for."""
+        """Begin these segments."""
         for c in checkpoints:
-            if c not in self.segments and c <= len(self.roots):  # the last one of a run that diverged is short
-                with suppress(RuntimeError):  # no thread can be started: it is executed here
+            if c not in self.segments and c <= len(self.roots):  # the last segment of a diverged run is short
+                with suppress(RuntimeError):  # no thread can be started: executed here
                     self.segments[c] = self.pool.submit(self._execute, c)
 
     def segment(self, checkpoint: int) -> list[bytes] | None:
-        """State roots of a segment that was wanted, once they are there."""
+        """State roots of a begun segment, waited for; None if it was not begun or failed."""
         return self.segments[checkpoint].result() if checkpoint in self.segments else None
 
     def _execute(self, checkpoint: int) -> list[bytes] | None:
@@ -53,7 +53,7 @@ class Ahead:
         try:
             worker = self._worker()
             found = worker.segment(checkpoint)
-        except Exception as error:  # a bond is at stake
+        except Exception as error:  # no failure may end the trainer
             log.warning("segment %d: %s; it is executed here", checkpoint, error or type(error).__name__)
             if worker:
                 worker.end()
@@ -65,7 +65,7 @@ class Ahead:
         return None
 
     def _ends(self, checkpoint: int) -> tuple[bytes, bytes, int]:
-        """What is known of a segment: its first and last root, and how many it has."""
+        """(known first and last root of a segment, their number)."""
         bundle, before = self.history.bundle, checkpoint - 1
         steps = min(checkpoint * bundle.interval, bundle.steps) - before * bundle.interval
         return self.roots[before - 1] if before else bundle.initial_root, self.roots[before], steps + 1
@@ -78,7 +78,7 @@ class Ahead:
         return worker
 
     def end(self) -> None:
-        """The processes end, and with them the threads."""
+        """End the processes and the threads."""
         self.pool.shutdown(wait=False, cancel_futures=True)
         for worker in self.workers:
             worker.process.kill()

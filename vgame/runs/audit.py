@@ -1,7 +1,6 @@
 """Auditing without a chain: a run is executed again, whole or in part, and every checkpoint and loss is compared.
 
-In: the folder of a run (store.py), with the job's bundle in `job/`. Out: the first checkpoint that differs, or that
-none does.
+In: the folder of a run (store.py), with the job's bundle in `job/`. Out: the first checkpoint that differs, or None.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ ALONE = Workers()
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Outcome of an audit: what was compared, and the first checkpoint that differs. `kept`: it is the stored state
-    that is another one; `step`: it is the recorded loss of this step. `theirs`, `mine`: of what differs; if nothing
-    does, the run roots."""
+    """Outcome of an audit: what was compared, and the first checkpoint that differs. `kept`: the stored state differs;
+    `step`: the recorded loss of this step differs. `theirs`, `mine`: the two values; without a difference, the run
+    roots."""
 
     checked: Sequence[int]
     differs: int | None
@@ -50,8 +49,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A run, the checkpoints that were chosen (none: the whole run), and what came out of re-executing them.
-    `executor`: None where several ranks did."""
+    """A run, the chosen checkpoints (none: the whole run), and the finding of their re-execution. `executor`: None if
+    several ranks executed."""
 
     store: Store
     chosen: list[int]
@@ -70,7 +69,7 @@ def audit_run(
     workers: Workers = ALONE,
 ) -> Audit:
     """Re-execute a run, in a folder or behind URLs, whole or in part, and compare every checkpoint and loss. `order`:
-    the bundle that it must be a run of."""
+    the bundle that the run must belong to."""
     with use_device(device) as kind:
         store = audited(run, order)
         executor = executor_of(store.bundle, kind)
@@ -86,7 +85,7 @@ def audit_run(
 
 
 def audited(run: Path | Sequence[str], order: Path | None) -> Store:
-    """The store of a run that has something to audit."""
+    """Open a run. VgameError if it belongs to another order or has no checkpoint."""
     name = run if isinstance(run, Path) else ", ".join(map(without_login, run))
     store = open_run(run) if isinstance(run, Path) else open_published(run)
     if order is not None and (parts := order_differences(load_bundle(order), store.bundle)):
@@ -97,7 +96,7 @@ def audited(run: Path | Sequence[str], order: Path | None) -> Store:
 
 
 def audit_alone(store: Store, executor: Executor, chosen: list[int], listener: NullProgress) -> Finding:
-    """The whole run or chosen checkpoints, after the files of the states that it keeps."""
+    """Audit the files of kept states, then the whole run or chosen checkpoints."""
     found = audit_kept(store, chosen)
     return found or (audit_parts if chosen else audit_whole)(store, executor, chosen, listener)
 
@@ -124,8 +123,8 @@ def chosen_checkpoints(store: Store, segment: str | None, sample: float | None, 
 
 
 def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
-    """Do the files of the kept states hold what was committed? Those in scope are read: all, or those of the chosen
-    intervals (both ends); and always the last, which is what a run is for."""
+    """The first kept state whose file differs from its commitment, or None. Reads all kept states, or those at both
+    ends of the chosen intervals, and always the last, the result of the run."""
     ends = {n for c in checkpoints for n in (store.nearest(c - 1), c) if n} or range(1, len(store.roots) + 1)
     found = store.replaced(ends)
     if found is None:
@@ -137,8 +136,8 @@ def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
 def audit_by_workers(
     store: Store, executor: Executor, device: str, chosen: list[int], workers: Workers, listener: NullProgress
 ) -> Finding:
-    """The parts by processes of their own; what follows the last checkpoint of a run that diverged, and what no part
-    holds, here."""
+    """Audit the parts in processes of their own; the steps after the last checkpoint of a diverged run, and all outside
+    the parts, here."""
     checked = chosen or list(range(1, len(store.roots) + 1))
     found = audit_in_parallel(store, device, checked, workers, listener)
     if found is None and not chosen and (kept := audit_kept(store, checked)):
@@ -152,7 +151,7 @@ def audit_by_workers(
 
 
 def audit_whole(store: Store, executor: Executor, _: list[int], listener: NullProgress) -> Finding:
-    """From the initial state as far as the run says it went; run roots are compared."""
+    """Execute from the initial state to the recorded end of the run, and compare the run roots."""
     bundle = store.bundle
     end = store.divergence.step if store.divergence else store.step
 
@@ -179,7 +178,7 @@ def audit_whole(store: Store, executor: Executor, _: list[int], listener: NullPr
 
 
 def outcome(roots: Sequence[bytes], checkpoint: int, divergence: Divergence | None) -> str:
-    """The root of a checkpoint, or why there is none."""
+    """The root of a checkpoint, or the reason why there is none."""
     if checkpoint <= len(roots):
         return roots[checkpoint - 1].hex()
     if divergence is None:
@@ -188,18 +187,18 @@ def outcome(roots: Sequence[bytes], checkpoint: int, divergence: Divergence | No
 
 
 def audit_losses(store: Store, checked: Sequence[int], mine: Sequence[float], first: int) -> Finding | None:
-    """The first recorded loss, from step `first` on, that is not the one of this execution, bit for bit."""
+    """The first recorded loss, from step `first` on, whose bits differ from this execution's; None if none does."""
     recorded = store.losses()
     for step, loss in enumerate(np.asarray(mine, dtype="<f4"), first):
         theirs = recorded[step - 1 : step]
         if theirs.tobytes() != loss.tobytes():
-            told = str(theirs[0]) if len(theirs) else "missing"
-            return Finding(checked, -(-step // store.bundle.interval), told, str(loss), step=step)
+            found = str(theirs[0]) if len(theirs) else "missing"
+            return Finding(checked, -(-step // store.bundle.interval), found, str(loss), step=step)
     return None
 
 
 def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listener: NullProgress) -> Finding:
-    """Chosen intervals, each from the checkpoint before it, which must be the one that was committed."""
+    """Execute chosen intervals, each from the checkpoint before it, which must match its commitment."""
     bundle = store.bundle
     mine = theirs = b""
     state: State = ()
@@ -221,7 +220,7 @@ def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listen
 
 
 def audit_divergence(store: Store, executor: Executor, checked: Sequence[int]) -> Finding | None:
-    """Does a run that says that it diverged do so? It is executed from its last checkpoint on, whatever was chosen."""
+    """Check the recorded divergence of a run: execute from its last checkpoint on, whatever was chosen."""
     if store.divergence is None:
         return None
     at = len(store.roots) + 1
@@ -235,6 +234,6 @@ def audit_divergence(store: Store, executor: Executor, checked: Sequence[int]) -
 
 
 def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:
-    """Root over `count` checkpoints with these state roots, with the logs that this store has committed."""
+    """Root over `count` checkpoints with these state roots and this store's committed logs."""
     logs = store.log_roots[: len(roots)] if isinstance(store, LoggedStore) else None
     return run_tree(roots, count, logs).root.hex()

@@ -1,10 +1,10 @@
 """A process that audits parts of a run: `python -m vgame.runs.audit_worker RUN DEVICE COUNT BUNDLE [URL ...]`.
 
-In: the folder of the order (empty: the run's own); the URLs from which states come that are not in the folder; lines
-`FIRST LAST BEGIN` (checkpoints up to COUNT, and the one whose state they are executed from) or `segment C` on standard
-input. Out: one JSON object a line: {"ready": hash of what it opened, "vgame": its version}, then for each part
-{"first", "last", "checked", "differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or {"error":
-sentence}; {"begins": step} as a sign of life before each step that is executed.
+In: the folder of the order (empty: the run's own); the URLs of states that are not in the folder; lines `FIRST LAST
+BEGIN` (checkpoints up to COUNT, and the one with the initial state) or `segment C` on standard input. Out: one JSON
+object a line: {"ready": hash of the opened run, "vgame": its version}, then for each part {"first", "last", "checked",
+"differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or {"error": sentence}; {"begins": step} as a
+sign of life before each executed step.
 """
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
 
             store.elsewhere = Published(urls)
         executor = executor_of(store.bundle, kind)
-        _tell_steps(executor)
+        _report_steps(executor)
         if isinstance(store, LoggedStore):
             store.follow(executor)
-        _say(ready=opened(store, count), vgame=sources())
+        _print(ready=opened(store, count), vgame=sources())
         for line in sys.stdin:
             if line.startswith("segment "):
                 found = History(store, executor).segment(int(line.split()[1]))
                 store.bundle.refuse_changed(anew=True)
-                _say(segment=[root.hex() for root in found])
+                _print(segment=[root.hex() for root in found])
                 continue
             first, last, begin = map(int, line.split())
-            if store.nearest(first - 1) < begin:  # a server may say so, for each part to be executed from step 1
-                raise StoreError(f"the state of checkpoint {begin} was there, and is there no more; audit it again")
+            if store.nearest(first - 1) < begin:  # a server could so cause the execution of each part from step 1
+                raise StoreError(f"the state of checkpoint {begin} was there and is gone; audit it again")
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, NULL_PROGRESS)
             store.bundle.refuse_changed(anew=True)
-            _say(first=first, last=last, **asdict(finding))
+            _print(first=first, last=last, **asdict(finding))
 
 
-def _tell_steps(executor: Executor) -> None:
-    """Every step is told when it begins, also those that lead to a state which the run does not keep."""
+def _report_steps(executor: Executor) -> None:
+    """Report the begin of every step, also of steps towards a state that the run does not keep."""
     step = executor.step
 
-    def told(number: int, *given: Any) -> Any:
-        _say(begins=number)
+    def reporting(number: int, *given: Any) -> Any:
+        _print(begins=number)
         return step(number, *given)
 
-    executor.step = told  # type: ignore[method-assign]
+    executor.step = reporting  # type: ignore[method-assign]
 
 
-def _say(**fields: object) -> None:
+def _print(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
@@ -79,5 +79,5 @@ if __name__ == "__main__":
     try:
         serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5:])
     except VgameError as error:
-        _say(error=str(error))
+        _print(error=str(error))
         sys.exit(1)

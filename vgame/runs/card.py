@@ -1,4 +1,4 @@
-"""A model card for exported weights: Markdown with the head that the Hugging Face hub reads."""
+"""A model card for exported weights: Markdown with the metadata of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MAY_DIFFER = "In mode `{mode}` an honest training may differ on other hardware."
 
 
 def card(store: Store, weights: Path, step: int, options: str = "") -> str:
-    """The card of a file of weights after a step of a run; `options`: further ones that it was exported with."""
+    """The card of a file of weights after a step of a run; `options`: further options of its export."""
     with open_file(weights) as file:
         digest = file_digest(file, "sha256").hexdigest()
     root = run_root(store, store.roots, len(store.roots))
@@ -69,5 +69,5 @@ def card(store: Store, weights: Path, step: int, options: str = "") -> str:
 
 
 def _plain(text: str) -> str:
-    """Names are the client's: no character of them is markup."""
+    """Escape a name: the client chose it, so none of its characters may be markup."""
     return re.sub(r"([\\`*_{}\[\]<>|#&~])", r"\\\1", text)

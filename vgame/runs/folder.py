@@ -1,4 +1,4 @@
-"""A run's folder, opened, and the executor of its program."""
+"""Open a run's folder; make the executor of its program."""
 
 from __future__ import annotations
 

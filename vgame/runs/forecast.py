@@ -1,8 +1,8 @@
-"""What a run will cost on this machine, told before it begins (docs/guide.md).
+"""Forecast the cost of a run on this machine before it begins (docs/guide.md).
 
-In: a run's store, or a bundle that has none yet, and the executor of its program. Out: a `Forecast` as the event
-`forecast`; StoreError where the disk has not the room. Disk is counted, time and memory are measured on real steps from
-the initial state, whose results are thrown away.
+In: a run's store, or a bundle without one, and the executor of its program. Out: a `Forecast` as the event `forecast`;
+StoreError if the disk has too little space. Disk is counted; time and memory are measured on real steps from the
+initial state, whose results are discarded.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from vgame.system.files import HALF, write_atomic
 from vgame.system.memory import peak, start_peak
 from vgame.system.progress import NullProgress
 
-LEAST = 100  # steps; of fewer, measuring some beforehand would take more than three in a hundred
+LEAST = 100  # steps; in a shorter run, measuring first would add more than 3 %
 MOST_MEASURED = 10  # steps
 
 
 def announced(
     store: Store, stepper: Stepper, progress: Progress, listener: NullProgress, apart: bool = True
 ) -> Progress:
-    """Tell what is left of a run costs, and refuse what does not fit the disk. The progress to train with: in a short
-    run, or where no step can be made beside it (not `apart`), it tells time and memory once a few steps are made."""
+    """Emit the cost of the rest of a run; StoreError if it does not fit the disk. Returns the progress to train with:
+    in a short run, or if no step can be measured first (not `apart`), it emits time and memory after a few steps."""
     store.lock()
     found = _counted(store)
     _refuse_full_disk(store, found.disk)
@@ -53,14 +53,15 @@ def announced(
 
 
 def of_bundle(bundle: Bundle, measured: bool) -> Forecast:
-    """Of a run that keeps every checkpoint. `measured`: with time and memory, where the machine can make a step."""
+    """The forecast of a run that keeps every checkpoint. `measured`: with time and memory, if the machine can execute a
+    step."""
     found = Forecast(bundle.steps, bundle.checkpoints, _growth(bundle))
     if not measured:
         return found
     start_peak()
     with suppress(
         VgameError, RuntimeError, MemoryError
-    ):  # another machine may have the memory, `train` says what lacks
+    ):  # another machine may have the memory; `train` reports the error
         state, times = few_steps(bundle, executor_of(bundle, "cpu"), min(FEW, bundle.steps))
         begin = time.monotonic()
         tensors_root(Kind.STATE, state)
@@ -74,7 +75,7 @@ def _tell(found: Forecast, listener: NullProgress, more: str = "") -> None:
 
 
 class _AfterFew:
-    """A progress that tells the forecast of the steps left when the first few are made."""
+    """A progress that emits the forecast of the remaining steps after the first few."""
 
     def __init__(self, found: Forecast, progress: Progress, listener: NullProgress) -> None:
         self.found, self.progress, self.listener, self.times = found, progress, listener, [time.monotonic()]
@@ -88,7 +89,7 @@ class _AfterFew:
 
 
 def _measured(store: Store, stepper: Stepper, found: Forecast) -> Forecast:
-    """The forecast with time and memory; of a log, its likely size."""
+    """The forecast with time and memory, and with the likely size of a log."""
     count = min(max(FEW, found.steps // (LEAST // 2)), MOST_MEASURED)
     state, times = few_steps(store.bundle, stepper, min(count, store.bundle.steps))
     checkpoint = _write_once(store.folder / "states" / f".forecast{HALF}", store.bundle, state)
@@ -96,12 +97,12 @@ def _measured(store: Store, stepper: Stepper, found: Forecast) -> Forecast:
     if isinstance(store, LoggedStore) and isinstance(stepper, LoggedExecutor):
         logged = [FRAME + len(store.log.sections(*made)) for made in stepper.made.items()]
         disk += found.steps * sum(logged) // len(logged)
-        stepper.made.clear()  # what was measured is no step of the run
+        stepper.made.clear()  # measured steps are not steps of the run
     return replace(found, disk=disk, step=fmean(times[1:]), checkpoint=checkpoint, memory=peak())
 
 
 def _write_once(path: Path, bundle: Bundle, state: State) -> float:
-    """Seconds of what a checkpoint does, in a file that is removed again."""
+    """Seconds of one checkpoint, written to a temporary file."""
     begin, labels = time.monotonic(), bundle.program.labels.state
     try:
         tensors_root(Kind.STATE, state)
@@ -122,8 +123,8 @@ def _counted(store: Store) -> Forecast:
 
 
 def _growth(bundle: Bundle, keep: int = 1, made: int = 0, forgets: bool = False) -> int:
-    """Bytes that a run with so many checkpoints grows by: states that are kept, roots, checks (and log's roots),
-    losses. `forgets`: the newest state goes when the next one is there."""
+    """Bytes added by so many checkpoints: kept states, roots, checks (and roots of logs), losses. `forgets`: the newest
+    state is removed once the next one is written."""
     last = bundle.checkpoints
     kept = sum(number % keep == 0 or number == last for number in range(made + 1, last + 1)) - forgets
     roots = (3 if bundle.mode == "logged" else 2) * ROOT_BYTES * (last - made)
@@ -132,7 +133,7 @@ def _growth(bundle: Bundle, keep: int = 1, made: int = 0, forgets: bool = False)
 
 
 def _refuse_full_disk(store: Store, grows: int) -> None:
-    """StoreError unless the folder's disk has the room; for a moment it holds a state that will be forgotten."""
+    """StoreError unless the folder's disk has the space, also for the state that is removed next."""
     beside = file_bytes(store.bundle.program.labels.state, store.bundle.state) if store.keep > 1 else 0
     free = shutil.disk_usage(store.folder).free
     if grows + beside > free:

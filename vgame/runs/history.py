@@ -1,5 +1,5 @@
-"""A run as the game's agents see it: any state, trace, tensor or proof, re-executed from the nearest checkpoint when it
-is asked for.
+"""A run as the game's agents see it: any state, trace, tensor or proof, re-executed on demand from the nearest
+checkpoint.
 
 Nothing of a step is kept beyond bounded caches of operator outputs and hashes, so a dispute over a large model needs
 memory for one step.
@@ -28,11 +28,11 @@ from vgame.runs.training import State, Stepper, advance, state_at
 PROOF_TYPE = "(bytes,bytes,bytes32[],(bytes,bytes32[],bytes32[])[])"
 OpeningTuple = tuple[bytes, list[bytes], list[bytes]]
 CACHE_BYTES = 512 * 2**20
-CACHED_STEPS = 4  # operator outputs of this many steps: each dispute is about one
+CACHED_STEPS = 4  # steps with cached operator outputs: each dispute is about one step
 
 
 class Hashes(OrderedDict[int, list[bytes]]):
-    """Hashes by step or checkpoint. Those asked for longest ago are let go, for strangers decide how much is asked."""
+    """LRU cache of hashes by step or checkpoint: callers are untrusted and decide how much they request."""
 
     MOST = 2**20  # hashes, about 90 bytes each
     held = 0
@@ -52,7 +52,7 @@ class Hashes(OrderedDict[int, list[bytes]]):
 
 
 class _Enough(Exception):
-    """Ends a step all of whose wanted outputs are there: what follows would need memory and time beside them."""
+    """Ends a step once all wanted outputs exist: the rest would need time and memory."""
 
 
 class History:
@@ -63,11 +63,11 @@ class History:
         self.program = store.bundle.program
         self.steps, self.interval = store.bundle.steps, store.bundle.interval
         self.operators = len(self.program.operators)
-        self.prefetched: Callable[[int], list[bytes] | None] | None = None  # a segment that others have executed
+        self.prefetched: Callable[[int], list[bytes] | None] | None = None  # a segment executed by another process
         self._states: OrderedDict[int, State] = OrderedDict()
         self._roots, self._traces, self._segments = Hashes(), Hashes(), Hashes()
         self._outputs: OrderedDict[tuple[int, int], torch.Tensor] = OrderedDict()
-        self._cached = 0  # bytes of them
+        self._cached = 0  # bytes of the outputs
         step = sum(op.elements * 4 for op in self.program.operators)
         self.room = min(CACHE_BYTES, CACHED_STEPS * step)  # for them
 
@@ -87,7 +87,7 @@ class History:
         return Stop(d.step, d.operator, d.element) if d else None
 
     def state_tensors(self, step: int) -> State:
-        """The state after a step; the last few are kept."""
+        """The tensors of the state after a step; the last few states are cached."""
         if step not in self._states:
             before = max((s for s in self._states if s < step), default=-1)
             checkpoint = min(step // self.interval, len(self.store.roots))
@@ -248,10 +248,10 @@ class History:
     # ---- before anything is staked ----
 
     def rehearse(self) -> None:
-        """Do once what a dispute needs memory for, in the first step: a trace, the largest output's tree, one large
-        proof.
+        """Do the memory-intensive work of a dispute once, in the first step: a trace, the largest output's tree, one
+        large proof.
 
-        A device that cannot do that has to fail before a bond is put on the job. Nothing of it is kept.
+        A device without the memory fails before a bond is staked. Nothing is kept.
         """
         operators = self.program.operators
         self.trace(1)
@@ -268,8 +268,7 @@ class History:
 
 
 def _own(output: torch.Tensor) -> torch.Tensor:
-    """An output on the CPU that holds no other memory than its own; nothing writes to outputs, so a whole one is no
-    copy."""
+    """An output on the CPU without shared memory; a whole output is not copied, since nothing writes to outputs."""
     here = output.detach().cpu()
     return here if here.untyped_storage().nbytes() == here.numel() * here.element_size() else here.clone()
 
@@ -296,7 +295,7 @@ class _Reader:
         return bundle.scalars
 
     def _offset(self, ref: Ref) -> int:
-        """A scalar is a word of the table of all steps."""
+        """Position of a scalar in the table of all steps."""
         if ref.cls is not RefClass.SCALAR:
             return 0
         return (self.step - 1) * self.history.program.scalars + ref.index

@@ -1,7 +1,7 @@
-"""Training without a chain, for people who only want reproducibility.
+"""Training without a chain, for reproducibility alone.
 
-A run's folder is a store (vgame/runs/store.py) with the job's bundle in `job/`, so it can be given away and audited
-anywhere. What captures a job takes half a second to import, and is imported where a job file is given.
+A run's folder is a store (vgame/runs/store.py) with the job's bundle in `job/`, so it can be copied and audited
+anywhere. The modules for capture take half a second to import, so they are imported only for a job file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 def prepare_run(source: Path | Bundle, run: Path, listener: NullProgress = NULL_PROGRESS) -> Bundle:
     """The bundle of a run: given, captured from a job file, or copied from a bundle folder, into the run's folder; or
-    the one that is there, if it is the same job."""
+    the present one, if it is the same job."""
     if isinstance(source, Bundle):
         return _hold_bundle(source, run)
     if not source.exists():
@@ -62,7 +62,7 @@ def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
 
 
 def copy_bundle(source: Path, run: Path) -> None:
-    """A bundle's files in a role's run, which so can be audited and given away as any run."""
+    """Copy a bundle's files to a role's run, which can then be audited and copied like any run."""
     target = run / "job"
     if (target / "spec.json").exists():
         return
@@ -75,13 +75,14 @@ def copy_bundle(source: Path, run: Path) -> None:
 def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
     if parts := ordered_differences(ordered, held):
         raise StoreError(
-            f"{run} holds another job (other {', '.join(parts)}); choose another folder, or go on with the job that "
-            f"it holds: `vgame train {run / 'job'} --out {run}`"
+            f"{run} holds another job (other {', '.join(parts)}); choose another folder, or continue the job that it "
+            f"holds: `vgame train {run / 'job'} --out {run}`"
         )
 
 
 def ordered_again(job: JobFile, held: Bundle) -> Bundle:
-    """The bundle of a job file that may be the one of a run: windows that a device measured are taken from there."""
+    """The bundle of a job file for a comparison with a run's bundle; windows measured on devices are taken from the
+    run."""
     from vgame.runs.prepare import prepare_without_log, with_log
 
     bundle, terms = prepare_without_log(job), job.log or LogTerms()
@@ -102,7 +103,7 @@ def train_run(
     committed: Committed | None = None,
     metrics: Metrics | None = None,
 ) -> tuple[Store, Profile | None]:
-    """Fill the run's folder; resumes where it stands. A step that is not finite ends it: the store's `divergence`."""
+    """Train into the run's folder, or resume. A step that is not finite ends the run: the store's `divergence`."""
     with use_device(device) as kind:
         listener.stage("reads the job, and hashes its state and data")
         bundle = prepare_run(source, run, capturing)

@@ -1,4 +1,4 @@
-"""Where two runs part: first step, operator and element, with both values, off chain."""
+"""The first difference of two runs: step, operator and element, with both values; off chain."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Difference:
     step: int
     """From 1."""
     operator: str | None
-    """Whose output differs; None where only stored states do, not what this device re-executes."""
+    """The operator whose output differs; None if only stored states differ, not the re-executions on this device."""
     tensor: str | None
-    """Of the state, where no operator's output differs."""
+    """The tensor of the state, if no operator's output differs."""
     element: int
     """Index in the tensor."""
     first: str
@@ -43,8 +43,8 @@ class Difference:
 
 
 def find_difference(first: Path, second: Path, device: str) -> tuple[Difference | None, int]:
-    """Compare two runs of the same program and initial state: where they part, or None; and how many checkpoints both
-    have."""
+    """Compare two runs of the same program and initial state. Returns the first difference, or None, and the number of
+    checkpoints that both have."""
     with use_device(device) as kind:
         runs = [open_run(first), open_run(second)]
         _comparable(runs)
@@ -55,7 +55,7 @@ def find_difference(first: Path, second: Path, device: str) -> tuple[Difference 
         for store, executor in zip(runs, executors, strict=True):
             if isinstance(store, LoggedStore) and isinstance(executor, LoggedExecutor):
                 store.follow(executor)
-        if checkpoint is None:  # what the roots do not tell
+        if checkpoint is None:  # differences that the roots do not cover
             difference = _replaced(runs, executors) or _stopped(runs, executors)
         else:
             difference = _inside(runs, checkpoint, executors)
@@ -63,7 +63,7 @@ def find_difference(first: Path, second: Path, device: str) -> tuple[Difference 
 
 
 def _comparable(runs: Sequence[Store]) -> None:
-    """Two rounding modes of one job may be compared."""
+    """VgameError unless the two runs are of one job; rounding modes may differ."""
     parts = [p for p in differences(*(r.bundle for r in runs)) if p not in ("mode", "log")]
     if parts:
         raise VgameError(
@@ -72,7 +72,7 @@ def _comparable(runs: Sequence[Store]) -> None:
 
 
 def _inside(runs: Sequence[Store], checkpoint: int, executors: Sequence[Executor]) -> Difference:
-    """Step by step from the last equal checkpoint, each run in its own rounding mode."""
+    """Compare step by step from the last equal checkpoint, each run in its own rounding mode."""
     bundle = runs[0].bundle
     states = [list(state_at(r, e, checkpoint - 1)) for r, e in zip(runs, executors, strict=True)]
     last = min(checkpoint * bundle.interval, bundle.steps)
@@ -87,7 +87,7 @@ def _inside(runs: Sequence[Store], checkpoint: int, executors: Sequence[Executor
 def _step(
     runs: Sequence[Store], executors: Sequence[Executor], states: Sequence[State], step: int
 ) -> Difference | None:
-    """The first operator of a step whose outputs differ between the two executions."""
+    """The first operator of a step whose output differs between the two executions."""
     outputs: list[torch.Tensor] = []
 
     def keep(index: int, output: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def _step(
 
 
 def _follow(run: Store, execute: Callable[[], object]) -> None:
-    """Execute a step of a run; where its log steers what the arithmetic decides, say whose log that is."""
+    """Execute a step of a run; TamperedLog names the run whose log is wrong."""
     try:
         execute()
     except TamperedLog as error:
@@ -121,7 +121,7 @@ def _follow(run: Store, execute: Callable[[], object]) -> None:
 
 
 def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference | None:
-    """All roots are equal: do the files of the kept states hold what was committed?"""
+    """For equal roots: the difference of a kept state's file from its commitment, or None."""
     common = min(len(r.roots) for r in runs)
     for this, (run, executor) in enumerate(zip(runs, executors, strict=True)):
         found = run.replaced(range(1, common + 1))
@@ -148,16 +148,16 @@ def _replaced(runs: Sequence[Store], executors: Sequence[Executor]) -> Differenc
 
 
 def _stopped(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference | None:
-    """All roots are equal: does one run say that it diverged where the other went on, or diverged elsewhere?"""
+    """For equal roots: a divergence that only one run records, or None."""
     stops = [r.divergence for r in runs]
-    told = [
+    only = [
         (stop.step, this, stop)
         for this, (stop, other, run) in enumerate(zip(stops, stops[::-1], runs[::-1], strict=True))
         if stop and other != stop and (other or run.step >= stop.step)
     ]
-    if not told:
+    if not only:
         return None
-    step, this, stop = min(told, key=lambda each: each[:2])
+    step, this, stop = min(only, key=lambda each: each[:2])
     run, executor = runs[this], executors[this]
     words: list[SupportsInt] = []
 
@@ -169,17 +169,18 @@ def _stopped(runs: Sequence[Store], executors: Sequence[Executor]) -> Difference
     checkpoint = min((step - 1) // run.bundle.interval, *(len(r.roots) for r in runs))
     state = advance(executor, state_at(run, executor, checkpoint), checkpoint * run.bundle.interval + 1, step - 1)
     _follow(run, lambda: executor.step(step, state, tap))
-    note = f"only the {('first', 'second')[this]} run says that it diverged there; re-execution gives {_hex(words[0])}"
+    note = f"only the {('first', 'second')[this]} run records a divergence there; re-execution gives {_hex(words[0])}"
     first, second = ("finite", "not finite") if this else ("not finite", "finite")
     return Difference(step, run.bundle.program.operator_name(stop.operator), None, stop.element, first, second, note)
 
 
 def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step: int) -> Difference:
-    """Both re-execute to the same state, so at least one stored state is not what its job computes."""
+    """The difference of two stored states. Both runs re-execute to the same state, so at least one stored state is
+    wrong."""
     if missing := [r.folder for r in runs if r.nearest(checkpoint) != checkpoint]:
         raise StoreError(
-            f"the roots of checkpoint {checkpoint} differ, but both runs re-execute to one state; what was stored "
-            f"instead is not kept in {' and '.join(map(str, missing))}"
+            f"the roots of checkpoint {checkpoint} differ, but both runs re-execute to one state; the differing stored "
+            f"state is not kept in {' and '.join(map(str, missing))}"
         )
     stored = [r.load_state(checkpoint) for r in runs]
     executed = [to_words(t) for t in state[0]]
@@ -190,7 +191,7 @@ def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step
             wrong = [n for n, words in (("first", a), ("second", b)) if words[element] != executed[t][element]]
             note = (
                 f"re-execution gives {_hex(executed[t][element])}: the {' and the '.join(wrong)} run was not computed "
-                "as ordered"
+                f"as ordered"
             )
             return Difference(step, None, label.name, element, _hex(a[element]), _hex(b[element]), note)
     raise VgameError(

@@ -1,4 +1,4 @@
-"""A run in mode `logged` as the game's agents see it: vgame.runs.history with the committed log beside it."""
+"""A run in mode `logged` as the game's agents see it: vgame.runs.history with the committed log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vgame.runs.training import Stepper
 
 
 class CommittedLog(Protocol):
-    """The log that the claim commits: the trainer's own, or as an auditor got it."""
+    """The log that the claim commits to: the trainer's own, or an auditor's copy."""
 
     log_roots: list[bytes]
 
@@ -31,7 +31,7 @@ class LoggedHistory(History):
     def __init__(self, store: Store, stepper: Stepper, log: CommittedLog) -> None:
         super().__init__(store, stepper)
         self.log = log
-        assert store.bundle.log is not None, "a bundle in mode logged says how it logs"
+        assert store.bundle.log is not None, "a bundle in mode logged has a LogSpec"
         self.bits = store.bundle.log.bits
 
     @property
@@ -50,7 +50,7 @@ class LoggedHistory(History):
         return open_entry(self.program, self._intervals[checkpoint], position, operator, element)
 
     def entry(self, step: int, operator: int, element: int) -> Direction:
-        """What the log says about an element."""
+        """The log's direction for an element."""
         if not reference.reads_log(self.program.operators[operator]):
             return Direction.NONE
         return direction_of(self._opening(step, operator, element).content, element)

@@ -1,11 +1,11 @@
-"""Runs in mode `logged` without a chain: the store with its log, the executor that records, the executor that follows.
+"""Runs in mode `logged` without a chain: the store with its log, the recording executor, the following executor.
 
     RUN/rounding.vglog   the log (logfile.py)
     RUN/logs.bin         32 bytes per checkpoint, appended: the root of the log of its interval,
                          the second half of its leaf of the run tree
 
-The log is on the disk before the checkpoint that needs it; what a kill left over is cut off on opening. A run that
-diverged has the log of the steps up to there as one more interval.
+The log is on the disk before the checkpoint that needs it; uncommitted entries of a killed process are cut off on
+opening. A diverged run has the log of its last steps as one more interval.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from vgame.system.files import truncate
 
 
 def make_executor(bundle: Bundle, kind: str) -> LoggedExecutor:
-    """The bundle's executor on a torch device; it records what it is not told to follow."""
-    assert bundle.log is not None, "a bundle in mode logged says how it logs"
+    """The bundle's executor on a torch device; it records, unless it follows a log."""
+    assert bundle.log is not None, "a bundle in mode logged has a LogSpec"
     windows = dict(zip(sum_operators(bundle.program), bundle.log.windows, strict=True))
     return LoggedExecutor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.log.bits, windows, kind)
 
@@ -51,7 +51,7 @@ class LoggedStore(Store):
     # ---- the trainer ----
 
     def record(self, executor: LoggedExecutor) -> None:
-        """From now on the executor's entries become this run's log; steps that are in it are followed."""
+        """Record the executor's entries as this run's log from now on; steps already in the log are followed."""
         if not self.done:
             self.lock()
         if self.divergence is None:
@@ -70,18 +70,18 @@ class LoggedStore(Store):
 
     def diverged(self, divergence: Divergence) -> None:
         self._flush()
-        self._append("roots.bin", b"")  # an auditor copies it, also when no checkpoint was reached
+        self._append("roots.bin", b"")  # auditors copy it even without a checkpoint
         super().diverged(divergence)
         self.executor.made.clear()
 
     def _cut_to_run(self) -> None:
-        """Forget the logs of what is not committed."""
+        """Remove the logs of steps that are not committed."""
         truncate(self.folder / "logs.bin", ROOT_BYTES * len(self.roots))
         del self.log_roots[len(self.roots) :]
         self.log.keep(self.step)
 
     def _flush(self) -> None:
-        """The recorded steps and their root to the disk."""
+        """Write the recorded steps and their root to the disk."""
         self._cut_to_run()
         self.log.append(self.executor.made)
         root = self.log.root(self.step + 1, self.log.steps)
@@ -91,7 +91,7 @@ class LoggedStore(Store):
     # ---- the auditor ----
 
     def follow(self, executor: LoggedExecutor) -> None:
-        """From now on the executor takes this run's directions, interval by interval as they were committed."""
+        """Let the executor follow this run's committed directions, interval by interval."""
         checked: dict[int, Sequence[StepEntries]] = {}
         if len(self.log_roots) < len(self.roots):
             raise StoreError(

@@ -1,8 +1,8 @@
-"""What each committed step gave and cost, told to a function of the user: curves for any tool that draws them.
+"""Metrics of each committed step, passed to the user's function, for any plotting tool.
 
-In: the steps of a training, as they are made. Out: calls of (step, values), after the checkpoint that commits the step:
-`loss`; `seconds`, of the step alone; `open`, the share of sums that the rounding test left to the exact tier; each
-scalar of the program by its name (rates, bias corrections); `root`, hex, at checkpoints.
+In: the steps of a training. Out: calls of (step, values), after the checkpoint that commits the step: `loss`;
+`seconds`, of the step alone; `open`, the share of sums that the rounding test leaves to the exact tier; each scalar of
+the program by its name (rates, bias corrections); `root`, hex, at checkpoints.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ Metrics = Callable[[int, Mapping[str, float | str]], None]
 
 
 class Meter:
-    """Between `train` and the user's function: it measures each step, where it is entered, and tells what is
-    committed."""
+    """Connects `train` with the user's function: measures each step while entered, and reports committed steps."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
@@ -42,7 +41,7 @@ class Meter:
         self._counting.__exit__(*error)
 
     def stepping(self, progress: Progress) -> Progress:
-        """`progress`, and what the step cost."""
+        """`progress`, with a measurement of the step."""
 
         def step(number: int, loss: float) -> None:
             row = {"seconds": time.monotonic() - self._begin}
@@ -55,7 +54,7 @@ class Meter:
         return step
 
     def committing(self, committed: Committed | None) -> Committed:
-        """What is told of an interval, then `committed`."""
+        """Report an interval, then call `committed`."""
 
         def tell(store: Store, state: State, losses: Sequence[float]) -> None:
             tell_interval(self.metrics, store, losses, self._rows)
@@ -74,7 +73,7 @@ class Meter:
 def tell_interval(
     metrics: Metrics, store: Store, losses: Sequence[float], measured: Sequence[Mapping[str, float]]
 ) -> None:
-    """The steps of the interval that ends with the store's last checkpoint."""
+    """Report the steps of the interval that ends with the store's last checkpoint."""
     names, first = store.bundle.program.labels.scalars, store.step - len(losses) + 1
     for at, loss in enumerate(losses):
         values: dict[str, float | str] = {"loss": loss} | dict(measured[at] if measured else {})
@@ -85,8 +84,8 @@ def tell_interval(
 
 
 class TensorBoard:
-    """Metrics as TensorBoard reads them, in a folder: numbers as scalars, roots as text. MissingPackage without the
-    package `tensorboard`."""
+    """Write metrics for TensorBoard to a folder: numbers as scalars, roots as text. MissingPackage without the package
+    `tensorboard`."""
 
     def __init__(self, folder: str | Path) -> None:
         try:

@@ -1,5 +1,5 @@
-"""A device whose environment must be set before torch is loaded, in a process of its own: the command line with JSON
-lines."""
+"""A command in a process of its own, for devices whose environment must be set before torch is loaded; its output is
+JSON lines."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from vgame.system.progress import NullProgress
 
 log = logging.getLogger("vgame")
 
-SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")  # as in demo/processes.py: who computes gets no keys
+SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")  # as in demo/processes.py: computing processes get no keys
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, without keys, in which the same vgame is imported."""
+    """This process's environment without keys; imports the same vgame."""
     paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
     return kept | {"PYTHONPATH": paths, PARENT_VARIABLE: str(os.getpid())}
 
 
 def run_apart(command: str, *arguments: object, listener: NullProgress) -> dict[str, Any]:
-    """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with its sentence where it fails."""
+    """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with its sentence if it fails."""
     line = [sys.executable, "-P", "-m", "vgame.cli", command, *map(str, arguments), "--json"]
     log.info("starts a process of its own: vgame %s", " ".join(line[4:]))
     event: dict[str, Any] = {}
@@ -48,7 +48,9 @@ def run_apart(command: str, *arguments: object, listener: NullProgress) -> dict[
                 process.terminate()
                 process.wait()
         errors.seek(0)
-        told = errors.read().strip().splitlines()
+        lines = errors.read().strip().splitlines()
     if code not in (0, 2):
-        raise VgameError(told[-1].removeprefix("vgame: ") if told else f"{' '.join(line)} ended with exit code {code}")
+        raise VgameError(
+            lines[-1].removeprefix("vgame: ") if lines else f"{' '.join(line)} ended with exit code {code}"
+        )
     return event

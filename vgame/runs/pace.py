@@ -1,5 +1,5 @@
-"""How long a step takes on this device, usually and at worst. In: a bundle and its executor. Out: the pace that safe
-terms ask for."""
+"""Measure the usual and the worst time of a step on this device. In: a bundle and its executor. Out: the pace for safe
+terms."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from vgame.system.files import write_atomic
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.system.version import __version__
 
-PACE = "pace.json"  # in a run's folder: what was measured, and on which machine
-FEW = 3  # steps that are measured at least
-HARDEST = 128  # times as long as another takes a step whose every sum is as hard as can be, at most about
-MEASURED = 60  # seconds that measuring such a step may take, about; a longer one is measured in part
+PACE = "pace.json"  # in a run's folder: measurements, and their machine
+FEW = 3  # measured steps, at least
+HARDEST = 128  # about the highest ratio of a step with only hardest sums to a usual step
+MEASURED = 60  # seconds for measuring such a step, about; a longer one is measured in part
 
 
 def measure(bundle: Bundle, stepper: Stepper, listener: NullProgress = NULL_PROGRESS) -> Pace:
-    """The slower of two steps after a first one (which compiles), a step with hashing, the slowest that data could
-    make, and the hashing of its state."""
+    """The slower of two steps after a first one (which compiles), a step with hashing, the slowest step on any data,
+    and the hashing of its state."""
     count = min(FEW, bundle.steps)
     state, times = few_steps(
         bundle, stepper, count, lambda step, seconds: listener.progress("measuring", step, count + 2, seconds)
@@ -53,7 +53,7 @@ def measure(bundle: Bundle, stepper: Stepper, listener: NullProgress = NULL_PROG
 
 
 def few_steps(
-    bundle: Bundle, stepper: Stepper, count: int, told: Callable[[int, str], None] = lambda step, seconds: None
+    bundle: Bundle, stepper: Stepper, count: int, report: Callable[[int, str], None] = lambda step, seconds: None
 ) -> tuple[State, list[float]]:
     """The state after `count` steps from the initial one, and the seconds of each; the first one compiles."""
     state, times = stepper.initial(bundle.state), []
@@ -61,18 +61,18 @@ def few_steps(
         begin = time.monotonic()
         state = stepper.step(step, state).state
         times.append(time.monotonic() - begin)
-        told(step, f"{times[-1]:.3f} s")
+        report(step, f"{times[-1]:.3f} s")
     return state, times
 
 
 def remember(path: Path, pace: Pace, kind: str) -> None:
-    """For a process that begins while a clock runs; without it that process measures later."""
+    """Store the pace, so that a process that starts while a clock runs need not measure."""
     with suppress(OSError):
         write_atomic(path, json.dumps(asdict(pace) | {"on": _machine(kind)}).encode())
 
 
 def remembered(path: Path, kind: str) -> Pace | None:
-    """What was measured before, on this machine and with this vgame."""
+    """The stored pace, if measured on this machine with this vgame; else None."""
     try:
         found = json.loads(path.read_bytes())
         return Pace(**found) if found.pop("on") == _machine(kind) else None
@@ -85,10 +85,9 @@ def _machine(kind: str) -> list[str]:
 
 
 def _slowest(bundle: Bundle, stepper: Stepper, usual: float) -> float:
-    """Seconds of a step all of whose sums go through every tier, as from some step on data of a client's choice could
-    make them."""
+    """Seconds of a step whose sums all go through every tier; the client's data could cause such steps."""
     part, first = min(1.0, MEASURED / (HARDEST * usual)), stepper.initial(bundle.state)
-    with at_worst(1e-9):  # one sum of each tile: compiles what ordinary data may never need
+    with at_worst(1e-9):  # one sum of each tile: compiles code that ordinary data may never need
         stepper.step(1, first)
     begin = time.monotonic()
     with at_worst(part):

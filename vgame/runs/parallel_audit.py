@@ -1,9 +1,8 @@
-"""Audit a run with several processes: a part between two kept checkpoints needs nothing but the state that it starts
-from.
+"""Audit a run with several processes: a part between two kept checkpoints needs only its initial state.
 
 In: an opened run, the checkpoints to execute again. Out: one `Finding`, as from one process. A run all of whose parts
-match, from the agreed initial state on, matches. A worker that dies, or begins no step for too long, costs only the
-part that it was at, which another one takes.
+match, from the agreed initial state on, matches. If a worker dies, or begins no step for too long, another one repeats
+its current part.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from vgame.system.files import no_link, read_file
 from vgame.system.progress import NullProgress
 
 TRIES = 3  # of one part, before the audit gives up on it
-LOOK = 0.2  # seconds; a signal that comes as a wait begins does not end it
-CELLS = 60  # of the picture of the run
+LOOK = 0.2  # seconds; a signal at the begin of a wait does not end it
+CELLS = 60  # of the progress line
 MOST_RECORD = 2**31  # bytes: 2^24 checkpoints
 
 
 def parts_of(store: Store, chosen: Sequence[int]) -> list[Part]:
-    """The chosen checkpoints, cut where the run keeps a state to start from."""
+    """The chosen checkpoints, split at the kept states."""
     parts: list[Part] = []
     for c in chosen:
         begin = store.nearest(c - 1)
@@ -45,32 +44,33 @@ def parts_of(store: Store, chosen: Sequence[int]) -> list[Part]:
 
 
 def chance(count: int, checked: int, wrong: int) -> float:
-    """1 - C(count - wrong, checked) / C(count, checked): that a sample of `checked` of `count` holds one of `wrong`."""
+    """1 - C(count - wrong, checked) / C(count, checked): the probability that a sample of `checked` of `count` contains
+    one of `wrong`."""
     return 1 - math.comb(count - wrong, checked) / math.comb(count, checked)
 
 
 def committed(store: Store) -> list[str]:
-    """For each checkpoint a hash of all that decides whether it is right: place, the state before it and its own, log,
+    """For each checkpoint a hash of all that determines its verdict: its number, the state before it and its own, log,
     losses."""
     every, states = store.bundle.interval, [store.bundle.initial_root, *store.roots]
     logs, losses = getattr(store, "log_roots", []), store.losses().tobytes()
 
-    def told(c: int) -> bytes:
+    def committed_by(c: int) -> bytes:
         part = sha256(losses[4 * every * (c - 1) : 4 * every * c]).digest()
         return b"".join([store.bundle.identity, c.to_bytes(8), *states[c - 1 : c + 1], *logs[c - 1 : c], part])
 
-    return [sha256(told(c)).hexdigest() for c in range(1, len(store.roots) + 1)]
+    return [sha256(committed_by(c)).hexdigest() for c in range(1, len(store.roots) + 1)]
 
 
 def opened(store: Store, count: int) -> str:
-    """Hash of what this process has read of a run, which from now on has `count` checkpoints. Where others can write, a
-    process that opens it later may find another run."""
+    """Hash of the run as read by this process, cut to `count` checkpoints. A worker compares it: other users may change
+    the folder meanwhile."""
     del store.roots[count:]
     return sha256("".join(committed(store)).encode()).hexdigest()
 
 
 class Record:
-    """What was found equal, in a file of lines, so that an audit that was stopped goes on. None: nothing is kept."""
+    """Checkpoints found equal, in a file of lines, so that a stopped audit can be resumed. None: no file."""
 
     def __init__(self, path: Path | None, store: Store) -> None:
         self.path, self.lines = path, committed(store)
@@ -80,8 +80,10 @@ class Record:
         try:
             return read_file(self.path, MOST_RECORD).decode("ascii").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            told = error.strerror if isinstance(error, OSError) else "it holds something else"
-            raise VgameError(f"--record {self.path} is not the record of an audit: {told}; give another file") from None
+            reason = error.strerror if isinstance(error, OSError) else "it holds something else"
+            raise VgameError(
+                f"--record {self.path} is not the record of an audit: {reason}; give another file"
+            ) from None
 
     def holds(self, part: Part) -> bool:
         return all(self.lines[c - 1] in self.done for c in range(part[0], part[1] + 1))
@@ -101,7 +103,7 @@ class Record:
 
 @dataclass
 class _Work:
-    """What is left to do, shared by the threads that speak with one worker each."""
+    """The remaining parts, shared by the threads; each thread serves one worker."""
 
     parts: list[Part]
     total: int
@@ -122,7 +124,7 @@ class _Work:
                 worker.stop()
 
     def take(self) -> Part | None:
-        """The next part that can still say something: none behind a checkpoint that is known to differ."""
+        """The next part, or None; parts after a checkpoint that is known to differ are skipped."""
         with self.lock:
             while self.parts and not self.error:
                 part = self.parts.pop(0)
@@ -154,7 +156,7 @@ class _Work:
             self.say(f"checkpoints {part[0]}..{part[1]}: {error}; another worker executes them")
 
     def stop(self, error: Exception) -> None:
-        """All workers end at once."""
+        """End all workers."""
         with self.lock:
             self._end(error)
 
@@ -172,10 +174,10 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who executes the parts: so many processes here, or with `ray`, the address of a cluster (`local` starts one), so
-    many tasks there at a time (1: as many as it has cores). `record`: a file of what was found equal; `timeout`:
-    seconds without a new step after which a worker hangs; `bundle`: the folder of the own order, where the run's is
-    not to be read."""
+    """The workers of an audit: so many processes here, or with `ray`, the address of a cluster (`local` starts one), so
+    many tasks there at a time (1: as many as it has cores). `record`: a file of checkpoints found equal; `timeout`:
+    seconds without a new step after which a worker counts as hanging; `bundle`: the folder of the own order, to be used
+    instead of the run's."""
 
     count: int = 1
     record: Path | None = None
@@ -185,12 +187,12 @@ class Workers:
 
     @property
     def plain(self) -> bool:
-        """Nothing but this process is needed."""
+        """Whether this process alone suffices."""
         return self.count == 1 and self.record is None and self.ray is None
 
     @contextmanager
     def maker(self, given: Given) -> Iterator[tuple[int, Callable[[Started], Worker]]]:
-        """How many at a time, and what makes one."""
+        """(number of workers, function that makes one)."""
         if self.ray is None:
             share = max(1, (os.cpu_count() or 1) // self.count)
             yield self.count, lambda started: WorkerProcess(given, share, started)
@@ -205,7 +207,7 @@ def audit_in_parallel(
     store: Store, device: str, chosen: Sequence[int], workers: Workers, listener: NullProgress
 ) -> dict[str, Any] | None:
     """The finding of the lowest checkpoint that differs, as a dict of `Finding`; None if all are equal. VgameError if a
-    part cannot be executed, Cancelled if the listener says so."""
+    part cannot be executed, Cancelled if the listener cancels."""
     if not 0 < workers.timeout <= MOST_TIMEOUT:
         raise VgameError(
             f"--timeout {workers.timeout}: a number of seconds above 0 and up to {MOST_TIMEOUT:,} is expected"
@@ -230,7 +232,7 @@ def audit_in_parallel(
 
 
 def _share_out(work: _Work, count: int, make: Callable[[Started], Worker]) -> None:
-    """All parts, by so many workers."""
+    """Execute all parts with so many workers."""
     with ThreadPoolExecutor(count, "worker") as pool:
         try:
             attending = [pool.submit(_attend, work, make) for _ in range(count)]
@@ -244,8 +246,8 @@ def _share_out(work: _Work, count: int, make: Callable[[Started], Worker]) -> No
 
 
 def _attend(work: _Work, make: Callable[[Started], Worker]) -> None:
-    """Hands parts to a worker until none is left; a worker that died or hangs is replaced."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a worker inherits it: Ctrl-C is this process's to tell
+    """Give parts to a worker until none is left; replace a worker that died or hangs."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by workers: only this process handles Ctrl-C
     worker: Worker | None = None
     try:
         while (part := work.take()) is not None:
@@ -263,7 +265,7 @@ def _attend(work: _Work, make: Callable[[Started], Worker]) -> None:
 
 
 def _grid(done: Iterable[Part], worst: dict[str, Any] | None, count: int) -> str:
-    """The run as a row of cells: `#` equal, `x` differs, `.` not looked at."""
+    """The run as a row of cells: `#` equal, `x` differs, `.` not checked."""
     equal = {c for first, last, _ in done for c in range(first, last + 1)}
     differs = worst["differs"] if worst else 0
     cells = min(count, CELLS)

@@ -1,4 +1,4 @@
-"""A job becomes a bundle: captured, checked, its thresholds measured."""
+"""Prepare a job: capture it, validate it, calibrate its thresholds. In: a job. Out: its bundle."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Losses = Sequence[tuple[float, float]]  # of the user's own loop: vgame/validati
 def prepare(
     job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0, against: Losses = ()
 ) -> Bundle:
-    """Capture the job's model and collect everything that the order consists of. `validate`: seconds in which the
-    program is compared with the task's own code, `against` with the losses of its own loop (docs/validation.md)."""
+    """Capture the job's model and collect all parts of the order. `validate`: seconds in which the program is compared
+    with the task's own code, `against` with the losses of its own loop (docs/validation.md)."""
     bundle = prepare_without_log(job, listener, validate, against)
     if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
         listener.stage("calibrates thresholds on two devices")
@@ -41,7 +41,7 @@ def prepare(
 def prepare_without_log(
     job: JobFile, listener: NullProgress = NULL_PROGRESS, validate: float = 0.0, against: Losses = ()
 ) -> Bundle:
-    """The same, but for what mode `logged` calibrates."""
+    """`prepare`, without the calibration of mode `logged`."""
     if job._task is None:
         listener.stage(f"calls {job.model}")
     task = call_factory(lambda: make_task(job)) if job._task is None else job._task
@@ -65,7 +65,7 @@ def prepare_without_log(
 
 
 def _validated(order: Order, listener: NullProgress, seconds: float, losses: Losses) -> dict[str, Any]:
-    """What validation.json says."""
+    """The content of validation.json."""
     against, report = None, None
     if losses:
         listener.stage(f"compares {len(losses)} losses of your own loop")
@@ -81,7 +81,7 @@ def _validated(order: Order, listener: NullProgress, seconds: float, losses: Los
 
 
 def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:
-    """The bundle with its windows, calibrated if the job asks for that; in other modes the bundle itself."""
+    """The bundle with its windows, calibrated if the job says so; in other modes the bundle itself."""
     if bundle.mode != "logged":
         if terms is not None:
             raise JobFileError(f"[log] belongs to mode = 'logged', but the mode is {bundle.mode!r}")

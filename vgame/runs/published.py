@@ -1,14 +1,13 @@
-"""A run that others publish: its folder behind one or several URLs, fetched piece by piece, kept in a cache of bounded
-size.
+"""A published run: its folder behind one or several URLs, fetched piece by piece, kept in a cache of bounded size.
 
-In: URLs of the same run. Out: its store, whose states come when they are asked for. Nothing that is served is believed:
-each piece is bounded before it is read and checked by its roots after it, as in a folder; where a source gives none, or
-another one, the next is asked, each TRIES times, and the last error names the piece.
+In: URLs of the same run. Out: its store, which fetches states on demand. Sources are untrusted: each piece is bounded
+before it is read and checked by its roots afterwards, as in a folder; if a source fails, the next one is used, each
+TRIES times, and the last error names the piece.
 
     CACHE/RUN/job/, run.json, roots.bin, ...   as in a run's folder (store.py); fetched again by each
                                                audit, the bundle only if it changed
     CACHE/RUN/states/                          at most VGAME_CACHE_BYTES over all runs; the one that was
-                                               used longest ago goes first
+                                               used longest ago is removed first
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ from vgame.runs.store import MOST_HEADER, ROOT_BYTES, Store
 from vgame.system.files import remove_halves
 
 TRIES = 3  # of a piece, at each source
-ANSWER = 1.0  # seconds for each question whether a state is there
-LATE = 30.0  # seconds that a source's answers may take longer, in all
+ANSWER = 1.0  # seconds for each query whether a state exists
+LATE = 30.0  # seconds of delay beyond that, in total per source
 CACHE = "VGAME_CACHE"
 CACHE_BYTES = "VGAME_CACHE_BYTES"
 MOST_CACHE = 16 * 2**30
@@ -60,8 +59,8 @@ T = TypeVar("T")
 
 
 def open_published(urls: Sequence[str], bundle: Bundle | None = None, until: float = math.inf) -> Store:
-    """The store of the run, as its sources have it now; StoreError where none of them gives a run. `bundle`: the own
-    order, where it is known; theirs is not fetched then. `until`: see Source."""
+    """The store of the run in its current state; StoreError if no source has a run. `bundle`: the own order, if known;
+    then the sources' bundle is not fetched. `until`: see Source."""
     run = Published(urls, until)
     bundle = bundle or run.bundle()
     store = run.insist(lambda source: run.committed(source, bundle))
@@ -74,15 +73,14 @@ def cache_folder() -> Path:
 
 
 def cache_bytes() -> int:
-    told = os.environ.get(CACHE_BYTES, str(MOST_CACHE))
-    if not (told.isascii() and told.isdigit()):
-        raise VgameError(f"{CACHE_BYTES}={told!r}: a number of bytes is expected")
-    return int(told)
+    value = os.environ.get(CACHE_BYTES, str(MOST_CACHE))
+    if not (value.isascii() and value.isdigit()):
+        raise VgameError(f"{CACHE_BYTES}={value!r}: a number of bytes is expected")
+    return int(value)
 
 
 class Published:
-    """The sources of a run, and what the cache has of it. `folder`: a run's folder, without the states that nobody
-    asked for."""
+    """The sources of a run, and its cache. `folder`: a run's folder with the states fetched so far."""
 
     def __init__(self, urls: Sequence[str], until: float = math.inf) -> None:
         self.sources, self.most = [Source(url) for url in urls], cache_bytes()
@@ -93,16 +91,16 @@ class Published:
 
     @cached_property
     def _known(self) -> dict[str, bool]:
-        """Is a state there?"""
+        """By file name, whether a state exists."""
         return {}
 
     @cached_property
     def _late(self) -> dict[Source, float]:
-        """Seconds that answers took longer than ANSWER."""
+        """By source, seconds of delay beyond ANSWER."""
         return dict.fromkeys(self.sources, 0.0)
 
     def insist(self, attempt: Callable[[Source], T]) -> T:
-        """What the first source gives that gives something fit."""
+        """The result of the first successful attempt; StoreError with all errors if there is none."""
         errors: dict[str, str] = {}
         for source in [*self.sources] * TRIES:
             try:
@@ -114,7 +112,7 @@ class Published:
     # ---- the job ----
 
     def bundle(self) -> Bundle:
-        """The job: kept, where its spec.json is still the one that is served."""
+        """The job, from the cache if its spec.json is still the served one."""
         job = self.folder / "job"
         kept = (job / "spec.json").read_bytes() if (job / "spec.json").exists() else b""
         self.insist(lambda source: source.fetch("job/spec.json", MOST_SPEC, job / "spec.json"))
@@ -124,7 +122,7 @@ class Published:
         return self.insist(self._job)
 
     def _job(self, source: Source) -> Bundle:
-        """All of it from one source, for only together they are the job."""
+        """Fetch the job whole from one source: files of different sources do not match."""
         job = self.folder / "job"
         for folder in (job, self.folder / "states"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -163,7 +161,7 @@ class Published:
     # ---- what is committed ----
 
     def committed(self, source: Source, bundle: Bundle) -> Store:
-        """The run without its states, from one source: roots come first, what belongs to them was there before."""
+        """Fetch the run without its states from one source. Roots come first: a run writes them last."""
         for folder in (self.folder, self.folder / "states"):
             remove_halves(folder)
         roots = ROOT_BYTES * bundle.checkpoints + 2**20
@@ -181,7 +179,7 @@ class Published:
             except Absent:
                 if name == "run.json":
                     raise
-                # nothing is committed yet, or an earlier version made none
+                # no checkpoint yet, or written by an earlier version
                 (self.folder / name).unlink(missing_ok=True)
         store = store_of(self.folder, bundle, writable=False)
         store.check_roots()
@@ -192,7 +190,7 @@ class Published:
     # ---- states ----
 
     def has(self, name: str) -> bool:
-        """Does any source, or the cache, have this file of states/?"""
+        """Whether the cache or any source has this file of states/."""
         if (self.folder / "states" / name).exists():
             return True
         if name not in self._known:
@@ -200,7 +198,8 @@ class Published:
         return self._known[name]
 
     def _says(self, source: Source, name: str) -> bool:
-        """A source that does not answer has nothing, and is not asked any more once it is too late in all."""
+        """Whether a source has the file; no answer counts as no, and after too much delay in total the source is no
+        longer used."""
         for _ in range(TRIES):
             if self._late[source] > LATE:
                 break
@@ -214,8 +213,8 @@ class Published:
         return False
 
     def state(self, name: str, labels: Sequence[TensorLabel], root: bytes) -> tuple[torch.Tensor, ...]:
-        """The state with this root, from the cache or the first source that has it. Where no source has it, but one a
-        state of this program, that one: it is for the caller to say what it means."""
+        """The state with this root, from the cache or the first source that has it. If no source has it but one has
+        another state of this program, that one; the caller compares roots."""
         path, other = self.folder / "states" / name, list[tuple[torch.Tensor, ...]]()
 
         def read(source: Source | None) -> tuple[torch.Tensor, ...]:
@@ -248,7 +247,7 @@ class Published:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Forget the states that were used longest ago, until the rest is within the bound."""
+        """Remove the least recently used states until the rest is within the bound."""
         kept = []
         for path in cache_folder().glob("*/states/*.safetensors"):
             with suppress(OSError):  # another process was faster

@@ -1,4 +1,4 @@
-"""A trainer's rounding log in the hands of an auditor.
+"""An auditor's copy of a trainer's rounding log.
 
 In: the trainer's run folder or a copy of it, at least run.json, roots.bin, logs.bin and rounding.vglog. Out: the log,
 checked against the claim's run root, and an executor that follows it.
@@ -23,19 +23,19 @@ from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import MOST_HEADER, ROOT_BYTES
 from vgame.system.files import open_file
 
-#: In the order in which they are copied: what comes later holds at least what the earlier ones need.
+#: In the order of copying: a later file covers at least the earlier ones.
 FILES = ("run.json", "roots.bin", "logs.bin", "rounding.vglog")
-PIECE = 2**20  # bytes that are copied at once
+PIECE = 2**20  # bytes copied at once
 
 
 def most_of_log(bundle: Bundle) -> int:
-    """Bytes that the log of a run can have."""
+    """The largest size of a run's log, in bytes."""
     return MOST_HEADER + bundle.steps * (FRAME + most_of_a_step(bundle.program))
 
 
 class PublishedLog:
-    """The log of a run that has ended, copied once to a folder of one's own: what the trainer does to it later does not
-    matter."""
+    """The log of a run that has ended, copied once to the auditor's folder: later changes by the trainer have no
+    effect."""
 
     def __init__(self, source: Path, own: Path, bundle: Bundle) -> None:
         self.source, self.own, self.bundle = source, own, bundle
@@ -51,7 +51,7 @@ class PublishedLog:
                 with open_file(path) as log:
                     if os.fstat(log.fileno()).st_size <= most:
                         self._keep(name, log, most + 1)
-                    if max(os.fstat(log.fileno()).st_size, log.tell()) > most:  # also where it has grown meanwhile
+                    if max(os.fstat(log.fileno()).st_size, log.tell()) > most:  # also if it has grown meanwhile
                         (self.own / name).unlink(missing_ok=True)
                         raise OSError(errno.EFBIG, f"more than {most:,} bytes, which no log of this job has", str(path))
             except OSError as error:
@@ -61,13 +61,13 @@ class PublishedLog:
                 ) from None
 
     def _most(self, name: str) -> int:
-        """Bytes that a trainer's file can have."""
+        """The largest size of a trainer's file, in bytes."""
         if name == "rounding.vglog":
             return most_of_log(self.bundle)
         return MOST_HEADER + (0 if name == "run.json" else ROOT_BYTES * self.bundle.checkpoints)
 
     def _keep(self, name: str, log: IO[bytes], most: int) -> None:
-        """So many bytes, and holes as holes; StoreError, and no copy, where the own disk does not take it."""
+        """Copy so many bytes, holes as holes; StoreError, and no copy, if the own disk fails."""
         try:
             self.own.mkdir(parents=True, exist_ok=True)
             with open(self.own / name, "wb") as own:
@@ -86,7 +86,7 @@ class PublishedLog:
             ) from None
 
     def check(self) -> None:
-        """NotYet unless it is the log of a whole run, every interval of it the committed one."""
+        """NotYet unless the copy is the log of a whole run and matches every commitment."""
         try:
             _check(self.store)
         except LogError as error:
@@ -94,7 +94,7 @@ class PublishedLog:
 
     @property
     def run_root(self) -> bytes:
-        """What a claim with this log and its trainer's states commits."""
+        """The run root of a claim with this log and its trainer's states."""
         count = len(self.store.roots)
         return run_tree(self.store.roots, count, self.log_roots).root
 
@@ -111,8 +111,8 @@ class PublishedLog:
             raise Abstain(f"the trainer's log cannot be followed: {error}") from None
 
     def follow(self, executor: LoggedExecutor) -> None:
-        """From now on the executor takes the log's directions; an entry that no trainer can have does not count, and
-        behind the end of the run there are none. Abstain at a step whose entries are missing."""
+        """Let the executor follow the log's directions; inadmissible entries are ignored, and after the end of the run
+        there are none. Abstain at a step with missing entries."""
         stop, interval = self.store.divergence, self.store.bundle.interval
         last = stop.step if stop else self.store.bundle.steps
         known: dict[int, Sequence[StepEntries]] = {}
@@ -130,7 +130,7 @@ class PublishedLog:
         executor.read = read
 
     def log_mismatch(self, run_root: bytes, partial_root: bytes | None) -> str:
-        """Why this is not the log that a claim committed; empty if it is."""
+        """The reason why this is not the log of the claim; empty if it is."""
         mine = (self.run_root, self.partial_root)
         if mine == (run_root, partial_root):
             return ""
@@ -142,7 +142,7 @@ class PublishedLog:
 
 
 def _is_whole(own: Path, bundle: Bundle) -> bool:
-    """Does the folder hold the log of a whole run, every interval of it the committed one?"""
+    """Whether the folder holds the log of a whole run that matches every commitment."""
     if not all((own / name).exists() for name in FILES):
         return False
     try:
@@ -153,7 +153,7 @@ def _is_whole(own: Path, bundle: Bundle) -> bool:
 
 
 def _check(store: LoggedStore) -> None:
-    """LogError unless it has every checkpoint of a whole run, and of every interval the committed log."""
+    """LogError unless it has every checkpoint of a whole run, and every interval's log matches its commitment."""
     stop, bundle, reached = store.divergence, store.bundle, len(store.roots)
     due = (stop.step - 1) // bundle.interval if stop else bundle.checkpoints
     if reached != due:

@@ -1,8 +1,8 @@
-"""Workers on a Ray cluster: one plain task for each part, told where the run is and which checkpoints; no actors, no
-states in its store.
+"""Workers on a Ray cluster: one plain task for each part, with the place of the run and its checkpoints; no actors, no
+states in Ray's store.
 
-In: the address of a cluster, or `local`. Out: workers (worker.py). A task has one core. It hands its part to a process
-of the task's machine, which stays for the next part, so that a program is loaded once; the process ends with Ray's.
+In: the address of a cluster, or `local`. Out: workers (worker.py). A task has one core. It gives its part to a process
+on its machine that serves later parts too, so that a program is loaded once; the process ends with Ray.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from vgame.errors import VgameError, missing_package
 from vgame.runs.worker import Given, Part, Started, Worker, WorkerDied, WorkerProcess
 
 CONNECT = 5.0  # seconds
-LOOK = 1.0  # seconds between two looks at a task
+LOOK = 1.0  # seconds between two polls of a task
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to others
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
 try:
     import ray
 except ModuleNotFoundError as error:
@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
 
 @contextmanager
 def cluster(address: str) -> Iterator[tuple[int, Callable[[Given, Started], Worker]]]:
-    """Cores of the cluster, and what makes a worker there. One that is connected already is used and stays."""
+    """(cores of the cluster, function that makes a worker there). An existing connection is used and left open."""
     here = ray.is_initialized()
     if not here:
         _connect(address)
@@ -50,14 +50,14 @@ def _connect(address: str) -> None:
     try:
         ray.init(address, **quiet, **own)
     except Exception as error:  # Ray raises RuntimeError, ConnectionError, ValueError and its own
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise VgameError(
-            f"--ray {address}: there is no cluster that this Ray {ray.__version__} can use: {told}"
+            f"--ray {address}: there is no cluster that this Ray {ray.__version__} can use: {reason}"
         ) from None
 
 
 def _refuse_absent(address: str) -> None:
-    """Ray waits for minutes where no cluster listens."""
+    """VgameError if no cluster listens; Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
         raise VgameError(f"--ray {address!r}: HOST:PORT, ray://HOST:PORT, auto or local is expected")
@@ -65,7 +65,7 @@ def _refuse_absent(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
     except OSError as error:
         raise VgameError(
-            f"--ray {address}: nobody answers there ({error.strerror or error}); start Ray, or give local"
+            f"--ray {address}: no cluster answers there ({error.strerror or error}); start Ray, or give local"
         ) from None
 
 
@@ -83,10 +83,10 @@ class RayWorker:
                 ray.cancel(task, force=True)
         try:
             found = ray.get(task)
-        except ray.exceptions.RayTaskError as error:  # what the task does not expect: no vgame there, or an old one
-            told = str(error.cause).strip().splitlines()[-1]
+        except ray.exceptions.RayTaskError as error:  # unexpected by the task: no vgame there, or an old one
+            reason = str(error.cause).strip().splitlines()[-1]
             raise VgameError(
-                f"a task of the cluster failed ({told}): install this vgame, {self.given['vgame']}, there"
+                f"a task of the cluster failed ({reason}): install this vgame, {self.given['vgame']}, there"
             ) from None
         except ray.exceptions.RayError as error:
             raise WorkerDied(f"a task of the cluster ended: {str(error).strip().splitlines()[0]}") from None
@@ -100,7 +100,7 @@ class RayWorker:
         self.stopped = True
 
     def end(self) -> None:
-        """Its process waits for other parts; it ends with Ray's."""
+        """Does nothing: the process waits for other parts and ends with Ray."""
 
 
 # ---- on the cluster ----
@@ -109,7 +109,7 @@ _processes: dict[tuple[Any, ...], WorkerProcess] = {}
 
 
 def execute(given: dict[str, Any], part: Part) -> dict[str, Any]:
-    """A part by the process of this task's machine that has the run open, or by a new one."""
+    """Execute a part in this machine's process for the run, or in a new one."""
     key = tuple(given.values())
     try:
         if key not in _processes:
@@ -125,7 +125,7 @@ def execute(given: dict[str, Any], part: Part) -> dict[str, Any]:
 
 
 def _here(given: Given) -> Given:
-    """A published run is fetched by each machine into its own cache; any other is in a folder that all machines
+    """The folder of the run on this machine: its own cache for a published run, else the folder that all machines
     share."""
     if not given.urls:
         return given

@@ -1,7 +1,7 @@
 """Training and auditing by several ranks (docs/ranks.md): rank 0 drives the run, all of them execute its steps.
 
-In: what `train_run` or `audit_run` is given, in every process. Out: the store, on rank 0; None on the others, which
-have nothing to write. What an audit found, on all.
+In: the arguments of `train_run` or `audit_run`, in every process. Out: the store on rank 0, None on the others; the
+finding of an audit on all.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ def train_shared(
     check: float = 0.0,
     metrics: Metrics | None = None,
 ) -> Store | None:
-    """As `train_run`, by all ranks that were started. RankError, on all of them, where they differ, or one of them dies
-    or hangs. `check`: the share of the steps, drawn by chance, that are computed twice. `metrics` are told on rank 0,
-    without what a step cost."""
+    """`train_run`, by all started ranks. RankError on all of them if they differ, or one of them dies or hangs.
+    `check`: the share of steps, drawn at random, that are computed twice. `metrics` are reported on rank 0, without the
+    cost of a step."""
     with joined(timeout) as group, use_device(device) as kind:
         listener.stage("reads the job, and compares it with the other ranks'")
         bundle = _bundle(source, capturing)
         with led(group, bundle, kind, check) as leader:
             if leader is None:
                 return None
-            told = Meter(metrics).committing(committed) if metrics else committed
-            return _lead(bundle, run, keep, leader, listener, told)
+            reported = Meter(metrics).committing(committed) if metrics else committed
+            return _lead(bundle, run, keep, leader, listener, reported)
 
 
 @contextmanager
 def led(group: TorchGroup, bundle: Bundle, kind: str, check: float = 0.0) -> Iterator[Leader | None]:
-    """What rank 0 drives a run by; the others follow until it ends, and get None."""
+    """The stepper of rank 0; the others follow until it ends, and get None."""
     compare(group, facts(bundle))
     executor = rank_executor(bundle, kind, group)
     if group.rank:
@@ -69,7 +69,7 @@ def led(group: TorchGroup, bundle: Bundle, kind: str, check: float = 0.0) -> Ite
     try:
         yield leader
     except BaseException:
-        with suppress(RankError):  # the failure is reported, not that the others cannot be reached
+        with suppress(RankError):  # report the failure, not the lost connection to the others
             leader.end(failed=True)
         raise
     leader.end()
@@ -85,7 +85,7 @@ def audit_by_all(
     order: Path | None = None,
     workers: Workers = ALONE,
 ) -> Audit:
-    """`audit_run`, or `audit_shared` where several ranks were started."""
+    """`audit_run`, or `audit_shared` if several ranks were started."""
     if not is_shared():
         return audit_run(run, device, segment, sample, seed, listener, order, workers)
     if not workers.plain:
@@ -102,7 +102,7 @@ def audit_shared(
     listener: NullProgress = NULL_PROGRESS,
     order: Path | None = None,
 ) -> Audit:
-    """As `audit_run`, by all ranks that were started, each of which can read the run; the same on each."""
+    """`audit_run`, by all started ranks; each must be able to read the run. The same result on each."""
     with joined() as group, use_device(device) as kind:
         store = audited(run, order)
         with led(group, store.bundle, kind) as leader:
@@ -110,8 +110,8 @@ def audit_shared(
                 chosen = chosen_checkpoints(store, segment, sample, seed)
                 finding = audit_alone(store, leader, chosen, listener)
                 store.bundle.refuse_changed(anew=True)
-                told = [chosen, asdict(finding) | {"checked": [*finding.checked]}]
-                group.health.store.set("found", json.dumps(told))
+                message = [chosen, asdict(finding) | {"checked": [*finding.checked]}]
+                group.health.store.set("found", json.dumps(message))
         chosen, found = json.loads(group.health.store.get("found"))
         return Audit(store, chosen, Finding(**found), None)
 
@@ -125,7 +125,7 @@ def _bundle(source: Path | Bundle, capturing: NullProgress) -> Bundle:
 
 
 def facts(bundle: Bundle) -> dict[str, str]:
-    """What all ranks must have alike."""
+    """The facts that must be equal on all ranks."""
     names = hashlib.sha256(bundle.program.labels.root).hexdigest()[:16]
     return {"bundle": bundle.identity.hex()[:16], "names of tensors": names} | library()
 
@@ -147,4 +147,4 @@ def _lead(
 
 def _follow(executor: RankExecutor) -> None:
     if not follow(executor):
-        raise RankError("rank 0 has failed; it says why", reported=True)
+        raise RankError("rank 0 has failed; it reports the error", reported=True)

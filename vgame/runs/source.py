@@ -1,7 +1,6 @@
-"""One place that files of strangers come from: a folder behind a URL that fsspec reads (https, s3, memory, file, ...).
+"""One untrusted source of files: a folder behind a URL that fsspec reads (https, s3, memory, file, ...).
 
-In: names of files, how many bytes each may have. Out: files here, whole or not at all. What they hold is the caller's
-affair.
+In: names of files, the largest size of each. Out: local files, whole or not at all. The caller checks their content.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from vgame.system.files import HALF, open_file
 
 CONNECT = 10.0  # seconds
 SILENT = 30.0  # seconds without a byte of the file, or until all headers are there
-SLOWEST = 2**16  # bytes a second; a file that comes more slowly is given up
+SLOWEST = 2**16  # bytes a second; slower downloads are aborted
 BLOCK = 2**20
 
 
 class Unfit(StoreError):
-    """A file did not come, or is not what it has to be."""
+    """A file could not be fetched, or is not valid."""
 
 
 class Absent(Unfit):
-    """The source says that it has no such file."""
+    """The source reports that it has no such file."""
 
 
 def is_url(run: object) -> bool:
@@ -39,8 +38,8 @@ def is_url(run: object) -> bool:
 
 
 class Source:
-    """A folder behind a URL. No redirect is followed. `until`: the time (of time.monotonic) after which nothing is
-    asked any more."""
+    """A folder behind a URL. No redirect is followed. `until`: the time (of time.monotonic) after which no request is
+    made."""
 
     until = math.inf
 
@@ -57,12 +56,12 @@ class Source:
             )
         except (ImportError, ValueError) as error:
             raise VgameError(
-                f"{self.shown} cannot be read: {self._told(error)}; http and https need the extra remote: "
+                f"{self.shown} cannot be read: {self._reason(error)}; http and https need the extra remote: "
                 f"{how_to_install('remote')}"
             ) from None
 
     def has(self, name: str) -> bool:
-        """Unfit where it does not say."""
+        """Whether the source has a file; Unfit without an answer."""
         try:
             self._info(name)
         except Absent:
@@ -73,18 +72,18 @@ class Source:
         self._refuse_late(name)
         try:
             return dict(self.system.info(self._place(name)))
-        except Exception as error:  # every library of fsspec raises its own
-            if isinstance(error, FileNotFoundError):  # which fsspec also says where a server fails
+        except Exception as error:  # every library of fsspec raises its own errors
+            if isinstance(error, FileNotFoundError):  # fsspec also raises this if a server fails
                 error = error.__cause__ or error
             if isinstance(error, FileNotFoundError) or getattr(error, "status", 0) in (404, 410):
                 raise Absent(f"{self.shown}/{name} is not there") from None
-            raise Unfit(f"{self.shown}/{name} cannot be read: {self._told(error)}") from None
+            raise Unfit(f"{self.shown}/{name} cannot be read: {self._reason(error)}") from None
 
     def _place(self, name: str) -> str:
-        """Of a file; the URL's query goes with each."""
+        """The URL of a file, with the query of the source's URL."""
         return f"{self.root}/{name}{self.query}"
 
-    def _told(self, error: Exception) -> str:
+    def _reason(self, error: Exception) -> str:
         none = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
         return hide_secrets(" ".join(str(error).split()), self.url)[:300] or none
 
@@ -93,8 +92,8 @@ class Source:
             raise Unfit(f"{self.shown}/{name}: no time is left for it")
 
     def fetch(self, name: str, most: int, path: Path, only: bool = False) -> None:
-        """The whole file, at `path`; Unfit if it does not come, has more than `most` bytes or is not as long as the
-        source says. `only`: so many bytes of it, whatever lies behind them."""
+        """The whole file, at `path`; Unfit if it cannot be fetched, has more than `most` bytes or another length than
+        the source states. `only`: the first so many bytes of it."""
         size = self._info(name).get("size")
         if only:
             size = None if size is None else min(size, most)
@@ -120,7 +119,7 @@ class Source:
             Path(half).unlink(missing_ok=True)
 
     def _copy(self, name: str, file: IO[bytes], most: int, only: bool) -> int:
-        """Bytes that were written. The time allowed grows with what has come."""
+        """The number of bytes written. The allowed time grows with the bytes received."""
         got, begin = 0, time.monotonic()
         for block in self._blocks(name):
             block = block[: most - got] if only else block
@@ -129,7 +128,7 @@ class Source:
             got += len(block)
             self._refuse_late(name)
             if got > most:
-                raise Unfit(f"{self.shown}/{name} has more than {most:,} bytes, which are expected at most")
+                raise Unfit(f"{self.shown}/{name} has more than {most:,} bytes, at most that many are expected")
             if time.monotonic() - begin > SILENT + got / SLOWEST:
                 raise Unfit(f"{self.shown}/{name} is too slow: {got:,} bytes in {time.monotonic() - begin:.0f} s")
             try:
@@ -141,14 +140,14 @@ class Source:
         return got
 
     def _blocks(self, name: str):
-        """A stream, so that a server without ranges will do; what fails while it is read is Unfit."""
+        """The bytes as a stream, which works with servers without ranges; read errors become Unfit."""
         try:
             if "file" in self.system.protocol:
                 with open_file(Path(self.root, name)) as file:
                     yield from iter(lambda: file.read(BLOCK), b"")
                 return
             web = "http" in self.system.protocol
-            limit = {"timeout": SILENT} if web else {}  # bytes between those of the file count as none
+            limit = {"timeout": SILENT} if web else {}  # overhead between the bytes of the file does not count
             with self.system.open(self._place(name), "rb", block_size=0 if web else BLOCK) as stream:
                 while block := stream.read(BLOCK, **limit):
                     yield block
@@ -157,7 +156,7 @@ class Source:
         except VgameError:
             raise
         except Exception as error:
-            raise Unfit(f"{self.shown}/{name} broke off: {self._told(error)}") from None
+            raise Unfit(f"{self.shown}/{name} broke off: {self._reason(error)}") from None
 
 
 def _careful() -> dict[str, Any]:
@@ -174,6 +173,6 @@ def _careful() -> dict[str, Any]:
 
 
 async def _answered(request: Any, ask: Any) -> Any:
-    """The answer to a request, without its body: aiohttp's sock_read begins anew with each byte of a header."""
+    """The response without its body, within the time limit: aiohttp's sock_read restarts with each byte of a header."""
     async with asyncio.timeout(SILENT):
         return await ask(request)

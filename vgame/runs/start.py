@@ -1,4 +1,4 @@
-"""The state of a run after a step, and what a job starts from where that is not the module as its author made it."""
+"""The state of a run after a step; initial states other than the module's own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vgame.runs.training import advance, state_at
 
 
 def start_from(initial: Any, model: nn.Module) -> Start:
-    """Load what a job starts from into the module. `initial`: a run, the path of one or of a file of weights, a
-    state_dict, or None."""
+    """Load an initial state into the module. `initial`: a run, the path of one or of a file of weights, a state_dict,
+    or None."""
     if initial is None:
         return Start()
     if isinstance(initial, Mapping):
@@ -43,7 +43,7 @@ def start_from(initial: Any, model: nn.Module) -> Start:
 
 
 def start_of(store: Store) -> Start:
-    """What a job starts from that continues a finished run."""
+    """The initial state of a job that continues a finished run."""
     if not store.done:
         raise VgameError(
             f"{store.folder} is at step {store.step} of {store.bundle.steps}: train it to its end first, or start "
@@ -55,7 +55,7 @@ def start_of(store: Store) -> Start:
 
 
 def state_after(store: Store, step: int) -> Any:
-    """The state after a step that the run has reached; one that is not kept is executed again."""
+    """The state after a step of the run; a state that is not kept is re-executed."""
     interval = store.bundle.interval
     checkpoint = -(-step // interval)
     if step in (0, store.step) or step % interval == 0:
@@ -66,7 +66,7 @@ def state_after(store: Store, step: int) -> Any:
     with use_device("default") as kind:
         executor = executor_of(store.bundle, kind)
         if isinstance(store, LoggedStore):
-            assert isinstance(executor, LoggedExecutor), "a run in mode logged has an executor that follows"
+            assert isinstance(executor, LoggedExecutor), "a run in mode logged has a following executor"
             store.follow(executor)
         state = state_at(store, executor, checkpoint)
         state = advance(executor, state, min(checkpoint * interval, store.bundle.steps) + 1, step)

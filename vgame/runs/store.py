@@ -1,6 +1,6 @@
 """A run on disk: the state root of every checkpoint, the losses, and some of the states themselves.
 
-    RUN/run.json             which run (the identity of its bundle); where it ended if it diverged
+    RUN/run.json             the identity of its bundle; the divergence, if it diverged
     RUN/roots.bin            32 bytes per checkpoint, appended
     RUN/checks.bin           32 bytes per checkpoint, appended before the root: SHA-256 of
                              the check before it, the root and its log's
@@ -8,8 +8,8 @@
     RUN/lock                 held by the one process that writes
     RUN/states/STEP.safetensors   kept checkpoints: every `keep`-th and the newest
 
-A kill at any moment loses at most the interval in progress; bytes that were half appended are not read, and cut off
-before the next ones are appended. So a run can be read while it is written; a second writer is refused.
+A kill at any moment loses at most the interval in progress; partly appended bytes are not read, and are cut off before
+the next append. So a run can be read while it is written; a second writer is refused.
 Disk use is bounded by `keep`.
 """
 
@@ -58,7 +58,8 @@ def _next_check(before: bytes, committed: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first `step` that did not end finite: the number of the `operator` and the `element` of its output."""
+    """The first `step` with a result that is not finite: the number of the `operator` and the `element` of its
+    output."""
 
     step: int
     operator: int
@@ -66,20 +67,19 @@ class Divergence:
 
 
 class Elsewhere(Protocol):
-    """Where states come from that are not in the folder."""
+    """A source of states that are not in the folder."""
 
     urls: tuple[str, ...]
 
     def has(self, name: str) -> bool:
-        """Is there this file of states/?"""
+        """Whether this file of states/ exists."""
 
     def state(self, name: str, labels: Sequence[TensorLabel], root: bytes) -> tuple[torch.Tensor, ...]:
-        """What it holds; StoreError where it cannot be had."""
+        """Its content; StoreError if it cannot be fetched."""
 
 
 class Store:
-    """Checkpoints of one run of one bundle. Not `writable`: another user's folder, in which nothing is made or
-    changed."""
+    """Checkpoints of one run of one bundle. Not `writable`: another user's folder, which is only read."""
 
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
         self.folder, self.bundle, self.keep, self.writable = folder, bundle, keep, writable
@@ -102,7 +102,7 @@ class Store:
         try:
             header = parse_json(read_file(path, MOST_HEADER))
             version, identity, diverged = header["version"], header["identity"], header["divergence"]
-            names = header.get("labels", self.bundle.program.labels.root.hex())  # an earlier version did not write it
+            names = header.get("labels", self.bundle.program.labels.root.hex())  # not written by earlier versions
             self.divergence = Divergence(**diverged) if diverged is not None else None
             if self.divergence is not None:
                 self._check_divergence(self.divergence)
@@ -110,8 +110,8 @@ class Store:
             raise StoreError(f"{path} is damaged ({error}); move {self.folder} away and run again") from None
         if version != VERSION:
             raise StoreError(
-                f"{self.folder} is a run of version {str(version)[:20]}, this vgame reads version {VERSION}: go on "
-                "with the vgame that wrote it, or train again in another folder"
+                f"{self.folder} is a run of version {str(version)[:20]}, this vgame reads version {VERSION}: use the "
+                f"vgame that wrote it, or train again in another folder"
             )
         if identity != self.bundle.identity.hex():
             raise StoreError(
@@ -119,8 +119,8 @@ class Store:
             )
         if names != self.bundle.program.labels.root.hex():
             raise StoreError(
-                f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); go on "
-                "with the bundle that it was begun with"
+                f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); continue "
+                f"with the bundle of its begin"
             )
         self.roots = self._read_roots("roots.bin")
         if (count := len(self.roots)) > self.bundle.checkpoints:
@@ -155,11 +155,11 @@ class Store:
             raise StoreError(f"{path} cannot be used for a run: {error.strerror}") from None
 
     def _most(self, name: str) -> int:
-        """Bytes that a file of this run can have, with what a kill left."""
+        """The largest size of a file of this run in bytes, with leftovers of a kill."""
         return 4 * self.bundle.steps + 2**20 if name == "losses.bin" else ROOT_BYTES * self.bundle.checkpoints + 2**20
 
     def _append(self, name: str, data: bytes, at: int | None = None) -> None:
-        """Bytes to the end of a file; `at`: where the end must be, what lies beyond is left over from a kill."""
+        """Append bytes to a file; `at`: the valid end, beyond which bytes are leftovers of a kill."""
         if at is not None:
             truncate(self.folder / name, at)
         try:
@@ -172,11 +172,11 @@ class Store:
                 f"{self.folder / name} cannot be written: {error.strerror}; free space, then resume"
             ) from None
 
-    # ---- the one who writes ----
+    # ---- the writer ----
 
     def lock(self) -> None:
-        """From now on only this object writes here, until its process ends; StoreError where another one does, or the
-        roots are damaged."""
+        """Make this object the only writer until its process ends; StoreError if there is another one, or the roots are
+        damaged."""
         if self._lock is not None:
             return
         if not self.writable:
@@ -198,7 +198,7 @@ class Store:
             raise
 
     def _settle(self) -> None:
-        """What a writer begins with: roots that are whole and its own, and no halves of files that a kill left."""
+        """Prepare for writing: check that the roots are whole and its own, and remove partial files of a kill."""
         if self._read_roots("roots.bin") != self.roots:
             raise StoreError(f"another process has just written to {self.folder}; start again")
         self.check_roots()
@@ -213,42 +213,42 @@ class Store:
             write_atomic(self.folder / "checks.bin", whole)
 
     def release(self) -> None:
-        """Let another one write."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def check(self) -> None:
-        """StoreError unless the committed roots, and the newest state that is kept, are what was written."""
+        """StoreError if the committed roots or the newest kept state were changed since they were written."""
         self.check_roots()
         self.load_state(self.nearest(len(self.roots)))
 
     def check_roots(self) -> None:
-        """StoreError unless the committed roots are what was written."""
+        """StoreError if the committed roots were changed since they were written."""
         if not os.path.exists(self.folder / "checks.bin"):
-            return  # a run of a version that made none, or without a checkpoint
+            return  # written by an earlier version, or without a checkpoint
         kept = self._read_roots("checks.bin")
         for c, check in enumerate(self._checks()):
             if kept[c : c + 1] != [check]:
                 raise StoreError(
-                    f"the roots in {self.folder} are damaged at checkpoint {c + 1}: nothing is claimed or continued "
-                    "from them; restore the folder from a copy, or move it away and run again"
+                    f"the roots in {self.folder} are damaged at checkpoint {c + 1}: no claim is made and no run "
+                    f"continued from them; restore the folder from a copy, or move it away and run again"
                 )
 
     def _checks(self) -> list[bytes]:
-        """One per checkpoint, each over all before it."""
+        """One check per checkpoint, each over all before it."""
         committed = (self._committed(c, root) for c, root in enumerate(self.roots))
         return list(accumulate(committed, _next_check, initial=b""))[1:]
 
     def _committed(self, c: int, root: bytes) -> bytes:
-        """What checkpoint c + 1 commits."""
+        """The bytes that checkpoint c + 1 commits to."""
         return root
 
     # ---- progress ----
 
     @property
     def step(self) -> int:
-        """Steps that are committed."""
+        """Number of committed steps."""
         return min(len(self.roots) * self.bundle.interval, self.bundle.steps)
 
     @property
@@ -256,8 +256,7 @@ class Store:
         return self.divergence is not None or len(self.roots) >= self.bundle.checkpoints
 
     def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
-        """Append the next checkpoint; afterwards it survives anything. If it cannot be written, it can be tried
-        again."""
+        """Append the next checkpoint, durably. After an error the call can be repeated."""
         self.lock()
         step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
         root = self._save_state(step, state)
@@ -271,13 +270,13 @@ class Store:
         self._forget(step)
 
     def diverged(self, divergence: Divergence) -> None:
-        """Record that training stopped; nothing is committed after it."""
+        """Record a divergence; nothing can be committed after it."""
         self.lock()
         self.divergence = divergence
         self._write_header()
 
     def fork(self, folder: Path, checkpoint: int) -> Store:
-        """A new store that shares this one's first checkpoints."""
+        """A new store with this one's first checkpoints."""
         fork = Store(folder, self.bundle, self.keep)
         checkpoint = min(checkpoint, len(self.roots))
         if not fork.roots and checkpoint:
@@ -292,8 +291,8 @@ class Store:
         return fork
 
     def adopt(self, other: Store, checkpoint: int) -> None:
-        """Take over the checkpoints up to this one of another store of the same bundle, which were found right, with
-        the states that this one keeps; StoreError where one is not there."""
+        """Copy the verified checkpoints up to this one from another store of the same bundle, with the states that this
+        store keeps; StoreError if one is missing."""
         self.lock()
         for c in range(len(self.roots) + 1, checkpoint + 1):
             step = min(c * self.bundle.interval, self.bundle.steps)
@@ -315,7 +314,7 @@ class Store:
 
     @cached_property
     def _losses(self) -> bytes:
-        """Of another user's run: read once, so that every reader sees the same."""
+        """The losses of another user's run, read once, so that all readers see the same."""
         return self._read("losses.bin")
 
     # ---- states ----
@@ -324,24 +323,24 @@ class Store:
         return self.folder / "states" / f"{step:010d}.safetensors"
 
     def _save_state(self, step: int, state: Sequence[torch.Tensor]) -> bytes:
-        """Keep a state. Its root; StoreError unless what is read back from the file has it too: disputes are answered
-        from it."""
+        """Write a state and return its root; StoreError unless the file reads back with the same root: disputes rely on
+        it."""
         path, labels, root = self._path(step), self.bundle.program.labels.state, tensors_root(Kind.STATE, state)
         write_atomic(path, pack_tensors(labels, state))
         if (kept := tensors_root(Kind.STATE, each_tensor(path, labels))) != root:
             raise StoreError(
                 f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing "
-                "is committed, see to the disk and resume"
+                f"is committed, check the disk and resume"
             )
         return root
 
     def restore(self, state: Sequence[torch.Tensor]) -> None:
-        """Keep the newest state again, whose file is gone."""
+        """Write the newest state again after its file was lost."""
         self.lock()
         self._save_state(self.step, state)
 
     def _forget(self, newest: int) -> None:
-        """Drop the checkpoint before the newest one unless it is one to keep."""
+        """Remove the state before the newest one unless `keep` selects it."""
         previous = (
             newest - self.bundle.interval
             if newest % self.bundle.interval == 0
@@ -367,7 +366,7 @@ class Store:
         return state
 
     def stored_state(self, checkpoint: int) -> tuple[torch.Tensor, ...]:
-        """What the file of a checkpoint holds, whatever was committed."""
+        """The content of a checkpoint's file, without a comparison with its root."""
         path = self._path(min(checkpoint * self.bundle.interval, self.bundle.steps))
         try:
             if self.elsewhere:
@@ -377,10 +376,10 @@ class Store:
             raise StoreError(f"checkpoint {checkpoint} is damaged: {error}") from None
 
     def replaced(self, checkpoints: Iterable[int]) -> tuple[int, bytes] | None:
-        """The first of these checkpoints, and of the newest, whose kept file does not hold what was committed, and the
-        root that it holds.
+        """(the first of these checkpoints and the newest whose kept file differs from its commitment, the file's root),
+        or None.
 
-        The newest must be kept: it is what a run is for. StoreError where a file cannot be read.
+        The newest must be kept: it is the result of the run. StoreError if a file cannot be read.
         """
         newest = len(self.roots)
         for checkpoint in sorted({*checkpoints, newest} - {0}):
@@ -395,6 +394,6 @@ class Store:
         return next(filter(self.keeps, range(checkpoint, 0, -1)), 0)
 
     def keeps(self, checkpoint: int) -> bool:
-        """Is the state of this checkpoint there?"""
+        """Whether the state of this checkpoint exists."""
         path = self._path(min(checkpoint * self.bundle.interval, self.bundle.steps))
         return self.elsewhere.has(path.name) if self.elsewhere else os.path.exists(path)

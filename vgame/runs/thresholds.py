@@ -1,20 +1,20 @@
-"""Algorithm 3: how near to a midpoint a sum must be to be logged, per kind of operator and layer, by comparing two
+"""Algorithm 3: the distance to a midpoint below which a sum is logged, per kind of operator and layer, by comparing two
 devices.
 
 In: a bundle in mode `logged`. Out: a window per sum operator, in units of the proven bound e on the error of that sum:
-the trainer logs where its sum is nearer than window * e to a midpoint. In the paper's terms the threshold of an output
-is tau = 1/2 - window * e / ulp, one that knows how far that output can err. `PROVEN` = 2 needs no calibration, and
+the trainer logs a sum that is nearer than window * e to a midpoint. In the paper's terms the threshold of an output is
+tau = 1/2 - window * e / ulp, adapted to the error bound of that output. `PROVEN` = 2 needs no calibration, and
 replication is then certain.
 
 A window w is safe on the calibration steps if no two values that the devices computed for the same sum are further
-apart than w e: then, had the midpoint lain anywhere between them, the trainer would have logged. That asks of every sum
-what the paper asks of those few that happened to lie at a midpoint. Binary search finds the least safe window (the
-largest safe threshold) between the bounds 0 and 2, to one part in 2^12; `MARGIN` covers steps and devices that were not
-seen, and no window is less than `LEAST`.
+apart than w e: then, had the midpoint lain anywhere between them, the trainer would have logged. So every sum
+contributes, whereas the paper uses the few sums that happened to lie at a midpoint. Binary search finds the least safe
+window (the largest safe threshold) between the bounds 0 and 2, to one part in 2^12; `MARGIN` covers unseen steps and
+devices, and no window is less than `LEAST`.
 
     python -m vgame.runs.thresholds BUNDLE DEVICE STEPS FOLDER
 
-is one device, a process of its own; the first to run records, the next follow.
+runs one device in a process of its own; the first process records, the next ones follow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vgame.execute.devices import prepare_environment, use_device
 
 PROVEN, LEAST, MARGIN = 2.0, 1.0 / 16, 4.0
 ROUNDS = 12
-SAMPLE = 1 << 14  # sums of one operator in one step that are compared, at most
+SAMPLE = 1 << 14  # compared sums of one operator in one step, at most
 DEVICES = ("default", "compatible")
 Differences = tuple[np.ndarray, np.ndarray, np.ndarray]  # (distance, bound, width of the cell) of sums
 
@@ -71,8 +71,8 @@ def calibrate(bundle, steps: int, devices: tuple[str, ...] = DEVICES) -> Calibra
 
 @contextmanager
 def observed_differences(bundle, steps: int, devices: tuple[str, ...]) -> Iterator[Callable[[list[int]], Differences]]:
-    """Run the first steps on the devices, each a process of its own; yields what tells how far apart sums of some
-    operators are."""
+    """Run the first steps on the devices, each in a process of its own; yields the distances of the sums of some
+    operators."""
     from vgame.job.bundle import save_bundle
 
     steps = min(steps, bundle.steps)
@@ -90,8 +90,8 @@ def observed_differences(bundle, steps: int, devices: tuple[str, ...]) -> Iterat
 
 
 def _differences(runs, operators: list[int], steps: int, bits: int) -> Differences:
-    """(distance of the devices' sums, bound, width of the cell) of all compared sums of some operators that decide by
-    the vendor's sum."""
+    """(distance of the devices' sums, bound, width of the cell) of all compared sums of some operators that are decided
+    by the vendor's sum."""
     import torch
 
     from vgame.logged.rounding import cells
@@ -118,7 +118,7 @@ def search(apart: np.ndarray, bounds: np.ndarray) -> float:
 
 
 def is_safe(window: float, apart: np.ndarray, bounds: np.ndarray) -> bool:
-    """Whether no two devices' values of a sum are further apart than the window."""
+    """Whether all devices' values of each sum are within the window."""
     return bool((apart <= window * bounds).all())
 
 

@@ -1,7 +1,7 @@
 """The trace of one step of a run: the root of every operator's output, and any word of it.
 
-In: a run and a step. Out: what a third party compares with its own to find where it differs; what an honest trainer
-reveals in a dispute.
+In: a run and a step. Out: roots and words for a comparison with another execution; an honest trainer reveals the same
+in a dispute.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from vgame.runs.training import State, advance, state_at
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A re-executed step: the root of every operator's output, their names, and the word that was asked for with its
-    value."""
+    """A re-executed step: the root of every operator's output, their names, and the chosen word with its value."""
 
     root: bytes
     names: list[str]
@@ -55,14 +54,14 @@ def trace_step(run: Path, step: int, device: str, operator: int | None = None, e
 
 
 def state_before(store: Store, executor: Executor, step: int) -> State:
-    """The state that a step starts from."""
+    """The state before a step."""
     checkpoint = (step - 1) // store.bundle.interval
     state = state_at(store, executor, checkpoint)
     return advance(executor, state, checkpoint * store.bundle.interval + 1, step - 1)
 
 
 def _check(store: Store, step: int, operator: int | None, element: int | None) -> None:
-    """VgameError where the run has no such place."""
+    """VgameError unless the run has this step, operator and element."""
     last = store.divergence.step if store.divergence else store.step
     operators = store.bundle.program.operators
     if not 1 <= step <= last:

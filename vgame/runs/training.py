@@ -1,6 +1,6 @@
 """Training and re-training: steps in order, a commitment at every checkpoint, resumable at any moment.
 
-In: a bundle, a store, something that makes steps. Out: the store filled up, or the step at which the job diverged.
+In: a bundle, a store, a stepper. Out: the complete store, or the step at which the job diverged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from vgame.runs.store import Divergence, Store
 State = Sequence[torch.Tensor]
 Progress = Callable[[int, float], None]  # (step, loss)
 Committed = Callable[[Store, State, Sequence[float]], None]  # (store, state, losses) after a checkpoint
-Insist = Callable[[Callable[[], None]], None]  # does it, once or until it is done
+Insist = Callable[[Callable[[], None]], None]  # runs a write, once or until it succeeds
 
 
 class Stepper(Protocol):
-    """An executor, or one with a patch."""
+    """An executor, or a replacement in tests and attacks."""
 
     def initial(self, state: State) -> State: ...
     def to_device(self, state: State) -> State: ...
@@ -41,9 +41,9 @@ def train(
     committed: Committed | None = None,
     most: int | None = None,
 ) -> Store:
-    """Run from where the store stands to the end, or to the first step that is not finite (recorded, not raised); a
-    last state that is gone is made again. StoreError before what is stored is used, if it is damaged or another
-    process writes there. Every write goes through `insist`. `most`: so many intervals only."""
+    """Run from the store's last checkpoint to the end, or to the first step that is not finite (recorded, not raised);
+    a missing last state is re-executed. StoreError first if the store is damaged or another process writes there. Every
+    write goes through `insist`. `most`: at most so many intervals."""
     if store.done:
         store.check()
         if store.nearest(len(store.roots)) < len(store.roots):
@@ -61,15 +61,15 @@ def train(
 
 
 def detail_of(bundle: Bundle, loss: float) -> str:
-    """For people, beside how far it is."""
+    """Text beside the progress, for people."""
     return f"loss {loss:.4f}" if bundle.purpose == "training" else ""
 
 
 def intervals(
     bundle: Bundle, stepper: Stepper, state: State, first: int, progress: Progress | None = None
 ) -> Iterator[tuple[State, list[float]] | Divergence]:
-    """(state, losses) at the end of each interval, from step `first` (of an interval) on; or, last of all, where a step
-    is not finite."""
+    """(state, losses) at the end of each interval, from step `first` (the begin of an interval) on; the last one may
+    end at a step that is not finite."""
     for start in range(first, bundle.steps + 1, bundle.interval):
         losses: list[float] = []
         for step in range(start, min(start + bundle.interval, bundle.steps + 1)):
@@ -105,7 +105,8 @@ def advance(stepper: Stepper, state: State, first: int, last: int) -> State:
 
 
 def state_at(store: Store, stepper: Stepper, checkpoint: int) -> State:
-    """The state of a checkpoint: kept, or re-executed from the nearest one that is, and equal to what was committed."""
+    """The state of a checkpoint, kept or re-executed from the nearest kept one; StoreError unless it matches its
+    commitment."""
     bundle, start = store.bundle, store.nearest(checkpoint)
     state = stepper.initial(bundle.state) if start == 0 else stepper.to_device(store.load_state(start))
     if start == checkpoint:

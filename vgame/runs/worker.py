@@ -1,7 +1,6 @@
-"""A process that works on a run for another one (audit_worker.py), seen from the one that started it: named where it
-hangs or dies.
+"""The starting process's view of a worker process (audit_worker.py); errors name a worker that hangs or dies.
 
-In: which run, as who started it has read it; parts of it. Out: what the process found, or WorkerDied.
+In: a run as the starting process has read it; parts of it. Out: the worker's findings, or WorkerDied.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from vgame.execute.devices import find
 from vgame.runs.own_process import child_environment
 from vgame.system.version import sources
 
-sources()  # of what this process has loaded: hashed now, for an upgrade may change the files while it runs
-TIMEOUT = 600.0  # seconds without a sign of life, after which a worker hangs
-MOST_TIMEOUT = 2_000_000  # seconds; poll counts milliseconds in 31 bits
+sources()  # of the loaded code: hashed now, since an upgrade may change the files later
+TIMEOUT = 600.0  # seconds without a sign of life after which a worker counts as hanging
+MOST_TIMEOUT = 2_000_000  # seconds; poll takes milliseconds in 31 bits
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-Part = tuple[int, int, int]  # first and last checkpoint, and the one whose state they are executed from
+Part = tuple[int, int, int]  # first and last checkpoint, and the one with the initial state
 
 
 class WorkerDied(Exception):
@@ -39,30 +38,30 @@ class Worker(Protocol):
     """Executes parts, one after the other."""
 
     def audit(self, part: Part) -> dict[str, Any]:
-        """What it found: a dict of `Finding`, with the part. WorkerDied if it ended meanwhile."""
+        """Audit a part: a dict of `Finding`, with the part. WorkerDied if the worker ended meanwhile."""
 
     def stop(self) -> None:
-        """From another thread: whatever it does ends at once, with WorkerDied."""
+        """End the current work at once, with WorkerDied; called from another thread."""
 
     def end(self) -> None: ...
 
 
-#: Told a worker that has begun, which may not be ready yet.
+#: Called with a started worker, which may not be ready yet.
 Started = Callable[[Worker], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a worker is told: the run's folder, how many checkpoints of it count, the hash of what was read of them
-    (`opened`), device, and the seconds without a sign of life after which it hangs. `bundle`: the folder of the order,
-    where that is not the run's own. `vgame`: who asks."""
+    """The input of a worker: the run's folder, the number of its checkpoints, their hash (`opened`), the device, and
+    the seconds without a sign of life after which it counts as hanging. `bundle`: the folder of the order, if not the
+    run's own. `vgame`: version of the starting process."""
 
     run: str
     count: int
     held: str
     device: str
     timeout: float = TIMEOUT
-    urls: tuple[str, ...] = ()  # where states come from that are not in the folder
+    urls: tuple[str, ...] = ()  # sources of states that are not in the folder
     bundle: str = ""
     vgame: str = field(default_factory=sources)
 
@@ -106,7 +105,7 @@ class WorkerProcess:
         return [bytes.fromhex(root) for root in self._ask(f"segment {checkpoint}")["segment"]]
 
     def _ask(self, line: str) -> dict[str, Any]:
-        with suppress(BrokenPipeError):  # its answer, or that there is none, says more
+        with suppress(BrokenPipeError):  # its answer, or its absence, is reported
             self.process.stdin.write(f"{line}\n".encode())
         return self._answer()
 
@@ -118,7 +117,7 @@ class WorkerProcess:
         return found
 
     def _line(self) -> bytes:
-        """The next line, or WorkerDied: where none comes in time, the process is ended, for it may never end by
+        """The next line, or WorkerDied: without a line in time the process is killed, since it may never end by
         itself."""
         pipe, end = select.poll(), time.monotonic() + self.timeout
         pipe.register(self.process.stdout, select.POLLIN)
