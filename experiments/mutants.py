@@ -220,8 +220,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=f"0..{len(MUTANTS)}", help="ranges of faults, N..M,N..M (M excluded)")
     parser.add_argument("--new", action="store_true", help="only faults that were not caught yet")
-    wishes = parser.parse_args()
-    numbers = [n for part in wishes.only.split(",") for n in range(*map(int, part.split("..")))]
+    options = parser.parse_args()
+    numbers = [n for part in options.only.split(",") for n in range(*map(int, part.split("..")))]
     commit, known = revision(), recorded()
     with tempfile.TemporaryDirectory(prefix="vgame-mutants-") as folder:
         place = Path(folder).resolve()
@@ -229,7 +229,7 @@ def main() -> int:
         tests, compiler = Tests(place), Compiler(place)
         for number, mutant in ((n, MUTANTS[n]) for n in numbers):
             old = known.get(key(mutant), {})
-            if wishes.new and old.get("caught_by") and old["commit"] == commit:
+            if options.new and old.get("caught_by") and old["commit"] == commit:
                 continue
             start = seconds(compiler)
             caught = play(compiler, tests, mutant, old.get("caught_by"))

@@ -66,7 +66,7 @@ def lose_the_trainer(demo: subprocess.Popen) -> None:
 ENDS = [
     (interrupt, "vgame: interrupted; start the same command again to go on"),
     (subprocess.Popen.terminate, ""),
-    (lose_the_trainer, "vgame: the trainer process stopped: it was ended from outside, without a word"),
+    (lose_the_trainer, "vgame: the trainer process stopped: it was ended from outside, without a message"),
 ]
 
 

@@ -253,7 +253,7 @@ def test_a_recorded_loss_that_is_another_one(chosen: dict, run: Path, capsys: py
     assert not audit(run, **chosen)
     found = told(capsys, "audited")
     assert (found["match"], found["step"], found["differs"]) == (False, 3, 2) and found["theirs"] != found["mine"]
-    assert sentence(capsys, run, **chosen).startswith("NO MATCH at step 3: the recorded loss is another one: theirs ")
+    assert sentence(capsys, run, **chosen).startswith("NO MATCH at step 3: the recorded loss differs: theirs ")
     assert audit(run, "1..1")
     path.write_bytes(losses[:12])
     assert not audit(run, "3..3") and told(capsys, "audited")["theirs"] == "missing"

@@ -203,7 +203,7 @@ def test_after_a_failure_memory_is_given_back_and_never_taken_for_other_memory(m
 def test_who_closes_waits_for_no_reader_that_has_ended(ended):
     first, _ = meet(2)
     first.give({1: torch.arange(5, dtype=torch.int32)})
-    first.told[1][0] = ended
+    first.addresses[1][0] = ended
     begun = time.monotonic()
     first.close()
     assert not first.blocks and time.monotonic() - begun < near.LEAVING / 2

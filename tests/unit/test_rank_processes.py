@@ -228,7 +228,8 @@ def test_runs_that_end_early_keep_nothing(bundles, tmp_path):
     line = [str(tmp_path / "script.py"), str(bundles["short"]), str(tmp_path)]
     ranks = Ranks(2, [tmp_path], tmp_path, line=line)
     told = [p.communicate(timeout=120) for p in ranks.processes]
-    assert [out for out, _ in told] == ["Cancelled: early\n", "RankError: rank 0 has failed; it reports the error\n"], told
+    outputs = [out for out, _ in told]
+    assert outputs == ["Cancelled: early\n", "RankError: rank 0 has failed; it reports the error\n"], told
 
 
 def test_an_address_where_nobody_is(bundles, tmp_path):

@@ -83,7 +83,7 @@ def test_another_ray(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("bad", ["127.0.0.1:1", "nowhere", "127.0.0.1:0", "127.0.0.1:99999", "", "ray://x"])
 def test_an_address_that_is_none(run: Path, tmp_path: Path, bad: str) -> None:
     with pytest.raises(
-        vgame.VgameError, match=r"nobody answers there|HOST:PORT, ray://HOST:PORT, auto or local is expected"
+        vgame.VgameError, match=r"no cluster answers there|HOST:PORT, ray://HOST:PORT, auto or local is expected"
     ):
         vgame.audit(run, ray=bad, record=tmp_path / "record")
     assert not (tmp_path / "record").exists()

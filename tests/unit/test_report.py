@@ -60,7 +60,7 @@ def test_the_whole_story() -> None:
         "step 1",
     ):
         assert present in text, present
-    assert "Mode nearest (binary64, rounded): did not part within the run" in text
+    assert "Mode nearest (binary64, rounded): did not differ within the run" in text
 
 
 def test_deliveries_are_counted_and_a_wrong_end_fails_the_story() -> None:

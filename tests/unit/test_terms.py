@@ -215,7 +215,7 @@ def test_what_nobody_would_accept_is_not_proposed(
     """A run of 111 days with what it leaves its auditors; a dispute that takes longer."""
     monkeypatch.setattr("vgame.cli.terms.measure", lambda *_: pace)
     save_bundle(bundle, tmp_path / "bundle")
-    with pytest.raises(VgameError, match="more than a trainer or an auditor takes") as caught:
+    with pytest.raises(VgameError, match="more than a trainer or an auditor accepts") as caught:
         propose(tmp_path / "bundle", "default", 1.0, Prices(), Reporter())
     assert expected in str(caught.value) and "order fewer steps or a shorter interval" in str(caught.value)
 

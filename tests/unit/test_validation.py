@@ -177,7 +177,7 @@ def test_a_draw_that_the_program_has_not_is_never_a_pass() -> None:
 
 def test_seconds_are_a_bound() -> None:
     found = report(task(), seconds=1e-3)
-    assert found.unchecked == ["what comes after 0.001 seconds"] and not found.tally.compared
+    assert found.unchecked == ["the part after 0.001 seconds"] and not found.tally.compared
 
 
 # ---- the bundle, the API, the command line ----
@@ -267,5 +267,5 @@ class Counting(nn.Module):
 
 def test_a_criterion_that_counts_from_its_third_call_on_is_found() -> None:
     criterion = Counting()
-    with pytest.raises(ValidationError, match=r"criterion in .*\.calls is another one after the steps"):
+    with pytest.raises(ValidationError, match=r"criterion in .*\.calls has changed after the compared steps"):
         report(task(nn.Linear(6, 4), lambda m, batch: criterion(m(batch["x"]), batch["y"])))

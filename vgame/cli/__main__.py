@@ -1,4 +1,4 @@
-"""`python -m vgame.cli`: the same as `vgame`."""
+"""`python -m vgame.cli`: the command `vgame`."""
 
 from vgame.cli.commands import main
 

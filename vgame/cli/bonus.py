@@ -33,7 +33,7 @@ RunFolder = Annotated[Path, typer.Option("--run", help="the trained run, or a ro
 
 
 def _look_at(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
-    """To read alone: without a key."""
+    """Open the escrow for reading, without a key."""
     seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
     from vgame.api_bonus import Escrow
     from vgame.chain.deployment import open_reading
@@ -77,14 +77,14 @@ def promise(
     job: Annotated[str, typer.Option(help="identity of the training job, hex")],
     bundle: BundleFolder,
     task: JobFile,
-    total: Annotated[str, typer.Option(help="which of the evaluation's integer totals")],
-    least: Annotated[int, typer.Option(help="the mark: the smallest total that is paid")],
-    amount: Annotated[str, typer.Option(help='what the trainer is paid, "0.5 ether"')],
+    total: Annotated[str, typer.Option(help="one of the evaluation's integer totals, by name")],
+    least: Annotated[int, typer.Option(help="the mark: the smallest total for which the bonus is paid")],
+    amount: Annotated[str, typer.Option(help='payment of the trainer, "0.5 ether"')],
     window: Annotated[
         int | None,
-        typer.Option(min=1, help="seconds for the evaluation; default: the shortest that nobody can outlast"),
+        typer.Option(min=1, help="seconds for the evaluation; default: the shortest safe window"),
     ] = None,
-    nonce: Annotated[int, typer.Option(help="another number for the same bonus once more", min=0)] = 0,
+    nonce: Annotated[int, typer.Option(help="a different number for a second bonus with the same terms", min=0)] = 0,
     validate: Validate = None,
     chain_id: ChainId = None,
     json: Json = False,
@@ -111,14 +111,14 @@ def check(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As a trainer, before accepting, check that a bonus is for what the task measures, and its window long enough."""
+    """As a trainer, before accepting, check that a bonus is for the task's evaluation, and that its window suffices."""
     identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
     from vgame.job.bundle import load_bundle
 
     contract.check(identity, load_bundle(bundle), _task(task))
     found = contract.promised(identity)
     if contract.bonus(identity) is None:
-        raise VgameError(f"bonus {identity.hex()[:16]} is settled; `vgame bonus close` says how")
+        raise VgameError(f"bonus {identity.hex()[:16]} is settled; `vgame bonus close` prints the outcome")
     text = (
         f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "
         f"{found.terms.least} or more, within {found.terms.window} s"
@@ -139,14 +139,14 @@ def prepare(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """Write the evaluation of the trained state that the bonus asks for; order it with `vgame job post` and play it."""
+    """Write the bundle of the bonus's evaluation of the trained state; order it with `vgame job post` and play it."""
     if (out / "spec.json").exists():
         raise VgameError(f"{out} holds a bundle already; choose another folder")
     identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
     if (held := contract.bonus(identity)) is not None and not held.since:
         raise VgameError(
-            f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it is "
-            "worth nothing: begin it with `vgame bonus close` when the training is final, then prepare the evaluation"
+            f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it "
+            "does not count: begin it with `vgame bonus close` when the training is final, then prepare the evaluation"
         )
     from vgame.validation.record import line
 
@@ -170,12 +170,12 @@ def pay(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """Show that a final evaluation reaches the mark. Anyone may do so; the trainer is paid."""
+    """Prove that a final evaluation reaches the mark. Any account may do so; the trainer is paid."""
     identity, contract = job_id(bonus), _open(rpc, game, escrow, chain_id)
     amount = contract.pay(identity, job_id(job), run, evaluation)
     text = (
-        f"bonus {identity.hex()[:16]}: {amount / 10**18:.6f} ether for the trainer, who takes it with `vgame bonus "
-        "close`"
+        f"bonus {identity.hex()[:16]}: {amount / 10**18:.6f} ether for the trainer, who withdraws it with "
+        "`vgame bonus close`"
     )
     Reporter(json).emit("paid", text, bonus=identity.hex(), amount=amount)
 
@@ -194,7 +194,7 @@ def close(
     outcome = contract.close(identity)
     text = {
         "paid": "the trainer was paid",
-        "returned": "the money went back to who paid it",
+        "returned": "the money was returned to its payer",
         "started": "the training is final, the window runs",
         "waiting": "the training has not ended",
     }[outcome]

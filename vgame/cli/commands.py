@@ -40,7 +40,7 @@ from vgame.system.warned import show_as_sentences
 app.add_typer(job_app, name="job", rich_help_panel=ON_CHAIN)
 app.add_typer(bonus_app, name="bonus", rich_help_panel=ON_CHAIN)
 
-INTERRUPTED = 130  # what typer makes of Ctrl-C
+INTERRUPTED = 130  # typer's exit code of Ctrl-C
 
 UsageError = typer.BadParameter.__bases__[0]
 
@@ -91,7 +91,7 @@ def adversary(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """Drills: play the cheats that are named on stdin."""
+    """Drills: play the cheats named on stdin."""
     seat = seat_of(rpc, game, bundle, store, device, chain_id)
     from vgame.demo.drills import run_adversary
 
@@ -121,7 +121,8 @@ def _end_with(parent: int) -> None:
 
 
 def _open_streams() -> None:
-    """What was closed before (`>&-`) leads nowhere now: else its number would be the next file's or connection's."""
+    """Open closed standard streams (`>&-`) to the null device: else the next file or connection would get their
+    numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -130,15 +131,15 @@ def _open_streams() -> None:
 
 
 def main() -> None:
-    """Entry point: an error of the world is one sentence and exit code 1."""
+    """Entry point: an expected error is printed as one sentence, with exit code 1."""
     _open_streams()
     show_as_sentences()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that what a command started is stopped with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that processes of a command are stopped with it
     if parent := os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no agent
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show must not end an agent
     try:
         try:
             code = app(standalone_mode=False) or 0

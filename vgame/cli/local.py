@@ -32,21 +32,21 @@ def demo(
     attack: Annotated[str | None, typer.Option(help="play one attack only")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="a short honest run and one cheat")] = False,
     rpc: Annotated[str | None, typer.Option(help="play on this node instead of the embedded chain")] = None,
-    report: Annotated[Path, typer.Option(help="where the HTML report goes")] = Path("vgame-report.html"),
+    report: Annotated[Path, typer.Option(help="file of the HTML report")] = Path("vgame-report.html"),
     job: Annotated[Path | None, typer.Option(help="another job file instead of the digits")] = None,
 ) -> None:
     """Play the whole story: an honest claim becomes final, every cheat is convicted."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # of it and its roles, which share the cores; read when libraries are loaded
-    from vgame.demo import Wishes, run_demo
+    os.environ["OMP_NUM_THREADS"] = "1"  # of this process and its roles; libraries read it when they are loaded
+    from vgame.demo import DemoOptions, run_demo
 
-    raise typer.Exit(run_demo(json, Wishes(attack, quick, rpc, job), report))
+    raise typer.Exit(run_demo(json, DemoOptions(attack, quick, rpc, job), report))
 
 
 @app.command(rich_help_panel=ALONE)
 def prepare(
     job: Annotated[Path, typer.Argument(help="job file (TOML)")],
     out: Annotated[Path, typer.Option(help="folder of the new bundle")],
-    force: Annotated[bool, typer.Option("--force", help="overwrite the bundle that is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="overwrite an existing bundle")] = False,
     validate: Validate = None,
     against: Annotated[
         Path | None, typer.Option(help="CSV file of the first losses of your own loop, compared with the program's")
@@ -65,7 +65,7 @@ def prepare(
 
     reporter, losses = Reporter(json), losses_of(against) if against else ()
     bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter, seconds_of(validate), losses)
-    reporter.emit("validated", **bundle.validation)  # people have read it from prepare
+    reporter.emit("validated", **bundle.validation)  # people have read it in the output of prepare
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     if cost := bundle.forecast:
@@ -86,22 +86,24 @@ def train(
     out: Annotated[Path, typer.Option(help="folder of the run")],
     device: DeviceName = "default",
     keep: Annotated[int, typer.Option(min=1, help="keep every n-th checkpoint (and the newest)")] = 1,
-    profile: Annotated[bool, typer.Option("--profile", help="say where the time goes, by operator and module")] = False,
-    timeout: Annotated[float, typer.Option(help="seconds without a report after which a rank is given up")] = 120.0,
+    profile: Annotated[bool, typer.Option("--profile", help="print the time by operator and module")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="seconds without a report after which a rank counts as hanging")
+    ] = 120.0,
     check: Annotated[
-        float, typer.Option(min=0, max=1, help="share of the steps that ranks compute twice, each another's part")
+        float, typer.Option(min=0, max=1, help="share of the steps in which ranks also compute each other's parts")
     ] = 0.0,
     tensorboard: Annotated[
         Path | None, typer.Option(help="folder of curves for TensorBoard: loss, rates, cost of a step, roots")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train without a chain: say the cost first, then write checkpoints and roots. Start it again: it goes on. Started
-    by torchrun, all ranks train together, to the same root."""
+    """Train without a chain: print the cost first, then write checkpoints and roots. If it is started again, it
+    resumes. Started by torchrun, all ranks train together, to the same root."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
-    # what a lost connection means is said by vgame/ranks/health.py
+    # vgame/ranks/health.py reports the cause of a lost connection
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from vgame.cli.runs import train_offline
 
@@ -114,13 +116,11 @@ def audit(
     device: DeviceName = "default",
     segment: Annotated[str | None, typer.Option(help="checkpoints I..J only")] = None,
     sample: Annotated[float | None, typer.Option(help="each checkpoint interval with this probability")] = None,
-    seed: Annotated[int, typer.Option(help="of the sample; 0: unpredictable")] = 0,
-    bundle: Annotated[
-        Path | None, typer.Option(help="your order: the run must be one of it, names of tensors too")
-    ] = None,
+    seed: Annotated[int, typer.Option(help="seed of the sample; 0: unpredictable")] = 0,
+    bundle: Annotated[Path | None, typer.Option(help="your order: the run must match it, names of tensors too")] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes that execute parts at the same time")] = 1,
     mirror: Annotated[
-        list[str] | None, typer.Option(help="another URL of the same run, asked where the first fails; again for more")
+        list[str] | None, typer.Option(help="another URL of the same run, used if the first fails; may be repeated")
     ] = None,
     ray: Annotated[
         str | None, typer.Option(help="address of a Ray cluster that executes the parts; `local` starts one here")
@@ -133,7 +133,7 @@ def audit(
     ] = 600.0,
     json: Json = False,
 ) -> None:
-    """Re-execute a run and say MATCH or NO MATCH (exit code 2)."""
+    """Re-execute a run and print MATCH or NO MATCH (exit code 2)."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -158,7 +158,7 @@ def evaluate(
     validate: Validate = None,
     json: Json = False,
 ) -> None:
-    """Measure a trained state on held-out data: a separate run, which anyone can audit or dispute."""
+    """Measure a trained state on held-out data: a separate run, which can be audited and disputed."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -169,8 +169,8 @@ def evaluate(
     reporter, task = Reporter(json), make_task(read_job_file(job))
     found = measure(run, task, out, device=device, validate=validate, progress=not json)
     means = ", ".join(f"{name} {total} ({found.mean(name):.6g} a sample)" for name, total in found.totals.items())
-    told = {"run": str(run), "root": found.run.root, "samples": found.samples, "totals": dict(found.totals)}
-    reporter.emit("evaluated", f"{found.samples} samples: {means}; run root {found.run.root}", **told)
+    found_values = {"run": str(run), "root": found.run.root, "samples": found.samples, "totals": dict(found.totals)}
+    reporter.emit("evaluated", f"{found.samples} samples: {means}; run root {found.run.root}", **found_values)
 
 
 @app.command(rich_help_panel=ALONE)
@@ -178,7 +178,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
     out: Annotated[Path, typer.Option(help="the new file, model.safetensors")],
     step: Annotated[int | None, typer.Option(help="after this step; default: the last")] = None,
-    slots: Annotated[bool, typer.Option("--slots", help="also the optimizer's slots")] = False,
+    slots: Annotated[bool, typer.Option("--slots", help="export the optimizer's slots too")] = False,
     average: Annotated[
         bool, typer.Option("--average", help="the averaged weights (EMA, SWA) in place of the trained ones")
     ] = False,
@@ -187,7 +187,7 @@ def export(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a run's weights as its module loads them: keys, types and tied weights are the module's."""
+    """Write a run's weights for its module: keys, types and tied weights are the module's."""
     from vgame.api_run import Run
     from vgame.system.files import write_atomic
 
@@ -230,7 +230,7 @@ def check(
     game: GameAddress,
     job: Annotated[str, typer.Option(help="identity of the job, hex")],
     bundle: Annotated[
-        Path | None, typer.Option(help="the order: names, types and shapes are checked too, and that none is missing")
+        Path | None, typer.Option(help="the order: also check names, types and shapes, and that no key is missing")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -266,13 +266,14 @@ def locate(
 @app.command(rich_help_panel=LOOK)
 def trace(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
-    step: Annotated[int, typer.Option(help="which step, from 1")],
-    operator: Annotated[int | None, typer.Option(help="this operator's output only")] = None,
-    element: Annotated[int | None, typer.Option(help="also this word of it")] = None,
+    step: Annotated[int, typer.Option(help="number of the step, from 1")],
+    operator: Annotated[int | None, typer.Option(help="only this operator's output")] = None,
+    element: Annotated[int | None, typer.Option(help="also this element of it")] = None,
     device: DeviceName = "default",
     json: Json = False,
 ) -> None:
-    """Show every operator's output root in a step of a run, or any word: to find where one's own execution differs."""
+    """Print the root of every operator's output in a step of a run, or any word, to compare it with another
+    execution."""
     from vgame.execute.devices import prepare_environment
 
     prepare_environment(device)
@@ -285,7 +286,7 @@ def trace(
 def inspect(
     program: Annotated[Path, typer.Argument(help="bundle folder, run folder or program file")], json: Json = False
 ) -> None:
-    """List the operators of a program, their sizes, and the dearest leaf to decide on chain."""
+    """List the operators of a program, their sizes, and the most expensive leaf to decide on chain."""
     from vgame.cli.inspect import show
 
     show(program, Reporter(json))
@@ -296,12 +297,12 @@ def terms(
     bundle: Annotated[Path, typer.Argument(help="bundle folder")],
     device: DeviceName = "default",
     slower: Annotated[
-        float, typer.Option(help="how many times slower than this device the slowest honest one is")
+        float, typer.Option(help="how many times slower than this device the slowest honest device is")
     ] = 1.0,
     gas_gwei: Annotated[float, typer.Option(help="price of gas, gwei")] = 20.0,
     compute_ether: Annotated[float, typer.Option(help="price of an hour of the training device, ether")] = 0.001,
-    audited: Annotated[float, typer.Option(help="how likely a claim is audited, from 1e-9 to 1")] = 0.5,
-    censorship: Annotated[int, typer.Option(help="seconds that a player can be kept off the chain, at most")] = 86_400,
+    audited: Annotated[float, typer.Option(help="probability that a claim is audited, from 1e-9 to 1")] = 0.5,
+    censorship: Annotated[int, typer.Option(help="longest censorship of a player, seconds")] = 86_400,
     json: Json = False,
 ) -> None:
     """Propose the smallest safe bonds, clocks and windows of a job, as the table `terms` of its job file."""

@@ -1,4 +1,4 @@
-"""Commands that speak with a chain."""
+"""Commands on a chain."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ DryRun = Annotated[
 @app.command(rich_help_panel=ON_CHAIN)
 def chain(
     port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
-    still: Annotated[
-        bool, typer.Option("--still", help="time passes only with transactions, or when it is moved")
-    ] = False,
+    still: Annotated[bool, typer.Option("--still", help="time passes only with transactions, or by request")] = False,
 ) -> None:
     """Serve the embedded chain on loopback until interrupted: a URL, then rich accounts and their keys."""
     from vgame.chain.embedded import announce, serve
@@ -63,7 +61,7 @@ def chain(
 def deploy(
     rpc: Rpc,
     registry: Annotated[
-        Path | None, typer.Option(help="file of games by chain, to which this one is added; `--game` takes it")
+        Path | None, typer.Option(help="file of games by chain; this game is added; `--game` accepts the file")
     ] = None,
     chain_id: ChainId = None,
     json: Json = False,
@@ -76,13 +74,13 @@ def deploy(
     from vgame.chain.wallet import deploy_game
 
     if registry and registry.exists():
-        read(registry)  # a file that is no registry is said before anything is paid
+        read(registry)  # fails before any payment if the file is no registry
     connection = connect(rpc, chain_id)
     reporter = Reporter(json)
     listener = NULL_PROGRESS if json else reporter
     address = deploy_game(wallet_from_environment(connection), listener=listener)
     game = Game(connection, address)
-    game.check_parts()  # what stands there is this version's code, all six parts
+    game.check_parts()  # VgameError unless all six contracts have this version's code
     if registry:
         record(registry, game)
     reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
@@ -94,7 +92,7 @@ def post(
     rpc: Rpc,
     game: GameAddress,
     nonce: Annotated[
-        int, typer.Option(help="a number that this client has not used for the same order", min=0, max=2**64 - 1)
+        int, typer.Option(help="a number that this client has not used for the same order yet", min=0, max=2**64 - 1)
     ] = 0,
     chain_id: ChainId = None,
     json: Json = False,
@@ -123,8 +121,7 @@ def close(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """End a job whose time is over, and withdraw all that the contract owes this account: how a client gets money
-    back."""
+    """End a job after its deadline, and withdraw this account's whole credit: so a client gets its money back."""
     seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
     from vgame.agents.client import close_job
     from vgame.agents.config import open_game
@@ -144,8 +141,8 @@ def delegate(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As the job's trainer, let an account answer for it in disputes (`vgame trainer --delegate`); its posts bind
-    the trainer."""
+    """As the job's trainer, let an account answer in disputes (`vgame trainer --delegate`); its posts bind the
+    trainer."""
     seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
     from vgame.agents.config import open_game
     from vgame.chain.connection import checksum_address
@@ -166,7 +163,7 @@ def trainer(
     device: DeviceName = "default",
     any_terms: Annotated[bool, typer.Option("--any-terms", help="accept clocks that may be too short")] = False,
     delegate: Annotated[
-        bool, typer.Option("--delegate", help="only answer disputes for the job's trainer, which named this account")
+        bool, typer.Option("--delegate", help="only answer disputes for the job's trainer, as its delegate")
     ] = False,
     workers: Workers = 1,
     dry_run: DryRun = False,
@@ -176,7 +173,7 @@ def trainer(
     notify: Notify = None,
     json: Json = False,
 ) -> None:
-    """Accept a job, train, claim, defend, withdraw. Start it again after a crash: it goes on."""
+    """Accept a job, train, claim, defend, withdraw. If it is started again after a crash, it resumes."""
     if dry_run:
         return _explain_order(rpc, game, job, bundle, "trainer", json)
     seat = seat_of(rpc, game, bundle, store, device, chain_id, workers=workers)
@@ -201,7 +198,8 @@ def deliver(
     port: Annotated[int, typer.Option(help="port to listen on; 0: any")] = 0,
     json: Json = False,
 ) -> None:
-    """Serve the ciphertext of a job that this store's trainer has claimed; any other server of ranges may do it too."""
+    """Serve the ciphertext of a job that this store's trainer has claimed; any file server with byte ranges can do it
+    too."""
     from vgame.agents.delivery import delivered_folder, folder_server
 
     server = folder_server(delivered_folder(store, job_id(job)) / "public", host, port)
@@ -248,16 +246,16 @@ def auditor(
     client: Annotated[
         list[str] | None, typer.Option("--client", help="play the orders of this address; may be repeated")
     ] = None,
-    hunt: Annotated[int, typer.Option(help="play all claims of the bundle, so many at a time")] = 0,
-    once: Annotated[bool, typer.Option(help="stop when all jobs that it plays have ended")] = False,
+    hunt: Annotated[int, typer.Option(help="play all claims of the bundle, at most so many at a time")] = 0,
+    once: Annotated[bool, typer.Option(help="stop when all played jobs have ended")] = False,
     max_bond: Annotated[
-        str | None, typer.Option(help='most that is staked, "0.5 ether"; default: the trainer\'s bond')
+        str | None, typer.Option(help='largest total stake, "0.5 ether"; default: the trainer\'s bond')
     ] = None,
     any_terms: Annotated[bool, typer.Option("--any-terms", help="dispute on clocks that may be too short")] = False,
     log: Annotated[Path | None, typer.Option(help="mode logged: the trainer's run folder, or a copy of it")] = None,
     published: Annotated[
         list[str] | None,
-        typer.Option(help="folder or URL of the trainer's run, whose states save time; again for mirrors"),
+        typer.Option(help="folder or URL of the trainer's run, whose states save time; repeat it for mirrors"),
     ] = None,
     workers: Workers = 1,
     chain_id: ChainId = None,
@@ -284,8 +282,8 @@ def status(
     game: GameAddress,
     job: Annotated[str | None, typer.Option(help="one job only, hex")] = None,
     client: Clients = None,
-    account: Annotated[str | None, typer.Option(help="address whose money is shown too")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="print again whenever something changed")] = False,
+    account: Annotated[str | None, typer.Option(help="also show the money of this address")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="print again after each change")] = False,
     json: Json = False,
 ) -> None:
     """Show jobs, claims, disputes, clocks and money of a game."""
@@ -305,13 +303,11 @@ def why(
     rpc: Rpc,
     game: GameAddress,
     role: Annotated[Role | None, typer.Option("--as", help="one role only")] = None,
-    account: Annotated[
-        str | None, typer.Option(help="address of the player; default: the one that plays the role")
-    ] = None,
+    account: Annotated[str | None, typer.Option(help="address of the player; default: the player of the role")] = None,
     json: Json = False,
 ) -> None:
-    """Say what the roles of a job would send now, until when, and why: from the contract's state alone, without a
-    key."""
+    """Print the next transaction of each role of a job, its deadline and its reason, from the contract's state alone,
+    without a key."""
     from vgame.agents.due import ROLES, explain
     from vgame.chain.connection import checksum_address
     from vgame.chain.deployment import open_reading
@@ -321,7 +317,7 @@ def why(
 
 
 def _explain_order(rpc: str, game: str, job: str, bundle: Path, role: str, json: bool) -> None:
-    """`--dry-run`: is the bundle what was ordered, and what would the role send now?"""
+    """`--dry-run`: check that the bundle matches the order, and print the role's next transaction."""
     from vgame.agents.due import explain
     from vgame.agents.order import find_order
     from vgame.chain.deployment import open_reading
@@ -337,11 +333,11 @@ def _explain_order(rpc: str, game: str, job: str, bundle: Path, role: str, json:
 def monitor(
     rpc: Rpc,
     game: GameAddress,
-    account: Annotated[str, typer.Option(help="address of the player to watch over")],
+    account: Annotated[str, typer.Option(help="address of the watched player")],
     client: Clients = None,
     bundle: Annotated[Path | None, typer.Option(help="bundle, with --store: compare claims with your run")] = None,
     store: Annotated[Path | None, typer.Option(help="folder of your run's checkpoints")] = None,
-    every: Annotated[float, typer.Option(help="seconds between two looks")] = 10.0,
+    every: Annotated[float, typer.Option(help="seconds between two reads")] = 10.0,
     once: Annotated[bool, typer.Option("--once", help="check once; exit code 1 on an alarm")] = False,
     notify: Notify = None,
     json: Json = False,
@@ -385,7 +381,7 @@ def watch(
     ] = None,
     role: Annotated[list[str] | None, typer.Option(help="your role's health endpoint, a URL; may be repeated")] = None,
     port: Annotated[int, typer.Option(help="0: any free port", min=0, max=65535)] = 0,
-    every: Annotated[float, typer.Option(help="seconds between two looks")] = 1.0,
+    every: Annotated[float, typer.Option(help="seconds between two reads")] = 1.0,
     json: Json = False,
 ) -> None:
     """Serve a page on loopback that shows jobs, disputes and money while they happen."""

@@ -1,6 +1,6 @@
 """The command line. Exit codes: 0 fine, 1 the environment or the input, 2 the verdict is "cheated".
 
-What commands have in common: their options, how these are read."""
+Common options of the commands, and their parsers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ StoreFolder = Annotated[Path, typer.Option("--store", help="folder for checkpoin
 
 ChainId = Annotated[
     int | None,
-    typer.Option("--chain-id", min=1, help="the chain to sign for; without it only a node on loopback is trusted"),
+    typer.Option("--chain-id", min=1, help="the chain to sign for; required unless the node is on loopback"),
 ]
 
 
@@ -65,7 +65,9 @@ LogFile = Annotated[Path | None, typer.Option("--log-json", help="append every e
 
 Notify = Annotated[
     str | None,
-    typer.Option("--notify", metavar="COMMAND", help="run it for disputes and alarms, with a JSON object on its input"),
+    typer.Option(
+        "--notify", metavar="COMMAND", help="program to run for disputes and alarms, with a JSON object on its input"
+    ),
 ]
 
 
@@ -80,7 +82,7 @@ Workers = Annotated[int, typer.Option("--workers", min=1, help=WORKERS)]
 
 Validate = Annotated[
     float | None,
-    typer.Option(help="seconds in which the program is compared with your code, 0: not at all", show_default="60"),
+    typer.Option(help="seconds for comparing the program with your code; 0: no comparison", show_default="60"),
 ]
 
 
@@ -99,7 +101,7 @@ def seat_of(
 
 
 def heard(role: str, metrics: str | None, log: Path | None, json: bool, notify: str | None = None) -> Reporter:
-    """A role's reporter, and its listeners."""
+    """A role's reporter, with its listeners."""
     from vgame.agents.telemetry import observe
 
     reporter = Reporter(json, role)

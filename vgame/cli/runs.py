@@ -1,4 +1,4 @@
-"""Commands over runs: what training, auditing, locating and tracing find, as lines for people or programs."""
+"""Commands over runs: results of training, auditing, locating and tracing, as lines for people or programs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ def train_offline(
     check: float = 0.0,
     tensorboard: Path | None = None,
 ) -> None:
-    """Train and say what came out, once for all ranks. A run that diverges ends with an error that names step and
-    operator."""
+    """Train and report the result, once for all ranks. VgameError, with step and operator, if the run diverges."""
     capturing, profile = NULL_PROGRESS if reporter.json_lines else reporter, None
     metrics = TensorBoard(tensorboard) if tensorboard and own_rank() == 0 else None
     if is_shared():
         if with_profile:
             raise VgameError(
-                "--profile looks at one process, and several ranks were started; leave it out, or start one"
+                "--profile measures one process, and several ranks were started; leave it out, or start one"
             )
         heard = (reporter, capturing) if own_rank() == 0 else (NULL_PROGRESS, NULL_PROGRESS)
         store = train_shared(source, run, device, keep, *heard, timeout=timeout, check=check, metrics=metrics)
@@ -51,7 +50,7 @@ def train_offline(
             return
     else:
         if check:
-            raise VgameError(f"--check {check:g}: one rank has nobody to compare with; start several (docs/ranks.md)")
+            raise VgameError(f"--check {check:g}: one rank has no other to compare with; start several (docs/ranks.md)")
         store, profile = train_run(source, run, device, keep, reporter, capturing, with_profile, metrics=metrics)
     reporter.close()
     if profile:
@@ -72,7 +71,7 @@ def audit_offline(
     run: Path | Sequence[str], device: str, segment: str | None, sample: float | None, seed: int, reporter: Reporter,
     order: Path | None = None, workers: Workers = ALONE,
 ) -> bool:  # fmt: skip
-    """Audit and say what came out; True if all match."""
+    """Audit and report the result; True if all match."""
     heard = NULL_PROGRESS if own_rank() else reporter
     audit = audit_by_all(run, device, segment, sample, seed, heard, order, workers)
     reporter.close()
@@ -80,9 +79,9 @@ def audit_offline(
         return audit.finding.differs is None
     store, finding = audit.store, audit.finding
     if isinstance(store, LoggedStore) and not finding.kept and workers.plain:
-        tell_log(store, audit.executor, reporter)
+        report_log(store, audit.executor, reporter)
     match = finding.differs is None
-    tell_job(store.bundle, reporter)
+    report_job(store.bundle, reporter)
     reporter.emit(
         "audited",
         verdict(store, audit.chosen, finding, drawn=sample is not None),
@@ -97,17 +96,17 @@ def audit_offline(
     return match
 
 
-def tell_job(bundle: Bundle, reporter: Reporter) -> None:
-    """What was audited."""
-    told = {
+def report_job(bundle: Bundle, reporter: Reporter) -> None:
+    """Report the roots of the audited job."""
+    roots = {
         "job": bundle.identity.hex(),
         "data": bundle.data_root.hex(),
         "initial_state": bundle.initial_root.hex(),
         "names": bundle.program.labels.root.hex(),
         "keys": keys_root(bundle.keys, bundle.before).hex(),
     }
-    text = ", ".join(f"{what.replace('_', ' ')} {root[:16]}" for what, root in told.items())
-    reporter.emit("audited_job", f"{text} (compare them with your order, or give --bundle)", **told)
+    text = ", ".join(f"{what.replace('_', ' ')} {root[:16]}" for what, root in roots.items())
+    reporter.emit("audited_job", f"{text} (compare them with your order, or give --bundle)", **roots)
 
 
 def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> str:
@@ -119,9 +118,7 @@ def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> s
             f"root {finding.mine}"
         )
     if finding.step is not None:
-        return (
-            f"NO MATCH at step {finding.step}: the recorded loss is another one: {roots}{_honest_reason(store.bundle)}"
-        )
+        return f"NO MATCH at step {finding.step}: the recorded loss differs: {roots}{_honest_reason(store.bundle)}"
     if finding.differs is not None:
         return f"NO MATCH at checkpoint {finding.differs}: {roots}{_honest_reason(store.bundle)}"
     count = f"{len(finding.checked)} of {store.bundle.checkpoints}"
@@ -135,14 +132,14 @@ def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> s
 
 
 def power(count: int, checked: int) -> str:
-    """How likely so many segments of a run, drawn at random, hold a false one."""
+    """The probability that so many random segments of a run contain a false one, as text."""
     some = max(2, count // 10)
     one, more = (f"{100 * chance(count, checked, wrong):.3g} %" for wrong in (1, some))
     return f", drawn at random, with a chance of {one} to find a single false segment, of {more} if {some} are false"
 
 
 def _honest_reason(bundle: Bundle) -> str:
-    """What else than cheating may be behind another root."""
+    """The honest reason for a different root, if the mode allows one."""
     if bundle.mode == "correct" or (bundle.log and min(bundle.log.windows, default=PROVEN) >= PROVEN):
         return ""
     thresholds = " with calibrated thresholds" if bundle.log else ""
@@ -150,16 +147,16 @@ def _honest_reason(bundle: Bundle) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`2, 5..7` for 2, 5, 6, 7; of very many the first."""
+    """`2, 5..7` for 2, 5, 6, 7; shortened after 20 ranges."""
     every = set(numbers)
     starts = [n for n in numbers if n - 1 not in every]
     ends = [n for n in numbers if n + 1 not in every]
-    told = [str(a) if a == b else f"{a}..{b}" for a, b in zip(starts, ends, strict=True)]
-    return ", ".join(told[:20]) + (" ..." if len(told) > 20 else "")
+    parts = [str(a) if a == b else f"{a}..{b}" for a, b in zip(starts, ends, strict=True)]
+    return ", ".join(parts[:20]) + (" ..." if len(parts) > 20 else "")
 
 
-def tell_log(store: LoggedStore, executor: LoggedExecutor, reporter: Reporter) -> None:
-    """What the auditor did with the log: entries followed, corrections forward and backward."""
+def report_log(store: LoggedStore, executor: LoggedExecutor, reporter: Reporter) -> None:
+    """Report the log's use: entries followed, corrections forward and backward."""
     tally, labels = executor.kernels.tally, store.bundle.program.labels.operators
     backward = sum(n for i, n in tally.corrections.items() if labels and "backward" in labels[i])
     corrections, entries = sum(tally.corrections.values()), sum(tally.entries.values())
@@ -172,7 +169,7 @@ def tell_log(store: LoggedStore, executor: LoggedExecutor, reporter: Reporter) -
 
 
 def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Difference | None:
-    """Compare two runs and say where they part; None if they are equal as far as both go."""
+    """Compare two runs and report their first difference; None if they are equal up to the end of the shorter one."""
     difference, count = find_difference(first, second, device)
     if difference is None:
         reporter.emit("located", f"no difference in {count} checkpoints", difference=None, checkpoints=count)
@@ -189,7 +186,8 @@ def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Differ
 def trace(
     run: Path, step: int, device: str, reporter: Reporter, operator: int | None = None, element: int | None = None
 ) -> bytes:
-    """Re-execute a step and tell every operator's output, or one's, or one word of it. The trace root."""
+    """Re-execute a step and report the root of every operator's output, or of one, or one word of it. Returns the trace
+    root."""
     found = trace_step(run, step, device, operator, element)
     for i, (name, root) in enumerate(zip(found.names, found.outputs, strict=True)):
         if operator in (None, i):

@@ -39,7 +39,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
         raise VgameError(f"no job can have terms for such prices and times: {problems(error)}") from None
     if short := trainer_shortcomings(safe, pace, prices.gas) + auditor_shortcomings(safe, pace):
         raise VgameError(
-            f"what this run needs is more than a trainer or an auditor takes: {'; '.join(short)}; order fewer steps "
+            f"this run needs more than a trainer or an auditor accepts: {'; '.join(short)}; order fewer steps "
             "or a shorter interval"
         )
     trainer_gas, auditor_gas = moves.trainer_gas * prices.gas, moves.auditor_gas * prices.gas
@@ -50,7 +50,7 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
             f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
             f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
             f"# gas money beside the bonds, for each dispute open at once: {_ether(trainer_gas)} of the trainer, "
-            f"{_ether(auditor_gas)} of the auditor; what is won meanwhile is withdrawn in time",
+            f"{_ether(auditor_gas)} of the auditor; gains are withdrawn in time",
             "[terms]",
             *(f"{name} = {_toml(value)}" for name, value in fields.items()),
         ]

@@ -1,8 +1,8 @@
-"""The scene of the order that pays by accuracy: two marks on one trained state, a false number, an honest one, a mark
-that is missed.
+"""The scene of the order that pays by accuracy: two marks on one trained state, a false number, an honest one, a missed
+mark.
 
-A small job of its own. Trainer, cheat and auditor are the real players, in this process; the escrow is a contract
-beside the game.
+A small job of its own. Trainer, cheat and auditor are the real players, in this process; the escrow is a separate
+contract.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def task() -> Task:
 
 
 class Bonuses:
-    """Plays it on a stage."""
+    """Plays the scene on a stage."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.folder = stage, stage.folder / "bonus"
@@ -114,7 +114,7 @@ class Bonuses:
         return History(run._store, _executor(run.bundle))
 
     def _false_number(self, identity: bytes, bundle: Bundle, run: Run) -> str:
-        """The trainer counts all samples once more: convicted; how the escrow refuses it."""
+        """The trainer counts all samples twice and is convicted; returns the escrow's error."""
         place = self.escrow.promised(identity).terms.total
         operator = bundle.program.sources[place].ref.index
 

@@ -1,4 +1,4 @@
-"""The cheats of the story: some are played at a time, each an order, a claim, a dispute, a verdict, the money."""
+"""The cheats of the story, several at a time: each with an order, a claim, a dispute, a verdict, the money."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vgame.demo.stage import CHEATS, LOGGED, Stage
 from vgame.errors import ContractError
 from vgame.watch.money import CONTRACT, balances, flows
 
-# what they are in the end
+# final phases
 ROLES = dict.fromkeys((*CHEATS, "cheat with a log"), "cheat") | {"auditor of the log": "auditor"}
 
 
@@ -41,9 +41,10 @@ class Cheats:
         self.stage = stage
 
     def attacks(self, names: list[str], cheats: dict[str, Role]) -> None:
-        """As many at a time as there are cheats, each an order, a claim, a dispute, a verdict, the money.
+        """Play all attacks, as many at a time as there are cheats: each with an order, a claim, a dispute, a verdict,
+        the money.
 
-        The clock of the chain moves only between two rounds, and where all but one are decided: it runs for everybody.
+        The clock of the chain runs for all, so it is moved only between two rounds, and once all but one are decided.
         """
         names, logged = list(names), self._log_players() if TAMPERED_LOG.name in names else []
         while names:
@@ -56,7 +57,7 @@ class Cheats:
             role.stop()
 
     def _round(self, names: list[str], cheats: list[Role], logged: list[Role]) -> None:
-        """Attacks that are played at the same time."""
+        """Play attacks at the same time."""
         free = iter(cheats)
         playing = [self._begin(name, logged[0] if name == TAMPERED_LOG.name else next(free)) for name in names]
         for attack in playing:
@@ -77,7 +78,7 @@ class Cheats:
         played = Played(name, self.stage.post(title), cheat, self.stage.bundle)
         honest = self.stage.folder / ("trainer" if (self.stage.folder / "trainer").exists() else "auditor")
         mine = self.stage.folder / cheat.name / self.stage.bundle.identity.hex()[:16]
-        if not mine.exists():  # a cheat trains honestly up to the step at which it cheats; that part is the honest run
+        if not mine.exists():  # up to the attacked step a cheat's run is the honest run, so it is copied
             shutil.copytree(honest / mine.name, mine)
         cheat.order(attack=name, job=played.job.hex(), step=self._step_of(name))
         return played
@@ -87,8 +88,8 @@ class Cheats:
         return f"{name}: {(ATTACKS.get(name) or TAMPERED_LOG).title}"
 
     def _log_players(self) -> list[Role]:
-        """Cheat and auditor of a small job in mode `logged`: the auditor follows the cheat's own log, which permits no
-        such values."""
+        """Cheat and auditor of a small job in mode `logged`: the auditor follows the cheat's own log, which does not
+        permit its values."""
         self.logged = self.stage.prepare_logged()
         log = self.stage.folder / "cheat-logged" / self.logged.identity.hex()[:16]
         cheat = self.stage.role(
@@ -101,12 +102,12 @@ class Cheats:
         return [cheat, auditor]
 
     def _step_of(self, name: str) -> int:
-        """Every attack strikes at a step of its own, in the last quarter of the run."""
+        """The step of an attack: a different one for each, in the last quarter of the run."""
         steps = self.stage.bundle.steps
         return steps - max(steps // 4, 1) + (7 * list(ATTACKS).index(name)) % max(steps // 4 - 3, 1) + 1
 
     def _await(self, attack: Played, playing: list[Played]) -> None:
-        """Until the claim is decided; where the cheat has fallen silent, and nobody else plays, let its clock run
+        """Wait until the claim is decided; if the cheat is silent and no other attack is played, let its clock run
         out."""
         others = [other for other in playing if other is not attack]
 
@@ -124,7 +125,7 @@ class Cheats:
         attack.cheat.wait("played", idle=silent, attack=attack.name)
 
     def _turn(self, job: bytes, number: int) -> Turn | None:
-        """None if the dispute was decided since it was looked at."""
+        """The turn of a dispute; None if it was decided meanwhile."""
         try:
             return self.stage.game.turn(job, number)[0]
         except ContractError:
@@ -136,13 +137,13 @@ class Cheats:
         self.stage.screen.verdict(attack.dossier)
 
     def _collect(self, jobs: list[bytes]) -> None:
-        """All have their bonds back."""
+        """Wait until all bonds are withdrawn."""
         for job in jobs:
             if self.stage.game.job(job).phase is Phase.CONVICTED:
                 self.stage.until(lambda j=job: self.stage.game.job(j).open == 0 or self._others_open(j), "refunds")
 
     def _others_open(self, job: bytes) -> bool:
-        """Open disputes of the accuser that helped the story along are refunded here."""
+        """Refund the open disputes of the helping accuser."""
         auditors = {self.stage.wallets[name].address for name in ("auditor", "auditor of the log")}
         for number in range(self.stage.game.job(job).disputes):
             d = self.stage.game.dispute(job, number)
@@ -151,11 +152,11 @@ class Cheats:
         return self.stage.game.job(job).open == 0
 
     def _nets(self, job: bytes) -> dict[str, int]:
-        """Who has more or less by this job."""
+        """Gains and losses by party in this job."""
         found = balances(flows(self.stage.game.job(job), self.stage.game.events(job=job)))
-        told = dict.fromkeys(("client", "trainer", "auditor", "cheat", "accuser", "burnt"), 0)
+        nets = dict.fromkeys(("client", "trainer", "auditor", "cheat", "accuser", "burnt"), 0)
         for party, wei in found.items():
             name = ROLES.get(self.stage.names.get(party, party), self.stage.names.get(party, party))
             if name != CONTRACT:
-                told[name] = told.get(name, 0) + wei
-        return told
+                nets[name] = nets.get(name, 0) + wei
+        return nets

@@ -1,4 +1,4 @@
-"""What the two devices of the story compute without correct rounding."""
+"""Compare the two devices of the story without correct rounding."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MODES = ("fp32", "nearest")
 
 
 class Comparison:
-    """The first step at which the same two devices differ without correct rounding; found beside other scenes. Nothing
-    is computed after it."""
+    """The first step at which the two devices differ without correct rounding, searched during other scenes. Stops at
+    that step."""
 
     def __init__(self, stage: Stage, devices: tuple[str, str]) -> None:
         self.stage = stage
@@ -41,5 +41,5 @@ class Comparison:
         for mode, future in self.found.items():
             step = future.result()
             self.stage.result.honest[f"{mode}_diverged_at"] = step
-            found = "the same bits to the end" if step is None else f"the states part at step {step}"
+            found = "the same bits to the end" if step is None else f"the states differ from step {step} on"
             self.stage.screen.say(f"{mode}: {found}")

@@ -1,8 +1,8 @@
-"""The scene of the exchange: the trained state for the reward, honestly and with every way to cheat, over a small job
-of its own.
+"""The scene of the exchange of the trained state for the reward, honest and with every attack, on a small job of its
+own.
 
 All jobs are claimed, then become final together; trainer and client are the real seller and buyer, in this process. The
-honest state goes over HTTP into a file, which has to hold what the run holds.
+honest state is sent over HTTP to a file, whose content must equal the run's state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vgame.watch.money import CONTRACT, balances, flows
 
 WINDOWS = {"confirm_window": 20_000, "key_window": 8_000, "complaint_window": 8_000}
 REWARD = 10**17
-#: Of the register these; tests/game/test_exchange_attacks.py plays all.
+#: These attacks of the register; tests/game/test_exchange_attacks.py plays all.
 SHOWN = (
     "garbage-ciphertext",
     "one-wrong-leaf",
@@ -77,7 +77,7 @@ class Order:
 
 
 class _Quiet(Reporter):
-    """The scene tells it."""
+    """A listener that reports nothing: the scene reports."""
 
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
         pass
@@ -87,7 +87,7 @@ class _Quiet(Reporter):
 
 
 class Deliveries:
-    """Plays them on a stage."""
+    """Plays the deliveries on a stage."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -118,7 +118,7 @@ class Deliveries:
         return exchange
 
     def _over_http(self, exchange: Exchange, order: Order, out: Path) -> None:
-        """What the client loads is what was trained."""
+        """Check that the client receives the trained state."""
         from vgame.job.weights import check_weights
 
         server = folder_server(exchange.seller.public, "127.0.0.1", 0)
@@ -138,13 +138,13 @@ class Deliveries:
         phase, stage = exchange.play(), self.stage
         events = stage.game.events(job=exchange.job)
         fault = next((FAULTS[e.args["fault"]] for e in events if e.name == "NotDelivered"), None)
-        asked = sum(e.name == "Requested" for e in events)
+        requests = sum(e.name == "Requested" for e in events)
         found = balances(flows(stage.game.job(exchange.job), events))
         money = {stage.names.get(who, who): wei for who, wei in found.items() if who != CONTRACT}
         cheat = exchange.cheat
         right = phase is cheat.end and exchange.received == (phase is Phase.FINAL and not cheat.absent)
         sale = Sale(
-            cheat.name, cheat.title, phase.name.lower(), fault, exchange.refusals, asked, money, right
+            cheat.name, cheat.title, phase.name.lower(), fault, exchange.refusals, requests, money, right
         )  # fmt: skip
         stage.result.exchanges.append(sale)
         stage.screen.sale(sale)

@@ -1,5 +1,4 @@
-"""What the chain says happened to a job: verdict, place, bits, moves, gas, money. Read from events, receipts and views
-only."""
+"""The chain's record of a job: verdict, place, bits, moves, gas, money. Read from events, receipts and views only."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from vgame.chain.game import Game
 from vgame.chain.records import CAUSES, Event, Level, Phase
 from vgame.program.program import Program
 
-Names = Mapping[str, str]  # address -> who that is
+Names = Mapping[str, str]  # address -> role
 
 LEAF_MOVES = frozenset({"prove"})
 AFTERWARDS = frozenset({"refund", "withdraw", "finalize"})
-PAYING = frozenset({"JobCreated", "JobAccepted", "Challenged", "Requested"})  # events of calls that bring money
+PAYING = frozenset({"JobCreated", "JobAccepted", "Challenged", "Requested"})  # events of calls that pay in
 BEFORE = frozenset({"createJob", "acceptJob", "postClaim", "postDiverged"})
 
 
@@ -50,7 +49,7 @@ class Dossier:
     job: str = ""
     contract: str = ""
     chain: int = 0
-    part: int | None = None  # which partial sum decided, where the contract did not compute the word's bits
+    part: int | None = None  # the deciding partial sum, if the contract did not compute the word's bits
 
     @property
     def gas_leaf(self) -> int:
@@ -90,7 +89,7 @@ class Dossier:
 
 
 def with_value(bits: str | None, integer: bool) -> str:
-    """`0x3f800000 = 1.0`: a word, and the shortest decimal that is read back as it."""
+    """`0x3f800000 = 1.0`: a word, and its shortest decimal that reads back exactly."""
     if bits is None:
         return ""
     words = np.array([int(bits, 16)], dtype="<u4")
@@ -98,10 +97,10 @@ def with_value(bits: str | None, integer: bool) -> str:
 
 
 def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> list[Move]:
-    """The transactions that a dispute needed, in order; senders by name where it is known.
+    """The transactions of a dispute, in order; senders by name if known.
 
-    Reveals and openings name no dispute, they serve all: counted are those of a node that this dispute came to, made
-    after it began.
+    Reveals and openings name no dispute and serve all: counted are those after the dispute's begin at a node that it
+    reached.
     """
     web3, moves = game.chain.web3, []
     visited = {e.args["runRoot"] for e in events if e.name == "ClaimPosted"}
@@ -152,7 +151,7 @@ def investigate(
 
 
 def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Program) -> None:
-    """Step, operator and element as far as the dispute went."""
+    """Step, operator and element, as far as the dispute reached them."""
     d = game.dispute(job, number)
     if d.level >= Level.STATE:
         dossier.step = d.step
@@ -170,7 +169,7 @@ def _place(dossier: Dossier, game: Game, job: bytes, number: int, program: Progr
 
 
 def paid_in(game: Game, events: Iterable[Event]) -> dict[str, int]:
-    """Per address what it ever paid into the contract."""
+    """By address, the sum of payments into the contract."""
     paid: dict[str, int] = {}
     for digest in {e.transaction for e in events if e.name in PAYING}:
         tx = game.chain.web3.eth.get_transaction(bytes.fromhex(digest))

@@ -1,5 +1,5 @@
-"""What only the demonstration plays: cheats and false accusers as a process, and runs in other rounding modes to see
-where devices part."""
+"""Drills of the demonstration: cheats and false accusers as a process, and runs in other rounding modes, to compare
+devices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_adversary(seat: AgentConfig, reporter: Reporter) -> None:
 
 
 def _order(line: bytes) -> tuple[str, bytes, int | None]:
-    """What to play, on which job, at which step (None: an accusation); VgameError where a line is no order."""
+    """(name, job, step (None: an accusation)) of an order; VgameError for an invalid line."""
     try:
         order = parse_json(line)
         job = bytes.fromhex(order["job"])
@@ -88,7 +88,7 @@ def _play(
     players: Sequence[Callable[[], bool]],
     going: Callable[[], object],
 ) -> None:
-    """Moves, as long as the job goes on; one that lost a race is made again if it is still due."""
+    """Make moves until the job ends; a move that lost a race is repeated if it is still due."""
     retry = Retry(reporter, seat.poll, bears=LostRace)
     while going():
         with retry:
@@ -97,7 +97,7 @@ def _play(
 
 
 def run_roots(bundle_folder: Path, mode: str, device: str, reporter: Reporter) -> None:
-    """State root after every step in any rounding mode, an interval at a time, to see where two devices part."""
+    """Report the state root after every step in any rounding mode, an interval at a time, to compare two devices."""
     with use_device(device) as kind:
         bundle = load_bundle(bundle_folder)
         executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, mode, kind)

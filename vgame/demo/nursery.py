@@ -1,8 +1,8 @@
-"""A process that has loaded what roles need and becomes each of them by a fork: they begin at once, and share its
+"""A process that has loaded the modules of the roles and forks for each role: roles start at once, and share its
 memory.
 
-It is forked while this process has one thread and has computed nothing, so a role still becomes any device: what the
-vendor's libraries read from the environment they read at their first product.
+It is forked while this process has one thread and has computed nothing, so a role can still be any device: the vendor's
+libraries read the environment at their first product.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ MODULE = "vgame.cli"
 
 
 class Forked:
-    """A process that the nursery has forked, as far as `subprocess.Popen` has to be replaced; its exit code is not
-    known."""
+    """A forked process, with the used methods of `subprocess.Popen`; its exit code is not known."""
 
     def __init__(self, pid: int, handle: int) -> None:
         self.pid, self._handle = pid, handle
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until it has ended."""
+        """Wait until it has ended."""
         if not self._ended(timeout):
             raise subprocess.TimeoutExpired(MODULE, timeout or 0)
 
@@ -66,7 +65,7 @@ class Forked:
 
 
 def is_possible() -> bool:
-    """Whether this system watches a process by a descriptor: a container's filter of calls may refuse it."""
+    """Whether this system supports process descriptors; a container's seccomp filter may refuse them."""
     try:
         handle = os.pidfd_open(os.getpid())
         try:
@@ -79,7 +78,7 @@ def is_possible() -> bool:
 
 
 class Nursery:
-    """Made before there are threads."""
+    """The starter of the forking process; create it before any thread."""
 
     def __init__(self) -> None:
         _load()
@@ -95,7 +94,7 @@ class Nursery:
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> Forked:
         """`vgame ARGUMENTS` with an environment, and with `files` as its stdin, stdout and stderr."""
-        order = os.memfd_create("order")  # of any length, which a socket's message is not
+        order = os.memfd_create("order")  # of any length, unlike a message of a socket
         with open(order, "wb") as file, self._lock:
             file.write(json.dumps([list(arguments), dict(environment)]).encode())
             file.flush()
@@ -109,13 +108,13 @@ class Nursery:
         return Forked(int(pid), handles[0])
 
     def stop(self) -> None:
-        """No more roles; those that are left end with it."""
+        """End the nursery and all its roles."""
         self._line.close()
         os.waitpid(self.pid, 0)
 
 
 def _load() -> None:
-    """What a role imports, in whichever command."""
+    """Import the modules of all roles' commands."""
     import vgame.agents.auditor_service
     import vgame.agents.roles
     import vgame.attacks.cheat
@@ -125,22 +124,22 @@ def _load() -> None:
     import vgame.runs.training  # noqa: F401
     from vgame.arithmetic.numba.philox import fill_shuffle
 
-    fill_shuffle(np.empty(0, np.int32), 0, 1, 0, 0)  # before its first loop numba works half a second, whichever it is
+    fill_shuffle(np.empty(0, np.int32), 0, 1, 0, 0)  # numba needs half a second before its first loop
 
 
 def _never_return(line: socket.socket) -> NoReturn:
-    """Nothing of what the parent would do afterwards is done here, whatever happens."""
+    """Context that never returns to the parent's code, even on errors."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        gc.freeze()  # roles share the memory of these objects: Python's garbage collector would write to all of them
+        gc.freeze()  # roles share these objects' memory, and Python's garbage collector would write to it
         _serve(line)
     finally:
         os._exit(0)
 
 
 def _serve(line: socket.socket) -> None:
-    """Fork a role for each order, until nobody is left to give any."""
+    """Fork a role for each order, until the other end is closed."""
     while True:
         called, files, _, _ = socket.recv_fds(line, 1, 4)
         if not called:
@@ -152,20 +151,20 @@ def _serve(line: socket.socket) -> None:
         socket.send_fds(line, [str(pid).encode()], [handle])
         for file in (handle, *files):
             os.close(file)
-        with suppress(ChildProcessError):  # none is left
+        with suppress(ChildProcessError):  # the other end is closed
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
 
 def _become(files: list[int]) -> NoReturn:
-    """The command line, as `python -m` would run it."""
+    """Run the command line, as `python -m` would."""
     code: object = 1
     try:
         with open(files.pop(), "rb") as order:
             order.seek(0)
             arguments, environment = json.load(order)
-        sys.stdin = sys.stdout = sys.stderr = None  # some close their files when they go
-        above = [fcntl.fcntl(file, fcntl.F_DUPFD, 3) for file in files]  # where the parent had closed 0, 1 or 2
+        sys.stdin = sys.stdout = sys.stderr = None  # some close their files on exit
+        above = [fcntl.fcntl(file, fcntl.F_DUPFD, 3) for file in files]  # if the parent had closed 0, 1 or 2
         for file in files:
             os.close(file)
         for place, file in enumerate(above):

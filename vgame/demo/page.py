@@ -1,4 +1,4 @@
-"""The page of the demonstration: served while the story is played, and at its end the report."""
+"""The page of the demonstration: served during the story, then written as the report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from vgame.watch.programs import Programs
 from vgame.watch.reader import Reader
 from vgame.watch.server import Hub, PageServer
 
-ALL = 10**6  # transactions that the report looks up
+ALL = 10**6  # limit of transactions in the report
 
 
 class StoryPage:
-    """Reads the chain by a connection of its own, while the page is read; the story adds names as it
-    goes on."""
+    """Reads the chain by a connection of its own while the page is open; the story adds names."""
 
     def __init__(self, url: str, game: str, names: dict[str, str]) -> None:
         self.programs, self.titles = Programs(), dict[str, str]()
@@ -34,16 +33,16 @@ class StoryPage:
         return self._server.url
 
     def look(self) -> State:
-        """What stands on the chain, and what the roles say."""
+        """The chain's state, and the roles' reports."""
         return self._reader.look(self._own.records)
 
     def follow(self, folder: Path, bundle: Bundle) -> None:
-        """Show a run's progress and losses."""
+        """Show a run's progress and losses on the page."""
         self._own.runs.append(OwnRun(folder, bundle))
 
     def hear(self, event: dict[str, Any]) -> None:
-        """An event of a role, from its listener's thread."""
-        name, before = event["role"], self._own.said.get(event["role"], {})
+        """Handle an event of a role; called from its listener's thread."""
+        name, before = event["role"], self._own.roles_seen.get(event["role"], {})
         record = {"name": shown(name), "doing": before.get("doing", "starts")}
         if event["event"] == "progress":
             record |= {
@@ -54,16 +53,18 @@ class StoryPage:
         elif event["event"] == "computed":
             record["doing"] = f"computed up to step {event['step']}"
         elif event["event"] == "audited":
-            record["doing"] = "its own result is " + ("the claim's" if event["agrees"] else "another than the claim's")
+            record["doing"] = "its own result is " + (
+                "the claim's" if event["agrees"] else "different from the claim's"
+            )
         elif event["event"] in ("hello", "claimed", "accepted", "ended", "played", "accused"):
             record["doing"] = event["event"]
-        self._own.said = self._own.said | {name: record}
+        self._own.roles_seen = self._own.roles_seen | {name: record}
 
     def state(self) -> State:
-        """Everything, once more, for the report; roles have ended by then."""
-        self._reader.budget, self._own.said = ALL, {}
+        """The whole state for the report, read after the roles have ended."""
+        self._reader.budget, self._own.roles_seen = ALL, {}
         return self.look()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.stop()

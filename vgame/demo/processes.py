@@ -1,4 +1,4 @@
-"""Role processes of the demonstration: started, listened to, stopped."""
+"""Role processes of the demonstration: start, events, stop."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from vgame.errors import PARENT_VARIABLE, VgameError
 
 COMMAND = (sys.executable, "-P", "-m", "vgame.cli")  # -P: no code of the working folder
 SECRETS = ("VGAME_KEY", "VGAME_KEYSTORE", "VGAME_PASSWORD")
-INTERRUPT = 0.5  # seconds within which the same signal reaches all processes
+INTERRUPT = 0.5  # seconds until a signal has reached all processes
 Listener = Callable[[dict[str, Any]], None]
 
 
 def tied() -> dict[str, str]:
-    """For the environment of a process that ends with this one, however this one ends."""
+    """Environment for a process that ends with this one, however this one ends."""
     return {PARENT_VARIABLE: str(os.getpid())}
 
 
 def keyless() -> dict[str, str]:
-    """The environment of such a process: none of the user's keys, and this vgame, wherever it was imported from."""
+    """The environment of such a process: without the user's keys, and importing this same vgame."""
     kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
     path = os.pathsep.join(filter(None, [str(Path(vgame.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     return kept | tied() | {"PYTHONPATH": path}
 
 
 class Process(Protocol):
-    """What a role's process is asked for."""
+    """The used methods of a role's process."""
 
     pid: int
 
@@ -94,7 +94,7 @@ class Role:
     def wait(
         self, event: str, timeout: float = 600, idle: Callable[[], None] | None = None, **wanted: Any
     ) -> dict[str, Any]:
-        """The next event of that name (and with those fields); `idle` is called while nothing comes."""
+        """The next event of that name (and with those fields); `idle` is called while waiting."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             try:
@@ -105,7 +105,7 @@ class Role:
                 continue
             self.seen.append(found)
             if found["event"] == "exit":
-                time.sleep(INTERRUPT)  # Ctrl-C reaches every process, and this one says it
+                time.sleep(INTERRUPT)  # Ctrl-C reaches every process; this one reports it
                 raise VgameError(f"the {self.name} process stopped: {self.last_words()}")
             if found["event"] == event and all(found.get(k) == v for k, v in wanted.items()):
                 return found
@@ -114,9 +114,9 @@ class Role:
         )
 
     def last_words(self) -> str:
-        """What it wrote on stderr at the end."""
+        """The end of its stderr."""
         text = self.log.read_text(errors="replace").strip()
-        return text.splitlines()[-1] if text else "it was ended from outside, without a word"
+        return text.splitlines()[-1] if text else "it was ended from outside, without a message"
 
     def stop(self) -> None:
         """End the process."""
@@ -129,7 +129,7 @@ class Role:
 
 
 class EmbeddedChain:
-    """The embedded chain in a process of its own, which begins while its URL is not needed yet."""
+    """The embedded chain in a process of its own, started before its URL is needed."""
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ class EmbeddedChain:
             )  # fmt: skip
 
     def url(self) -> str:
-        """Where it is served; waits until it is."""
+        """Its URL; waits until it is served."""
         assert self.process.stdout is not None
         url = self.process.stdout.readline().decode().strip()
         if not url.startswith("http"):

@@ -1,4 +1,4 @@
-"""The report: a static copy of the page that showed the story while it was played, with what the story found out."""
+"""The report: a static copy of the story's page, with the story's results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def exact_ether(wei: int) -> str:
-    """All digits, in ether."""
+    """An amount in ether, with all digits."""
     whole, rest = divmod(wei, 10**18)
     return f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
 
 
 def story_record(result: Result) -> dict[str, Any]:
-    """What stands above the jobs: only what was played."""
+    """The record above the jobs, about the played scenes only."""
     attempts = "the attempts" if len(result.attacks) > 1 else "one attempt"
     honest = "the honest trainer's claim, re-executed bit by bit on another device, and " if result.honest else ""
     text = (
@@ -58,8 +58,8 @@ def _cards(result: Result) -> list[dict[str, Any]]:
         paid = sum(p.outcome == "paid" for p in prizes)
         ended = f"bonuses by accuracy ended as they must: {paid} paid, {len(prizes) - paid} returned"
         cards.append(_card(f"{sum(p.right for p in prizes)} of {len(prizes)}", ended, right))
-    told = "conserved" if result.conserved else "NOT conserved"
-    return [*cards, _card(told, "money in = out + credits + burnt, to the wei", result.conserved)]
+    caption = "conserved" if result.conserved else "NOT conserved"
+    return [*cards, _card(caption, "money in = out + credits + burnt, to the wei", result.conserved)]
 
 
 def _card(value: str, label: str, good: bool | None = None) -> dict[str, Any]:
@@ -83,7 +83,9 @@ def _facts(result: Result) -> list[list[str]]:
         for key, name in modes.items():
             if key in honest:
                 step = honest[key]
-                facts.append([name, f"the two devices part at step {step}" if step else "did not part within the run"])
+                facts.append(
+                    [name, f"the two devices differ from step {step} on" if step else "did not differ within the run"]
+                )
     if money := result.money:
         paid = (
             f"in {exact_ether(money['in'])} = out {exact_ether(money['out'])} + credits "
@@ -101,5 +103,5 @@ def _facts(result: Result) -> list[list[str]]:
 
 
 def write_report(result: Result, state: State, path: Path) -> None:
-    """The page with the story; the file is whole or not there."""
+    """Write the page with the story, atomically."""
     write_page(state | {"story": story_record(result)}, path)

@@ -1,4 +1,4 @@
-"""What the demonstration found out: filled by the story, shown by the screen and the report."""
+"""Results of the demonstration: filled by the story, shown by the screen and the report."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DEVICE_A, DEVICE_B = "default", "compatible"
 
 @dataclass(frozen=True)
 class Sale:
-    """How one delivery ended, by which complaint, what the contract refused, who has more or less by it. `right`: it
-    ended as it must."""
+    """The end of one delivery: complaint, calls refused by the contract, gains and losses. `right`: it ended as it
+    must."""
 
     name: str
     title: str
@@ -30,8 +30,8 @@ class Sale:
 
 @dataclass(frozen=True)
 class Prize:
-    """A bonus by accuracy: its mark, the total that was found, how it ended (paid, returned), by which error a false
-    number was refused."""
+    """A bonus by accuracy: its mark, the total found, its end (paid, returned), the error that refused a false
+    number."""
 
     title: str
     least: int
@@ -49,7 +49,7 @@ class Prize:
 
 @dataclass
 class Result:
-    """What the demonstration found out."""
+    """The results of the demonstration."""
 
     honest: dict[str, Any] = field(default_factory=dict)
     attacks: list[Dossier] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the demonstration shows on a terminal; plain lines elsewhere; nothing on stdout with --json."""
+"""The demonstration's output on a terminal; plain lines elsewhere; nothing on stdout with --json."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Screen:
         self.console.print(f"  {text}")
 
     def scene(self, title: str) -> None:
-        """A new scene; its bars start empty."""
+        """Begin a scene; its bars start empty."""
         self._close()
         self.console.print(f"\n[bold]{title}[/bold]")
 
     def event(self, event: dict[str, Any]) -> None:
-        """An event of a role, from its listener's thread."""
+        """Show an event of a role; called from its listener's thread."""
         if event["event"] == "progress":
             self._progress(event["role"], event)
         elif event["event"] == "computed":
@@ -78,14 +78,12 @@ class Screen:
         """One line for a delivery."""
         by = f" by {sale.fault}" if sale.fault else ""
         refused = f"; the contract refused {', '.join(sale.refused)}" if sale.refused else ""
-        asked = f"; {sale.requests} chunks requested" if sale.requests else ""
+        requested = f"; {sale.requests} chunks requested" if sale.requests else ""
         money = ", ".join(f"{who} {wei / 1e18:+.3f}" for who, wei in sale.money.items() if wei)
-        self.say(
-            f"{sale.name} ({sale.title}): {sale.verdict}{by}{refused}{asked}; {money or 'nobody has more or less'}"
-        )
+        self.say(f"{sale.name} ({sale.title}): {sale.verdict}{by}{refused}{requested}; {money or 'no gain or loss'}")
 
     def table(self, result: Result) -> None:
-        """The facts in the end."""
+        """The facts at the end."""
         self._close()
         table = Table(title="Verdicts", title_justify="left")
         for column in COLUMNS:

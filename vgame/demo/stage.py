@@ -1,4 +1,4 @@
-"""The stage of the demonstration: chain, accounts, bundle, and what starts roles.
+"""The stage of the demonstration: chain, accounts, bundle, the starter of roles.
 
 The chain's process starts while this one loads; the contracts are deployed while the program is captured.
 """
@@ -30,7 +30,7 @@ DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
 LOGGED = "bundle-logged"  # of the job in mode `logged`
 
 ETHER = 10**18
-CHEATS = ("cheat", "second cheat", "third cheat", "fourth cheat", "fifth cheat")  # that play at the same time
+CHEATS = ("cheat", "second cheat", "third cheat", "fourth cheat", "fifth cheat")  # cheats that play at the same time
 FUNDS = dict.fromkeys(CHEATS, 50) | {
     "client": 200,
     "trainer": 20,
@@ -47,11 +47,11 @@ WITHOUT_TIME_TRAVEL = {
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What is to be played, and where."""
+class DemoOptions:
+    """The options of the demonstration."""
 
-    attack: str | None = None  # this one only
-    quick: bool = False  # a short honest run and one cheat
+    attack: str | None = None  # play this attack only
+    quick: bool = False  # play a short honest run and one cheat
     rpc: str | None = None
     job_file: Path | None = None
 
@@ -62,21 +62,21 @@ class Wishes:
 
 
 class Stage:
-    """Where a story is played; what scenes do with it."""
+    """The state of a story, and the actions of its scenes."""
 
-    def __init__(self, folder: Path, screen: Screen, stack: ExitStack, wishes: Wishes) -> None:
-        self.folder, self.screen, self.stack, self.wishes = folder, screen, stack, wishes
+    def __init__(self, folder: Path, screen: Screen, stack: ExitStack, options: DemoOptions) -> None:
+        self.folder, self.screen, self.stack, self.options = folder, screen, stack, options
         self.begin = time.monotonic()
         self.result = Result()
-        chain = None if wishes.rpc else self._embedded()
+        chain = None if options.rpc else self._embedded()
         self.start_role = self._nursery()
-        self.url = chain.url() if chain else wishes.rpc
+        self.url = chain.url() if chain else options.rpc
         self.chain = connect(self.url)
         self.can_travel = self.chain.advance(1)
-        self.extra = () if self.can_travel else ("--any-terms",)  # nobody wants to wait for clocks that are safe
+        self.extra = () if self.can_travel else ("--any-terms",)  # safe clocks would take too long
         self.wallets = {name: Wallet(self.chain) for name in FUNDS}
         self.names = {wallet.address: name for name, wallet in self.wallets.items()}
-        self.job_file = wishes.job_file or DIGITS
+        self.job_file = options.job_file or DIGITS
         with ThreadPoolExecutor(1) as beside:
             built = beside.submit(self._build)
             self.bundle = self._prepare(self.job_file)
@@ -90,7 +90,7 @@ class Stage:
         return chain
 
     def _nursery(self) -> Start:
-        """How roles are started: at once, where the system can."""
+        """The starter of roles: by a fork if the system supports it."""
         if not is_possible():
             return spawn
         nursery = Nursery()
@@ -98,7 +98,7 @@ class Stage:
         return nursery.start
 
     def _build(self) -> None:
-        """Money for everybody, the game, its page."""
+        """Fund the accounts, deploy the game, serve its page."""
         self._fund()
         self.game = self._deploy()
         self.page = StoryPage(self.url, self.game.address, self.names)
@@ -106,7 +106,7 @@ class Stage:
         self.screen.say(f"watch it: {self.page.url}")
 
     def _fund(self) -> None:
-        """From the node's unlocked account, or from the key in VGAME_KEY."""
+        """Fund an account from the node's unlocked account, or from the key in VGAME_KEY."""
         scale = ETHER if self.can_travel else ETHER // 100
         if key := os.environ.get("VGAME_KEY"):
             bank = Wallet(self.chain, key)
@@ -127,7 +127,7 @@ class Stage:
         from vgame.runs.prepare import prepare
 
         job = self._with_clocks(read_job_file(job_file))
-        if self.wishes.quick:
+        if self.options.quick:
             job = job.model_copy(update={"steps": min(job.steps, QUICK[1])})
         bundle = prepare(job)
         save_bundle(bundle, self.folder / "bundle")
@@ -139,7 +139,7 @@ class Stage:
         return bundle
 
     def prepare_logged(self):
-        """A small job in mode `logged`."""
+        """Prepare a small job in mode `logged`."""
         from vgame.job.bundle import save_bundle
         from vgame.job.file import LogTerms, read_job_file
         from vgame.runs.prepare import prepare
@@ -152,7 +152,7 @@ class Stage:
         return bundle
 
     def _with_clocks(self, job):
-        """The job, with short clocks where time cannot be moved."""
+        """The job, with short clocks if time cannot be moved."""
         if self.can_travel:
             return job
         return job.model_copy(update={"terms": job.terms.model_copy(update=WITHOUT_TIME_TRAVEL)})
@@ -171,7 +171,7 @@ class Stage:
         return self.start(name, arguments, key)
 
     def start(self, name: str, arguments: list[str], key: bytes | None = None) -> Role:
-        """A process that ends with the story; what it says is shown on the screen and on the page."""
+        """Start a process that ends with the story; its reports are shown on the screen and on the page."""
 
         def hear(event: dict[str, Any]) -> None:
             self.screen.event(event)
@@ -183,7 +183,7 @@ class Stage:
         return role
 
     def post(self, title: str, bundle=None) -> bytes:
-        """The client orders the job once more, or another one."""
+        """Post the job again, or another one, as the client."""
         from vgame.agents.client import post_job
 
         self.nonce += 1
@@ -201,7 +201,7 @@ class Stage:
             time.sleep(seconds)
 
     def until(self, condition: Callable[[], bool], what: str, timeout: float = 300) -> None:
-        """Poll the chain."""
+        """Poll until a condition holds."""
         end = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > end:
@@ -211,7 +211,7 @@ class Stage:
             time.sleep(0.1)
 
     def run_out(self, job: bytes, number: int) -> None:
-        """Let the clock of the side that is to move run out."""
+        """Let the clock of the side to move run out."""
         try:
             while True:  # the honest side may still be answering
                 turn, deadline = self.game.turn(job, number)

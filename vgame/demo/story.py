@@ -1,8 +1,8 @@
 """The story, scene by scene: an honest claim becomes final, every cheat is convicted by the contract, false accusers
 pay.
 
-This process only orders, moves the clock of the development chain, watches and reports. Trainer, auditor and cheats
-are processes of their own, on two devices; everything that is reported about the game is read from the chain.
+This process only orders, moves the clock of the development chain, watches and reports. Trainer, auditor and cheats are
+processes of their own, on two devices; all facts about the game are read from the chain.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from vgame.demo.dossier import investigate, paid_in
 from vgame.demo.processes import Role
 from vgame.demo.result import DEVICE_A, DEVICE_B, Result
 from vgame.demo.screen import Screen
-from vgame.demo.stage import CHEATS, Stage, Wishes
+from vgame.demo.stage import CHEATS, DemoOptions, Stage
 from vgame.errors import VgameError
 
 T = TypeVar("T")
 
 
-def run_demo(json_output: bool, wishes: Wishes, report: Path) -> int:
-    """Play it; 0 if everything ended as it must, else 2."""
+def run_demo(json_output: bool, options: DemoOptions, report: Path) -> int:
+    """Play the story; 0 if everything ended as it must, else 2."""
     from vgame.demo.report import write_report
 
-    _check(wishes)
+    _check(options)
     if not os.access(report.parent, os.W_OK):
         raise VgameError(
             f"the report cannot be written to {report}: no such folder, or no permission; choose another --report"
@@ -44,7 +44,7 @@ def run_demo(json_output: bool, wishes: Wishes, report: Path) -> int:
     screen = Screen(quiet=json_output)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vgame-demo-")))
-        story = Story(folder, screen, stack, wishes)
+        story = Story(folder, screen, stack, options)
         result = story.play()
         write_report(result, story.page.state(), report)
     screen.table(result)
@@ -55,17 +55,17 @@ def run_demo(json_output: bool, wishes: Wishes, report: Path) -> int:
     return 0 if as_expected(result) else 2
 
 
-def _check(wishes: Wishes) -> None:
-    """What is wrong is said at once."""
+def _check(options: DemoOptions) -> None:
+    """VgameError for invalid options."""
     from vgame.job.file import read_job_file
 
     known = [*ATTACKS, TAMPERED_LOG.name]
-    if wishes.attack is not None and wishes.attack not in known:
-        raise VgameError(f"there is no attack {wishes.attack!r}; known are {', '.join(known)}")
-    if wishes.attack is not None and wishes.quick:
+    if options.attack is not None and options.attack not in known:
+        raise VgameError(f"there is no attack {options.attack!r}; known are {', '.join(known)}")
+    if options.attack is not None and options.quick:
         raise VgameError("--quick plays one cheat of its own; leave out --attack, or --quick")
-    if wishes.job_file is not None:
-        read_job_file(wishes.job_file)
+    if options.job_file is not None:
+        read_job_file(options.job_file)
 
 
 def as_expected(result: Result) -> bool:
@@ -81,8 +81,8 @@ class Story(Stage):
     """The scenes."""
 
     def play(self) -> Result:
-        """All scenes, or those that are wished for."""
-        attacks = self.wishes.attacks
+        """Play all scenes, or the chosen ones."""
+        attacks = self.options.attacks
         if attacks != [TAMPERED_LOG.name]:
             self.main_job(attacks)
         else:
@@ -92,14 +92,14 @@ class Story(Stage):
         return self.result
 
     def main_job(self, attacks: list[str]) -> None:
-        """The scenes over the main job. Processes are started before they are needed, where a core would be idle."""
+        """The scenes over the main job. Processes are started early, while a core would be idle."""
         auditor = self.role("auditor", "auditor", "auditor", "auditor", DEVICE_B)
-        if self.wishes.attack:
+        if self.options.attack:
             cheats = self._cheats(1)
             auditor.wait("computed")
         else:
             job, trainer = self.honest()
-            if not self.wishes.quick:
+            if not self.options.quick:
                 self.accuse(self.role("accuser", "adversary", "accuser", "accuser", DEVICE_A), job)
             self.audited(auditor, trainer, job)
             cheats = self._cheats(min(len(attacks), len(CHEATS)))
@@ -107,11 +107,11 @@ class Story(Stage):
         Cheats(self).attacks(attacks, cheats)
         for role in (auditor, *cheats.values()):
             role.stop()
-        if not (self.wishes.attack or self.wishes.quick):
+        if not (self.options.attack or self.options.quick):
             self._epilogue()
 
     def _epilogue(self) -> None:
-        """Scenes of one process: beside them is room for the comparison."""
+        """Scenes in this process, with the comparison of devices beside them."""
         comparison = Comparison(self, (DEVICE_A, DEVICE_B))
         if self.can_travel:
             Deliveries(self).play()
@@ -137,7 +137,7 @@ class Story(Stage):
         return job, trainer
 
     def audited(self, auditor: Role, trainer: Role, job: bytes) -> None:
-        """The other device comes to the same."""
+        """Check that the other device gets the same roots."""
         audited = auditor.wait("audited", job=job.hex())
         marks = [next(e for e in r.seen if e["event"] == "hello")["binary64 product"] for r in (trainer, auditor)]
         self.result.honest |= {"auditor_root": audited["run_root"], "devices_differ": marks[0] != marks[1]}
@@ -145,7 +145,7 @@ class Story(Stage):
         self.screen.say(f"roots {'equal' if audited['agrees'] else 'DIFFER'}: {audited['run_root'][:32]}...")
 
     def settle(self, trainer: Role, job: bytes) -> None:
-        """Nobody disputes it any more: the reward."""
+        """The dispute window ends: the reward is paid."""
         spec = self.game.job(job).spec
         self.travel(self.game.job(job).since + spec.challenge_window + 1 - self.chain.now())
         trainer.wait("ended")
@@ -153,7 +153,7 @@ class Story(Stage):
         self.screen.say(f"the claim is {self.result.honest['verdict']}, the reward is withdrawn")
 
     def _learn(self) -> None:
-        """Loss curve and accuracy of the trained network, from the trainer's store."""
+        """Read loss curve and accuracy of the trained network from the trainer's store."""
         from vgame.api import Run
         from vgame.api_evaluation import evaluate
         from vgame.job.factory import make_task
@@ -191,7 +191,7 @@ class Story(Stage):
     # ---- money ----
 
     def _at_rest(self, read: Callable[[list[Event]], T]) -> T:
-        """What `read` finds while nobody moves: an agent may be withdrawing at this very moment."""
+        """The value of `read` while no transaction is pending: an agent may be withdrawing."""
         while True:
             events = self.game.events()
             found = read(events)

@@ -1,7 +1,7 @@
-"""What an access of an operator reads, for numbers of any type. Twin: vgame/execute/layout.py, for words.
+"""Read an operator's access, for numbers of any type. Twin: vgame/execute/layout.py, for words.
 
-In: a flat tensor and an access over an index space. Out: a tensor of the index space's shape, a view where strides can
-say it.
+In: a flat tensor and an access over an index space. Out: a tensor of the index space's shape, a view if strides can
+express it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from vgame.program.operators import BROADCAST, Access, Dim
 
-WIDEST = 8  # elements of a spread copy for each one that is read or written
+WIDEST = 8  # elements of a spread copy per element read or written
 
 
 def read(base: torch.Tensor, access: Access, sizes: tuple[int, ...], fill: float) -> torch.Tensor:
@@ -36,7 +36,7 @@ def read(base: torch.Tensor, access: Access, sizes: tuple[int, ...], fill: float
 
 
 def _slices(dim: Dim, low: int, high: int) -> tuple[slice, slice]:
-    """(where in the coordinates low..high, which elements) of those that some coordinate reads."""
+    """(slice of the coordinates low..high, slice of the elements) of all elements that some coordinate reads."""
     first, last = max(0, -(-low // dim.divisor)), min(dim.size - 1, high // dim.divisor)
     if last < first:
         return slice(0, 0), slice(0, 0)
@@ -54,7 +54,7 @@ def _strided(
 
 
 def _gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...], fill: float) -> torch.Tensor:
-    """Element by element: any access."""
+    """Read any access element by element."""
     place, inside = torch.zeros((), dtype=torch.int64), torch.ones((), dtype=torch.bool)
     for j, dim in enumerate(access.dims):
         coordinate = torch.full((1,) * len(sizes), dim.offset)

@@ -1,7 +1,7 @@
-"""The first losses of the user's own training loop beside those of the program (docs/validation.md).
+"""Compare the first losses of the user's own training loop with the program's (docs/validation.md).
 
 In: losses as numbers or from a CSV file, and the order. Out: a note for validation.json; ValidationError for the first
-loss that rounding does not explain.
+loss whose difference exceeds rounding.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from vgame.validation.evaluate import Evaluation
 from vgame.validation.report import Order
 
 T = torch.Tensor
-Loss = tuple[float, float]  # as the loop printed it, half a unit of its last digit
-MOST, MOST_BYTES = 20, 1 << 26  # losses that are compared, bytes of a file
-UNIT, NOISE = 2.0**-24, 64.0  # of a rounding to binary32; how many times the spread the bound is
-PATHS = (None, 1, 2)  # without rounding, and twice with results that are moved as rounding would
+Loss = tuple[float, float]  # (value, half a unit of its last printed digit)
+MOST, MOST_BYTES = 20, 1 << 26  # compared losses, bytes of a file
+UNIT, NOISE = 2.0**-24, 64.0  # of a rounding to binary32; the bound as a multiple of the spread
+PATHS = (None, 1, 2)  # once without rounding, twice with results perturbed by the size of roundings
 
 
 def losses_of(given: Sequence[float] | str | Path) -> list[Loss]:
@@ -74,7 +74,7 @@ def _check(found: Sequence[Loss], where: str) -> None:
 
 
 def compare_losses(order: Order, theirs: Sequence[Loss], seconds: float) -> dict[str, Any]:
-    """How many losses were compared, and the largest part of its bound that a difference took."""
+    """(number of compared losses, largest ratio of a difference to its bound)."""
     budget, spread, taken, compared = Budget(seconds), 0.0, 0.0, 0
     paths = zip(*(_losses(order, len(theirs), moved, budget) for moved in PATHS), strict=True)
     try:
@@ -89,12 +89,12 @@ def compare_losses(order: Order, theirs: Sequence[Loss], seconds: float) -> dict
                 )
             taken = max(taken, far / bound if bound else 0.0)
     except Exhausted:
-        pass  # `losses` says how far it came
+        pass  # `losses` has the number reached
     return {"losses": compared, "given": len(theirs), "share_of_bound": round(taken, 4)}
 
 
 def _losses(order: Order, count: int, moved: int | None, budget: Budget) -> Iterator[float]:
-    """The program's loss of each step. `moved`: results as rounding would move them, from this seed."""
+    """The program's loss of each step. `moved`: perturb results by the size of roundings, with this seed."""
     program, marks, state = order.lowered.program, order.lowered.marks, list(order.state)
     loss, after = Ref(RefClass.OPERATOR, program.loss), [source.ref for source in program.sources]
     for step in range(order.before + 1, min(order.before + count, order.steps) + 1):
@@ -108,7 +108,7 @@ def _losses(order: Order, count: int, moved: int | None, budget: Budget) -> Iter
 
 
 def _hint(order: Order) -> str:
-    """What the job draws from its seed, where no loop of torch does."""
+    """A hint if the job draws from its seed; no loop of torch draws the same numbers."""
     draws = any(turn.draws and any(turn.draws) for turn in order.lowered.marks.turns)
     shuffles = order.task.weights is not None or order.task.order == "replacement"
     shuffles = shuffles or any(isinstance(operator, Shuffle) for operator in order.lowered.program.operators)

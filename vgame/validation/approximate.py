@@ -1,8 +1,8 @@
-"""Functions of a few digits: those whose definition is vgame's own (docs/capture.md), and those that torch computes
-with constants of binary32 also in binary64.
+"""Functions of limited accuracy: those with vgame's own definition (docs/capture.md), and those that torch computes
+with binary32 constants also in binary64.
 
-In: an operator of torch on numbers of binary64. Out: the other definition's value where it is as near to torch's as it
-should be, and torch's elsewhere, so that an error shows and the missing digits do not.
+In: an operator of torch on numbers of binary64. Out: vgame's value if it is as near to torch's as expected, else
+torch's: so errors show and missing digits do not.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ OTHERS: dict[str, Callable[..., T]] = {
 
 
 def _grouped(a: T, b: T, offs: T | None = None, *_: Any, **__: Any) -> T:
-    """Products of groups, which end at offs: of a's rows, b's columns, or what is summed over; torch's kernel knows no
-    binary64."""
+    """Products of groups that end at offs: groups of a's rows, of b's columns, or of the summed dimension; torch's
+    kernel has no binary64."""
     if offs is None:
         return a @ b
     ends = [0, *offs.tolist()]

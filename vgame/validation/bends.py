@@ -1,4 +1,4 @@
-"""Which steps of an optimizer are compared: a wrong number of a later step shows in that step alone.
+"""Choose the steps of an optimizer to compare: a wrong number of a later step shows in that step alone.
 
 In: a task, its schedule, its steps. Out: the steps between which the learning rates bend most, and the last one.
 """
@@ -14,13 +14,13 @@ from vgame.program.play import scheduled
 from vgame.tasks.task import Task
 
 MOST = 3  # bends, each with the step before it
-LATEST, PLAYED = 1_000, 50  # the last step of an optimizer with a rule, and of one that is played to each step
+LATEST, PLAYED = 1_000, 50  # the last step for an optimizer with a rule, and for one that must be run up to each step
 
 
 def steps_of_rates(
     task: Task, optimizer: torch.optim.Optimizer, rates: Callable[[int], Sequence[float]] | None, steps: int
 ) -> set[int]:
-    """`rates`: of each group at a step, by the job's schedule."""
+    """The steps to compare. `rates`: the learning rate of each group at a step, by the job's schedule."""
     last = min(steps, LATEST if has_rule(optimizer) else PLAYED)
     own = [s for s in task.schedulers if s.optimizer is optimizer]
     if own:

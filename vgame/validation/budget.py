@@ -1,4 +1,4 @@
-"""Seconds and memory that a validation may take; what comes after them is not compared."""
+"""Limits of a validation in seconds and memory; it stops there, and the rest is not compared."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 
 from vgame.system.memory import free, resident
 
-SHARE = 0.5  # of the memory that is free when it begins
-MOMENT = 1e-3  # seconds between two looks at the memory
+SHARE = 0.5  # share of the free memory at the begin
+MOMENT = 1e-3  # seconds between two checks of the memory
 
 
 class Exhausted(Exception):
-    """The budget is used up; the text names what was left out."""
+    """The budget is used up; the text names the omitted part."""
 
 
 class Budget:
-    """From now on so many seconds, and bytes of resident memory beside those that the process has; by default SHARE of
-    what the machine has free. Without /proc memory has no bound."""
+    """So many seconds from now on, and so many additional bytes of resident memory; by default SHARE of the machine's
+    free memory. Without /proc memory has no bound."""
 
     def __init__(self, seconds: float, memory: float | None = None) -> None:
         self.seconds, self.until, self.looked = seconds, time.monotonic() + seconds, 0.0
@@ -25,15 +25,15 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Are the seconds over?"""
+        """Whether the seconds are over."""
         return time.monotonic() > self.until
 
     def check(self) -> None:
-        """Exhausted if nothing more may be computed; asked before each operator."""
+        """Exhausted if the budget is used up; called before each operator."""
         now = time.monotonic()
         if now > self.until:
-            raise Exhausted(f"what comes after {self.seconds:g} seconds")
+            raise Exhausted(f"the part after {self.seconds:g} seconds")
         if now > self.looked + MOMENT:
             self.looked = now
             if resident() > self.most:
-                raise Exhausted(f"what needs more than {self.memory / 1e9:.1f} GB of memory")
+                raise Exhausted(f"the part above {self.memory / 1e9:.1f} GB of memory")

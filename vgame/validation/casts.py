@@ -1,8 +1,7 @@
-"""Which results are bfloat16, on both sides: binary64 shows no rounding that is missing, so types are compared by
-themselves.
+"""Compare which results are bfloat16: binary64 does not show a missing rounding, so types are compared separately.
 
-In: the results of the user's operators, the program's tensors of the same step. Out: the first result that one side
-alone rounds to bfloat16. Results are known by sums that no order of their elements changes.
+In: the results of the user's operators, the program's tensors of the same step. Out: the first result that only one
+side rounds to bfloat16. Results are identified by sums that do not depend on the order of their elements.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from vgame.validation.places import SAME, Result, Sums, is_short, same_sums, sum
 
 T = torch.Tensor
 STAGE = "bfloat16 results"
-WIDE, MOVED, ROUNDED = range(3)  # binary32; of bfloat16 words, whatever its type; rounded by its operator
+WIDE, MOVED, ROUNDED = range(3)  # binary32; holding bfloat16 words in any type; rounded by its operator
 MOVING = (Function.NEG, Function.ABS, Function.MAX, Function.MIN, Function.SELECT)
 
 
 class Known:
-    """Tensors by their numbers, and the kind of each."""
+    """An index of tensors by their numbers, with the kind of each."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, list[tuple[float, Sums, int]]] = defaultdict(list)  # by elements
+        self._rows: dict[int, list[tuple[float, Sums, int]]] = defaultdict(list)  # by number of elements
         self._sorted = False
 
     def add(self, elements: int, sums: Sums, kind: int) -> None:
         self._rows[elements].append((sums[1], sums, kind))
 
     def kinds(self, result: Result) -> set[int]:
-        """Of the tensors that have the numbers of this result."""
+        """The kinds of the tensors with the same numbers as this result."""
         if not self._sorted:
             self._sorted = True
             for row in self._rows.values():
@@ -51,7 +50,8 @@ class Known:
 
 
 class Types:
-    """The tensors of a program as they are computed. One is bfloat16 if its operator rounds it, or moves such ones."""
+    """Collects the tensors of a program as they are computed. A tensor is bfloat16 if its operator rounds it, or moves
+    such tensors."""
 
     def __init__(self, program: Program, state: Sequence[T], data: Sequence[T]) -> None:
         self.program, self.known = program, Known()
@@ -89,16 +89,16 @@ class Types:
         return fill & 0xFFFF == 0 and (ref.cls is RefClass.IMMEDIATE or self._short.get(ref, False))
 
     def compare_state(self, step: int, tensors: Mapping[str, T]) -> Differs | None:
-        """Parameters and buffers that are bfloat16 in the module are so after a step."""
+        """Check that parameters and buffers that are bfloat16 in the module are bfloat16 after a step."""
         for label, source in zip(self.program.labels.state, self.program.sources, strict=True):
             tensor = tensors.get(label.name)
             if tensor is not None and tensor.dtype == torch.bfloat16 and not self._is_short(source.ref):
-                told = "your model keeps it in bfloat16, the program does not round it"
-                return Differs(STAGE, label.name, step, 0.0, 0.0, told)
+                detail = "your model keeps it in bfloat16, the program does not round it"
+                return Differs(STAGE, label.name, step, 0.0, 0.0, detail)
         return None
 
     def compare(self, results: Iterable[Result], step: int, tally: Tally) -> Differs | None:
-        """The first result that is bfloat16 on one side alone."""
+        """The first result that is bfloat16 on only one side."""
         mine, typed = Known(), [r for r in results if r.type is not None]
         for r in typed:
             mine.add(r.elements, r.sums, ROUNDED if r.type == torch.bfloat16 else WIDE)
@@ -107,9 +107,9 @@ class Types:
             missing, surplus = ROUNDED in theirs and ours == {WIDE}, ours == {ROUNDED} and theirs == {WIDE}
             if missing or surplus:
                 who = ("your code", "the program") if missing else ("the program", "your code")
-                told = f"{who[0]} rounds it to bfloat16, {who[1]} does not"
+                detail = f"{who[0]} rounds it to bfloat16, {who[1]} does not"
                 where = f"; {result.site}" if str(result.site or "") else ""
-                return Differs(STAGE, f"the result of {result.name}", step, 0.0, 0.0, told, where)
+                return Differs(STAGE, f"the result of {result.name}", step, 0.0, 0.0, detail, where)
             if ours - {WIDE}:
                 tally.add(STAGE, 1)
         return None

@@ -1,7 +1,7 @@
-"""When two sides of a stage are the same (docs/validation.md): rounding shrinks when the precision grows, an error of
+"""Compare the two sides of a stage (docs/validation.md): rounding errors shrink with higher precision, an error of
 translation does not.
 
-In: what the program and the user's code give, by name. Out: nothing where they agree, else the first difference.
+In: the results of the program and of the user's code, by name. Out: None if they agree, else the first difference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UPDATE, WEIGHT = 2.0**-40, 2.0**-50
 
 @dataclass(frozen=True)
 class Differs:
-    """A tensor of the two sides that is not the same. `far`: the largest difference; `size`: the program's largest
+    """A tensor that differs between the two sides. `far`: the largest difference; `size`: the program's largest
     element."""
 
     stage: str
@@ -28,17 +28,17 @@ class Differs:
     step: int
     far: float
     size: float
-    told: str = ""
+    detail: str = ""
     where: str = ""  # in the user's code
 
     def __str__(self) -> str:
-        amount = self.told or f"by up to {self.far:.3g}, where it is up to {self.size:.3g}"
+        amount = self.detail or f"by up to {self.far:.3g}, where it is up to {self.size:.3g}"
         return f"{self.name} differs in the stage {self.stage!r} of step {self.step}: {amount}{self.where}"
 
 
 @dataclass
 class Tally:
-    """What was compared: tensors by stage, the highest rung that one needed, elements that flip."""
+    """Counts of a comparison: tensors by stage, the highest rung needed, elements that flip."""
 
     compared: dict[str, int] = field(default_factory=dict)
     rung: int = 0
@@ -50,7 +50,7 @@ class Tally:
 
 
 class Rungs:
-    """What the later rungs need, computed when the first tensor asks: both sides in binary32, the program moved."""
+    """Data of the later rungs, computed on demand: both sides in binary32, the program perturbed."""
 
     def __init__(self, rounded: Callable[[], tuple[Tensors, Tensors]], moved: Callable[[], Tensors]) -> None:
         self._rounded, self._moved = rounded, moved
@@ -65,18 +65,18 @@ class Rungs:
 
 
 def largest(x: T) -> float:
-    """The largest absolute value; 0 of nothing."""
+    """The largest absolute value; 0 for an empty tensor."""
     return float(x.abs().max()) if x.numel() else 0.0
 
 
 def distance(a: T, b: T) -> T:
-    """|a - b|, 0 where both are the same infinity or both NaN, infinite where one alone is no number."""
+    """|a - b|, 0 where both are the same infinity or both NaN, infinite where only one is a number."""
     same = (a == b) | (a.isnan() & b.isnan())
     return torch.where(same, 0.0, (a - b).abs().nan_to_num(torch.inf, torch.inf))
 
 
 def compare(stage: str, step: int, ours: Tensors, theirs: Tensors, rungs: Rungs, tally: Tally) -> Differs | None:
-    """Gradients, losses, buffers: the first that is not the same."""
+    """The first difference of gradients, losses, buffers."""
     gradients = [t.double().norm() for n, t in ours.items() if t is not None and n.startswith("gradient.")]
     total = float(torch.stack(gradients).norm().nan_to_num(0.0, 0.0)) if gradients else 0.0
     for name, mine in ours.items():
@@ -99,7 +99,7 @@ def _one_sided(ours: bool) -> str:
 
 
 def _rung(name: str, mine: T, other: T, total: float, rungs: Rungs, tally: Tally) -> int | None:
-    """1, 2 or 3; None where the tensor differs. `total`: the norm of all gradients."""
+    """The rung 1, 2 or 3 on which a tensor agrees; None if it differs. `total`: the norm of all gradients."""
     if not mine.is_floating_point():
         return 1 if torch.equal(mine, other) else None
     apart = distance(mine, other)
@@ -130,11 +130,11 @@ def _finite(x: T) -> float:
 def compare_updates(
     stage: str, step: int, ours: Tensors, theirs: Tensors, old: Tensors, tally: Tally
 ) -> Differs | None:
-    """New weights and slots, beside the old ones."""
+    """The first difference of new weights and slots, relative to their change."""
     for name, mine in ours.items():
         other = theirs.get(name)
         if other is None and torch.equal(mine, old[name]):
-            continue  # a slot that no step has made yet
+            continue  # a slot that does not exist yet
         if other is None:
             return Differs(stage, name, step, 0.0, 0.0, "your optimizer keeps no such tensor")
         if mine.shape != other.shape:
@@ -143,8 +143,8 @@ def compare_updates(
         limit = UPDATE * change + WEIGHT * max(largest(old[name]), _finite(other))
         far = largest(distance(mine, other))
         if far > limit:
-            told = f"by up to {far:.3g}, where it changes by up to {change:.3g}"
-            return Differs(stage, name, step, far, change, told)
+            detail = f"by up to {far:.3g}, where it changes by up to {change:.3g}"
+            return Differs(stage, name, step, far, change, detail)
         tally.add(stage, 1)
     lost = (name for name, other in theirs.items() if name not in ours and other is not None and other.dim())
     return next((Differs(stage, name, step, 0.0, 0.0, "the program keeps no such tensor") for name in lost), None)

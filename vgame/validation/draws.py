@@ -1,8 +1,7 @@
-"""The program's random numbers for code of torch: the words of its Philox operators, turned into draws by the formulas
-of docs/formats.md section 5 and docs/capture.md, in binary64.
+"""The program's random numbers for torch code: words of its Philox operators, converted to draws by the formulas of
+docs/formats.md section 5 and docs/capture.md, in binary64.
 
-In: what the lowering noted of each random operator. Out: for the n-th random operator that the code calls, its numbers.
-"""
+In: the lowering's record of each random operator. Out: the numbers of the n-th random operator that the code calls."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class Drawn:
         self.place = 0
 
     def next(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: T) -> T | None:
-        """What the next random operator gives; None where the program has none, or another one."""
+        """The result of the next random operator; None if the program has none, or a different one."""
         family = _family(str(func))
         draw = self.draws[self.place] if self.place < len(self.draws) else None
         self.place += 1
@@ -41,7 +40,7 @@ class Drawn:
         return FAMILIES[family](words, given).reshape(result.shape)
 
     def _words(self, operator: int | None, count: int) -> T:
-        """Unsigned words; of a draw that the program leaves out, some that nothing must depend on."""
+        """Unsigned words; arbitrary ones for a draw that the program omits, since no result may depend on it."""
         if operator is None:
             return torch.randint(0, 2**32, (count,), generator=torch.Generator().manual_seed(count))
         return random_words(self.seed, self.step, operator, count, torch.zeros(1)).to(torch.int64) & 0xFFFFFFFF
@@ -65,12 +64,12 @@ def _bernoulli(words: list[T], given: Mapping[str, Any]) -> T:
     if isinstance(p, T):
         return (_below_one(words[0]) < p.reshape(-1)).to(torch.float64)
     if not words:
-        return torch.zeros(given["self"].shape)  # 0 with certainty
+        return torch.zeros(given["self"].shape)  # probability 0
     return (words[0] >= math.floor((1 - Fraction(p)) * 2**32)).to(torch.float64)
 
 
 def _normal(words: list[T], mean: float = 0.0, std: float = 1.0) -> T:
-    """Box and Muller."""
+    """Normal numbers by Box and Muller."""
     radius = torch.sqrt(-2 * torch.log(_above_zero(words[0])))
     return mean + std * radius * torch.cos(2 * math.pi * _below_one(words[1]))
 

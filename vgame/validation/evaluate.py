@@ -1,9 +1,8 @@
-"""A program in real numbers, as near as binary64 comes: its operators by plain torch operators, without any rounding to
-binary32.
+"""Evaluate a program in binary64, without any rounding to binary32, by plain torch operators.
 
 In: a program, its state, data and scalars at a step, and the operators whose outputs are wanted. Out: those outputs.
-Nothing here knows how the program was made. A number in it stands for the number before it was rounded
-(`Marks`), which must round to its word.
+Independent of the lowering. A number in the program stands for the number before its rounding (`Marks`), which must
+round to its word.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from vgame.validation.accesses import read
 from vgame.validation.budget import Budget
 
 T = torch.Tensor
-#: The largest part by which a result is moved where flips are looked for.
+#: The largest relative perturbation of a result in the search for flips.
 STEP, NARROW = 2.0**-52, 2.0**16
 
 
 class Evaluation:
-    """One step of a program. `dtype`: float64, or float32 to see how far rounding carries; `moved`: every result is
-    moved by a random part of up to `part`, from this seed (of up to 2^16 times that where it is one of bfloat16 and
-    `part` is a rounding to binary32); `seen` is called with each operator's number and output."""
+    """One step of a program. `dtype`: float64, or float32 to measure the effect of rounding; `moved`: seed of random
+    relative perturbations up to `part` of every result (up to 2^16 times that for bfloat16 results if `part` is a
+    rounding to binary32); `seen` is called with each operator's number and output."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Evaluation:
         self.outputs: dict[int, T] = {}
 
     def wanted(self, refs: Iterable[Ref], given: Mapping[int, T] | None = None) -> dict[Ref, T]:
-        """The flat tensors of these refs. `given`: outputs of operators that are known already."""
+        """The flat tensors of these refs. `given`: known outputs of operators."""
         refs, given = list(refs), given or {}
         self.outputs, uses = dict(given), self._uses(refs, given)
         try:
@@ -92,7 +91,7 @@ class Evaluation:
             self.outputs = {}
 
     def _uses(self, refs: Iterable[Ref], given: Mapping[int, T]) -> Counter[int]:
-        """How often each operator's output is read, of those that are needed; once more where it is wanted."""
+        """Number of reads of each needed operator's output, plus one if it is wanted."""
         uses = Counter(ref.index for ref in refs if ref.cls is RefClass.OPERATOR)
         for index in range(max(uses, default=-1), -1, -1):
             if index in uses and index not in given:
@@ -107,8 +106,8 @@ class Evaluation:
                 self.outputs.pop(ref.index, None)
 
     def _moved(self, operator: Operator, result: T) -> T:
-        """With a random part, where an operator rounds: what selects, and x 1 or x + 0, keeps equal numbers equal;
-        whole numbers (counts) are exact."""
+        """Perturb the result of a rounding operator. Selections, x * 1 and x + 0 keep equal numbers equal; whole
+        numbers (counts) are exact."""
         rounds = isinstance(operator, Contract) or getattr(operator, "function", None) in ROUNDING
         narrow = self.part > STEP and getattr(operator, "bfloat16", False)
         if self.chance is None or not (rounds or narrow):
@@ -141,7 +140,7 @@ class Evaluation:
         return words.reshape(-1).to(self.dtype if words.is_floating_point() else torch.int64)
 
     def value(self, value: Value, flat: Mapping[Ref, T]) -> T:
-        """A value of the lowering over the tensors that `wanted` gave."""
+        """A value of the lowering over the tensors of `wanted`."""
         layout = value.layout
         if value.is_immediate:
             dtype = torch.int64 if value.integer else self.dtype
@@ -230,7 +229,7 @@ class Evaluation:
 
 
 def _unrounded(words: T, exact: T | None) -> T:
-    """A constant before it was rounded, if it was."""
+    """A constant before its rounding, if it was rounded."""
     if exact is None:
         return words
     if not torch.equal(exact.to(torch.float32), words):

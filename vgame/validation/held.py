@@ -1,8 +1,8 @@
-"""What the user's functions and objects hold beside the model: counters, generators, arrays, files. What a step changes
-there, a program does not carry to the next step.
+"""State of the user's functions and objects outside the model: counters, generators, arrays, files. A program does not
+carry changes of it to the next step.
 
-In: a loss, a data set, a collate function. Out: a fingerprint of each thing that they reach, by its path; two of them
-say what has changed in between.
+In: a loss, a data set, a collate function. Out: a fingerprint of each reachable value, by its path; two of them show
+the changes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LEAVES = (int, float, complex, str, bytes, bool, type(None))
 CONTAINERS = (list, tuple, set, frozenset, deque)
 CHANCE = (random.Random, np.random.Generator, np.random.RandomState)
 MOST, MOST_BYTES = 20_000, 1 << 24  # objects; bytes of a tensor that are hashed
-#: Folders of installed packages, whose functions and objects are not looked into.
+#: Folders of installed packages, whose functions and objects are not searched.
 LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
 
 
 class Held:
-    """What is reached from these roots, now."""
+    """Fingerprints of all values reachable from these roots, now."""
 
     def __init__(self, roots: Mapping[str, Any], without: nn.Module) -> None:
         self.found: dict[str, Any] = {f"the generator of {name}": state for name, state in _generators().items()}
@@ -52,12 +52,12 @@ class Held:
                 todo.extend(_parts(path, value))
 
     def changed(self, before: Held) -> list[str]:
-        """Paths of what is another than before; what is new there is no change of what was."""
+        """Paths whose fingerprint differs from before; new paths do not count."""
         return sorted(path for path, print in before.found.items() if path in self.found and self.found[path] != print)
 
 
 def _generators() -> dict[str, bytes]:
-    """Those that belong to nobody."""
+    """The global random generators."""
     _, words, *place = np.random.get_state()
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
@@ -67,7 +67,7 @@ def _generators() -> dict[str, bytes]:
 
 
 def _print(value: Any) -> Any:
-    """What changes in a value itself, not in its parts."""
+    """The fingerprint of a value without its parts."""
     if isinstance(value, torch.Tensor):
         return _of_tensor(value)
     if isinstance(value, torch.Generator):
@@ -94,7 +94,7 @@ def _of_tensor(tensor: torch.Tensor) -> Any:
 def _pickled(value: Any) -> bytes | None:
     try:
         return pickle.dumps(value)
-    except Exception:  # an object may refuse in any way
+    except Exception:  # an object may raise anything
         return None
 
 
@@ -115,7 +115,7 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
-    """Attributes, those of slots and of its classes too, of objects whose class is the user's; of torch's modules their
+    """Attributes of an object of a user's class, with those of __slots__ and of its classes; of torch's modules their
     attributes."""
     kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
     own = [kind for kind in kinds if not _is_installed(_file_of(kind))]

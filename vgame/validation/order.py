@@ -1,5 +1,5 @@
-"""The samples of a step by the formulas of docs/formats.md section 5 and docs/capture.md, apart from the operators that
-a program has for them; and which parameters have no gradient.
+"""The samples of a step, and the parameters without gradient, by the formulas of docs/formats.md section 5 and
+docs/capture.md, independent of the program's operators.
 
 In: a task, the seed, a step. Out: the indices of its samples, batch after batch.
 """
@@ -21,7 +21,7 @@ T = torch.Tensor
 
 
 def rows_of_step(task: Task, seed: int, step: int, position: int, draws: Sequence[int | None]) -> T:
-    """[batch * accumulate]. `position`: how many samples (of each stream) were read before this step."""
+    """Indices [batch * accumulate]. `position`: number of samples (of each stream) read before this step."""
     count, population = task.batch * task.accumulate, task.population
     words = [random_words(seed, step, d, count, torch.zeros(1)).to(torch.int64) & 0xFFFFFFFF for d in draws]
     if task.weights is not None:
@@ -41,14 +41,14 @@ def rows_of_step(task: Task, seed: int, step: int, position: int, draws: Sequenc
 
 
 def frozen_of(task: Task, names: Iterable[str]) -> dict[str, list[range]]:
-    """By name of a parameter the steps in which it has no gradient: (first, last), or the first so many."""
+    """By name of a parameter the steps without a gradient: (first, last), or a number of first steps."""
     stretches = {p: s if isinstance(s, tuple) else (1, s) for p, s in task.frozen.items()}
     found = {n: [range(a, z + 1) for p, (a, z) in stretches.items() if fnmatchcase(n, p)] for n in names}
     return {name: ranges for name, ranges in found.items() if ranges}
 
 
 def position_after(task: Task, start: int, steps: int) -> int:
-    """How many samples (of each stream) were read after so many steps from a position on, modulo their number."""
+    """Number of samples (of each stream) read after so many steps from a position, modulo their number."""
     length = task.population if task.order is None or isinstance(task.order, str) else len(task.order)
     streams = task.batch if task.order == "streams" else 1
     return (start + steps * task.batch * task.accumulate // streams) % (length // streams)
@@ -61,7 +61,7 @@ def _weighted(task: Task, words: Sequence[T]) -> T:
 
 
 def check_weights(task: Task) -> Differs | None:
-    """The alias table gives each sample its weight, to 2^-31 of a mean weight."""
+    """Check that the alias table gives each sample its weight, to 2^-31 of a mean weight."""
     if task.weights is None:
         return None
     thresholds, aliases = (torch.from_numpy(t).to(torch.float64) for t in alias_table(task.weights, task.population))

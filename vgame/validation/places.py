@@ -1,8 +1,8 @@
-"""Where the user's code first differs from the program: the operator of torch whose result no operator of the program
-has.
+"""Locate the first difference of the user's code from the program: the torch operator whose result no operator of the
+program has.
 
-In: a loss and its gradients, of which a tensor differs, played once more on both sides. Out: the module and the user's
-own line, as the end of a sentence. Results are known by sums that no order of their elements changes.
+In: a loss and its gradients with a differing tensor, executed again on both sides. Out: the module and the user's line,
+as the end of a sentence. Results are identified by sums that do not depend on the order of their elements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAME = 2.0**-36  # of the sum of sizes: rounding in binary64 stays below, an ulp
 
 @dataclass(frozen=True)
 class Site:
-    """A module, and a line of the user's own."""
+    """A module, and a line of the user's code."""
 
     module: str
     line: str
@@ -45,7 +45,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Result:
-    """What one operator gave. `parents`: the operators whose results it read, by their places."""
+    """The result of one operator. `parents`: indices of the operators whose results it read."""
 
     name: str
     site: Site | None
@@ -53,15 +53,15 @@ class Result:
     elements: int
     parents: tuple[int, ...]
     numbers: bool  # not masks or indices
-    type: torch.dtype | None  # None: not compared, as statistics of norms and numbers that every type has
+    type: torch.dtype | None  # None: not compared, such as statistics of norms and numbers that fit every type
 
 
-#: Operators that give statistics after their result.
+#: Operators that return statistics after their result.
 NORMS = ("native_layer_norm", "native_group_norm", "native_batch_norm")
 
 
 def is_short(tensor: T) -> bool:
-    """Whether every number is one of bfloat16."""
+    """Whether every number is representable in bfloat16."""
     return tensor.is_floating_point() and bool((tensor.to(torch.bfloat16).to(tensor.dtype) == tensor).all())
 
 
@@ -76,8 +76,8 @@ def same_sums(a: Sums, b: Sums) -> bool:
 
 
 class Noted(Shadows):
-    """Shadows that note each operator's result, and the line and module that called it; of a gradient, its forward
-    pass's."""
+    """Shadows that record each operator's result with its calling line and module; for a gradient, those of its forward
+    pass."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,7 +85,7 @@ class Noted(Shadows):
         self.running: list[str] = []  # modules, the innermost last
         self.called: dict[str, str] = {}  # module -> the line of its first call
         self._made: dict[int, int] = {}  # memory -> the operator that wrote it last
-        self._forward: dict[int, Site] = {}  # number of a gradient function -> what it is the gradient of
+        self._forward: dict[int, Site] = {}  # number of a gradient function -> its forward operator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -104,7 +104,7 @@ class Noted(Shadows):
         return result
 
     def _type_of(self, name: str, place: int, tensor: T) -> torch.dtype | None:
-        """Of sums over batches none: a program adds them in binary32 (docs/capture.md)."""
+        """The compared type; None for sums over batches, which a program adds in binary32 (docs/capture.md)."""
         node = torch._C._current_autograd_node()
         added = node is not None and node.name() == "torch::autograd::AccumulateGrad"
         private = added or (name in NORMS and place)
@@ -121,7 +121,7 @@ class Noted(Shadows):
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """While active, the modules that run are known by name."""
+        """Context that records the running modules by name."""
 
         def enter(name: str) -> Callable:
             def hook(module: nn.Module, args: Any) -> None:
@@ -146,14 +146,14 @@ class Noted(Shadows):
     # ---- the first that differs ----
 
     def first(self, program: Sequence[tuple[int, Sums]], differs: T | None) -> Result | None:
-        """The first operator on the way to the tensor that differs whose result the program has not, nor any result
-        that is computed from it."""
+        """The first operator on the way to the differing tensor such that the program has neither its result nor any
+        result computed from it."""
         known: dict[int, list[Sums]] = defaultdict(list)
         for elements, sums in program:
             known[elements].append(sums)
         has = [any(same_sums(r.sums, sums) for sums in known[r.elements]) for r in self.results]
         way = self._way(differs)
-        proven = [False] * len(self.results)  # a later result is the program's too
+        proven = [False] * len(self.results)  # the program has a later result
         for place in sorted(way, reverse=True):
             result = self.results[place]
             for parent in result.parents:
@@ -162,11 +162,11 @@ class Noted(Shadows):
         return next((self.results[p] for p in wrong), None)
 
     def _way(self, differs: T | None) -> set[int]:
-        """The operators that a tensor comes from; all, of one that no operator made."""
+        """The operators that a tensor depends on; all for a tensor without an operator."""
         return self.leading_to([] if differs is None else [differs]) or set(range(len(self.results)))
 
     def leading_to(self, tensors: Sequence[T]) -> set[int]:
-        """The operators that these tensors come from, by their places."""
+        """Indices of the operators that these tensors depend on."""
         wanted: dict[int, list[Sums]] = defaultdict(list)
         for tensor in tensors:
             wanted[tensor.numel()].append(sums_of(tensor))
@@ -196,7 +196,7 @@ def _memory(tensor: T) -> int:
 
 
 def _line() -> str:
-    """The innermost line of the user's own inside the validation."""
+    """The innermost line of the user's code inside the validation."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not user.gradients.__code__:
         file = frame.f_code.co_filename
@@ -210,8 +210,8 @@ def place_of(
     name: str, theirs: Mapping[str, T | None], ours: Mapping[str, T | None], model: nn.Module,
     play: Callable[[Noted], Any], again: Callable[[Callable[[int, T], None]], Any],
 ) -> str:  # fmt: skip
-    """The module and line where a result first differs; of a tensor that one side alone has, those of its module.
-    `play`, `again`: one side each once more."""
+    """Module and line of the first differing result; for a tensor that only one side has, those of its module. `play`,
+    `again`: execute one side each again."""
     noted = Noted(Budget(LONGEST))
     program: list[tuple[int, Sums]] = []
     result = None
@@ -222,7 +222,7 @@ def place_of(
             again(lambda _, t: program.append((t.numel(), sums_of(t))))
             result = noted.first(program, theirs[name])
     except (CannotCheck, Exhausted):
-        pass  # the difference is told without its place
+        pass  # the difference is reported without its place
     if result is not None:
         return f"; the first result that differs is that of {result.name} {result.site}"
     owner = name.partition(".")[2].rpartition(".")[0]
@@ -233,7 +233,7 @@ def place_of(
 
 
 def step_of(optimizer: torch.optim.Optimizer) -> str:
-    """The optimizer, and the line of its step where that is the user's own."""
+    """The optimizer, and the line of its step if it is the user's code."""
     kind = type(optimizer)
     code = inspect.unwrap(kind.step).__code__
     line = "" if is_library_file(code.co_filename) else f", {Path(code.co_filename).name} line {code.co_firstlineno}"

@@ -1,6 +1,6 @@
-"""What a validation found, for people and for the bundle's validation.json.
+"""The result of a validation, as a line and as the bundle's validation.json.
 
-In: a report of vgame/validation/steps.py, or the reason why there is none. Out: JSON, and one line.
+In: a report of vgame/validation/steps.py, or the reason for its absence. Out: JSON, and one line.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ VARIABLE, SECONDS = "VGAME_VALIDATE", 60.0
 
 
 def seconds_of(given: float | None) -> float:
-    """Of a validation: as given, else what the environment says, else a minute."""
-    told, value = ("validate", given) if given is not None else (VARIABLE, os.environ.get(VARIABLE, SECONDS))
+    """Seconds of a validation: the argument, else the environment variable, else a minute."""
+    source, value = ("validate", given) if given is not None else (VARIABLE, os.environ.get(VARIABLE, SECONDS))
     try:
         seconds = float(value)
     except (TypeError, ValueError):
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise VgameError(f"{told} = {value}: a number of seconds is expected, 0 for no validation")
+        raise VgameError(f"{source} = {value}: a number of seconds is expected, 0 for no validation")
     return seconds
 
 
 def record(report: Report | None, program_root: bytes, against: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`validated`: something was compared; `complete`: all that is written in docs/validation.md; `against`: the losses
-    of the user's own loop, if they were given."""
+    """The content of validation.json. `validated`: something was compared; `complete`: everything in docs/validation.md
+    was; `against`: the losses of the user's own loop, if given."""
     report = report or Report(unchecked=["nothing was compared: 0 seconds were given"])
     return {
         "validated": bool(report.tally.compared),
@@ -51,14 +51,14 @@ def record(report: Report | None, program_root: bytes, against: dict[str, Any] |
 
 
 class Losses(BaseModel):
-    """Of the user's own loop: how many were compared, how many given."""
+    """Losses of the user's own loop: numbers compared and given."""
 
     losses: int
     given: int
 
 
 class Record(BaseModel):
-    """What `line` reads of a record, which may be a file of strangers."""
+    """The fields of a record that `line` reads; the file may be untrusted."""
 
     validated: bool
     compared: dict[str, int]
@@ -72,11 +72,11 @@ class Record(BaseModel):
 def line(found: dict[str, Any]) -> str:
     """The record in one line."""
     parts = [f"{count} of {stage}" for stage, count in found["compared"].items()]
-    told = f"{', '.join(parts) or 'nothing'} in {found['batches']} batches, {found['seconds']} s"
+    text = f"{', '.join(parts) or 'nothing'} in {found['batches']} batches, {found['seconds']} s"
     if losses := found.get("against"):
-        told += f"; {losses['losses']} losses of your own loop, of {losses['given']}"
+        text += f"; {losses['losses']} losses of your own loop, of {losses['given']}"
     if found["flips"]:
-        told += f"; {sum(found['flips'].values())} elements flip with the last bit"
+        text += f"; {sum(found['flips'].values())} elements flip with the last bit"
     if found["unchecked"]:
-        told += f"; not compared: {'; '.join(found['unchecked'])}"
-    return f"{'validated' if found['validated'] else 'not validated'}: {told}"
+        text += f"; not compared: {'; '.join(found['unchecked'])}"
+    return f"{'validated' if found['validated'] else 'not validated'}: {text}"

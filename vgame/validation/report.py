@@ -1,4 +1,4 @@
-"""What a validation is about, and what it found."""
+"""Input and result of a validation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = torch.Tensor
 
 @dataclass
 class Report:
-    """What was compared, for people and for validation.json. `unchecked`: why a stage was left out."""
+    """The comparisons of a validation, for people and for validation.json. `unchecked`: reasons for omitted stages."""
 
     steps: list[int] = field(default_factory=list)
     batches: int = 0
-    samples: int = 0  # that were read again from the data set
+    samples: int = 0  # samples read again from the data set
     tally: Tally = field(default_factory=Tally)
     unchecked: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -33,7 +33,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Order:
-    """What a validation is about. `state`: flat, as training begins; `before`: steps that it has behind it."""
+    """The input of a validation. `state`: flat, at the begin of training; `before`: number of earlier steps."""
 
     task: Task
     lowered: Lowered

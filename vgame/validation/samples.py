@@ -1,7 +1,7 @@
-"""Are the data what the data set gives? Samples are read twice more, the second time backwards, and a part of them is
-collated again.
+"""Compare the data with the data set: samples are read twice again, the second time backwards, and some are collated
+again.
 
-In: the task, the rows that validation has read. Out: nothing, or a ValidationError that says what is different.
+In: the task, the rows that the validation has read. Out: nothing, or a ValidationError that names the difference.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from vgame.tasks.datasets import Source, _same, other_rows
 from vgame.tasks.task import Task
 from vgame.validation.budget import Budget
 
-MOST = 256  # samples that are read again, beside those of the batches
+MOST = 256  # additional samples to read again
 
 
 def check_samples(task: Task, rows: Sequence[int], budget: Budget) -> int:
-    """How many samples were read again."""
+    """The number of samples read again."""
     source: Source | None = getattr(task, "source", None)
     if source is None:
         return 0

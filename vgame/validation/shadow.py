@@ -1,9 +1,9 @@
-"""Any code of torch in binary64, while it runs in float32: beside each tensor lies a shadow, and every ATen operator is
-computed on both.
+"""Run torch code in float32 and binary64 at once: each tensor has a shadow, and every ATen operator is computed on
+both.
 
 In: code over ordinary tensors. Out: the same code's results, and their shadows. A shadow belongs to a tensor's memory,
-so views, writes in place, `.data` and saved tensors need no rule of their own. Types that the code names (float32,
-bfloat16) are the shadow's type there, so casts between them are left out.
+so views, writes in place, `.data` and saved tensors need no special rule. Types in the code (float32, bfloat16) become
+the shadow's type, so casts between them are omitted.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ from vgame.validation.draws import Drawn
 T = torch.Tensor
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-SWEEP = 4_096  # operators between two looks for memory that is gone
+SWEEP = 4_096  # operators between two searches for freed memory
 
 
 class CannotCheck(Exception):
-    """The code does something that no shadow follows; the text says what."""
+    """The code does something that shadows do not support, named in the text."""
 
 
 class Shadows(TorchDispatchMode):
-    """While active, operators are computed twice. `dtype`: of the shadows; `draws`: what random operators give.
-    `steps`: an optimizer runs: numbers that Python reads are those of the shadows, but counters (single numbers that
-    it makes of no tensor, and what follows from them alone) have none, for they are float32 in a program too."""
+    """Context in which operators are computed twice. `dtype`: of the shadows; `draws`: results of random operators.
+    `steps`: an optimizer runs: Python reads the shadows' numbers, but counters (single numbers made from no tensor, and
+    numbers computed from them alone) have no shadow, since they are float32 in a program too."""
 
     def __init__(self, budget: Budget, dtype: torch.dtype = torch.float64, steps: bool = False) -> None:
         super().__init__()
         self.budget, self.dtype, self.steps = budget, dtype, steps
         self.draws: Drawn | None = None
-        self.narrow = False  # whether a result was one of bfloat16
+        self.narrow = False  # whether a result was bfloat16
         self.counters: dict[int, T] = {}
         self._shadows: dict[int, tuple[StorageWeakRef, torch.dtype, T]] = {}
-        #: Of integers that an operator keeps for its gradient, in another form in binary64 (bags of embeddings).
+        #: Shadows of integers that an operator saves for its gradient, with another form in binary64 (bags of
+        #: embeddings).
         self._whole: dict[int, tuple[StorageWeakRef, T]] = {}
         self._count = 0
 
     # ---- tensors and their shadows ----
 
     def of(self, tensor: T) -> T:
-        """The shadow of a tensor; of one that no operator made, its own numbers."""
+        """The shadow of a tensor; its own numbers if no operator made it."""
         return self._shadow(tensor.detach())
 
     def put(self, tensor: T, shadow: T) -> None:
-        """This is the tensor's shadow from now on, and the tensor its rounded value."""
+        """Set a tensor's shadow, and the tensor to its rounded value."""
         with torch.no_grad():
             tensor.copy_(shadow)
             self._shadow(tensor.detach()).copy_(shadow)
@@ -68,7 +69,7 @@ class Shadows(TorchDispatchMode):
         return torch.as_strided(flat, tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _flat(self, tensor: T) -> T:
-        """The shadow of the tensor's memory; of a counter's, its own number."""
+        """The shadow of the tensor's memory; for a counter, its own number."""
         storage = tensor.untyped_storage()
         found = None if storage._cdata in self.counters else self._shadows.get(storage._cdata)
         size = storage.nbytes() // tensor.element_size()
@@ -115,7 +116,7 @@ class Shadows(TorchDispatchMode):
         return result
 
     def _counts(self, leaves: Sequence[Any]) -> bool:
-        """Whether an operator reads counters only, or makes a single number of no tensor."""
+        """Whether an operator reads only counters, or makes a single number from no tensor."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, T)]
         single = not any(isinstance(leaf, int) and leaf > 1 for leaf in leaves)
         return all(t.untyped_storage()._cdata in self.counters for t in tensors) and bool(tensors or single)
@@ -128,7 +129,7 @@ class Shadows(TorchDispatchMode):
         return result
 
     def count(self, tensor: T) -> None:
-        """The tensor is a counter from now on."""
+        """Mark the tensor as a counter."""
         self.counters[tensor.untyped_storage()._cdata] = tensor
 
     def _look(self) -> None:
@@ -143,7 +144,7 @@ class Shadows(TorchDispatchMode):
         return self._type(leaf) if isinstance(leaf, torch.dtype) else leaf
 
     def _follow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: list[T]) -> None:
-        """The same operator on the shadows; what it gives becomes the shadows of what is new."""
+        """Compute the operator on the shadows; its results become the shadows of the new tensors."""
         before = torch.get_default_dtype()
         torch.set_default_dtype(self.dtype)
         try:
@@ -176,9 +177,9 @@ class Shadows(TorchDispatchMode):
     # ---- random numbers ----
 
     def _draw(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
-        """The program's numbers in place of torch's."""
+        """Replace torch's random numbers by the program's."""
         if self.draws is None or not isinstance(result, T):
-            raise CannotCheck(f"random numbers of {func}, which the program has not")
+            raise CannotCheck(f"random numbers of {func}, which the program does not have")
         drawn = self.draws.next(func, args, kwargs, result)
         if drawn is None:
             raise CannotCheck(f"random numbers of {func}, which the program draws otherwise or not at all")
@@ -189,7 +190,7 @@ class Shadows(TorchDispatchMode):
 
 
 def _writes(func: Any) -> bool:
-    """Whether it changes an argument (batch norm changes its statistics without saying so)."""
+    """Whether an operator changes an argument (the schema of batch norm does not mark its statistics)."""
     return func._schema.is_mutable or func._overloadpacket in SILENT
 
 

@@ -1,6 +1,6 @@
-"""Training starts from the task's own tensors, whatever the lowering makes of them.
+"""Check that training starts from the task's own tensors.
 
-In: a task, the state that training starts from, by name. Out: the first tensor that is not the task's, if any.
+In: a task, the initial state by name. Out: the first tensor that differs from the task's, if any.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ T = torch.Tensor
 
 
 def check_start(task: Task, state: Mapping[str, T], first: int) -> Differs | None:
-    """Parameters and buffers are the module's; in an order's own first step slots are those that the optimizer holds,
-    and no sample was read."""
+    """Parameters and buffers must be the module's; in a new run, slots must be the optimizer's, and no sample may have
+    been read."""
     for name, given in _given(task, first == 1):
         if name not in state:
             continue

@@ -1,7 +1,7 @@
-"""Translation validation: the user's own step beside the program's, stage by stage, in binary64 (docs/validation.md).
+"""Translation validation: compare the user's step with the program's, stage by stage, in binary64 (docs/validation.md).
 
-In: a task, what it was lowered to, the state that training starts from. Out: a `Report`; ValidationError where a stage
-differs. Each stage of the user's side starts from the program's values.
+In: a task, its lowered program, the initial state. Out: a `Report`; ValidationError if a stage differs. Each stage of
+the user's side starts from the program's values.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from vgame.validation.shadow import CannotCheck, Shadows
 from vgame.validation.start import check_start
 
 T = torch.Tensor
-ROWS = 16  # steps whose samples are compared, beside those about the end of an epoch
+ROWS = 16  # steps with compared samples, besides those near the end of an epoch
 
 
 def validate(order: Order, seconds: float, memory: float | None = None) -> Report:
-    """Compare as much as the seconds and the bytes of memory reach, by default half of what is free. ValidationError
-    for the first tensor that differs."""
+    """Compare within the given seconds and bytes of memory (default: half of the free memory). ValidationError for the
+    first tensor that differs."""
     report, begin = Report(), time.monotonic()
     try:
         _Validation(order, report, Budget(seconds, memory)).run()
@@ -59,10 +59,10 @@ class _Validation:
         self.places = {label.name: i for i, label in enumerate(self.program.labels.state)}
         self.shapes = {label.name: label.shape for label in self.program.labels.state}
         self.own = {name for turn in self.marks.turns for name in turn.before}  # parameters and buffers
-        self.rows: list[int] = []  # samples that were read
+        self.rows: list[int] = []  # samples read so far
         self.chance = torch.Generator().manual_seed(1)
         self.narrow = any(getattr(operator, "bfloat16", False) for operator in self.program.operators)
-        self.casts: list[Callable[[], None]] = []  # comparisons of types that are due
+        self.casts: list[Callable[[], None]] = []  # pending comparisons of types
         names = [name for turn in self.marks.turns for name in turn.gradients]
         self.asleep = frozen_of(self.task, names)
 
@@ -77,12 +77,12 @@ class _Validation:
         self.report.samples = check_samples(self.task, self.rows, self.budget)
         if changed := self._held().changed(before):
             raise ValidationError(
-                f"{changed[0]} is another one after the steps that were compared{_and_more(changed)}: a program does "
+                f"{changed[0]} has changed after the compared steps{_and_more(changed)}: a program does "
                 "not carry it to the next step; make it a buffer of the model, or draw it with torch in the loss"
             )
 
     def _held(self) -> Held:
-        """What the loss and the data set hold beside the model."""
+        """The state that the loss and the data set hold outside the model."""
         source = getattr(self.task, "source", None)
         roots = {"the loss" if not n else f"loss {n + 1}": loss for n, loss in enumerate(self.task.losses)}
         if source is not None:
@@ -97,7 +97,7 @@ class _Validation:
             self._steps(min(first + 1, self.order.steps), self._moved_state(), later=True)
 
     def _steps(self, step: int, state: list[T], later: bool = False) -> None:
-        """All stages at a step; the optimizers also at the others of their steps, if `later`."""
+        """Compare all stages at a step; the optimizers also at their later steps, if `later`."""
         if POSITION in self.places:
             state[self.places[POSITION]] = torch.tensor([self._position(step)], dtype=torch.int32)
         for number, turn in enumerate(self.marks.turns):
@@ -113,13 +113,13 @@ class _Validation:
         self.report.steps.append(step)
 
     def _read_on(self, step: int, state: Sequence[T]) -> Differs | None:
-        """A step leaves the position of the next one."""
+        """Check that a step leaves the read position of the next one."""
         if POSITION not in self.places:
             return None
         ref, due = self.program.sources[self.places[POSITION]].ref, self._position(step + 1)
         ours = int(self._evaluation(step, state).wanted([ref])[ref][0])
-        told = f"the program reads on behind sample {ours}, behind sample {due} is due"
-        return Differs("batches", POSITION, step, 0.0, 0.0, told) if ours != due else None
+        detail = f"the program continues after sample {ours}, sample {due} is expected"
+        return Differs("batches", POSITION, step, 0.0, 0.0, detail) if ours != due else None
 
     def _raise(self, found: Differs | None) -> None:
         if found is not None:
@@ -132,7 +132,7 @@ class _Validation:
         return position_after(self.task, start, step - self.order.before - 1)
 
     def _moved_state(self) -> list[T]:
-        """Trained weights and averages moved by about a hundredth of their size."""
+        """The state with trained weights and averages perturbed by about 1 %."""
         state = list(self.order.state)
         trained = {name for turn in self.marks.turns for name in turn.gradients}
         for name in [*trained, *(f"average.{name}" for name in trained)]:
@@ -152,7 +152,7 @@ class _Validation:
     # ---- loss and gradients ----
 
     def _gradients(self, number: int, turn: Turn, step: int, state: Sequence[T]) -> dict[Ref, T]:
-        """The program's flat tensors of the gradients, before and after clipping, once they are compared."""
+        """Compare the gradients; the program's flat tensors of them, before and after clipping."""
         values = {"loss": turn.loss, **{f"gradient.{n}": v for n, v in turn.gradients.items() if v is not None}}
         values |= {f"buffer.{n}": v for n, v in turn.after.items() if v is not None}
         clipped = [v for v in turn.clipped.values() if v is not None]
@@ -168,7 +168,7 @@ class _Validation:
         def play(dtype: torch.dtype = torch.float64, shadows: Shadows | None = None) -> user.Side:
             draws = [Drawn(batch, self.order.seed, step) for batch in turn.draws]
             loss = self.task.losses[number]
-            return user.told(
+            return user.run_user(
                 partial(user.gradients, self.task, loss, before, batches, draws, self.budget, dtype, shadows)
             )
 
@@ -194,7 +194,7 @@ class _Validation:
         return {ref: flats[ref] for ref in _refs([*turn.gradients.values(), *clipped])}
 
     def _types(self, step: int, state: Sequence[T], made: Sequence[T], play: Any, again: Any) -> None:
-        """Which results of the first loss are bfloat16."""
+        """Compare the types of the first loss's results."""
         types, model = Types(self.program, state, self.order.lowered.data), self.task.model
         self._raise(types.compare_state(step, {**dict(model.named_parameters()), **dict(model.named_buffers())}))
         again(seen=types.add)
@@ -205,13 +205,13 @@ class _Validation:
         self._raise(types.compare(needed, step, self.report.tally))
 
     def _steps_of_rows(self, first: int) -> list[int]:
-        """The first ones, those about the end of an epoch, and the last one."""
+        """The steps with compared samples: the first, those near the end of an epoch, and the last."""
         epoch = first + int(self.task.population // (self.task.batch * self.task.accumulate))
         steps = {*range(first, first + ROWS), *range(epoch - 1, epoch + 3), self.order.steps}
         return sorted(step for step in steps if first <= step <= self.order.steps)
 
     def _rows(self, step: int) -> T:
-        """The samples of a step, which the program must read."""
+        """Check the samples that the program reads in a step."""
         state = list(self.order.state)
         position = 0
         if POSITION in self.places:
@@ -223,12 +223,12 @@ class _Validation:
             ours = evaluation.value(self.marks.rows, evaluation.wanted(_refs([self.marks.rows])))
             if not torch.equal(ours, rows):
                 wrong = int((ours != rows).int().argmax())
-                told = f"the program reads sample {int(ours[wrong])}, sample {int(rows[wrong])} is due"
-                self._raise(Differs("batches", f"row {wrong}", step, 0.0, 0.0, told))
+                detail = f"the program reads sample {int(ours[wrong])}, sample {int(rows[wrong])} is expected"
+                self._raise(Differs("batches", f"row {wrong}", step, 0.0, 0.0, detail))
         return rows
 
     def _untrained(self, number: int, turn: Turn, theirs: user.Side) -> Iterator[str]:
-        """Parameters of this loss's optimizers that get a gradient in torch alone."""
+        """Parameters of this loss's optimizers that get a gradient only in torch."""
         own = {id(p) for o in self._optimizers(number) for group in o.param_groups for p in group["params"]}
         for name, parameter in self.task.model.named_parameters():
             counts = len(self.marks.turns) == 1 or id(parameter) in own
@@ -241,7 +241,7 @@ class _Validation:
     # ---- clipping ----
 
     def _clipping(self, turn: Turn, step: int, state: Sequence[T], flats: Mapping[Ref, T]) -> None:
-        """As the gradients are, and once more scaled over, or below, the limit."""
+        """Compare the clipping of the gradients, also scaled to the other side of the limit."""
         if self.task.clip is None and self.task.clip_value is None:
             return
         for scale in (1.0, self._other_scale(turn, flats, step, state)):
@@ -268,7 +268,8 @@ class _Validation:
     # ---- optimizers ----
 
     def _optimizer_steps(self, number: int) -> list[int]:
-        """One of each form, of each edge of a frozen stretch, where the rates bend, and some between."""
+        """The steps to compare: one of each form, at each edge of a frozen stretch, at bends of the rates, and some
+        between."""
         first, last = self.order.before + 1, self.order.steps
         stretches = [stretch for ranges in self.asleep.values() for stretch in ranges]
         edges = [e for r in stretches for e in (r.start - 1, r.start, r.stop - 1, r.stop)]
@@ -284,7 +285,7 @@ class _Validation:
         for optimizer in self._optimizers(number):
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             mine = {i: name for i, name in names.items() if i in held}
-            at = user.told(partial(
+            at = user.run_user(partial(
                 user.AtStep, self.task, optimizer, mine, self.asleep, self._rates(optimizer), step, self.budget
             ))  # fmt: skip
             for chunk in user.chunks(mine.values(), self.shapes):
@@ -299,7 +300,7 @@ class _Validation:
         state: list[T],
         flats: Mapping[Ref, T],
     ) -> None:
-        """The optimizer's step of these parameters, at this scale of their slots."""
+        """Compare the optimizer's step of these parameters, at this scale of their slots."""
         for signed in (True, False):
             slots = {name: self._slots(at, name, gradients[name], state, signed) for name in names}
             filled = list(state)
@@ -313,19 +314,19 @@ class _Validation:
         old = {n: filled[p].reshape(self.shapes[n]).to(torch.float64) for n, p in places.items()}
         values = {name: old[name] for name in names}
         given = {name: {s: v.to(torch.float64) for s, v in slots[name].items()} for name in names}
-        theirs = user.told(partial(at.stepped, values, gradients, given, self.budget)).exact
+        theirs = user.run_user(partial(at.stepped, values, gradients, given, self.budget)).exact
         found = compare_updates("optimizer", step, ours, theirs, old, self.report.tally)
         self._raise(found and replace(found, where=step_of(at.optimizer)))
 
     def _after(self, places: Mapping[str, int], step: int, state: Sequence[T], flats: Mapping[Ref, T]) -> dict[str, T]:
-        """What the program makes of these state tensors, given the clipped gradients."""
+        """The program's new values of these state tensors, from the clipped gradients."""
         sources = {name: self.program.sources[place].ref for name, place in places.items()}
         given = {ref.index: flat for ref, flat in flats.items() if ref.cls is RefClass.OPERATOR}
         found = self._evaluation(step, state).wanted(sources.values(), given)
         return {name: found[ref].reshape(self.shapes[name]) for name, ref in sources.items()}
 
     def _slots(self, at: user.AtStep, name: str, gradient: T, state: Sequence[T], signed: bool) -> dict[str, T]:
-        """The slots of a parameter: as training begins, or at the scale of its gradient or of its square, away from
+        """The slots of a parameter: the initial ones, or ones at the scale of its gradient or of its square, away from
         0."""
         found, fresh = {}, not at.begun(name)
         for full, place in self.places.items():
@@ -355,7 +356,7 @@ class _Validation:
     # ---- average ----
 
     def _average(self, step: int, state: Sequence[T], later: bool) -> None:
-        """At a step, and of its new weights at later ones."""
+        """Compare the average at a step, and that of its new weights at later steps."""
         names = [name for turn in self.marks.turns for name in turn.gradients]
         sources = {n: self.program.sources[self.places[n]].ref for n in (*names, *(f"average.{n}" for n in names))}
         new = self._evaluation(step, state).wanted([sources[n] for n in names])

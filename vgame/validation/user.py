@@ -1,8 +1,8 @@
 """The user's side of each stage: the task's own loss, clipping, optimizer and average, run by torch with shadows of
 binary64 (vgame/validation/shadow.py).
 
-In: a task, and the values that a stage starts from. Out: what the stage gives, by name: `exact` from the shadows,
-`rounded` as torch computes it in float32. The task's model and optimizers are left as they were, also where it fails.
+In: a task, and the initial values of a stage. Out: the results of the stage, by name: `exact` from the shadows,
+`rounded` as torch computes them in float32. The task's model and optimizers are left unchanged, also on errors.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from vgame.validation.shadow import CannotCheck, Shadows
 
 T = torch.Tensor
 Tensors = Mapping[str, T]
-SQUARES = ("sq", "var", "sum")  # parts of the names of slots that hold squares, in classes without a rule
-CHUNK = 2**24  # elements of parameters whose optimizer step is compared at once
+SQUARES = ("sq", "var", "sum")  # substrings in the names of slots of squares, for classes without a rule
+CHUNK = 2**24  # elements of parameters per comparison of an optimizer step
 
 
-def told(run: Callable[[], Any]) -> Any:
-    """What the user's code gives; an error of it is a reason why nothing can be compared."""
+def run_user(run: Callable[[], Any]) -> Any:
+    """Run the user's code. CannotCheck, with its error, if it fails."""
     try:
         return run()
     except (CannotCheck, Exhausted):
@@ -52,15 +52,15 @@ def told(run: Callable[[], Any]) -> Any:
 
 @dataclass
 class Side:
-    """What one side computes in a stage, by name: in binary64, and in binary32 where that is known."""
+    """The results of one side in a stage, by name: in binary64, and in binary32 if known."""
 
     exact: dict[str, T | None] = field(default_factory=dict)
     rounded: dict[str, T | None] = field(default_factory=dict)
-    narrow: bool = False  # some result is one of bfloat16
+    narrow: bool = False  # some result is bfloat16
 
 
 def as_trained(model: nn.Module) -> ExitStack:
-    """A context in which the model is run as the capture ran it, and after which it is as before."""
+    """Context in which the model is run as in the capture; restores the model afterwards."""
     stack = ExitStack()
     stack.enter_context(torch.enable_grad())
     stack.enter_context(_same_contents(model))
@@ -73,7 +73,7 @@ def as_trained(model: nn.Module) -> ExitStack:
 
 @contextmanager
 def _same_contents(model: nn.Module) -> Iterator[None]:
-    """Afterwards parameters and buffers hold what they held, and gradients are those of before."""
+    """Context that restores the contents of parameters and buffers, and the gradients."""
     tensors = [*model.parameters(), *model.buffers()]
     before = [(t, t.detach().clone(), t.grad) for t in tensors]
     chance = torch.get_rng_state()
@@ -89,7 +89,7 @@ def _same_contents(model: nn.Module) -> Iterator[None]:
 
 
 def same(a: T, b: T) -> bool:
-    """Equal words, but for the kind of a NaN."""
+    """Whether words are equal; all NaNs count as equal."""
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
@@ -105,7 +105,7 @@ def gradients(
 ) -> Side:
     """`loss`, `gradient.NAME` (None: torch gives none) and `buffer.NAME` after the batches of a step."""
     side, total = Side(), torch.zeros((), dtype=dtype)
-    trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation trains nothing
+    trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation has no gradients
     with as_trained(task.model):
         shadows = shadows or Shadows(budget, dtype=dtype)
         tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
@@ -130,7 +130,7 @@ def gradients(
 
 
 def clipped(task: Task, given: Mapping[str, T | None], budget: Budget) -> Side:
-    """The gradients after the task's clipping; None of parameters that are asleep."""
+    """The gradients after the task's clipping; None for parameters without a gradient in this step."""
     shadows = Shadows(budget)
     parameters = _with_gradients(shadows, {n: (g, g) for n, g in given.items() if g is not None})
     with shadows:
@@ -142,7 +142,7 @@ def clipped(task: Task, given: Mapping[str, T | None], budget: Budget) -> Side:
 
 
 def _with_gradients(shadows: Shadows, pairs: Mapping[str, tuple[T, T]]) -> dict[str, nn.Parameter]:
-    """Parameters of (values, gradients)."""
+    """Parameters with these (values, gradients)."""
     made = {}
     for name, (value, gradient) in pairs.items():
         made[name] = p = nn.Parameter(torch.empty(value.shape))
@@ -156,7 +156,7 @@ Groups = Callable[[int], Sequence[float]]  # step -> the learning rate of each g
 
 
 def chunks(names: Iterable[str], shapes: Mapping[str, Sequence[int]]) -> Iterator[list[str]]:
-    """Names of about CHUNK elements together."""
+    """Names in groups of about CHUNK elements."""
     chunk, size = [], 0
     for name in names:
         chunk.append(name)
@@ -169,7 +169,7 @@ def chunks(names: Iterable[str], shapes: Mapping[str, Sequence[int]]) -> Iterato
 
 
 class AtStep:
-    """A task's optimizer as it stands before a step: its options as its schedulers leave them, its counters."""
+    """A task's optimizer before a step: its options after its schedulers, its counters."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class AtStep:
         step: int,
         budget: Budget,
     ) -> None:
-        """`trained`: by `id`, the names of the parameters that have a gradient."""
+        """`trained`: names of the parameters with a gradient, by `id`."""
         self.optimizer, self.step, self.rates = optimizer, step, rates
         schedulers = [s for s in task.schedulers if s.optimizer is optimizer]
         self.copied, followers = _copied(optimizer, schedulers)
@@ -206,18 +206,18 @@ class AtStep:
         return not any(self.step in steps for steps in self.asleep.get(name, ()))
 
     def begun(self, name: str) -> bool:
-        """Whether a step before has made the parameter's slots."""
+        """Whether an earlier step has made the parameter's slots."""
         states = (state for p, state in self.copied.state.items() if self.names.get(id(p)) == name)
         kept = any(isinstance(t, T) and t.is_meta for state in states for t in state.values())
         return self.step > 1 and (self.quick or kept)
 
     def is_square(self, slot: str) -> bool:
-        """Has it the scale of the gradient's square? A rule says so; where none has the slot, its name does."""
+        """Whether a slot has the scale of the gradient's square: by its rule, or without one by its name."""
         known = {name: own.square for own in self.slots.values() for name in (own.name, own.torchs)}
         return known.get(slot, any(part in slot for part in SQUARES))
 
     def _torchs(self, slot: str) -> str:
-        """The key under which the optimizer's class keeps it."""
+        """The optimizer class's key for a slot."""
         return self.slots[slot].torchs if slot in self.slots else slot
 
     def _play(self, step: int) -> None:
@@ -235,15 +235,15 @@ class AtStep:
             group["lr"] = rate
 
     def _count(self) -> None:
-        """The counters that the steps before have left."""
+        """The counters after the previous steps."""
         for group, rule in zip(self.copied.param_groups, self.rules, strict=True):
             for p in group["params"] if rule.counters else ():
                 if id(p) in self.names:
                     self.copied.state[p] |= {key: torch.tensor(float(self.step - 1)) for key in rule.counters}
 
     def stepped(self, values: Tensors, gradients: Tensors, slots: Mapping[str, Tensors], budget: Budget) -> Side:
-        """`NAME` and `SLOT.NAME` after the step of the parameters in `values`. `slots`: by parameter; empty where the
-        optimizer has made none yet."""
+        """`NAME` and `SLOT.NAME` after the step of the parameters in `values`. `slots`: by parameter; empty if the
+        optimizer has none yet."""
         shadows = Shadows(budget, steps=True)
         optimizer, mine = self._real(shadows, values, gradients, slots)
         with shadows, torch.no_grad():
@@ -259,7 +259,7 @@ class AtStep:
     def _real(
         self, shadows: Shadows, values: Tensors, gradients: Tensors, slots: Mapping[str, Tensors]
     ) -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
-        """The optimizer over parameters with data; those that are not in `values` have neither data nor gradient."""
+        """The optimizer over parameters with data; parameters outside `values` have neither data nor gradient."""
         memo: dict[int, Any] = {}
         mine: dict[str, nn.Parameter] = {}
         for p in _parameters(self.copied):
@@ -299,7 +299,7 @@ class AtStep:
 
 
 class _Counters(TorchDispatchMode):
-    """Counters that a step makes on its parameter's device, which has no data here, keep their value."""
+    """Keeps the values of counters that a step makes on its parameter's device, which has no data here."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **Recorder._counted(args, kwargs or {}))
@@ -317,4 +317,4 @@ def averaged(average: float | str, old: Tensors, new: Tensors, step: int) -> Sid
     return Side({f"average.{n}": mean(old[n], t, torch.tensor(step - 1)) for n, t in new.items()})
 
 
-__all__ = ["AtStep", "Side", "averaged", "clipped", "gradients", "same", "told"]
+__all__ = ["AtStep", "Side", "averaged", "clipped", "gradients", "run_user", "same"]

@@ -1,1 +1,1 @@
-"""A page that shows jobs and disputes while they happen: what the chain says, as one state, served on loopback."""
+"""A live page of jobs and disputes: the chain's data as one state, served on loopback."""

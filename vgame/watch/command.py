@@ -1,4 +1,4 @@
-"""`vgame watch`: what is given on the command line, as a page."""
+"""`vgame watch`: a page from the options of the command line."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from vgame.watch.server import Hub, PageServer
 
 @dataclass(frozen=True)
 class Watched:
-    """What is looked at: a game; bundles that give names to what is ordered; what is one's own."""
+    """The subjects of the page: a game; bundles, for the names in orders; own runs, accounts and roles."""
 
     rpc: str
     game: str
     bundles: tuple[Path, ...] = ()
     runs: tuple[Path, ...] = ()
-    store: Path | None = None  # of an agent: it holds a run of each bundle
+    store: Path | None = None  # of an agent, with a run of each bundle
     accounts: tuple[str, ...] = ()
     known: tuple[str, ...] = ()  # ADDRESS=NAME
     roles: tuple[str, ...] = ()  # URLs of health endpoints
@@ -37,7 +37,7 @@ class Watched:
 
 
 def serve_page(watched: Watched, reporter: Reporter) -> None:
-    """Until interrupted."""
+    """Serve until interrupted."""
     game = open_reading(watched.rpc, watched.game)
     own = Own(
         game, _runs(watched), [checksum_address(a) for a in watched.accounts], [_health(u) for u in watched.roles]
@@ -52,9 +52,9 @@ def serve_page(watched: Watched, reporter: Reporter) -> None:
 
 def _runs(watched: Watched) -> list[OwnRun]:
     if watched.store and not watched.bundles:
-        raise VgameError("--store needs --bundle: a store holds runs of bundles, and does not say of which")
+        raise VgameError("--store needs --bundle: a store holds runs of bundles, without the bundles' folders")
     for run in watched.runs:
-        open_run(run)  # what is no run is said at once
+        open_run(run)  # fails at once for a folder without a run
     bundles = [load_bundle(folder) for folder in watched.bundles] if watched.store else []
     stored = [OwnRun(watched.store / b.identity.hex()[:16], b) for b in bundles if watched.store]
     found = [*(OwnRun(run) for run in watched.runs), *stored]
@@ -62,7 +62,7 @@ def _runs(watched: Watched) -> list[OwnRun]:
 
 
 def _known(text: str) -> tuple[str, str]:
-    """Address and name."""
+    """(address, name) from the option's text."""
     address, _, name = text.partition("=")
     if not name.strip():
         raise VgameError(f"--known {text!r}: ADDRESS=NAME is expected, as 0x12...=Ann")

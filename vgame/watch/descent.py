@@ -1,6 +1,6 @@
-"""Through which trees a dispute has gone, and what is contested in each: leaves `low` to `high` - 1.
+"""The trees of a dispute so far, and the contested leaves of each: `low` to `high` - 1.
 
-In: a job, a dispute, the positions that were selected. Out: the nested trees, from the run to one word. Twin:
+In: a job, a dispute, the selected positions. Out: the nested trees, from the run to one word. Twin:
 VerificationGame._descend.
 """
 
@@ -15,7 +15,7 @@ from vgame.commit.words import LEAF_WORDS, leaf_count
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One of the nested trees. `first`: what its leaf 0 is called, in the unit of the caption."""
+    """One of the nested trees. `first`: the number of its leaf 0, in the unit of the caption."""
 
     kind: str  # run, segment, state, trace, tensor, leaf, blocks
     leaves: int
@@ -25,12 +25,12 @@ class Tree:
 
 
 def step_of(d: Dispute) -> int:
-    """The step that a dispute is about, from the leaf of a segment on."""
+    """The step of a dispute, once it is in a segment."""
     return d.step + (d.index if d.level is Level.SEGMENT and d.height == 0 else 0)
 
 
 def place(job: Job, d: Dispute) -> tuple[int | None, int | None, int | None]:
-    """Step, operator and element, as far as the dispute has gone."""
+    """Step, operator and element, as far as they are known."""
     reached = d.level >= Level.STATE or (d.level is Level.SEGMENT and d.height == 0)
     step = step_of(d) if reached else None
     operator = d.operator if d.level >= Level.TENSOR else d.index if (d.level, d.height) == (Level.TRACE, 0) else None
@@ -38,7 +38,7 @@ def place(job: Job, d: Dispute) -> tuple[int | None, int | None, int | None]:
 
 
 def descent(job: Job, d: Dispute, selected: Iterable[int]) -> list[Tree]:
-    """The trees between the root that was entered and where the dispute stands."""
+    """The trees from the first contested root to the current node."""
     return [tree for tree in _trees(job, d, selected) if tree.leaves > 0]
 
 
@@ -60,12 +60,12 @@ def _trees(job: Job, d: Dispute, selected: Iterable[int]) -> Iterator[Tree]:
 
 
 def _checkpoint(d: Dispute, interval: int) -> int:
-    """Index of the leaf of the run tree that the dispute lies in."""
+    """Index of the contested leaf of the run tree."""
     return (d.step if d.level is Level.SEGMENT else max(d.step - 1, 0)) // interval
 
 
 def _inside(job: Job, d: Dispute, selected: Iterable[int]) -> Iterator[Tree]:
-    """The trees of one step."""
+    """The trees inside one step."""
     if d.level is Level.STATE:
         yield _standing("state", job.states, d, 0)
         return
@@ -87,6 +87,6 @@ def _inside(job: Job, d: Dispute, selected: Iterable[int]) -> Iterator[Tree]:
 
 
 def _standing(kind: str, leaves: int, d: Dispute, first: int) -> Tree:
-    """The tree in which the dispute stands: all leaves under the contested node."""
+    """The current tree: all leaves under the contested node are contested."""
     low = d.index << d.height
     return Tree(kind, leaves, min(low, leaves), min((d.index + 1) << d.height, leaves), first)

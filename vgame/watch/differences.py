@@ -1,6 +1,6 @@
-"""One state as a flat dictionary of records, and what changed between two of them.
+"""One state as a flat dictionary of records, and the difference of two states.
 
-INVARIANT: `apply(old, difference(old, new)) == new`, so a page that hears every difference shows the state.
+INVARIANT: `apply(old, difference(old, new)) == new`, so a page that receives every difference shows the state.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from vgame.system.progress import plain
 
 State = dict[str, Any]  # "job/ID", "dispute/ID/N", "move/ID/NNNNNN", ... -> a record of plain JSON
 
-LONGEST = 400  # characters of a text that a page shows: names come from files and chains of strangers
+LONGEST = 400  # characters of a text on the page: names come from untrusted files and chains
 
 
 def difference(old: State, new: State) -> dict[str, Any]:
-    """{"set": records that are new or other, "gone": keys that are no more}."""
+    """{"set": new or changed records, "gone": removed keys}."""
     changed = {key: record for key, record in new.items() if key not in old or old[key] != record}
     return {"set": changed, "gone": [key for key in old if key not in new]}
 
@@ -27,9 +27,9 @@ def apply(old: State, change: dict[str, Any]) -> State:
 
 
 def shown(text: object) -> str:
-    """A stranger's text as text: no mark that turns its direction, no control character, not too long."""
-    told = str(text)
-    cut = told[:LONGEST]
+    """Untrusted text, made safe to show: no direction marks, no control characters, bounded length."""
+    whole = str(text)
+    cut = whole[:LONGEST]
     return plain(cut).replace("\n", " ").replace("\t", " ") + (
-        f"… ({len(told):,} characters)" if len(told) > LONGEST else ""
+        f"… ({len(whole):,} characters)" if len(whole) > LONGEST else ""
     )

@@ -1,7 +1,7 @@
-"""What the contested number is made of: the operator's formula in plain words, and the words that the proof showed.
+"""The computation of the contested number: the operator's formula in plain words, and the operand words of the proof.
 
-In: the bundle's program, and the openings of a `prove` transaction. Out: text and words. They are read in the order of
-the reference (docs/formats.md section 6), so each opening finds its operand.
+In: the bundle's program, and the openings of a `prove` transaction. Out: text and words. Openings are read in the order
+of the reference (docs/formats.md section 6), which assigns each to its operand.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ SYMBOLS = {
     "ITOF": "the integer a as binary32",
     "FTOI": "a as an integer, toward zero",
 }
-MOST_TERMS = 64  # that are shown
+MOST_TERMS = 64  # shown terms
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A formula, `[name, word, or two words]` for its first terms, and how many there are."""
+    """A formula, `[name, word, or two words]` for its first terms, and the number of terms."""
 
     formula: str
     rows: list[list[Any]]
@@ -70,7 +70,7 @@ class Terms:
 
 
 def formula(operator: Operator) -> str:
-    """How one element of the output follows from the operands."""
+    """The formula of one element of the output."""
     match operator:
         case Map(function=function):
             return SYMBOLS.get(
@@ -81,9 +81,7 @@ def formula(operator: Operator) -> str:
         case Contract(variant=Variant.SUM):
             return f"a[0] + a[1] + … + a[{operator.k - 1}], added exactly, rounded once"
         case Contract():
-            return (
-                f"the sum of those of {operator.k} values whose index is the row asked for, added exactly, rounded once"
-            )
+            return f"the sum of those of {operator.k} values whose index is this row, added exactly, rounded once"
         case Gather():
             return "the row of a table that an index names: a copy, no arithmetic"
         case Copy():
@@ -91,23 +89,23 @@ def formula(operator: Operator) -> str:
         case ReduceMax():
             return f"the largest of up to {min(operator.block, operator.length)} words"
         case ArgMax():
-            return f"where the largest of {operator.length} words stands"
+            return f"the position of the largest of {operator.length} words"
         case Philox():
             return "a pseudo-random word of (seed, step, operator, element)"
         case Shuffle():
-            return "which sample stands here in the shuffled order of (seed, step)"
+            return "the sample at this place in the shuffled order of (seed, step)"
 
 
 def terms(program: Program, at: reference.Position, part: int | None, proof: bytes) -> Terms:
-    """The terms that a proof showed; VgameError if they cannot be told from it."""
+    """The terms in a proof; VgameError if the proof cannot be read."""
     operator = program.operators[at.operator]
     try:
         openings = [bytes(words) for words, _, _ in decode([PROOF_TYPE], proof)[0][3]]
         reader = _Shown(openings, (at.step - 1) * program.scalars)
         made = recipe(operator, at, part, reader.read)
         rows = _rows(program, operator, part, reader, made)
-    except Exception as error:  # the proof is a stranger's bytes: reading them can raise anything
-        raise VgameError(f"the terms of element {at.element} cannot be told from its proof: {error}") from None
+    except Exception as error:  # untrusted bytes: reading them can raise anything
+        raise VgameError(f"the terms of element {at.element} cannot be read from its proof: {error}") from None
     return Terms(formula(operator), rows[:MOST_TERMS], len(rows), made)
 
 
@@ -125,7 +123,7 @@ def _rows(
 
 
 def _called(program: Program, ref: Ref, position: int) -> str:
-    """A word by the tensor that it stands in."""
+    """Name of a word: its tensor and position."""
     labels = program.labels
     match ref.cls:
         case RefClass.OPERATOR:

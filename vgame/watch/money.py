@@ -1,8 +1,7 @@
-"""Who paid whom in a job, to the wei, from its events alone. Twin: the sums that Settlement.sol and
+"""The payments of a job, to the wei, from its events alone. Twin: the sums that Settlement.sol and
 Turns.sol credit.
 
-Whether these rules are the contract's is checked at every look: what follows for an account must be what the contract
-owes it.
+Every read checks these rules against the contract: the computed credit of each account must be the contract's.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ CONTRACT, BURNT = "contract", "burnt"
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`wei` from one party to another, and why. What is credited by the contract waits there until it is withdrawn."""
+    """A payment of `wei` between two parties, with its reason. Credits stay in the contract until they are
+    withdrawn."""
 
     payer: str
     payee: str
@@ -115,7 +115,7 @@ def _back(job: Job, auditor: str, fee: int) -> list[tuple[str, str, int, str]]:
 
 
 def _slashed(job: Job, args: dict) -> list[tuple[str, str, int, str]]:
-    """Half of the trainer's bond, or less after a timeout, goes to the guardian or the convicting auditor."""
+    """Half of the trainer's bond, or less after a timeout, is paid to the guardian or the convicting auditor."""
     return [
         (CONTRACT, args["winner"], args["amount"], "from the bond of the convicted trainer"),
         (CONTRACT, BURNT, job.spec.trainer_bond - args["amount"], "the rest of the convicted trainer's bond"),
@@ -139,7 +139,7 @@ def _expired(job: Job) -> list[tuple[str, str, int, str]]:
 
 
 def balances(found: Iterable[Flow]) -> Counter[str]:
-    """Per party what came in minus what went out."""
+    """By party, income minus payments."""
     totals: Counter[str] = Counter()
     for flow in found:
         totals[flow.payee] += flow.wei
@@ -148,7 +148,7 @@ def balances(found: Iterable[Flow]) -> Counter[str]:
 
 
 def owed(found: Iterable[Flow], withdrawn: Iterable[Event]) -> Counter[str]:
-    """Per account what the contract must owe it, if these are its rules."""
+    """By account, the credit in the contract by these rules."""
     totals: Counter[str] = Counter()
     for flow in found:
         if flow.payer == CONTRACT and flow.payee != BURNT:

@@ -1,7 +1,7 @@
-"""What the page shows beside the chain: own runs, own accounts, and alarms.
+"""Data of the page outside the chain: own runs, own accounts, and alarms.
 
 In: folders of runs, addresses, health endpoints of roles. Out: records of the state. A folder that cannot be read, or a
-role that does not answer, is an alarm: the page is read when something is wrong.
+role that does not answer, becomes an alarm.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from vgame.watch.differences import State, shown
 
 POINTS = 400  # of a loss curve
 MOST_HEALTH = 2**16  # bytes of a health endpoint's answer
-SECONDS = 2.0  # until it has to be here
+SECONDS = 2.0  # until the whole answer must be there
 LOW_DISK = 2 * 10**9  # bytes
 SAME = ("program_root", "data_root", "initial_root", "scalar_root", "steps", "interval")
 
 
 @dataclass
 class OwnRun:
-    """A run's folder; `bundle`: of an agent's store, which does not hold it."""
+    """A run's folder; `bundle`: given for an agent's store, which does not contain it."""
 
     folder: Path
     bundle: Bundle | None = None
 
     def record(self, jobs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        """Progress, losses, and which jobs order this run."""
+        """Progress, losses, and the jobs of this run."""
         store = store_of(self.folder, self.bundle, writable=False) if self.bundle else open_run(self.folder)
         self.bundle = bundle = store.bundle
         losses, done = store.losses(), store.step
@@ -73,13 +73,13 @@ def _orders(job: dict[str, Any], bundle: Bundle) -> bool:
 
 
 def answer_of(url: str) -> bytes:
-    """What a health endpoint says, whole within SECONDS, at most MOST_HEALTH bytes, from nowhere else. OSError,
-    HTTPException or ValueError if it says nothing."""
+    """The answer of a health endpoint, whole within SECONDS, at most MOST_HEALTH bytes, without redirects. OSError,
+    HTTPException or ValueError if it fails."""
     at = urlsplit(url)
     kind = HTTPSConnection if at.scheme == "https" else HTTPConnection
     connection = kind(str(at.hostname), at.port, timeout=SECONDS)
     connection.connect()
-    # a library's timeout is for each piece
+    # the library's timeout applies to each piece
     late = threading.Timer(SECONDS, connection.sock.shutdown, [socket.SHUT_RDWR])
     late.daemon = True
     late.start()
@@ -94,15 +94,15 @@ def answer_of(url: str) -> bytes:
         connection.close()
 
 
-def _count(told: object) -> int | None:
-    """A number of a progress: JSON has infinite ones, and lets them pass as text does not."""
-    if told is not None and (type(told) is not int or not 0 <= told < 2**53):
-        raise ValueError(f"{told!r:.40} is no count")
-    return told
+def _count(number: object) -> int | None:
+    """A count of a progress, checked: JSON allows infinite numbers and text."""
+    if number is not None and (type(number) is not int or not 0 <= number < 2**53):
+        raise ValueError(f"{number!r:.40} is no count")
+    return number
 
 
 def sampled(losses: Sequence[float]) -> list[list[float]]:
-    """[step, loss], at most POINTS of them, the first and the last among them; what is not finite is left out."""
+    """[step, loss], at most POINTS of them, with the first and the last; values that are not finite are omitted."""
     count = len(losses)
     spread = (round(i * (count - 1) / (POINTS - 1)) for i in range(POINTS))
     chosen = range(count) if count <= POINTS else sorted(set(spread))
@@ -117,10 +117,10 @@ class Own:
     runs: list[OwnRun] = field(default_factory=list)
     accounts: list[str] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)  # URLs of health endpoints
-    said: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> what a role says, where a caller hears it
+    roles_seen: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> record of a role, set by the caller
 
     def records(self, state: State) -> State:
-        """Beside what the chain says."""
+        """The records outside the chain."""
         jobs = {key.removeprefix("job/"): record for key, record in state.items() if key.startswith("job/")}
         found: State = {}
         troubles: list[dict[str, Any]] = []
@@ -138,7 +138,7 @@ class Own:
             ]
         for i, url in enumerate(self.roles):
             found[f"role/{i}"] = self._health(url, troubles)
-        found |= {f"role/{name}": record for name, record in self.said.items()}
+        found |= {f"role/{name}": record for name, record in self.roles_seen.items()}
         troubles += self._disks()
         return found | {f"alarm/{i}": trouble for i, trouble in enumerate(troubles)}
 
@@ -159,9 +159,9 @@ class Own:
     @staticmethod
     def _health(url: str, troubles: list[dict[str, Any]]) -> dict[str, Any]:
         try:
-            told = parse_json(answer_of(url))
-            who, doing = shown(told["role"]), shown(told["doing"])
-            done, total = (_count(told.get(k)) for k in ("done", "total"))
+            answer = parse_json(answer_of(url))
+            who, doing = shown(answer["role"]), shown(answer["doing"])
+            done, total = (_count(answer.get(k)) for k in ("done", "total"))
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
             name = without_secrets(url)
             why = f"{name} does not answer as a role: {hide_secrets(str(error), url)}"

@@ -1,5 +1,4 @@
-"""The names that the chain does not know: what operators, tensors and elements of an ordered program are called, from
-its bundle."""
+"""Names of operators, tensors and elements of an ordered program, from its bundle; the chain does not store them."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from vgame.program.program import Program, TensorLabel
 from vgame.watch.differences import shown
 from vgame.watch.formulas import formula, terms
 
-MOST_NAMES = 4  # tensors of the state, and of the data, that a job's view names
+MOST_NAMES = 4  # tensors of the state, and of the data, named in a job's view
 
 
 class Programs:
@@ -25,14 +24,14 @@ class Programs:
             self.add(load_bundle(folder))
 
     def add(self, bundle: Bundle) -> None:
-        """One more bundle."""
+        """Add a bundle."""
         self._known[bundle.program.root.hex()] = bundle
 
     def __len__(self) -> int:
         return len(self._known)
 
     def model(self, root: str) -> dict[str, Any] | None:
-        """What is trained, on what."""
+        """A description of the model and its data."""
         if (bundle := self._known.get(root)) is None:
             return None
         labels = bundle.program.labels
@@ -61,7 +60,7 @@ class Programs:
         return shown(labels[index].name) if index < len(labels) else None
 
     def terms(self, root: str, at: Position, part: int | None, proof: bytes) -> dict[str, Any] | None:
-        """What the proof of an element showed; None if it cannot be told."""
+        """The terms in the proof of an element; None if it cannot be read."""
         if (program := self._program(root)) is None:
             return None
         try:

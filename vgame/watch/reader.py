@@ -1,9 +1,9 @@
-"""Reads a game, again and again, and gives the state that a page shows.
+"""Polls a game, and gives the state that a page shows.
 
-What can change no more is read once: transactions, times of blocks, jobs that have ended. Only views and events are
-asked for, so any endpoint will do; nothing is signed.
+Final data are read once: transactions, times of blocks, jobs that have ended. Only views and events are read, so any
+endpoint suffices; nothing is signed.
 
-INVARIANT: a state is that of one block, so its amounts agree whatever is mined while they are read.
+INVARIANT: a state is that of one block, so its amounts agree even if blocks are mined while they are read.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from vgame.watch.programs import Programs
 from vgame.watch.state import JobFacts, job_records
 from vgame.watch.transactions import Transaction
 
-LOOKS = 3  # at a newest block that is undone, or not known, while it is read
-LIVE = 180  # seconds that a chain's clock may be behind the wall's where time passes by itself
+LOOKS = 3  # attempts at a newest block that is undone or unknown while it is read
+LIVE = 180  # seconds that the chain's clock may lag behind, if its time passes by itself
 
 
 @dataclass
 class Reader:
-    """`names`: address -> who that is, `titles`: job -> what it is called; a caller may add to both at any time."""
+    """`names`: by address, `titles`: by job; a caller may add to both at any time."""
 
     game: Game
     programs: Programs = field(default_factory=Programs)
     names: dict[str, str] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)
-    budget: int = 400  # transactions that are looked up at one look; the others follow at the next ones
+    budget: int = 400  # transactions looked up in one read; the others follow in the next ones
 
     def __post_init__(self) -> None:
-        self._looking = threading.Lock()  # one look at a time: the chain is set to a block
+        self._looking = threading.Lock()  # one read at a time: the chain is set to a block
         self._transactions: dict[str, Transaction] = {}
         self._proofs: dict[str, bytes] = {}
         self._times: dict[int, int] = {}
@@ -55,7 +55,7 @@ class Reader:
                     with chain.pinned() as newest:
                         state = self._read(newest.time)
                         state |= beside(state)
-                    if chain.block(newest.number) == newest:  # logs are asked for by number
+                    if chain.block(newest.number) == newest:  # logs are requested by number
                         return state
                 except (RefusedError, EndpointError) as refusal:  # the block was undone, or this node lags
                     problem = refusal
@@ -66,9 +66,9 @@ class Reader:
         complete = self._look_up(events)
         state, facts = dict[str, Any](), []
         for job, own in _by_job(events).items():
-            records, told = self._job(job, own)
+            records, fact = self._job(job, own)
             state |= records
-            facts.append(told)
+            facts.append(fact)
         state["game"] = {
             "chain": self.game.chain.chain_id,
             "address": self.game.address,
@@ -86,7 +86,7 @@ class Reader:
     # ---- one job ----
 
     def _job(self, job: bytes, events: Sequence[Event]) -> tuple[State, JobFacts]:
-        """Its records; those of before, where nothing has changed."""
+        """The records of a job; the previous ones if nothing has changed."""
         name = job.hex()
         known = sum(e.transaction in self._transactions for e in events)
         seen = self._jobs.get(name)
@@ -108,15 +108,15 @@ class Reader:
         return JobFacts(name, state, disputes, events, verdict, self._proofs, delivery, exchange)
 
     def _agrees(self, facts: Iterable[JobFacts], events: Sequence[Event]) -> bool:
-        """Does the contract owe every account what follows from the events?"""
-        paid = [flow for told in facts for flow in flows(told.job, told.events)]
+        """Whether the contract's credit of every account agrees with the events."""
+        paid = [flow for each in facts for flow in flows(each.job, each.events)]
         expected = owed(paid, (e for e in events if e.name == "Withdrawn"))
         return all(self.game.credits(account) == wei for account, wei in expected.items())
 
     # ---- transactions ----
 
     def _look_up(self, events: Sequence[Event]) -> bool:
-        """Read the newest transactions that are not known yet; are all known now?"""
+        """Read the newest unknown transactions; returns whether all are known."""
         missing = list(
             dict.fromkeys(e.transaction for e in reversed(events) if e.transaction not in self._transactions)
         )
@@ -124,40 +124,45 @@ class Reader:
         for digest in missing[: self.budget]:
             try:
                 self._transactions[digest] = self._transaction(digest, blocks[digest])
-            except (ChainError, TransactionNotFound):  # not there yet, or no more: the next look will tell
+            except (ChainError, TransactionNotFound):  # not there yet, or undone: read again next time
                 continue
         return all(digest in self._transactions for digest in missing)
 
     def _transaction(self, digest: str, block: int) -> Transaction:
-        sender, data, gas = self._alone(digest, block) or self._asked(digest)
+        sender, data, gas = self._alone(digest, block) or self._searched(digest)
         name, number = self.game.called(data)
         if name == "prove":
             self._keep_proof(digest, data)
         return Transaction(name, number, sender, gas, len(data), self._time(block), block)
 
     def _alone(self, digest: str, block: int) -> tuple[str, bytes, int] | None:
-        """Sender, calldata and gas of a transaction that its block has alone: one request, where some nodes search all
-        blocks for a transaction or a receipt. None where it is not alone, or the node does not show it so."""
+        """Sender, calldata and gas of the only transaction of its block, by one request (some nodes search all blocks
+        for a transaction or a receipt). None if it is not the only one, or the node's answer is incomplete."""
         web3 = self.game.chain.web3
         found = self.game.chain.ask(lambda: web3.eth.get_block(block, full_transactions=True))
         self._times[block] = self.game.chain.ask(lambda: int(found["timestamp"]))
-        told, gas = found.get("transactions", []), found.get("gasUsed")
-        if len(told) != 1 or gas is None or not hasattr(told[0], "get") or bytes(told[0]["hash"]).hex() != digest:
+        transactions, gas = found.get("transactions", []), found.get("gasUsed")
+        if (
+            len(transactions) != 1
+            or gas is None
+            or not hasattr(transactions[0], "get")
+            or bytes(transactions[0]["hash"]).hex() != digest
+        ):
             return None
-        return str(told[0]["from"]), bytes(told[0]["input"]), int(gas)
+        return str(transactions[0]["from"]), bytes(transactions[0]["input"]), int(gas)
 
-    def _asked(self, digest: str) -> tuple[str, bytes, int]:
+    def _searched(self, digest: str) -> tuple[str, bytes, int]:
         web3, ask = self.game.chain.web3, self.game.chain.ask
         tx = ask(lambda: web3.eth.get_transaction(bytes.fromhex(digest)))
         receipt = ask(lambda: web3.eth.get_transaction_receipt(bytes.fromhex(digest)))
         return ask(lambda: (str(receipt["from"]), bytes(tx["input"]), int(receipt["gasUsed"])))
 
     def _keep_proof(self, digest: str, data: bytes) -> None:
-        """The bytes that the referee was shown; a stranger can encode a call in ways that nobody reads."""
+        """Store the proof in a call to the referee; calls with unusual encodings are skipped."""
         try:
             _, arguments = self.game.contract.decode_function_input(data)
             self._proofs[digest] = bytes(arguments["proof"])
-        except Exception:  # any bytes can be sent, so reading them can raise anything
+        except Exception:  # untrusted bytes: reading them can raise anything
             return
 
     def _time(self, block: int) -> int:
@@ -168,7 +173,7 @@ class Reader:
 
 
 def _by_job(events: Sequence[Event]) -> dict[bytes, list[Event]]:
-    """Events of each job that was ordered, oldest job first."""
+    """Events of each job, oldest job first."""
     found: dict[bytes, list[Event]] = {}
     for event in events:
         if event.name == "JobCreated":
@@ -185,5 +190,5 @@ def _over(job: Job) -> bool:
 
 
 def problem(error: VgameError) -> dict[str, str]:
-    """What a page says while nothing can be read."""
+    """The record of an error that prevents reading."""
     return {"text": str(error)}

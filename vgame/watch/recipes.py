@@ -1,7 +1,7 @@
-"""The contested number as a recipe: the kind of sum or function, and the words that a proof showed, so that the page
-computes it again by itself. Twin: vgame/watch/page/exact.js.
+"""The contested number as a recipe: the kind of sum or function, and the words of a proof, so that the page can compute
+it. Twin: vgame/watch/page/exact.js.
 
-In: an operator, and a reader of the words that were opened. Out: plain JSON; words are numbers below 2^32.
+In: an operator, and a reader of the opened words. Out: plain JSON; words are numbers below 2^32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUMS = {Variant.DOT: "dot", Variant.SUM: "sum", Variant.ONE_HOT: "one_hot"}
 
 
 def recipe(operator: Operator, at: reference.Position, part: int | None, read: reference.Read) -> dict[str, Any]:
-    """`kind`, `words` (a list for each operand) and `bits`; or `not`: why the page does not compute it."""
+    """`kind`, `words` (a list for each operand) and `bits`; or `not`: the reason why the page does not compute it."""
     bits = 8 if getattr(operator, "bfloat16", False) else 24
     common = {"bits": bits, "integer": operator.integer, "part": part}
     match operator:
@@ -40,7 +40,7 @@ _KINDS = {Copy: "copy", Gather: "copy", ReduceMax: "max", ArgMax: "argmax"}
 
 
 def _moved(operator: Copy | Gather | ReduceMax | ArgMax, at: reference.Position, read: reference.Read) -> list[int]:
-    """What is copied, or compared: the words of the last read, else what stands where nothing is read."""
+    """Recipe of a copy or a comparison: the words of the last read, else the fill word."""
     found: list[list[int]] = []
 
     def kept(*where: Any) -> list[int]:

@@ -1,8 +1,8 @@
-"""Serves the page on loopback: files, the state, and what changed as server-sent events.
+"""Serves the page on loopback: files, the state, and its changes as server-sent events.
 
-INVARIANT: read-only and for this machine's browsers alone: it listens on loopback, answers only to loopback's names (a
-page elsewhere that has its name resolved to this machine gets nothing, nor does one that a browser says comes from
-another site), runs only its own script, and sends nobody a request but the endpoint.
+INVARIANT: read-only and for this machine's browsers alone: it listens on loopback, answers only requests to loopback's
+names (so no page of another site, even if its name resolves to this machine) and of the same site, runs only its own
+script, and sends requests only to the endpoint.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
 }  # fmt: skip
 HEARTBEAT = 5.0  # seconds between two signs of life
-OWN = (None, "none", "same-origin")  # what browsers say of who asks: nobody else makes this machine read a chain
+OWN = (None, "none", "same-origin")  # accepted values of Sec-Fetch-Site: other sites must not cause reads of a chain
 MOST_LISTENERS = 16  # each holds a thread while it waits
 
 
 class Hub:
-    """The newest state, read again and again in a thread while there are listeners, which are woken when it has
-    changed."""
+    """The newest state, polled in a thread while there are listeners, which are woken by changes."""
 
     def __init__(self, look: Callable[[], State], every: float = 1.0) -> None:
         self.look, self.every = look, every
@@ -60,7 +59,7 @@ class Hub:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
@@ -72,13 +71,13 @@ class Hub:
         return self._stop.is_set()
 
     def once(self) -> None:
-        """Look now; what cannot be read is a record of the state, beside what was seen last. One look at a time: a
-        reader remembers."""
+        """Read now; an error becomes a record beside the last state. One read at a time, since the reader keeps
+        state."""
         with self._looking:
             try:
                 state = self.look()
-            except Exception as error:  # what an endpoint, a role or a file shows can raise anything; the page goes on
-                state = {k: v for k, v in self.state.items() if k != "problem"} | {"problem": {"text": _told(error)}}
+            except Exception as error:  # untrusted data can raise anything; the page goes on
+                state = {k: v for k, v in self.state.items() if k != "problem"} | {"problem": {"text": _reason(error)}}
             if state != self.state:
                 with self._changed:
                     self.state = state
@@ -90,20 +89,20 @@ class Hub:
                 self.once()
 
     def wait(self, seen: State, timeout: float) -> State:
-        """Another state than the one that was seen, or after a while the same."""
+        """Wait for another state than the given one; after a while returns the same."""
         with self._changed:
             self._changed.wait_for(lambda: self.state is not seen or self.stopped, timeout)
             return self.state
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return shown(error if isinstance(error, VgameError) else f"{type(error).__name__}: {error}")
 
 
 async def events(hub: Hub, gone: Callable[[], Any]) -> AsyncIterator[str]:
-    """`state` first, then a `difference` whenever something changed; a slow listener misses steps between, never the
-    end."""
-    hub.listeners += 1  # the thread reads from now on
+    """`state` first, then a `difference` after each change; a slow listener skips intermediate states, never the
+    last."""
+    hub.listeners += 1  # starts the polling
     try:
         async for event in _changes(hub, gone):
             yield event
@@ -133,8 +132,8 @@ def _event(name: str, data: Any) -> str:
 
 
 def _own(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Only for this page, and for programs: a page of another site cannot read an answer, but could ask a thousand
-    times."""
+    """Whether a request is from this page or a program: a page of another site cannot read answers, but could cause
+    load."""
 
     async def checked(request: Request) -> Response:
         return await answer(request) if request.headers.get("sec-fetch-site") in OWN else Response("another site", 403)
@@ -143,13 +142,13 @@ def _own(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request]
 
 
 class _Headers:
-    """Every answer says what a browser may do with it."""
+    """Adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [
                     *message["headers"],
@@ -157,14 +156,14 @@ class _Headers:
                 ]
             await send(message)
 
-        await self.app(scope, receive, told)
+        await self.app(scope, receive, with_headers)
 
 
 def make_app(hub: Hub) -> Starlette:
     """The page over a hub."""
 
     async def newest(_: Request) -> Response:
-        if not hub.listeners:  # nobody has it looked at
+        if not hub.listeners:  # nothing was read yet
             await asyncio.to_thread(hub.once)
         return JSONResponse(hub.state)
 
@@ -215,18 +214,18 @@ class PageServer:
         return made
 
     def start(self) -> None:
-        """In threads of their own."""
+        """Start hub and server in threads of their own."""
         self.hub.start()
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
         self._thread.start()
 
     def serve(self) -> None:
-        """Until interrupted."""
+        """Serve until interrupted."""
         self.hub.start()
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Both."""
+        """Stop server and hub."""
         self._server.should_exit = True
         self.hub.stop()
         if self._thread:

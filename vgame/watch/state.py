@@ -1,8 +1,7 @@
-"""From what the chain says to what the page shows: pure functions, one record per job, dispute, transaction and
-payment.
+"""From the chain's data to the page's records: pure functions, one record per job, dispute, transaction and payment.
 
-Amounts are decimal strings of wei, for a page's numbers end at 2^53; times are seconds, roots and hashes hex without
-0x.
+Amounts are decimal strings of wei, since JavaScript numbers are exact only up to 2^53; times are seconds, roots and
+hashes hex without 0x.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ AMOUNTS = ("reward", "diverged_pay", "trainer_bond", "auditor_bond", "fee")
 
 @dataclass(frozen=True)
 class JobFacts:
-    """All that was read of one job."""
+    """The chain's data of one job."""
 
     id: str
     job: Job
     standings: Sequence[Standing]
     events: Sequence[Event]
     verdict: Verdict | None = None
-    proofs: Mapping[str, bytes] = field(default_factory=dict)  # transaction -> what `prove` showed
-    delivery: tuple[str, int] | None = None  # which window of the delivery runs, and when it ends
-    exchange: Exchange | None = None  # of a delivery that runs
+    proofs: Mapping[str, bytes] = field(default_factory=dict)  # transaction -> proof of `prove`
+    delivery: tuple[str, int] | None = None  # current window of the delivery, and its end
+    exchange: Exchange | None = None  # of a running delivery
 
 
 def job_records(facts: JobFacts, transactions: Mapping[str, Transaction], programs: Programs) -> State:
@@ -60,7 +59,7 @@ def _flow(flow: Flow) -> dict[str, Any]:
 
 
 def _payments(paid: Sequence[Flow]) -> dict[int, list[dict[str, Any]]]:
-    """The payments that each dispute brought about."""
+    """The payments caused by each dispute."""
     found: dict[int, list[dict[str, Any]]] = {}
     for flow in paid:
         if flow.dispute is not None:
@@ -69,7 +68,7 @@ def _payments(paid: Sequence[Flow]) -> dict[int, list[dict[str, Any]]]:
 
 
 def _gas(found: Sequence[Move]) -> dict[int, int]:
-    """Gas of the transactions that served each dispute."""
+    """Gas of the transactions of each dispute."""
     gas: dict[int, int] = {}
     for move in found:
         for number in move.disputes:
@@ -79,9 +78,9 @@ def _gas(found: Sequence[Move]) -> dict[int, int]:
 
 def _move(move: Move) -> dict[str, Any]:
     known = move.known
-    told = {"sender": known.sender, "gas": known.gas, "bytes": known.size} if known else {}
-    told |= {"time": known.time, "block": known.block} if known else {}
-    return {"name": move.name, "disputes": move.disputes, "transaction": move.digest, **told}
+    facts = {"sender": known.sender, "gas": known.gas, "bytes": known.size} if known else {}
+    facts |= {"time": known.time, "block": known.block} if known else {}
+    return {"name": move.name, "disputes": move.disputes, "transaction": move.digest, **facts}
 
 
 def _delivery(exchange: Exchange) -> dict[str, Any]:
@@ -136,8 +135,8 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def strip(facts: JobFacts) -> list[list[Any]]:
-    """[first, after the last, status] of ranges of checkpoints, from 0; agreed: an auditor in an open or decided
-    dispute took them as its own; contested; convicted."""
+    """[first, end, status] of ranges of checkpoints, from 0. Status agreed: equal for an auditor in an open or decided
+    dispute; contested; convicted."""
     job, found = facts.job, []
     for standing in facts.standings:
         d = standing.dispute
@@ -151,7 +150,7 @@ def strip(facts: JobFacts) -> list[list[Any]]:
 
 
 def _ranges(count: int, contested: Sequence[tuple[int, int, str]]) -> list[list[Any]]:
-    """Non-overlapping ranges over 0..count; what is most narrowly contested wins."""
+    """Non-overlapping ranges over 0..count; the most narrowly contested status wins."""
     edges = sorted({0, count, *(edge for low, high, _ in contested for edge in (low, high))})
     agreed = max((low for low, _, _ in contested), default=0)
     ranges: list[list[Any]] = []
@@ -216,7 +215,7 @@ def _dispute(
 
 
 def narrowed(trees: Sequence[Tree]) -> int:
-    """How far the dispute is from the whole run to one word, in bits: how often the contested part was halved."""
+    """Progress of a dispute from the whole run to one word, in bits: the number of halvings of the contested part."""
     return sum(max(t.leaves - 1, 0).bit_length() - max(t.high - t.low - 1, 0).bit_length() for t in trees)
 
 
@@ -231,7 +230,7 @@ def _tree(tree: Tree, programs: Programs, root: str) -> dict[str, Any]:
 
 
 def _end(facts: JobFacts, d: Dispute, ends: list[Event], at: tuple, programs: Programs) -> dict[str, Any]:
-    """How the dispute ended: the words, the terms, and the cause."""
+    """The end of the dispute: the words, the terms, and the cause."""
     found: dict[str, Any] = {"word": d.word if d.level >= Level.ELEMENT else None}
     for event in ends:
         args = event.args
@@ -252,6 +251,6 @@ def _end(facts: JobFacts, d: Dispute, ends: list[Event], at: tuple, programs: Pr
 
 
 def _posted(events: Sequence[Event], node: bytes) -> str | None:
-    """The partial sum behind a contested node, whichever dispute it was posted in."""
+    """The partial sum of a contested node, posted in any dispute."""
     sums = (bytes(p) for e in events if e.name == "PartialsPosted" for p in e.args["partials"])
     return next((p.hex() for p in sums if leaf_hash(Kind.PARTIAL, p) == node), None)

@@ -1,4 +1,4 @@
-"""The page as one file: the same views over one state that changes no more. It is the demonstration's report."""
+"""The page as one file: the same views of one final state. It is the demonstration's report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgame.watch.server import PAGE, SCRIPTS
 
 
 def static_page(state: State) -> str:
-    """INVARIANT: only this script runs (its hash stands in the policy), and no text of the state can end its block."""
+    """INVARIANT: only this script runs (its hash is in the policy), and no text of the state can end its block."""
     style, script = _text("watch.css"), "\n".join(_text(name) for name in SCRIPTS)
     sources = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:"
     policy = f"{sources}; base-uri 'none'; form-action 'none'"
@@ -34,7 +34,7 @@ def static_page(state: State) -> str:
 
 
 def write_page(state: State, path: Path) -> None:
-    """The file is whole or not there."""
+    """Write the page atomically."""
     write_atomic(path, static_page(state).encode())
 
 

@@ -1,6 +1,6 @@
 """The transactions of a job, in order, each with the disputes that it serves.
 
-Reveals and openings name no dispute: they serve every open one that came to their node.
+Reveals and openings name no dispute: they serve every open dispute that has reached their node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from vgame.chain.records import Event, Job, Level, Position
 
-#: What a transaction is called until it has been read itself.
+#: Name of a transaction until it has been read.
 GUESSES = {
     "Challenged": "challenge", "Revealed": "reveal", "LeafOpened": "openLeaf", "SegmentPosted": "postSegment",
     "TracePosted": "postTrace", "PartialsPosted": "postPartials", "Selected": "select", "JobCreated": "createJob",
@@ -26,10 +26,10 @@ ENDS = ("Dismissed", "Convicted", "Refunded")
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What the chain says about one transaction; `time` of its block."""
+    """Chain data of one transaction; `time` of its block."""
 
     name: str
-    dispute: int | None  # that it names
+    dispute: int | None  # disputes named in the call
     sender: str
     gas: int
     size: int
@@ -39,7 +39,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class Move:
-    """A transaction of a job, known or still to be read."""
+    """A transaction of a job, read or not yet read."""
 
     digest: str
     name: str
@@ -48,7 +48,7 @@ class Move:
 
 
 class _Places:
-    """Which disputes came to a node."""
+    """The disputes at each node."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.open = job, set[int]()
@@ -86,12 +86,12 @@ class _Places:
             self.visitors["trace", place.step + place.index].append(number)
 
     def serving(self, node: bytes) -> list[int]:
-        """Open disputes that an opening of the node serves."""
+        """Open disputes served by an opening of the node."""
         return [n for n in self.visitors.get(self.roots.get(node, node), ()) if n in self.open]
 
 
 def moves(job: Job, events: Iterable[Event], transactions: Mapping[str, Transaction]) -> list[Move]:
-    """Every transaction of a job."""
+    """All transactions of a job."""
     places, found = _Places(job), dict[str, Move]()
     for event in events:
         served = places.serving(event.args["node"]) if event.name in ("Revealed", "LeafOpened") else []

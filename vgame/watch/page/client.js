@@ -1,10 +1,10 @@
 "use strict";
-// For an account with money in a job: what comes next, when the money is back or paid, how to get the weights.
+// For an account with money in a job: the next move, the time of repayment or payment, the way to the weights.
 
 const delivers = (job) => Number(job.spec.confirm_window) > 0;
 const command = (text) => h("code", { class: "text" }, text);
 
-// A time of day in this browser's zone, and how long ago; in UTC in its tooltip.
+// A time of day in this browser's zone, and its age; in UTC in its tooltip.
 function moment(index, seconds) {
   return h("span", { title: clockTime(seconds) }, localTime(seconds), ", ", h("span", { "data-since": seconds }, ago(chainNow(index) - seconds)));
 }
@@ -13,7 +13,7 @@ function at(seconds) {
   return h("span", { title: clockTime(seconds) }, localTime(seconds));
 }
 
-// Who has to do what, until when.
+// The next duty, its party, its deadline.
 function next(index, job) {
   const until = job.deadline && at(job.deadline), open = (index.disputes.get(job.id) || []).filter((d) => d.status === "open" && d.turn);
   switch (job.phase) {
@@ -31,7 +31,7 @@ function next(index, job) {
   }
 }
 
-// What an own account has in this job, and when it is back or paid.
+// An own account's money in this job, and the time of its repayment or payment.
 function yourMoney(index, job) {
   const locked = new Map();
   for (const f of index.flows.get(job.id) || []) {
@@ -68,7 +68,7 @@ function getWeights(index, job, run) {
 
 // ---- a conviction ----
 
-// All that was ever paid into the job, and where it went.
+// All payments into the job, and their receivers.
 function conviction(index, job) {
   const flows = index.flows.get(job.id) || [], rows = new Map(), total = (list) => list.reduce((sum, f) => sum + BigInt(f.wei), 0n);
   for (const f of flows.filter((f) => f.payer === "contract")) {

@@ -1,5 +1,5 @@
 "use strict";
-// One dispute: where it stands, how it ended, and the contested number computed once more.
+// One dispute: its position, its end, and the contested number recomputed.
 
 function disputeView(index, id, number) {
   const job = index.jobs.get(id), d = (index.disputes.get(id) || []).find((x) => x.number === Number(number));
@@ -89,18 +89,18 @@ function bitsView(bits, other) {
 }
 
 function termsOf(d) {
-  const pairs = d.terms.rows.some((r) => r.length > 2), told = (bits) => (d.about && d.about.kind.startsWith("shuffle") ? String(bits) : `${hex(bits)} = ${decimal(bits)}`);
+  const pairs = d.terms.rows.some((r) => r.length > 2), wordText = (bits) => (d.about && d.about.kind.startsWith("shuffle") ? String(bits) : `${hex(bits)} = ${decimal(bits)}`);
   return [
     h("h2", {}, "Its terms"),
     table(`${many(d.terms.count, "term")}, as the proof showed them${d.terms.count > d.terms.rows.length ? `; the first ${d.terms.rows.length}` : ""}`, [
-      ["Term", (r) => h("span", { class: "text" }, r[0])], [pairs ? "a" : "Word", (r) => h("span", { class: "mono" }, told(r[1]))], ...(pairs ? [["b", (r) => h("span", { class: "mono" }, told(r[2]))]] : []),
+      ["Term", (r) => h("span", { class: "text" }, r[0])], [pairs ? "a" : "Word", (r) => h("span", { class: "mono" }, wordText(r[1]))], ...(pairs ? [["b", (r) => h("span", { class: "mono" }, wordText(r[2]))]] : []),
     ], d.terms.rows),
   ];
 }
 
-// ---- computed once more ----
+// ---- recomputed ----
 
-// {state: "equal", "other" or "not", text}: what this browser finds for the number that the contract computed.
+// {state: "equal", "other" or "not", text}: this browser's result for the number that the contract computed.
 function again(d) {
   const found = recompute(d.terms && d.terms.recipe);
   if (found.not) return { state: "not", text: found.not };

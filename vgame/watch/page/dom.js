@@ -1,5 +1,5 @@
 "use strict";
-// Elements are made here, and only here. Text is always a text node: nothing from a chain or a file is ever parsed.
+// The only module that makes elements. Text is always a text node: no data of a chain or a file is parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const DRAWN = new Set(["svg", "rect", "polygon", "polyline", "line", "circle", "text", "title", "g"]);
@@ -20,7 +20,7 @@ function phrase(texts, ...values) {
   return texts.map((text, i) => [text, i < values.length ? values[i] : ""]);
 }
 
-// Makes `old` like `made` by changing what differs: focus, selection and scroll positions stay where they are.
+// Update `old` to `made`, only where they differ: focus, selection and scroll positions stay.
 function patch(old, made) {
   if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName) return void old.replaceWith(made);
   if (old.nodeType === Node.TEXT_NODE) {
@@ -38,7 +38,7 @@ function patchChildren(parent, made) {
   before.slice(made.length).forEach((child) => child.remove());
 }
 
-// A term with its explanation, which opens where it stands.
+// A term with its explanation, which opens in place.
 const opened = new Set();
 
 function term(word, label, place) {
@@ -49,7 +49,7 @@ function term(word, label, place) {
   ];
 }
 
-// `columns`: [label, how to fill a cell, class]; on narrow screens each cell says its label.
+// `columns`: [label, function from row to cell, class]; on narrow screens each cell shows its label.
 function table(caption, columns, rows) {
   const cells = (row) => columns.map(([label, fill, kind]) => h("td", { role: "cell", class: kind, "data-label": label }, fill(row)));
   return h("table", { role: "table" },

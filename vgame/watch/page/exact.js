@@ -1,6 +1,5 @@
 "use strict";
-// The contested number once more, from its operands, in integers alone: nothing here is a JavaScript Number that has been
-// rounded. In: a recipe (vgame/watch/recipes.py). Out: the word, or of a part of a long sum its encoding.
+// Recompute the contested number from its operands, in integers alone, without rounded JavaScript Numbers. In: a recipe (vgame/watch/recipes.py). Out: the word, or the encoding of a part of a long sum.
 // Twin: vgame/arithmetic/reference. A NaN result is always 0x7fc00000.
 
 const SIGN = 0x80000000n, INFINITE = 0x7f800000n, NAN_WORD = 0x7fc00000n, LEAST = -149n, UNIT = -298n, MASK = 0xffffffffn;
@@ -56,7 +55,7 @@ function multiply(a, b, bits) {
   return rounded(sign >> 31n, x * y, i + j, bits);
 }
 
-// A quotient of 64 bits and more, and one bit for what is left, rounds like the exact one.
+// A quotient of 64 bits and more, and one bit for the rest, rounds like the exact one.
 function divide(a, b, bits) {
   const sign = (a ^ b) & SIGN;
   if (isNan(a) || isNan(b) || (isZero(a) && isZero(b)) || (isInfinite(a) && isInfinite(b))) return NAN_WORD;
@@ -99,7 +98,7 @@ const extreme = (direction) => (a, b) => {
   return isZero(chosen) ? 0n : chosen;
 };
 
-// `up(whole, rest, half)` of the size's whole part and what is left of it, by the sign: is one added?
+// `up(whole, rest, half)` of the magnitude's whole part and the rest, by the sign: whether to add one.
 const toInteger = (up) => (a) => {
   if (isNan(a)) return NAN_WORD;
   if (isInfinite(a)) return a;
@@ -172,8 +171,8 @@ function sumWord({ kind, value }, bits) {
 }
 
 function encodedSum({ kind, value }, bits) {
-  const told = BigInt(kind | (bits === 24n ? 0 : 4)) << 768n;
-  return (told | BigInt.asUintN(768, value)).toString(16).padStart(2 * PARTIAL_BYTES, "0");
+  const head = BigInt(kind | (bits === 24n ? 0 : 4)) << 768n;
+  return (head | BigInt.asUintN(768, value)).toString(16).padStart(2 * PARTIAL_BYTES, "0");
 }
 
 function argMax(words) {
@@ -186,7 +185,7 @@ function argMax(words) {
 
 // ---- a recipe ----
 
-// {word} or {partial} of a recipe, or {not}: why it is not computed here.
+// {word} or {partial} of a recipe, or {not}: the reason why it is not computed here.
 function recompute(recipe) {
   if (!recipe) return { not: "this page was not given the job's bundle, which says what the operands are" };
   if (recipe.not) return { not: recipe.not };

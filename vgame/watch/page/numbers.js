@@ -1,5 +1,5 @@
 "use strict";
-// Amounts to the wei, times in words, binary32 taken apart.
+// Amounts to the wei, times in words, the fields of binary32.
 
 // An amount in ether, to the wei.
 function exactEther(wei) {
@@ -8,7 +8,7 @@ function exactEther(wei) {
   return `${amount < 0n ? "−" : ""}${whole}${rest ? "." + rest : ""} ether`;
 }
 
-// ROUNDING: to nearest, to DIGITS decimals, or to as many significant digits where that would be less than one unit.
+// ROUNDING: to nearest, to DIGITS decimals, or to as many significant digits for amounts below one unit.
 const DIGITS = 6;
 
 function roundEther(wei) {
@@ -18,7 +18,7 @@ function roundEther(wei) {
   return exactEther(amount < 0n ? -near : near);
 }
 
-// An amount as a reader wants it; to the wei in its tooltip where that is more.
+// An amount, rounded; to the wei in its tooltip if that differs.
 function ether(wei) {
   const exact = exactEther(wei), near = roundEther(wei);
   return exact === near ? exact : h("span", { class: "about", title: exact }, near);
@@ -31,12 +31,12 @@ function many(count, what) {
 function duration(seconds) {
   if (seconds < 0) return "over";
   const parts = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
-  const told = [];
+  const units = [];
   let left = Math.floor(seconds);
   for (const [size, name] of parts) {
-    if (left >= size) { told.push(many(Math.floor(left / size), name)); left %= size; }
+    if (left >= size) { units.push(many(Math.floor(left / size), name)); left %= size; }
   }
-  return told.slice(0, 2).join(" ") || "0 seconds";
+  return units.slice(0, 2).join(" ") || "0 seconds";
 }
 
 function hex(word) {
@@ -74,7 +74,7 @@ function clockTime(seconds) {
 const CLOCK = { hour: "2-digit", minute: "2-digit", hour12: false }, DAY = { ...CLOCK, day: "numeric", month: "short" };
 const ZONED = [CLOCK, DAY, { ...DAY, year: "numeric" }].map((how) => new Intl.DateTimeFormat("en-GB", how));
 
-// In this browser's zone: the day where it is not today, the year where it is not this one.
+// A time in this browser's zone, with the day if not today, and the year if not the current one.
 function localTime(seconds) {
   const time = new Date(seconds * 1000), now = new Date(), year = time.getFullYear() === now.getFullYear();
   return ZONED[!year ? 2 : time.getMonth() === now.getMonth() && time.getDate() === now.getDate() ? 0 : 1].format(time);

@@ -1,7 +1,7 @@
 "use strict";
-// Pictures as SVG elements: a tree with what is contested in it, the checkpoints, a loss curve.
+// Pictures as SVG elements: a tree with its contested part, the checkpoints, a loss curve.
 
-// A triangle; below it the leaves, the contested ones marked, and the way down to them.
+// A triangle; below it the leaves, the contested ones marked, and the path to them.
 function treePicture(tree) {
   const width = 120, height = 70, top = 4, bottom = top + height;
   const x = (leaf) => (leaf / tree.leaves) * width;
@@ -19,15 +19,15 @@ const STATUSES = {
 
 function strip(ranges, count, of) {
   const width = 720, x = (i) => (i / Math.max(count, 1)) * width;
-  const told = ranges.map(([low, high, status]) => `${of} ${low + 1}${high - low > 1 ? ` to ${high}` : ""}: ${STATUSES[status] || status}`);
+  const labels = ranges.map(([low, high, status]) => `${of} ${low + 1}${high - low > 1 ? ` to ${high}` : ""}: ${STATUSES[status] || status}`);
   const lines = count <= 240 ? Array.from({ length: Math.max(count - 1, 0) }, (_, i) => h("rect", { class: "cell", x: x(i + 1) - 0.25, y: 0, width: 0.5, height: 22 })) : [];
   const kinds = [...new Set(ranges.map((r) => r[2]))];
   return [
-    h("svg", { viewBox: `0 0 ${width} 22`, role: "img", "aria-label": told.join("; ") || "no checkpoints yet", preserveAspectRatio: "none" },
+    h("svg", { viewBox: `0 0 ${width} 22`, role: "img", "aria-label": labels.join("; ") || "no checkpoints yet", preserveAspectRatio: "none" },
       ranges.map(([low, high, status]) => h("rect", { class: `cell ${status}`, x: x(low), y: 0, width: Math.max(x(high) - x(low), 1.5), height: 22 })), lines),
     h("ul", { class: "legend" }, kinds.map((kind) => h("li", {},
       h("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, h("rect", { class: `cell ${kind}`, width: 10, height: 10 })), STATUSES[kind] || kind))),
-    h("ul", { class: "unseen" }, told.slice(0, 50).map((text) => h("li", {}, text))),
+    h("ul", { class: "unseen" }, labels.slice(0, 50).map((text) => h("li", {}, text))),
   ];
 }
 

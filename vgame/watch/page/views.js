@@ -3,7 +3,7 @@
 
 const shorten = (text) => (text && text.length > 18 ? `${text.slice(0, 8)}…${text.slice(-4)}` : text || "");
 
-// An account by its name, else by what it is in this game and the ends of its address.
+// An account by its name, else by its role in this game and the ends of its address.
 function who(index, address) {
   if (!address) return h("span", { class: "soft" }, "nobody yet");
   const name = index.game.names[address], own = index.own.has(address), account = address.startsWith("0x");
@@ -40,7 +40,7 @@ function jobsView(index) {
   ];
 }
 
-// Roles in the middle of something, cheats too: what they train stands on no chain yet.
+// Roles at work, cheats too: their training is not on chain yet.
 function atWork(index) {
   const busy = index.roles.filter((r) => r.total && r.done < r.total);
   return busy.length > 0 && [h("h2", {}, "At work"), h("ul", { class: "cards" }, busy.map((r) => h("li", { class: "card" }, roleCard(index, r))))];
@@ -130,15 +130,15 @@ function standing(index, job) {
   return "";
 }
 
-// Of the encrypted model: who has to do what next.
+// The next duty in the delivery of the encrypted model.
 function delivering(job, left) {
   const d = job.delivery || {};
-  const asked = d.open ? phrase` It has requested ${many(d.open, "piece")} on chain that ${d.open === 1 ? "is" : "are"} not answered yet; ${ether(d.deposits)} pay for the answers.` : "";
-  if (job.window_name === "confirm_window") return phrase`The claim is final, and its model is offered, encrypted. The client fetches and checks it for another ${left}: it confirms, requests pieces, or declines.${asked}`;
-  return phrase`${d.confirmed_at ? "The client has confirmed that it has the encrypted model." : "The client was silent, which counts as a yes."} The trainer has to show the key within ${left}, or it loses its bond.${asked}`;
+  const requests = d.open ? phrase` It has requested ${many(d.open, "piece")} on chain that ${d.open === 1 ? "is" : "are"} not answered yet; ${ether(d.deposits)} pay for the answers.` : "";
+  if (job.window_name === "confirm_window") return phrase`The claim is final, and its model is offered, encrypted. The client fetches and checks it for another ${left}: it confirms, requests pieces, or declines.${requests}`;
+  return phrase`${d.confirmed_at ? "The client has confirmed that it has the encrypted model." : "The client was silent, which counts as a yes."} The trainer has to show the key within ${left}, or it loses its bond.${requests}`;
 }
 
-// Checkpoints that were computed here show as such, where nothing else is known of them.
+// Checkpoints computed here are shown as such, if nothing else is known of them.
 function overlaid(job, run) {
   const count = Math.ceil(job.spec.steps / job.spec.interval);
   if (!run || !run.checkpoints) return job.strip;
@@ -179,8 +179,8 @@ function depthOf(job, d) {
 }
 
 function outcome(d) {
-  const told = { open: ["open", "busy"], dismissed: ["the claim was right here", "good"], lapsed: ["the auditor's clock ran out", "soft"], won: ["the auditor was right", "bad"], void: ["closed: another dispute decided", "soft"] };
-  const [text, kind] = told[d.status] || [d.status, "soft"];
+  const texts = { open: ["open", "busy"], dismissed: ["the claim was right here", "good"], lapsed: ["the auditor's clock ran out", "soft"], won: ["the auditor was right", "bad"], void: ["closed: another dispute decided", "soft"] };
+  const [text, kind] = texts[d.status] || [d.status, "soft"];
   return h("b", { class: kind }, text);
 }
 
@@ -214,9 +214,9 @@ function moneyView(index, job) {
 
 function termsTable(job) {
   const nobody = (address) => /^0x0*$/.test(address);
-  const told = { wei: ether, time: (s) => (Number(s) ? duration(s) : "none"), count: (n) => Number(n).toLocaleString("en"), account: (a) => (nobody(a) ? "nobody" : shorten(a)) };
+  const shownAs = { wei: ether, time: (s) => (Number(s) ? duration(s) : "none"), count: (n) => Number(n).toLocaleString("en"), account: (a) => (nobody(a) ? "nobody" : shorten(a)) };
   return table("What was agreed", [
-    ["Term", ([name]) => name.replaceAll("_", " ")], ["Value", ([name, , kind]) => told[kind](job.spec[name]), "n"], ["What it means", ([, sentence]) => sentence],
+    ["Term", ([name]) => name.replaceAll("_", " ")], ["Value", ([name, , kind]) => shownAs[kind](job.spec[name]), "n"], ["What it means", ([, sentence]) => sentence],
   ], TERMS.filter(([name]) => job.spec[name] !== undefined));
 }
 

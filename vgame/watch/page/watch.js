@@ -1,5 +1,5 @@
 "use strict";
-// Holds the state, listens for what changes, shows the view that the address asks for. Beside a static copy it listens to nobody.
+// Holds the state, listens for changes, shows the view of the address. A static copy does not listen.
 
 const PATIENCE = 15000; // milliseconds without a sign of life until the connection counts as lost
 let state = {}, index = null, received = Date.now(), lost = null, source = null, wanted = false;
@@ -21,7 +21,7 @@ function build(records) {
   return found;
 }
 
-// What each account is in this game, for those that have no name.
+// The role of each account in this game, for accounts without a name.
 function labelsOf(found) {
   const labels = new Map(), mark = (address, label) => address && labels.set(address, [...new Set([...(labels.get(address) || []), label])]);
   for (const job of found.jobs.values()) { mark(job.client, "client"); mark(job.trainer, "trainer"); }
@@ -66,7 +66,7 @@ function take(change) {
   soon();
 }
 
-// What screen readers are told: the last move of the view that is looked at.
+// Text for screen readers: the last move of the current view.
 function tell(records) {
   const [, id, , number] = location.hash.replace(/^#\/?/, "").split("/");
   const heard = Object.entries(records).filter(([key, r]) => key.startsWith(`move/${id}/`) && (number === undefined || r.disputes.includes(Number(number))));
@@ -96,7 +96,7 @@ function connect() {
   source.onerror = () => { lost = lost || Date.now(); };
 }
 
-// Each second: the clocks go on, and a connection that is silent or closed is made anew.
+// Each second: the clocks go on, and a connection that is silent or closed is renewed.
 function tick() {
   if (source && Date.now() - alive > PATIENCE) lost = lost || Date.now();
   if (source && lost) {
@@ -115,11 +115,11 @@ function tick() {
 }
 
 document.addEventListener("click", (event) => {
-  const asked = event.target.closest("[data-term], [data-more]");
-  if (!asked) return;
-  const key = asked.dataset.term;
+  const control = event.target.closest("[data-term], [data-more]");
+  if (!control) return;
+  const key = control.dataset.term;
   if (key) opened.has(key) ? opened.delete(key) : opened.add(key);
-  else shown.set(asked.dataset.more, (shown.get(asked.dataset.more) || PAGE) + PAGE);
+  else shown.set(control.dataset.more, (shown.get(control.dataset.more) || PAGE) + PAGE);
   render();
 });
 

@@ -1,14 +1,14 @@
 "use strict";
-// What every term means, and what every move does: one plain sentence each.
+// The meaning of every term, and the effect of every move: one plain sentence each.
 
 const WORDS = {
-  "job": "An order: which training steps are to be computed, from which data and start, and what is paid for it.",
+  "job": "An order: the training steps to compute, their data and initial state, and the payment.",
   "client": "The account that orders the training and pays for it.",
   "trainer": "The account that computes the training, with a bond for being right.",
   "auditor": "An account that computes the same again. If its result differs it can dispute the claim, with a bond of its own.",
   "accuser": "An auditor that disputes a claim that is right; it loses its bond.",
   "contract": "A program on the chain. It holds the money, keeps the clocks, and computes the contested number itself.",
-  "claim": "The trainer's statement that the whole training gave this one hash. Whoever finds it wrong can dispute it.",
+  "claim": "The trainer's statement that the whole training gave this one hash. Any account can dispute it.",
   "run root": "One hash over all checkpoints. No number of the training can be changed without changing it.",
   "root": "One hash that commits to everything in a tree: no part can be changed without changing it.",
   "checkpoint": "The state (weights and the optimizer's memory) after every so many steps.",
@@ -19,9 +19,9 @@ const WORDS = {
   "leaf": "The lowest piece of a tree; of a tensor 128 numbers.",
   "step": "One update of the weights with one batch of data.",
   "dispute": "One auditor against one claim: a search for the first number that differs, which the contract then computes.",
-  "node": "One hash inside a tree. The auditor says that it is wrong, so something below it must be.",
-  "bond": "Money that the side that is wrong loses: half goes to the other side, half is burnt.",
-  "burnt": "Money that nobody gets, so that losing to a friend does not pay.",
+  "node": "One hash inside a tree. The auditor contests it, so one of the nodes below it must be wrong.",
+  "bond": "Money that the wrong side loses: half goes to the other side, half is burnt.",
+  "burnt": "Money that no account gets, so that losing to a friend does not pay.",
   "gas": "What the chain charges for a transaction: for storing, reading and computing.",
   "clock": "The time that a side may use for all its moves in a dispute. The side whose clock runs out loses.",
   "window": "The time in which something may still be done, such as disputing a claim.",
@@ -32,21 +32,21 @@ const WORDS = {
   "binary32": "A number in 32 bits: a sign, a power of two (the exponent) and 24 significant binary digits, the first of them not stored.",
   "correctly rounded": "The exact result, rounded once to the nearest binary32 number: so there is only one right answer.",
   "diverged": "Training ended early, because a number was no longer finite.",
-  "alarm": "Something that a player should look at now.",
+  "alarm": "A condition that a player should check now.",
 };
 
 const MOVES = {
   createJob: "The client orders and pays the reward into the contract.",
   acceptJob: "The trainer takes the job and puts down its bond.",
-  postClaim: "The trainer says which hash the training gave.",
-  postDiverged: "The trainer says at which step the training stopped being finite.",
+  postClaim: "The trainer posts the hash of its training.",
+  postDiverged: "The trainer posts the step at which the training stopped being finite.",
   challenge: "The auditor puts down a bond and disputes the claim.",
   reveal: "The hashes some levels below the contested node are shown.",
   select: "The auditor names the first of the revealed nodes that differs from its own.",
   postSegment: "The state hashes after every step of the contested interval are committed.",
   postTrace: "The hashes of everything that the contested step computed are committed.",
-  tie: "Shows that a state tensor is the operator's output that the program says it is.",
-  tieUnchanged: "The same for a tensor that the program leaves alone.",
+  tie: "Proves that a state tensor is the operator's output given by the program.",
+  tieUnchanged: "The same for a tensor that the program leaves unchanged.",
   selectState: "The auditor agrees with the trace, and contests that the state follows from it.",
   selectOperator: "The auditor names the operator, with its record from the program.",
   openLeaf: "The words of the contested leaf are shown.",
@@ -57,32 +57,32 @@ const MOVES = {
   timeout: "The clock of the side that is to move has run out: it loses.",
   timeoutMany: "The same for many disputes at once.",
   finalize: "The time for disputes is over: the claim is final; the trainer is paid, or delivery begins.",
-  postClaimAndOffer: "The trainer posts its claim, and what the client will receive.",
+  postClaimAndOffer: "The trainer posts its claim, and a commitment to the ciphertext.",
   confirm: "The client has the ciphertext.",
   decline: "The client does not want the state: a quarter of the reward each, the rest is burnt.",
   request: "The client has the trainer open a part of the ciphertext on chain.",
   answer: "A requested part of the ciphertext is opened.",
   defer: "The base fee is above the price of a request: its time begins again.",
   refused: "A request was not answered in time: the trainer loses its bond.",
-  revealKey: "The key is out.",
+  revealKey: "The trainer shows the key.",
   badNode: "A false true hash is shown: the trainer loses its bond.",
   badLeaf: "A leaf that does not decipher to its hash is shown: the trainer loses its bond.",
-  closeDelivery: "What time has decided: the reward is paid, or no key came.",
+  closeDelivery: "The deadline has passed: the reward is paid, or the key is missing.",
   expire: "The time is over in which the job could be taken or claimed: the client gets its money back.",
   refund: "A dispute that another one decided is closed; its bond goes back.",
   raise: "The client pays more for a piece that it has requested.",
   withdraw: "An account takes its money out of the contract.",
-  setDelegate: "The trainer says who else may answer for it.",
+  setDelegate: "The trainer names an account that may answer for it.",
 };
 
 const PHASES = {
   created: ["waits for a trainer", "busy"], accepted: ["is being computed", "busy"], claimed: ["is claimed; it can be disputed", "busy"],
   final: ["is final", "good"], convicted: ["convicted", "bad"], expired: ["has expired", "soft"],
-  delivering: ["is final; its state is being delivered", "busy"], revealed: ["is final; the key is out", "busy"],
+  delivering: ["is final; its state is being delivered", "busy"], revealed: ["is final; the key is shown", "busy"],
   undelivered: ["is final, but its state was not delivered", "bad"], declined: ["is final; the client declined its state", "soft"],
 };
 
-// Why a side lost: the trainer, where it was convicted, else the auditor.
+// The reason why a side lost: the trainer if convicted, else the auditor.
 const CAUSES = {
   element: ["the contract computed the number and got another", "the contract computed the number and got the same"],
   opening: ["what the trainer showed is not what the format fixes", "what the auditor showed is not what the format fixes"],
